@@ -44,7 +44,7 @@ def best_ns(call: Callable[[], object], calls: int, rounds: int) -> float:
 
 
 def measured(calls: int, rounds: int) -> dict[str, float]:
-    from assay.engine.bus import Bus
+    from assay.engine.loop.bus import Bus
 
     context = Context()
     context.set("model", Model())

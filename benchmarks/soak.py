@@ -120,7 +120,11 @@ USED = (
         "assay.cli.run",
         "assay.build",
     ),
-    *("assay.engine.compiling", "assay.engine.handlers.display", "assay.engine.parallel.divide"),
+    *(
+        "assay.engine.model.compiling",
+        "assay.engine.callbacks.display",
+        "assay.engine.parallel.divide",
+    ),
 )
 WORKERS = (0, 2, 4)
 KILLS_A_TRIAL = 5

@@ -71,7 +71,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from assay.core.ports import Recorder
 from assay.engine import Backward, Display, Engine, Supervised, WarmupCosine
-from assay.engine.schedules import Schedule
+from assay.engine.optim.schedules import Schedule
 from assay.record.recorder import RunRecorder
 
 BLOCKS = 20

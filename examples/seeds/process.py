@@ -10,7 +10,7 @@ import torch
 
 from assay.build import Context, inject, provides
 from assay.engine import Engine, evaluate
-from assay.engine.names import Model, Optimizer
+from assay.engine.loop.names import Model, Optimizer
 
 CALLS = []
 

@@ -38,7 +38,7 @@ def named(target: str, *user_dirs: Path) -> str:
         ("torch.nn.functional:conv2d", "torch.nn.functional.conv2d"),
         ("torch.nn.functional.relu", "torch.nn.functional.relu"),
         ("torch.nn.init.xavier_uniform_", "torch.nn.init.xavier_uniform_"),
-        ("assay.engine.process.Supervised", "assay.engine.Supervised"),
+        ("assay.engine.loop.process.Supervised", "assay.engine.Supervised"),
         ("assay.engine:Accuracy", "assay.engine.Accuracy"),
     ],
 )

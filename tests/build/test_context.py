@@ -25,7 +25,7 @@ from assay.build.parameters import Parameter, signature_of
 from assay.core.errors import InputError
 from assay.core.events import Event, Handler
 from assay.engine import Supervised
-from assay.engine.bus import Bus
+from assay.engine.loop.bus import Bus
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent / "src")}

@@ -197,7 +197,7 @@ def test_everything_that_assay_offers_is_either_listed_or_refused_with_a_reason(
         "assay.engine.checkpoint.saver.Saver",
         "assay.engine.checkpoint.folder.write_tensors",
         "assay.engine.Supervised.attach",
-        "assay.engine.styles.adapt.as_process",
+        "assay.engine.loop.styles.adapt.as_process",
         "assay.plugins.TensorBoard.attach",
         "assay.plugins.tensorboard.RunRecorder",
         "assay.engine.parallel.Ranks",

@@ -21,7 +21,7 @@ import assay
 from assay.build import Context, inject, provides, user_code
 from assay.core import run_file
 from assay.engine import Accuracy, Backward, Engine, Loader, Supervised, WarmupCosine, seed_all
-from assay.engine.seed import INIT, key
+from assay.engine.numerics.seed import INIT, key
 from examples import EXAMPLES
 
 EXAMPLE = EXAMPLES / "02_by_hand" / "train.py"

@@ -408,7 +408,7 @@ def test_a_source_with_workers_that_holds_the_context_is_refused_with_its_path(
 NAMED = """
 from assay.build import provides
 from assay.engine import on
-from assay.engine.names import *
+from assay.engine.loop.names import *
 import seen
 
 class Named:
@@ -441,7 +441,7 @@ def test_standard_types_find_the_things_of_a_run(train, seen: ModuleType) -> Non
 
 def test_a_loader_that_is_asked_for_before_it_is_there_is_told(train, seen: ModuleType) -> None:
     source = """
-from assay.engine.names import TrainLoader
+from assay.engine.loop.names import TrainLoader
 
 class Early:
     def __init__(self, batches: TrainLoader): ...

@@ -99,7 +99,7 @@ def promise_run(
     context.promise("engine", Promise(type=engine("Engine"), names=("process",), paths=source))
     context.promise("state", Promise(type=engine("State"), names=("process",), paths=source))
     data = root.items.get("data")
-    loaders = getattr(sys.modules.get("assay.engine.names"), "LOADERS", {})
+    loaders = getattr(sys.modules.get("assay.engine.loop.names"), "LOADERS", {})
     for split in data.items if isinstance(data, Table) else ():
         kept = Promise(type=loaders.get(split, _NotLoaded), paths=(("data", split, "source"),))
         context.promise(f"{split}_loader", kept)

@@ -59,7 +59,10 @@ def _is_updated_by_engine(process: Any) -> bool:
     """Return whether the update of a process is that of `assay.engine.Process`, which calls
     `optimizer.step()`."""
     update = getattr(process, "update", None)
-    return isinstance(process, type) and getattr(update, "__module__", "") == "assay.engine.process"
+    return (
+        isinstance(process, type)
+        and getattr(update, "__module__", "") == "assay.engine.loop.process"
+    )
 
 
 def _calls(node: Node | None, path: KeyPath) -> Iterator[tuple[KeyPath, Table]]:

@@ -65,9 +65,9 @@ def assemble(
     from assay.engine import Engine, Loader
     from assay.engine.data.adopt import as_source
     from assay.engine.data.source import Source
-    from assay.engine.deterministic import limits
-    from assay.engine.device import threads_in_use
-    from assay.engine.totals import larger
+    from assay.engine.loop.device import threads_in_use
+    from assay.engine.loop.run_length import larger
+    from assay.engine.numerics.deterministic import limits
 
     process = make_process(house, training=True)
     settings = house.values("train")
@@ -134,7 +134,7 @@ def _join_pipeline(house: House, engine: Engine) -> list[str]:
     say of it."""
     if house.mesh is None or house.mesh.pipeline is None:
         return []
-    from assay.engine.precision import in_precision
+    from assay.engine.numerics.precision import in_precision
 
     precision = house.values("train").get("precision", "fp32")
     evaluate = house.values("evaluate").get("precision", "fp32")
@@ -151,8 +151,8 @@ def listen(
     import logging
 
     from assay.engine import Display, Evaluate, Loader, Memory, Save, Throughput
-    from assay.engine.compiling import CompileReport
-    from assay.engine.handlers.evaluate import length_of
+    from assay.engine.callbacks.evaluate import length_of
+    from assay.engine.model.compiling import CompileReport
 
     house, engine = assembled.house, assembled.engine
     period, _ = evaluation_plan(house)
@@ -272,8 +272,8 @@ def _opening(engine: Engine, *, is_evaluated: bool) -> list[str]:
     """Return lines on how long the run is and why, and on what the optimizer trains how, if not all
     alike."""
     from assay.engine import Loader
-    from assay.engine.groups import described
-    from assay.engine.totals import arithmetic
+    from assay.engine.loop.run_length import arithmetic
+    from assay.engine.optim.groups import described
 
     state, source = engine.state, engine.source
     lines = (

@@ -11,8 +11,8 @@ from assay.config.tree import KeyPath, Table, get_at
 from assay.core.errors import ArgumentError, ConfigError, InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from assay.engine.backward_part import BackwardPart
-    from assay.engine.process import Model
+    from assay.engine.loop.process import Model
+    from assay.engine.optim.optimizer_step_base import BackwardPart
 
 GIVEN = ("optimizer", "optimizers", "schedule", "schedules", "clip_norm", "non_finite")
 """What a part of the user's own is given, of these what it takes: of one optimizer or of several by name."""
@@ -21,7 +21,7 @@ GIVEN = ("optimizer", "optimizers", "schedule", "schedules", "clip_norm", "non_f
 def make_backward(house: House, model: Model) -> BackwardPart:
     """Optimizers and schedules, and what they are used by."""
     from assay.engine import Backward, Backwards
-    from assay.engine.scaler import ScaledBackward
+    from assay.engine.optim.scaler import ScaledBackward
 
     context, settings = house.context, house.values("train")
     optimizers = {
@@ -85,7 +85,7 @@ def _own(
     """What [backward] names, with what it takes of what there is."""
     from assay.build.parameters import signature_of
     from assay.build.targets import find as find_target
-    from assay.engine.backward_part import BackwardPart
+    from assay.engine.optim.optimizer_step_base import BackwardPart
 
     target = find_target(
         str(node.target), user_dirs=house.config.user_dirs, trusted=house.config.settings.trusted
@@ -171,8 +171,8 @@ def _optimizer(house: House, model: Model, path: KeyPath) -> Any:
     """The optimizer, in its fused form where there is one and nothing else is asked for."""
     from assay.build.builder import problem_of
     from assay.build.targets import find as find_target
-    from assay.engine.groups import Groups
-    from assay.engine.optim import may_fuse
+    from assay.engine.optim.groups import Groups
+    from assay.engine.optim.optimizer_state import may_fuse
 
     node = get_at(house.root, path)
     written = node.items if isinstance(node, Table) else {}

@@ -181,6 +181,6 @@ def _known(config: Config) -> Config:
     there."""
     if not asks_machine(config.root):
         return config
-    from assay.engine.device import device_count
+    from assay.engine.loop.device import device_count
 
     return replace(config, root=with_machine(config.root, {"device:count": device_count()}))

@@ -29,7 +29,7 @@ def debugging(*, on: bool) -> Iterator[None]:
         return
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = "1"
-    from assay.engine.backward import debugged
+    from assay.engine.optim.optimizer_step import debugged
 
     try:
         with debugging_log(), debugged():
@@ -44,7 +44,7 @@ def debug_handlers(
     logger: logging.Logger | logging.LoggerAdapter[logging.Logger], splits: Iterable[str]
 ) -> list[Handler]:
     """What is told of the start: the model, and every generator with its seed; and of each step."""
-    from assay.engine.seed import streams
+    from assay.engine.numerics.seed import streams
 
     since = [0.0]
 

@@ -35,7 +35,7 @@ def check_division(config: Config) -> None:
 def _outline(config: Config) -> Any:
     """The model without its weights, None where making it may do more than that."""
     from assay.build import Context, build, resolve, user_code
-    from assay.engine.device import without_memory
+    from assay.engine.loop.device import without_memory
 
     node = get_at(config.root, ("model",))
     if not isinstance(node, Table) or node.target is None:

@@ -25,7 +25,7 @@ from assay.core.schema import PARALLEL_TIMEOUT, parse_duration_s
 
 if TYPE_CHECKING:
     from assay.build import Context, Plugin
-    from assay.engine.device import Device
+    from assay.engine.loop.device import Device
     from assay.engine.parallel.beats import Beats
     from assay.engine.parallel.layout import Mesh
     from assay.engine.parallel.ranks import Ranks
@@ -116,8 +116,8 @@ def open_house(
     `device` is one that is known already, in place of the one of `launch`.
     """
     from assay.build import Context, user_code
-    from assay.engine.device import pick_device
-    from assay.engine.precision import matmul_precision
+    from assay.engine.loop.device import pick_device
+    from assay.engine.numerics.precision import matmul_precision
 
     if joins:
         from assay.engine.parallel.beats import FileBeats
@@ -162,7 +162,7 @@ def open_house(
 
 def check_device(name: str) -> None:
     """InputError when there is no such device here."""
-    from assay.engine.device import pick_device
+    from assay.engine.loop.device import pick_device
 
     pick_device(name)
 

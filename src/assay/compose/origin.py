@@ -15,7 +15,7 @@ from assay.core.errors import CheckpointError, InputError, RecordError
 from assay.query.find import checkpoint_of, find
 
 if TYPE_CHECKING:
-    from assay.engine.process import Model
+    from assay.engine.loop.process import Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Origin:
 
         InputError when they do not fit or cannot be read.
         """
+        from assay.engine.callbacks.ema import evaluated_weights
         from assay.engine.checkpoint.weights import fit_weights, load_weights
-        from assay.engine.handlers.ema import evaluated_weights
 
         if self.path is None:
             return ""

@@ -15,20 +15,20 @@ from assay.core.schema import parse_duration_s
 if TYPE_CHECKING:
     from assay.build import Context
     from assay.engine import Loader, Process
+    from assay.engine.loop.process import Model
     from assay.engine.pipes import Stream
-    from assay.engine.process import Model
 
 
 def make_process(house: House, *, training: bool) -> Process:
     """Task, model, optimizer, backward, criterion and process, in the order in which they need each
     other."""
     from assay.engine import as_process, seed_all
-    from assay.engine.device import channels_last, move, place, use_threads
-    from assay.engine.lazy_modules import refuse_lazy
-    from assay.engine.optim import idle_optimizer
+    from assay.engine.loop.device import channels_last, move, place, use_threads
+    from assay.engine.model.lazy_modules import refuse_lazy
+    from assay.engine.numerics.precision import in_precision
+    from assay.engine.numerics.seed import INIT, key
+    from assay.engine.optim.optimizer_state import idle_optimizer
     from assay.engine.parallel.divide import divide
-    from assay.engine.precision import in_precision
-    from assay.engine.seed import INIT, key
 
     context, settings = house.context, house.values("train")
     seed_all(key(house.seed, INIT))
@@ -77,8 +77,8 @@ def make_process(house: House, *, training: bool) -> Process:
 
 def _speed_up(model: Model, settings: dict[str, Any], *, is_split: bool = False) -> None:
     """Last of all: what is built with the model sees it as it was written."""
-    from assay.engine.compiling import compiled
-    from assay.engine.recompute import recompute
+    from assay.engine.model.compiling import compiled
+    from assay.engine.model.recompute import recompute
 
     if is_split and settings.get("compile") is True:
         fix = 'Write compile = "blocks", or patterns of names.'
@@ -102,7 +102,7 @@ def make_loader(house: House, split: str) -> Iterable[Any]:
     from assay.engine import Loader
     from assay.engine.data.adopt import gives_samples
     from assay.engine.data.loader import is_dataset
-    from assay.engine.names import LOADERS
+    from assay.engine.loop.names import LOADERS
     from assay.engine.pipes import Stream
 
     settings = house.values("data", split)
@@ -207,7 +207,7 @@ def _stream_loader(
 ) -> Iterable[Any]:
     """The batches of a stream, which makes them itself; `collate` unless the config says
     another."""
-    from assay.engine.names import LOADERS
+    from assay.engine.loop.names import LOADERS
     from assay.engine.pipes import StreamLoader
 
     workers = settings.pop("workers", 0)
@@ -241,9 +241,9 @@ def _batches_of_samples(
 ) -> Iterable[Any]:
     """Return batches of what an IterableDataset gives; InputError for keys of items by index."""
     from assay.build.sources import ORDER_KEYS, SHUFFLE_INSIDE, batches_of
-    from assay.engine.batch_size import batch_size
     from assay.engine.data.adopt import batched
-    from assay.engine.names import LOADERS
+    from assay.engine.loop.batch_size import batch_size
+    from assay.engine.loop.names import LOADERS
 
     table = get_at(house.root, ("data", split))
     assert isinstance(table, Table)

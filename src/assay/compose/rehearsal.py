@@ -29,8 +29,8 @@ from assay.store.layout import find_project
 
 if TYPE_CHECKING:
     from assay.engine.data.source import Window
+    from assay.engine.loop.process import Process
     from assay.engine.parallel.layout import Layout
-    from assay.engine.process import Process
     from assay.engine.rehearse.ladder import Parts, Site
 
 
@@ -63,7 +63,7 @@ def rehearse(config: Config, wanted: Wanted | None = None) -> Rehearsal:
     Call it in an OS process of its own: libraries that are imported meanwhile may keep fake
     tensors. InputError for a config that is wrong, and for data that cannot be read.
     """
-    from assay.engine.device import memory_of, pick_device
+    from assay.engine.loop.device import memory_of, pick_device
     from assay.engine.rehearse.ladder import rehearse as climb
 
     wanted = wanted or Wanted()

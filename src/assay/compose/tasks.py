@@ -12,7 +12,7 @@ from assay.core.facts import Warned
 from assay.core.ports import Recorder
 
 if TYPE_CHECKING:
-    from assay.engine.outputs import Pipes
+    from assay.engine.metrics.outputs import Pipes
 
 META = "task/meta.json"
 """The name of the artifact that holds what the task knows about its data."""
@@ -20,7 +20,7 @@ META = "task/meta.json"
 
 def make_task(house: House) -> Any:
     """What [task] asks for, if it is there; built once."""
-    from assay.engine.task import meta_of
+    from assay.engine.loop.task import meta_of
 
     if "task" not in house.root.items:
         return None
@@ -52,7 +52,7 @@ def dataset_of(house: House, split: str) -> Any:
 
 def evaluation_of(house: House) -> tuple[Pipes, Mapping[str, Any]]:
     """The pipes of an evaluation, those of the task first, and the metrics of the task."""
-    from assay.engine.outputs import Pipes
+    from assay.engine.metrics.outputs import Pipes
 
     task = make_task(house)
     node = get_at(house.root, ("evaluate", "pipes"))

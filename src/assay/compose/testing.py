@@ -151,9 +151,9 @@ def test_config(
     """Evaluate what `config` says with given weights; see `test`."""
     from assay.build import Promise, entered
     from assay.engine import SaveOutputs, evaluate
-    from assay.engine.deterministic import deterministic
-    from assay.engine.outputs import Pipes
-    from assay.engine.weights import load_to_evaluate
+    from assay.engine.metrics.outputs import Pipes
+    from assay.engine.model.weights import load_to_evaluate
+    from assay.engine.numerics.deterministic import deterministic
 
     wanted = _wanted(config, splits, infer=infer)
     with open_house(config, launch) as house:
@@ -304,7 +304,7 @@ def _without_loss(root: Table) -> Table:
 def _evaluation_events(house: House, step: int) -> Callable[[Event], None]:
     """Calls what the plugins want to be called for while a split is looked at; there is no engine
     to do it."""
-    from assay.engine.bus import Bus
+    from assay.engine.loop.bus import Bus
 
     bus = Bus(house.context.bind)
     handlers = [handler for plugin in house.plugins for handler in plugin.handlers()]

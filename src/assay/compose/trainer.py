@@ -16,7 +16,7 @@ from assay.store.layout import make_project
 
 if TYPE_CHECKING:
     from assay.engine import Trainer as _Engine
-    from assay.engine.state import State
+    from assay.engine.loop.state import State
 else:
     _Engine = object
 

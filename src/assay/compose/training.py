@@ -70,8 +70,8 @@ from assay.query.run import RunView
 from assay.record.recorder import RunRecorder
 
 if TYPE_CHECKING:
-    from assay.engine.process import Model
-    from assay.engine.state import State
+    from assay.engine.loop.process import Model
+    from assay.engine.loop.state import State
 
 
 def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
@@ -202,7 +202,7 @@ def _run(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Lau
     """Let the engine run, with all that listens to it."""
     from assay.build import entered
     from assay.engine.checkpoint.engine_state import restore_listeners, unlike
-    from assay.engine.deterministic import deterministic
+    from assay.engine.numerics.deterministic import deterministic
 
     engine, house = assembled.engine, assembled.house
     engine.recorder = recorder
@@ -345,7 +345,7 @@ def go_on(
     """
     from assay.config import changed_keys
     from assay.engine.checkpoint.engine_state import is_of_engine, restore
-    from assay.engine.optim import put_settings, settings_of
+    from assay.engine.optim.optimizer_state import put_settings, settings_of
     from assay.query.diff import written
 
     old = load(view.folder.config_toml)
@@ -480,8 +480,8 @@ def load_model(address: str, checkpoint: str = "best", *, trust: bool = False) -
     A run that was not made here needs `trust`: its config says what is built, with the modules of
     the working tree.
     """
+    from assay.engine.callbacks.ema import evaluated_weights
     from assay.engine.checkpoint.weights import load_model_state
-    from assay.engine.handlers.ema import evaluated_weights
 
     view, folder = find_checkpoint(address if "@" in address else f"{address}@{checkpoint}")
     saved = load(view.saved_config)

@@ -258,8 +258,8 @@ def _never_measured(
         yield problem_at("never-measured", message, leaf, path, fix)
 
 
-_SUPERVISED = ("assay.engine.Supervised", "assay.engine.process.Supervised")
-_EARLY_STOP = ("assay.engine.EarlyStop", "assay.engine.handlers.early_stop.EarlyStop")
+_SUPERVISED = ("assay.engine.Supervised", "assay.engine.loop.process.Supervised")
+_EARLY_STOP = ("assay.engine.EarlyStop", "assay.engine.callbacks.early_stop.EarlyStop")
 
 
 def _measured_names(root: Table) -> list[str] | None:

@@ -12,33 +12,39 @@ except ModuleNotFoundError as error:
     ) from None
 
 from assay.core.events import At, Event, Every, Handler
-from assay.engine.backward import Backward
-from assay.engine.backward_part import BackwardPart, NonFiniteError
-from assay.engine.backwards import Backwards
-from assay.engine.bus import on
+from assay.engine.callbacks.batch_digest import BatchDigest
+from assay.engine.callbacks.change import ResetOptimizer, SetRequiresGrad, SetValue
+from assay.engine.callbacks.display import Display
+from assay.engine.callbacks.early_stop import EarlyStop
+from assay.engine.callbacks.ema import EMA
+from assay.engine.callbacks.evaluate import Evaluate, evaluate
+from assay.engine.callbacks.memory import Memory
+from assay.engine.callbacks.norms import Norms
+from assay.engine.callbacks.pipelines import Pipelines
+from assay.engine.callbacks.probe import Probe
+from assay.engine.callbacks.profile import Profile
+from assay.engine.callbacks.save import Save
+from assay.engine.callbacks.throughput import Throughput
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.weights import load_checkpoint, load_weights, save_weights
+from assay.engine.data.instance import DistTensorData, Instance
 from assay.engine.data.loader import Loader
 from assay.engine.data.patience import WorkerError
 from assay.engine.data.plan import Plan
 from assay.engine.data.samplers import Balanced, ByLength, Subset, Weighted
-from assay.engine.engine import Engine
-from assay.engine.groups import Groups
-from assay.engine.handlers.batch_digest import BatchDigest
-from assay.engine.handlers.change import ResetOptimizer, SetRequiresGrad, SetValue
-from assay.engine.handlers.display import Display
-from assay.engine.handlers.early_stop import EarlyStop
-from assay.engine.handlers.ema import EMA
-from assay.engine.handlers.evaluate import Evaluate, evaluate
-from assay.engine.handlers.memory import Memory
-from assay.engine.handlers.norms import Norms
-from assay.engine.handlers.pipelines import Pipelines
-from assay.engine.handlers.probe import Probe
-from assay.engine.handlers.profile import Profile
-from assay.engine.handlers.save import Save
-from assay.engine.handlers.throughput import Throughput
-from assay.engine.instance import DistTensorData, Instance
+from assay.engine.loop.bus import on
+from assay.engine.loop.engine import Engine
+from assay.engine.loop.periods import every
+from assay.engine.loop.process import Process, Supervised
+from assay.engine.loop.state import State
+from assay.engine.loop.styles.adapt import as_process
+from assay.engine.loop.styles.flags import ModelWrapper
+from assay.engine.loop.styles.function import StepFunction
+from assay.engine.loop.styles.hand import ByHand
+from assay.engine.loop.styles.own_loss import OwnLoss
+from assay.engine.loop.styles.trainer import Callback, EvalCallback, LoggerCallback, Trainer
+from assay.engine.loop.task import Task
 from assay.engine.metrics import (
     F1,
     Accuracy,
@@ -49,13 +55,17 @@ from assay.engine.metrics import (
     Precision,
     Recall,
 )
-from assay.engine.outputs import Collect, Evaluation, SaveOutputs
-from assay.engine.pipes import chain
-from assay.engine.process import Process, Supervised
-from assay.engine.ramps import Cycle, Ramp
-from assay.engine.rnd import RndManager
-from assay.engine.scaler import ScaledBackward
-from assay.engine.schedules import (
+from assay.engine.metrics.outputs import Collect, Evaluation, SaveOutputs
+from assay.engine.model.unwrap import unwrap
+from assay.engine.model.vocabulary import padded_vocabulary
+from assay.engine.numerics.rnd import RndManager
+from assay.engine.numerics.seed import get_state, seed_all, set_state
+from assay.engine.optim.groups import Groups
+from assay.engine.optim.optimizer_step import Backward
+from assay.engine.optim.optimizer_step_base import BackwardPart, NonFiniteError
+from assay.engine.optim.ramps import Cycle, Ramp
+from assay.engine.optim.scaler import ScaledBackward
+from assay.engine.optim.schedules import (
     Constant,
     Noam,
     TorchSchedule,
@@ -66,18 +76,8 @@ from assay.engine.schedules import (
     WarmupPoly,
     WarmupStep,
 )
-from assay.engine.seed import get_state, seed_all, set_state
-from assay.engine.state import State
-from assay.engine.styles.adapt import as_process
-from assay.engine.styles.flags import ModelWrapper
-from assay.engine.styles.function import StepFunction
-from assay.engine.styles.hand import ByHand
-from assay.engine.styles.own_loss import OwnLoss
-from assay.engine.styles.trainer import Callback, EvalCallback, LoggerCallback, Trainer
-from assay.engine.task import Task
-from assay.engine.unwrap import unwrap
-from assay.engine.vocabulary import padded_vocabulary
-from assay.engine.when import every
+from assay.engine.optim.several import Backwards
+from assay.engine.pipes import chain
 
 __all__ = [
     "EMA",

@@ -30,23 +30,23 @@ from assay.core.errors import AssayError
 from assay.core.events import Event, Handler
 from assay.core.ports import MemoryRecorder
 from assay.engine import Accuracy, Backward, Engine, Evaluate, Loader, Mean, Process, Supervised
+from assay.engine.callbacks.change import SetRequiresGrad
+from assay.engine.callbacks.ema import EMA
+from assay.engine.callbacks.norms import Norms
+from assay.engine.callbacks.save import Save
 from assay.engine.checkpoint import together
 from assay.engine.checkpoint.codec import digest
 from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.weights import save_weights
-from assay.engine.divided import own, whole
-from assay.engine.handlers.change import SetRequiresGrad
-from assay.engine.handlers.ema import EMA
-from assay.engine.handlers.norms import Norms
-from assay.engine.handlers.save import Save
-from assay.engine.outputs import Collect, SaveOutputs
+from assay.engine.metrics.outputs import Collect, SaveOutputs
+from assay.engine.numerics.precision import in_precision
 from assay.engine.parallel import data_parallel
 from assay.engine.parallel.data import join_data
 from assay.engine.parallel.divide import divide
+from assay.engine.parallel.dtensor import own, whole
 from assay.engine.parallel.layout import Layout, Mesh, laid_out
-from assay.engine.precision import in_precision
 
 
 def points(size: int) -> TensorDataset:

@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, Loader, Supervised
-from assay.engine.handlers.evaluate import evaluate
+from assay.engine.callbacks.evaluate import evaluate
 from assay.engine.parallel import data_parallel
 
 SAMPLES, CLASSES, BATCH = 22, 3, 12

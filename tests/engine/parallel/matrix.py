@@ -19,10 +19,10 @@ from torch.utils.data import TensorDataset
 
 from assay.core.ports import MemoryRecorder
 from assay.engine import Backward, Engine, Loader, Process
+from assay.engine.model.recompute import recompute
 from assay.engine.parallel.data import join_data
 from assay.engine.parallel.divide import divide
 from assay.engine.parallel.layout import Layout, Mesh, laid_out
-from assay.engine.recompute import recompute
 
 LAYOUTS: dict[int, tuple[Layout, ...]] = {
     2: (

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from assay.engine.divided import whole
 from assay.engine.parallel.divide import divide
+from assay.engine.parallel.dtensor import whole
 from assay.engine.parallel.layout import Layout, Mesh, laid_out
 
 GPT = Path(__file__).parents[3] / "examples" / "03_gpt" / "model.py"

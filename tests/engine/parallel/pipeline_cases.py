@@ -25,12 +25,12 @@ from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import EMA, Accuracy, Backward, Engine, Evaluate, Loader, Norms, Probe, Process
 from assay.engine.checkpoint.engine_state import capture, restore
-from assay.engine.instance import DistTensorData, Instance
-from assay.engine.outputs import Collect
+from assay.engine.data.instance import DistTensorData, Instance
+from assay.engine.metrics.outputs import Collect
+from assay.engine.optim.scaler import ScaledBackward
 from assay.engine.parallel.data import join_data
 from assay.engine.parallel.divide import divide
 from assay.engine.parallel.layout import Layout, laid_out
-from assay.engine.scaler import ScaledBackward
 
 WIDTH = 6
 PIPELINE = Layout(pipeline=2)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from assay.core.rehearsal import Rehearsal
 from assay.engine import Supervised
-from assay.engine.batches import size_of
+from assay.engine.data.batches import size_of
 from assay.engine.data.source import Window
 from assay.engine.rehearse.ladder import BuildFailedError, Parts, Site, rehearse
 

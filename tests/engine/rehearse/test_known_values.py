@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from assay.engine.losses import read_now
+from assay.engine.optim.losses import read_now
 from assay.engine.rehearse.fake import Fakes, is_fake, is_unfakeable
 from assay.engine.rehearse.known_values import Values
 from assay.engine.rehearse.observer import Observer

@@ -646,7 +646,7 @@ def peak_rss() -> int:
 
 
 def test_what_is_recomputed_takes_less_memory_and_more_flops() -> None:
-    from assay.engine.recompute import recompute
+    from assay.engine.model.recompute import recompute
 
     def deep(which: bool) -> nn.Module:
         blocks = [
@@ -711,7 +711,7 @@ def seeded() -> Iterator[None]:
 def test_functional_code_without_modules_has_no_module_and_a_line() -> None:
     def process(model: nn.Module) -> Any:
         from assay.engine import Process
-        from assay.engine.backward import Backward
+        from assay.engine.optim.optimizer_step import Backward
 
         class Plain(Process):
             def __init__(self) -> None:

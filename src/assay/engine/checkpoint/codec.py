@@ -34,8 +34,8 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import CheckpointError
-from assay.engine.divided import box_of, is_divided, own
-from assay.engine.sparse import COMPRESSED, assembled, components, is_sparse
+from assay.engine.checkpoint.sparse import COMPRESSED, assembled, components, is_sparse
+from assay.engine.parallel.dtensor import box_of, is_divided, own
 
 FILE_DTYPES: Mapping[torch.dtype, str] = {
     torch.float64: "F64",

@@ -11,14 +11,14 @@ from torch.optim import Optimizer
 
 from assay.core.errors import CheckpointError
 from assay.core.facts import Warned
-from assay.engine.backward_part import Stateful
 from assay.engine.checkpoint.codec import digest
 from assay.engine.checkpoint.weights import load_model_state
-from assay.engine.criterion import criterion_state, load_criterion_state
-from assay.engine.divided import as_held
+from assay.engine.optim.criterion import criterion_state, load_criterion_state
+from assay.engine.optim.optimizer_step_base import Stateful
+from assay.engine.parallel.dtensor import as_held
 
 if TYPE_CHECKING:
-    from assay.engine.engine import Engine
+    from assay.engine.loop.engine import Engine
 
 PARTS = ("model", "optimizer", "scaler", "backward", "criterion", "state")
 """Parts of an engine's own state; of several optimizers each has a part of its own, as `optimizer.critic`."""

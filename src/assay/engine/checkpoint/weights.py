@@ -20,8 +20,8 @@ from assay.core import manifest as manifests
 from assay.core.errors import CheckpointError, InputError
 from assay.engine.checkpoint.folder import load, separate
 from assay.engine.checkpoint.tensor_file import read_tensors, write_tensors
-from assay.engine.divided import as_held, is_divided, whole
-from assay.engine.optim import load_optimizer_state
+from assay.engine.optim.optimizer_state import load_optimizer_state
+from assay.engine.parallel.dtensor import as_held, is_divided, whole
 
 _OF_MODELS = ("model", "state_dict", "model_state_dict", "weights", "net")
 _WRAPPED = ("module.", "_orig_mod.")  # what DataParallel and compiled models put before every name

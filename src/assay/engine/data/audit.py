@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from assay.core.errors import InputError
-from assay.engine.batches import size_of
 from assay.engine.data.adopt import as_source
+from assay.engine.data.batches import size_of
 from assay.engine.data.collate import fields_of
 from assay.engine.data.loader import Loader
 from assay.engine.data.randomness import Fetch, private_generators

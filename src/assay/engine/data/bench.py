@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from assay.engine.batches import mapped
 from assay.engine.data.audit import speed
+from assay.engine.data.batches import mapped
 from assay.engine.data.loader import Loader
 
 

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from queue import Full, Queue
 from typing import Any
 
-from assay.engine.batches import pinned
+from assay.engine.data.batches import pinned
 
 _AHEAD = 1
 _LOOK_S = 0.1

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from assay.engine.seed import ORDER
+from assay.engine.numerics.seed import ORDER
 
 _ROUNDS = 6
 _FEW = 16

@@ -15,7 +15,7 @@ import torch
 
 from assay.core import reach
 from assay.core.errors import InputError
-from assay.engine.seed import SAMPLE, key, key_all, undisturbed
+from assay.engine.numerics.seed import SAMPLE, key, key_all, undisturbed
 
 Randomness = Literal["sample", "batch", "none"]
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from assay.core.errors import InputError, did_you_mean
 from assay.engine.data.plan import Order, Plan
-from assay.engine.seed import ORDER, key, seed_all, undisturbed
+from assay.engine.numerics.seed import ORDER, key, seed_all, undisturbed
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

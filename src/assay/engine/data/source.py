@@ -13,9 +13,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from assay.core.errors import InputError
-from assay.engine.batches import size_of
+from assay.engine.data.batches import size_of
 from assay.engine.data.randomness import generators_in, key_generator, same
-from assay.engine.seed import BATCH, key, seed_all, undisturbed
+from assay.engine.numerics.seed import BATCH, key, seed_all, undisturbed
 
 REPLAYED, STATEFUL = "exact (replayed)", "exact (state_dict)"
 TRIED = 3

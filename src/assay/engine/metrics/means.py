@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
-from assay.engine.batches import size_of
+from assay.engine.data.batches import size_of
 from assay.engine.metrics.metric import taken, wide
 
 

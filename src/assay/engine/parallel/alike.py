@@ -9,13 +9,13 @@ import torch.distributed as dist
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Every, Handler
-from assay.engine.divided import norm_of
+from assay.engine.parallel.dtensor import norm_of
 from assay.engine.parallel.tensor import is_along
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from assay.engine.engine import Engine
+    from assay.engine.loop.engine import Engine
 
 TOLERANCE = 1e-2
 """How much norms may differ by rounding; a gradient of a part alone is another one altogether."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import InputError
-from assay.engine.backward import Backward
-from assay.engine.backwards import Backwards
 from assay.engine.data.loader import Loader
+from assay.engine.optim.optimizer_step import Backward
+from assay.engine.optim.several import Backwards
 from assay.engine.parallel.ranks import BUCKET_BYTES, Ranks
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from assay.engine.engine import Engine
+    from assay.engine.loop.engine import Engine
 
 
 def data_parallel(

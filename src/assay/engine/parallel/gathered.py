@@ -7,7 +7,7 @@ from typing import Any
 
 from assay.core.errors import InputError
 from assay.engine.metrics.metric import Adapted
-from assay.engine.outputs import Evaluation
+from assay.engine.metrics.outputs import Evaluation
 from assay.engine.parallel.ranks import Ranks
 
 

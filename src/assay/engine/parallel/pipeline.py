@@ -18,20 +18,20 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from assay.core.errors import InputError, PeerError
-from assay.engine.backward import Backward
-from assay.engine.batches import mapped
-from assay.engine.buffers import Buffers
-from assay.engine.instance import Instance
+from assay.engine.data.batches import mapped
+from assay.engine.data.instance import Instance
+from assay.engine.numerics.buffers import Buffers
+from assay.engine.numerics.seed import undisturbed
+from assay.engine.optim.optimizer_step import Backward
 from assay.engine.parallel.staged import StagedRanks
 from assay.engine.parallel.stages import cut, keep
 from assay.engine.parallel.together import apart, on_host, together
-from assay.engine.seed import undisturbed
 
 if TYPE_CHECKING:
     from torch.distributed.pipelining import PipelineStage
 
     from assay.engine.data.source import Window
-    from assay.engine.engine import Engine
+    from assay.engine.loop.engine import Engine
     from assay.engine.parallel.layout import Mesh
 
 Shapes = tuple[tuple[tuple[int, ...], torch.dtype], ...]

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from assay.core.errors import InputError, PeerError
 from assay.core.stop import Stop
-from assay.engine.clip import clip_norm_
+from assay.engine.checkpoint.sparse import components
 from assay.engine.data.source import Window
-from assay.engine.divided import clip_divided_norm_, is_divided, own
+from assay.engine.optim.clip import clip_norm_
 from assay.engine.parallel.beats import Beats, NoBeats
-from assay.engine.sparse import components
+from assay.engine.parallel.dtensor import clip_divided_norm_, is_divided, own
 
 if TYPE_CHECKING:
     from assay.engine.parallel.shard import Sharding

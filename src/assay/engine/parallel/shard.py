@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
-from assay.engine.batches import mapped
-from assay.engine.blocks import blocks_of, modules_named
+from assay.engine.data.batches import mapped
+from assay.engine.model.blocks import blocks_of, modules_named
 
 if TYPE_CHECKING:
     from assay.engine.parallel.layout import Mesh

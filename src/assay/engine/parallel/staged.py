@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from assay.core.errors import InputError
-from assay.engine.divided import norm_of, own
+from assay.engine.parallel.dtensor import norm_of, own
 from assay.engine.parallel.ranks import BUCKET_BYTES, Ranks, host_backend, peers
 
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 from assay.core.errors import InputError, did_you_mean
-from assay.engine.divided import is_divided
+from assay.engine.parallel.dtensor import is_divided
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

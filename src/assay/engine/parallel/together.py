@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from assay.engine.divided import whole
+from assay.engine.parallel.dtensor import whole
 
 
 def together(states: Sequence[Any], order: Mapping[str, int]) -> Any:

@@ -18,12 +18,12 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from assay.core.errors import AssayError, InputError
 from assay.core.parent import end_with, main_pid
-from assay.engine.batches import size_of
+from assay.engine.data.batches import size_of
 from assay.engine.data.collate import collate as default
 from assay.engine.data.randomness import generators, same
 from assay.engine.data.source import OTHERS, TRIED, Window
+from assay.engine.numerics.seed import undisturbed
 from assay.engine.pipes.stream import Cursor, Pass, Position, Stream
-from assay.engine.seed import undisturbed
 
 logger = logging.getLogger("assay")
 

@@ -18,7 +18,7 @@ from zlib import crc32
 from torch.utils.data import IterableDataset
 
 from assay.core.errors import InputError
-from assay.engine.seed import PIPE, key, seed_all, undisturbed
+from assay.engine.numerics.seed import PIPE, key, seed_all, undisturbed
 
 Position: TypeAlias = Any
 """Where a cursor is: numbers and lists of them, which a checkpoint keeps as they are."""

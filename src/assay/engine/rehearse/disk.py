@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from assay.engine.checkpoint.codec import encode
-from assay.engine.criterion import criterion_state
-from assay.engine.divided import own
-from assay.engine.process import Process
+from assay.engine.loop.process import Process
+from assay.engine.optim.criterion import criterion_state
+from assay.engine.parallel.dtensor import own
 from assay.engine.rehearse.shapes import tensors_in
 
 

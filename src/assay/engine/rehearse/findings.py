@@ -14,7 +14,7 @@ import torch
 
 from assay.core.errors import AssayError
 from assay.core.rehearsal import Finding, Kind
-from assay.engine.criterion_misfit import CriterionError
+from assay.engine.optim.criterion_misfit import CriterionError
 from assay.engine.rehearse.fake import is_data_dependent, is_device_mismatch
 from assay.engine.rehearse.module_stack import Call
 

@@ -15,9 +15,9 @@ import torch
 
 from assay.core.errors import AssayError
 from assay.core.rehearsal import Disk, Finding, Largest, Memory, Rehearsal, Rung, Stage
-from assay.engine.batches import size_of
+from assay.engine.data.batches import size_of
 from assay.engine.data.source import Window
-from assay.engine.process import Process
+from assay.engine.loop.process import Process
 from assay.engine.rehearse.disk import checkpoint_bytes
 from assay.engine.rehearse.fake import Fakes, can_fake, is_unfakeable, sees_operations
 from assay.engine.rehearse.findings import finding_of, unchecked

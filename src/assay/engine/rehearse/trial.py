@@ -15,9 +15,9 @@ from torch.optim import Optimizer
 
 from assay.core.errors import AssayError
 from assay.core.rehearsal import Finding, Memory
-from assay.engine.batches import mapped
-from assay.engine.divided import own
+from assay.engine.data.batches import mapped
 from assay.engine.metrics.metric import as_metric
+from assay.engine.parallel.dtensor import own
 from assay.engine.rehearse.criterion import CriterionCheck
 from assay.engine.rehearse.fake import is_device_mismatch, is_unfakeable, watched_resizes
 from assay.engine.rehearse.findings import finding_of, kind_of, unchecked, why_not

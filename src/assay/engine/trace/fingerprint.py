@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from assay.engine.checkpoint.codec import as_bytes
-from assay.engine.divided import own
-from assay.engine.sparse import components
+from assay.engine.checkpoint.sparse import components
+from assay.engine.parallel.dtensor import own
 
 _BLOCK = 1 << 22
 """Words that are folded at once: their temporaries take 8 bytes each, a few times over."""

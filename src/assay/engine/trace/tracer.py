@@ -30,7 +30,7 @@ from assay.core.trace_file import (
 from assay.engine.checkpoint.codec import digest
 from assay.engine.data.loader import Loader
 from assay.engine.data.plan import Plan
-from assay.engine.engine import Engine
+from assay.engine.loop.engine import Engine
 from assay.engine.trace.fingerprint import algorithm_of, fingerprint, read
 
 if TYPE_CHECKING:

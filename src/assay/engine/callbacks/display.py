@@ -1,0 +1,377 @@
+"""What a person sees while a run goes on: bars on a terminal, plain lines elsewhere, nothing when
+nobody looks."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TextIO
+
+from assay.core.events import Event, Handler
+from assay.core.schema import parse_period
+from assay.core.terminal import folded, visible
+from assay.engine.loop.engine import Engine
+from assay.engine.loop.periods import every as each
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+_ROOM = 4
+"""Columns for ^C, twice."""
+_NARROW = 60
+"""Columns of a terminal below which a bar takes all of them."""
+
+_REFRESH_S = 0.1
+_SHARE = 0.004
+"""The part of the time that drawing may take: where it is slow, or the machine busy, it is drawn less often."""
+
+
+class Display:
+    """Follows an engine. Lines are also logged, for `log.txt`.
+
+    On a terminal there is a bar, drawn ten times a second at most, below it another one while a
+    split is evaluated, and a line for each epoch; elsewhere there is a line for each period
+    `every`. `lengths` are the batches of each split where they are known; a bar without a length
+    has no end.
+    """
+
+    def __init__(
+        self,
+        *,
+        logger: logging.Logger | logging.LoggerAdapter[logging.Logger],
+        quiet: bool = False,
+        every: str = "1 epoch",
+        stream: TextIO | None = None,
+        lengths: Mapping[str, int | None] | None = None,
+    ) -> None:
+        self.logger = logger
+        self.quiet = quiet
+        self.stream = stream or sys.stderr
+        self.is_live = (
+            not quiet and self.stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+        )
+        self.every = "1 epoch" if self.is_live else every
+        self.lengths = dict(lengths or {})
+        self.bar: Progress | None = None
+        self._terminal: Console | None = None
+        self._closing = contextlib.ExitStack()
+        self._task: TaskID | None = None
+        self._inner: TaskID | None = None  # the bar of an evaluation
+        self._due = 0
+        self._drawn = (0.0, 0)
+        self._wait_s = _REFRESH_S
+        self._begun = (0.0, 0)
+        self._told = 0.0
+        self._told_at: int | None = None
+        self._evaluated_at: int | None = None
+
+    def handlers(self) -> list[Handler]:
+        pairs: list[tuple[Event, Callable[..., None]]] = [
+            (Event.RUN_BEGIN, self.begin),
+            (Event.EPOCH_BEGIN, self.begin_epoch),
+            (Event.EVAL_END, self.end_evaluation),
+            (Event.RUN_END, self.end),
+        ]
+        if self.is_live:
+            pairs += [
+                (Event.EVAL_BEGIN, self.begin_evaluation),
+                (Event.EVAL_STEP_END, self.evaluation_step),
+            ]
+        out = [Handler(event=event, fn=fn, priority=100, name="Display") for event, fn in pairs]
+        out.append(Handler(event=Event.EXCEPTION, fn=self.close, priority=-100, name="Display"))
+        periodic = each(self.every, self.tell, priority=100, name="Display")
+        if periodic is not None:
+            out.append(periodic)
+        if self.is_live:
+            out.append(
+                Handler(event=Event.STEP_END, fn=self.step, when=self, priority=100, name="Display")
+            )
+        return out
+
+    def next(self, count: int) -> int:
+        """When the bar is drawn again: a step that should come about a tenth of a second later."""
+        return max(count, self._due)
+
+    def begin(self, engine: Engine) -> None:
+        self._told = time.perf_counter()
+        self._begun = (self._told, engine.state.step)
+        self._told_at = engine.state.step
+        if not self.is_live:
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.table import Column
+
+        self._terminal = Console(file=self.stream)
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),  # the only one that gives way where it is narrow
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[loss]}"),
+            TextColumn("{task.fields[left]}", style="cyan", table_column=Column(no_wrap=True)),
+            console=Console(file=self.stream),  # of a width that `_leave_room` says
+            auto_refresh=False,
+            transient=True,
+            # What is printed goes above the bar, but only if it went to this terminal before.
+            redirect_stdout=_is_terminal(sys.stdout),
+            redirect_stderr=_is_terminal(sys.stderr),
+        )
+        self._leave_room()
+        self._task = self.bar.add_task(
+            _title(engine),
+            total=_total(engine),
+            completed=engine.state.step,
+            loss="loss -",
+            left="",
+        )
+        self.bar.start()
+        self._closing.enter_context(_logs_above_the_bar())
+        self._closing.enter_context(_debugger_without_bar(self.close))
+
+    def begin_epoch(self, engine: Engine) -> None:
+        if self.bar is not None and self._task is not None:
+            self.bar.update(self._task, description=_title(engine), total=_total(engine))
+
+    def step(self, engine: Engine) -> None:
+        state, now = engine.state, time.perf_counter()
+        if (
+            state.step < self._due
+        ):  # `next` was asked before the last drawing said when the next one is due
+            return
+        since, step = self._drawn
+        rate = (state.step - step) / max(now - since, 1e-9)
+        self._draw(engine)
+        self._wait_s = max(_REFRESH_S, (time.perf_counter() - now) / _SHARE)
+        self._due = state.step + max(1, int(rate * self._wait_s)) if since else state.step + 1
+        self._drawn = (now, state.step)
+
+    def begin_evaluation(self, engine: Engine) -> None:
+        if self.bar is not None:
+            split = engine.state.split
+            self._inner = self.bar.add_task(
+                f"  {visible(split)}", total=self.lengths.get(split), loss="", left=""
+            )
+            self._draw(engine)
+
+    def evaluation_step(self) -> None:
+        if self.bar is None or self._inner is None:
+            return
+        now = time.perf_counter()
+        is_due = now - self._drawn[0] >= self._wait_s
+        self.bar.update(self._inner, advance=1, refresh=is_due)
+        if is_due:
+            self._drawn = (now, self._drawn[1])
+
+    def end_evaluation(self, engine: Engine) -> None:
+        self._evaluated_at = engine.state.step
+        if self.bar is not None and self._inner is not None:
+            self.bar.remove_task(self._inner)
+        self._inner = None
+        if not self._will_be_told(engine):
+            self._tell_evaluation(engine)
+
+    def tell(self, engine: Engine) -> None:
+        """A line about the run so far: metrics if they are of this step, the seconds since the last
+        line, the eta."""
+        state, now = engine.state, time.perf_counter()
+        begun = state.epoch if state.epoch_step == 0 else state.epoch + 1
+        of = f"/{state.max_epochs}" if state.max_epochs else ""
+        parts = [f"epoch {begun:>2}{of}", f"step {state.step:>5}", f"loss {state.loss:.4f}"]
+        if self._evaluated_at == state.step:
+            parts += [f"{name} {value:.4f}" for name, value in state.metrics.items()]
+        left = "" if self.is_live else self._left(engine)  # there it stands beside the bar
+        self._draw(engine)
+        self.say(
+            "  ".join([*parts, f"{now - self._told:.1f} s", *([f"eta {left}"] if left else [])])
+        )
+        self._told, self._told_at = now, state.step
+
+    def _will_be_told(self, engine: Engine) -> bool:
+        """Whether the line of this step, or the end of the run, says what was just measured."""
+        state, period = engine.state, parse_period(self.every)
+        if not period.count or state.stop.reason or state.step == state.max_steps:
+            return True
+        if period.unit == "step":
+            return state.step % period.count == 0
+        ended = state.epoch + bool(state.epoch_step)
+        return state.epoch_step in (0, state.epoch_length) and ended % period.count == 0
+
+    def _tell_evaluation(self, engine: Engine) -> None:
+        state = engine.state
+        of = f"/{state.max_epochs}" if state.max_epochs else ""
+        values = [
+            f"{name} {value:.4f}"
+            for name, value in state.metrics.items()
+            if name.startswith(f"{state.split}/")
+        ]
+        self.say("  ".join([f"epoch {state.epoch + 1:>2}{of}", f"step {state.step:>5}", *values]))
+
+    def end(self, engine: Engine) -> None:
+        """A run may end between two lines: what came after the last has one of its own."""
+        if self._told_at != engine.state.step and parse_period(self.every).count:
+            self.tell(engine)
+        self.close()
+        state = engine.state
+        share = " ".join(
+            f"{name} {value:.1f}s" for name, value in engine.seconds.items() if value >= 0.05
+        )
+        spent = f" ({share})" if share else ""
+        self.logger.info(
+            "%d steps in %.1f s%s", state.step, time.perf_counter() - self._begun[0], spent
+        )
+
+    def say(self, line: str) -> None:
+        """One line for the person and for the log. On a terminal it is broken where two blanks
+        are."""
+        if self.quiet:
+            self.logger.info(line)
+            return
+        with _shown_once(self.logger):
+            self.logger.info(line)
+        if self.bar is not None:
+            assert self._terminal is not None
+            shown = "\n".join(folded(visible(line), self._terminal.width))
+            self.bar.console.print(shown, highlight=False, markup=False, soft_wrap=True)
+        else:
+            print(visible(line), file=self.stream, flush=True)
+
+    def _leave_room(self) -> None:
+        """Keep the bar from the end of its line: a terminal writes ^C there, and a line that breaks
+        stays behind."""
+        if self.bar is not None and self._terminal is not None:
+            columns = self._terminal.width
+            self.bar.console.width = columns - _ROOM if columns >= _NARROW else columns
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self._closing.close()
+            self.bar.stop()
+            self.bar = self._inner = None
+
+    def _draw(self, engine: Engine) -> None:
+        if self.bar is not None and self._task is not None:
+            state, left = engine.state, self._left(engine)
+            shown = f"eta {left}" if left else ""
+            self._leave_room()
+            self.bar.update(
+                self._task,
+                completed=state.step,
+                loss=f"loss {state.loss:.4f}",
+                left=shown,
+                refresh=True,
+            )
+
+    def _left(self, engine: Engine) -> str:
+        """How long the run will go on at the speed that it has had so far, evaluations included; ""
+        if nobody knows."""
+        state, (begun, first) = engine.state, self._begun
+        spent, steps = time.perf_counter() - begun, state.step - first
+        if not steps:
+            return ""
+        total, known = _total(engine), []
+        if total is not None:
+            known.append((total - state.step) * spent / steps)
+        if engine.max_samples is not None and state.samples:
+            known.append(
+                (engine.max_samples / state.samples * state.step - state.step) * spent / steps
+            )
+        if engine.max_seconds is not None:
+            known.append(engine.max_seconds - spent)
+        return "" if not known or min(known) < 1 else duration(min(known))
+
+
+def duration(seconds: float) -> str:
+    """A time to wait, as precise as it helps.
+
+    >>> [duration(seconds) for seconds in (0, 42, 60, 754, 7260, 200_000)]
+    ['0 s', '42 s', '1 min', '12 min 34 s', '2 h 1 min', '2 d 7 h']
+    """
+    whole = round(seconds)
+    units = [(86400, "d"), (3600, "h"), (60, "min"), (1, "s")]
+    at = next((i for i, (size, _) in enumerate(units) if whole >= size), 3)
+    parts: list[str] = []
+    for size, name in units[at : at + 2]:
+        count, whole = divmod(whole, size)
+        parts += [f"{count} {name}"] if count or not parts else []
+    return " ".join(parts)
+
+
+def _title(engine: Engine) -> str:
+    state = engine.state
+    return (
+        f"epoch {state.epoch + 1}/{state.max_epochs}"
+        if state.max_epochs
+        else f"epoch {state.epoch + 1}"
+    )
+
+
+def _total(engine: Engine) -> int | None:
+    """Steps of the whole run; a stream tells how long it is at the end of its first epoch."""
+    state = engine.state
+    if state.max_steps is None and state.max_epochs is not None and state.epoch_length is not None:
+        return state.max_epochs * state.epoch_length
+    return state.max_steps
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+@contextlib.contextmanager
+def _shown_once(logger: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> Iterator[None]:
+    """What is logged goes to the handlers of the logger alone: those above it would print what is
+    printed already."""
+    owner = logger if isinstance(logger, logging.Logger) else logger.logger
+    before, owner.propagate = owner.propagate, False
+    try:
+        yield
+    finally:
+        owner.propagate = before
+
+
+@contextlib.contextmanager
+def _logs_above_the_bar() -> Iterator[None]:
+    """Handlers of `logging` kept the stream of before the bar, and would write into the middle of
+    it."""
+    moved: list[tuple[logging.StreamHandler[Any], Any]] = []
+    loggers = [logging.getLogger(), *map(logging.getLogger, list(logging.root.manager.loggerDict))]
+    now = {sys.__stderr__: sys.stderr, sys.__stdout__: sys.stdout}
+    for handler in {handler for logger in loggers for handler in logger.handlers}:
+        stream = getattr(handler, "stream", None)
+        if type(handler) is logging.StreamHandler and stream in now and now[stream] is not stream:
+            moved.append((handler, handler.setStream(now[stream])))
+    try:
+        yield
+    finally:
+        for handler, stream in moved:
+            handler.setStream(stream)
+
+
+@contextlib.contextmanager
+def _debugger_without_bar(close: Callable[[], None]) -> Iterator[None]:
+    """`breakpoint()` gets the terminal for itself; the bar does not come back."""
+    before = sys.breakpointhook
+
+    def hook(*args: Any, **kwargs: Any) -> Any:
+        close()
+        if before is not sys.__breakpointhook__ or os.environ.get("PYTHONBREAKPOINT"):
+            return before(*args, **kwargs)
+        import pdb
+
+        return pdb.Pdb().set_trace(
+            sys._getframe(1)
+        )  # Python's own hook would stop here, not in the user's line
+
+    sys.breakpointhook = hook
+    try:
+        yield
+    finally:
+        sys.breakpointhook = before

@@ -1,0 +1,195 @@
+"""An exponential moving average of the weights, kept beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from assay.core import manifest as manifests
+from assay.core.errors import CheckpointError, InputError
+from assay.core.events import Event, Every, Handler
+from assay.engine.checkpoint.folder import load
+from assay.engine.loop.deferred import copy_unless_
+from assay.engine.loop.engine import Engine
+from assay.engine.loop.state import State
+from assay.engine.parallel.dtensor import like, own
+
+_FIRST = -50  # before who evaluates and saves
+
+
+class EMA:
+    """After every `every` steps, average = decay * average + (1 - decay) * weights; it begins as
+    the weights.
+
+    With `evaluate` the average is what is evaluated, and so what decides about the best checkpoint,
+    what `assay test` tests and `load_model` gives back. Training goes on with the weights, which
+    never change by it. `warmup`: the decay of update t is at most (1 + t) / (10 + t), so that the
+    first weights are soon forgotten. Buffers are not averaged.
+    """
+
+    def __init__(
+        self, decay: float = 0.999, *, every: int = 1, evaluate: bool = True, warmup: bool = False
+    ) -> None:
+        if not 0.0 <= decay < 1.0:
+            raise InputError(
+                f"decay is {decay}; it is the share of the average that stays, from 0 up to below 1."
+            )
+        if every < 1:
+            raise InputError(f"every is {every}; it counts steps, from 1 on.")
+        self.decay = decay
+        self.every = every
+        self.evaluate = evaluate
+        self.warmup = warmup
+        self.updates = 0
+        self._live: list[Tensor] = []
+        self._average: list[Tensor] = []
+        self._place: dict[str, int] = {}  # of every name of a parameter: tied ones have several
+        self._loaded: Mapping[str, Tensor] | None = None
+        self._aside: list[Tensor] | None = None
+        self._engine: Engine | None = None
+        self._newest = 0  # the step of the last update
+
+    def handlers(self) -> list[Handler]:
+        out = [
+            Handler(event=Event.EXCEPTION, fn=self.go_back, priority=_FIRST),
+            Handler(event=Event.RUN_BEGIN, fn=self.begin, priority=_FIRST),
+            Handler(event=Event.STEP_END, fn=self.update, when=Every(self.every), priority=_FIRST),
+        ]
+        if self.evaluate:
+            out.append(Handler(event=Event.EVAL_BEGIN, fn=self.put_in, priority=_FIRST))
+            out.append(Handler(event=Event.EVAL_END, fn=self.take_out, priority=_FIRST))
+            out.append(Handler(event=Event.EXCEPTION, fn=self.take_out, priority=-1000))
+        return out
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The average by the names of the parameters."""
+        return {name: self._average[place] for name, place in self._place.items()}
+
+    def begin(self, engine: Engine) -> None:
+        """The average is what was loaded, else what it was after an earlier run of this model, else
+        the weights."""
+        owners = {
+            id(owner): owner
+            for owner in (getattr(h.fn, "__self__", None) for h in engine.bus.order())
+        }
+        if sum(isinstance(owner, EMA) and owner.evaluate for owner in owners.values()) > 1:
+            raise InputError(
+                "Two averages are to be evaluated; one can.",
+                fix="Give all EMA but one evaluate = false.",
+            )
+        weights = [
+            weight for weight in engine.process.model.parameters() if weight.is_floating_point()
+        ]
+        if [id(weight) for weight in weights] != [id(weight) for weight in self._live]:
+            self._look_at(engine.process.model)
+        if self._loaded is not None:
+            self._fill(self._loaded)
+            self._loaded = None
+        self._engine, self._newest = engine, engine.state.step
+
+    def go_back(self, state: State) -> None:
+        """A step that was not finite may be known only after others, in which nothing was averaged:
+        they count not."""
+        self.updates -= max(0, self._newest // self.every - state.step // self.every)
+        self._newest = state.step
+
+    @torch.no_grad()
+    def update(self) -> None:
+        decay = (
+            min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
+        )
+        means = [own(mean) for mean in self._average]
+        live = [own(weight).to(mean.dtype) for weight, mean in zip(self._live, means, strict=True)]
+        flag = self._engine.lasting_flag if self._engine is not None else None
+        if flag is None:
+            torch._foreach_lerp_(means, live, 1.0 - decay)
+        else:
+            copy_unless_(flag, means, torch._foreach_lerp(means, live, 1.0 - decay))
+        self.updates += 1
+        if self._engine is not None:
+            self._newest = self._engine.state.step
+
+    @torch.no_grad()
+    def put_in(self) -> None:
+        """The model has the averaged weights from here on."""
+        if (
+            not self._live or self._aside is not None
+        ):  # no live ones: a test, which has loaded what it tests
+            return
+        self._aside = [own(weight).clone() for weight in self._live]
+        torch._foreach_copy_(
+            [own(weight) for weight in self._live], [own(mean) for mean in self._average]
+        )
+
+    @torch.no_grad()
+    def take_out(self) -> None:
+        """The model has its own weights again, bit for bit."""
+        if self._aside is not None:
+            torch._foreach_copy_([own(weight) for weight in self._live], self._aside)
+            self._aside = None
+
+    def state_dict(self) -> dict[str, Any]:
+        weights = (
+            self.weights if self._loaded is None else dict(self._loaded)
+        )  # not begun since it was loaded
+        return {"updates": self.updates, "evaluate": self.evaluate, "weights": weights}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.updates = state["updates"]
+        self._loaded = state["weights"]
+
+    def _look_at(self, model: nn.Module) -> None:
+        places: dict[int, int] = {}
+        self._live, self._average, self._place = [], [], {}
+        for name, weight in model.named_parameters(remove_duplicate=False):
+            if not weight.is_floating_point():
+                continue
+            if id(weight) not in places:
+                places[id(weight)] = len(self._live)
+                self._live.append(weight)
+                kind = (
+                    torch.float32
+                    if weight.dtype in (torch.float16, torch.bfloat16)
+                    else weight.dtype
+                )
+                self._average.append(
+                    weight.detach().to(kind, copy=True)
+                )  # a small step is lost in 16 bits
+            self._place[name] = places[id(weight)]
+
+    def _fill(self, saved: Mapping[str, Tensor]) -> None:
+        odd = saved.keys() ^ self._place.keys()
+        odd |= {
+            name
+            for name in saved.keys() - odd
+            if saved[name].shape != self._average[self._place[name]].shape
+        }
+        if odd:
+            some = ", ".join(sorted(odd)[:5])
+            raise CheckpointError(
+                f"The averaged weights of the checkpoint are of another model: {some}."
+            )
+        for name, place in self._place.items():
+            average = self._average[place]
+            own(average).copy_(own(like(average, saved[name])))
+
+
+def evaluated_weights(folder: Path) -> dict[str, Any]:
+    """The weights of a checkpoint that its run evaluated: those of the model, and the averaged ones
+    in their place."""
+    averages = tuple(
+        part.name
+        for part in manifests.read(folder).parts
+        if part.name.partition(".")[0] == EMA.__name__
+    )
+    parts = load(folder, parts=("model", *averages))
+    weights = dict(parts["model"])
+    for name in averages:
+        if parts[name].get("evaluate") is True:
+            weights.update(parts[name]["weights"])
+    return weights

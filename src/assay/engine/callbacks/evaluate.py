@@ -1,0 +1,333 @@
+"""Evaluation: every sample of a split once, in order, without disturbing the training around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from time import perf_counter
+from typing import Any
+from zlib import crc32
+
+import torch
+from torch import nn
+
+from assay.core.errors import InputError
+from assay.core.events import Event, Handler
+from assay.core.facts import Evaluated
+from assay.core.ports import NullRecorder, Recorder
+from assay.engine.data.adopt import refuse_samples
+from assay.engine.data.batches import blame_device, size_of, to_device
+from assay.engine.data.loader import Loader
+from assay.engine.data.source import seeded
+from assay.engine.loop.engine import Engine
+from assay.engine.loop.logged import Logged
+from assay.engine.loop.periods import every as each
+from assay.engine.loop.process import Process
+from assay.engine.metrics.means import Mean
+from assay.engine.metrics.metric import Metric, as_metric
+from assay.engine.metrics.outputs import Evaluation, Pipes
+from assay.engine.numerics.seed import EVALUATE, key, seed_all, undisturbed
+from assay.engine.optim.losses import LOSS
+from assay.engine.parallel.gathered import check_shared, gather
+from assay.engine.parallel.pipeline import Pipeline
+from assay.engine.parallel.ranks import Ranks
+
+
+class Evaluate:
+    """Evaluates splits at a period and, if not just done, at the end; results go to `state.metrics`
+    and the record.
+
+    `limit`: at most that many batches of each; what comes of a part is recorded as such. `pipes`
+    get the outputs, and `metrics` measure them beside those of the process. Without a `seed` of its
+    own it has that of the engine.
+    """
+
+    def __init__(
+        self,
+        splits: Mapping[str, Iterable[Any]],
+        *,
+        every: str = "1 epoch",
+        limit: int | None = None,
+        seed: int | None = None,
+        pipes: Pipes | Sequence[Any] = (),
+        metrics: Mapping[str, Any] | None = None,
+    ) -> None:
+        if limit is not None and limit < 1:
+            raise InputError(
+                f"The limit of an evaluation is {limit} batches; it must be at least 1."
+            )
+        for split, batches in splits.items():
+            refuse_samples(batches, f"The split {split}")
+        self.splits = dict(splits)
+        self.every = every
+        self.limit = limit
+        self.seed = seed
+        self.pipes = pipes if isinstance(pipes, Pipes) else Pipes(pipes)
+        self.metrics = dict(metrics or {})
+
+    def handlers(self) -> list[Handler]:
+        periodic = each(self.every, self.run, name="Evaluate")
+        if periodic is None or not self.splits:
+            return []
+        return [periodic, Handler(event=Event.RUN_END, fn=self.finish, name="Evaluate")]
+
+    def finish(self, engine: Engine) -> None:
+        """The last evaluation, unless the run goes on later: then it is not the last."""
+        if not engine.state.stop.interrupts:
+            self.run(engine)
+
+    def run(self, engine: Engine) -> None:
+        """Evaluate every split, once for each step, also when the run goes on from a checkpoint of
+        this one."""
+        state = engine.state
+        due = {
+            split: batches
+            for split, batches in self.splits.items()
+            if state.evaluated.get(split) != state.step
+        }
+        if not due:
+            return
+        begun = perf_counter()
+        with _modes_kept(engine.process):
+            for split, batches in due.items():
+                batches, _ = seeded(batches, engine.seed)
+                self.splits[split] = batches
+                self._split(engine, split, batches)
+        engine.add_seconds("evaluation", perf_counter() - begun)
+
+    def _split(self, engine: Engine, split: str, batches: Iterable[Any]) -> None:
+        state, begun = engine.state, perf_counter()
+        state.split, trained_on, state.dataloader = split, state.dataloader, batches
+        engine.fire(Event.EVAL_BEGIN)
+        results, samples = evaluate(
+            engine.process,
+            share_of(batches, self.limit, engine.ranks),
+            split=split,
+            step=state.step,
+            seed=engine.seed if self.seed is None else self.seed,
+            device=engine.device,
+            pipes=self.pipes,
+            metrics=self.metrics,
+            recorder=engine.recorder,
+            ranks=engine.ranks,
+            pipeline=engine.pipeline,
+            before=lambda: engine.fire(Event.EVAL_STEP_BEGIN),
+            after=lambda: engine.fire(Event.EVAL_STEP_END),
+        )
+        state.metrics.update(results)
+        state.evaluated[split] = state.step
+        state.valid_samples += samples
+        engine.recorder.log(results, state.step)
+        seconds = perf_counter() - begun
+        fact = Evaluated(
+            split=split, step=state.step, metrics=results, samples=samples, seconds=seconds
+        )
+        engine.recorder.tell(replace(fact, partial=part_of(batches, self.limit)))
+        engine.fire(Event.EVAL_END)
+        state.split, state.dataloader = "", trained_on
+
+
+def share_of(batches: Iterable[Any], limit: int | None, ranks: Ranks | None) -> Iterable[Any]:
+    """The batches that this rank evaluates, of the first `limit`: every so many-th."""
+    if ranks is None:
+        return batches if limit is None else islice(batches, limit)
+    if not isinstance(batches, Loader) or batches.ranks == 1:
+        return islice(batches, ranks.rank, limit, ranks.count)
+    return batches if limit is None else islice(batches, len(range(ranks.rank, limit, ranks.count)))
+
+
+def part_of(batches: Iterable[Any], limit: int | None) -> str:
+    """What part of a split `limit` batches are, as `20 of 32 batches`; empty when they are all of
+    it."""
+    if limit is None:
+        return ""
+    length = length_of(batches)
+    if length is None:
+        return f"at most {limit} batches"
+    return f"{limit} of {length} batches" if limit < length else ""
+
+
+def length_of(batches: Iterable[Any], limit: int | None = None) -> int | None:
+    """How many batches there are, of which `limit` are looked at; None when nobody can know."""
+    try:
+        length = len(batches) if isinstance(batches, Sized) else None
+    except TypeError:  # a DataLoader of a stream has the method, but no length
+        length = None
+    return length if length is None or limit is None else min(length, limit)
+
+
+@contextmanager
+def _modes_kept(process: Process) -> Iterator[None]:
+    """Afterwards training goes on, with every module in the mode in which it was."""
+    model = getattr(process, "model", None)
+    modes = (
+        [(module, module.training) for module in model.modules()]
+        if isinstance(model, nn.Module)
+        else []
+    )
+    try:
+        yield
+    finally:
+        process.train()
+        for module, mode in modes:
+            module.training = mode
+
+
+def evaluate(
+    process: Process,
+    batches: Iterable[Any],
+    *,
+    split: str,
+    step: int = 0,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    pipes: Pipes | Sequence[Any] = (),
+    metrics: Mapping[str, Any] | None = None,
+    recorder: Recorder | None = None,
+    infer: bool = False,
+    ranks: Ranks | None = None,
+    pipeline: Pipeline | None = None,
+    before: Callable[[], None] | None = None,
+    after: Callable[[], None] | None = None,
+) -> tuple[dict[str, float], int]:
+    """Metrics of one split by name (`valid/loss`), and how many samples there were. The process is
+    left in eval mode.
+
+    Outputs go through `pipes`, then to the metrics of the process and to `metrics`. `infer`: there
+    is no loss and nothing is measured; the pipes alone get the outputs of `inference_step`. `step`
+    is that of the weights.
+
+    The global random generators come back as they were; inside, each batch has its own key. On
+    several `ranks`, `batches` are the share of this one; what comes back is of all. Through a
+    `pipeline` outputs come to its last stage.
+    """
+    device = torch.device(device)
+    pipes = pipes if isinstance(pipes, Pipes) else Pipes(pipes)
+    used = {} if infer else _metrics(process, metrics or {})
+    evaluation = Evaluation(
+        split=split, step=step, recorder=recorder if recorder is not None else NullRecorder()
+    )
+    loss = Mean()
+    batch: Any = None
+    logged = Logged(lambda: batch)
+    process.eval()
+    forward: Callable[[Any], Any] = process.inference_step if infer else process.validation_step
+    if pipeline is not None:
+        forward = pipeline.forward(forward)
+    with undisturbed(), _logging_to(logged, process):
+        pipes.begin(evaluation)
+        if ranks is not None:
+            check_shared(pipes.pipes, used, is_staged=ranks.is_staged)
+        for number, (batch, is_idle) in enumerate(_in_step(batches, ranks)):
+            if ranks is not None:
+                ranks.beats.beat()
+            logged.is_idle = is_idle
+            if before is not None and not is_idle:
+                before()
+            if pipeline is not None:
+                batch = pipeline.placed(batch)
+            if device.type != "cpu":
+                batch = to_device(batch, device)
+            place = number if ranks is None else number * ranks.count + ranks.rank
+            seed_all(key(seed, EVALUATE, crc32(split.encode()), place))
+            try:
+                output = forward(batch)
+            except RuntimeError as error:
+                blame_device(batch, device, error)
+                raise
+            if is_idle:
+                continue
+            evaluation.batch, evaluation.size = batch, _counted(batch, split)
+            evaluation.samples += evaluation.size
+            if pipeline is None or pipeline.is_last:
+                if isinstance(output, Mapping) and output.get(LOSS) is not None:
+                    _add_loss(loss, output, evaluation.size)
+                output = pipes(output)
+                for metric in used.values():
+                    metric.update(output)
+            if after is not None:
+                after()
+        evaluation.batch = None
+        if ranks is not None:
+            ranks.settle()
+            gather(ranks, evaluation, pipes.pipes, {"": loss, **used})
+        if not evaluation.samples:
+            fix = f"Look at [data.{split}]."
+            raise InputError(f"The split {split} is empty: there is nothing to evaluate.", fix=fix)
+        results = evaluation.metrics
+        if not loss.is_empty:
+            results[f"{split}/loss"] = loss.value()
+        results |= logged.take(split, ranks)
+        for name, metric in used.items():
+            evaluation.add(name, metric.value())
+        pipes.end(evaluation)
+    return evaluation.metrics, evaluation.samples
+
+
+def _in_step(batches: Iterable[Any], ranks: Ranks | None) -> Iterator[tuple[Any, bool]]:
+    """Batches, and whether one counts for nothing: where weights are shared out no rank can compute
+    without the others.
+
+    A rank that has no batch left goes through its last one again, and one that never had any
+    through that of rank 0.
+    """
+    iterator, has_begun = iter(batches), False
+    if ranks is None or ranks.sharding is None:
+        yield from ((batch, False) for batch in iterator)
+        return
+    batch: Any = None
+    while True:
+        found = list(islice(iterator, 1))
+        batch = found[0] if found else batch
+        count = int(ranks.sum_values([len(found)])[0])
+        if not count:
+            return
+        if not has_begun and count < ranks.count:
+            first = ranks.gather(batch if ranks.rank == 0 else None)[0]
+            batch = batch if found else first
+        has_begun = True
+        yield batch, not found
+
+
+def _metrics(process: Process, others: Mapping[str, Any]) -> dict[str, Metric]:
+    """The metrics of a process and `others`, all begun anew. InputError when two have one name."""
+    own = getattr(process, "metrics", {})
+    if twice := sorted(own.keys() & others.keys()):
+        raise InputError(
+            f"Two metrics are called {twice[0]!r}: one of the process, and one of the task.",
+            fix="Take it away from the process: the task measures it for every model.",
+        )
+    metrics = {name: as_metric(name, metric) for name, metric in {**own, **others}.items()}
+    for metric in metrics.values():
+        metric.reset()
+    return metrics
+
+
+def _counted(batch: Any, split: str) -> int:
+    count = size_of(batch)
+    if not count:
+        raise InputError(
+            f"How many samples a batch of the split {split} holds is unknown; it is a {type(batch).__name__}.",
+            fix="Give batches of tensors, or of something with a length.",
+        )
+    return count
+
+
+@contextmanager
+def _logging_to(logged: Logged, process: Process) -> Iterator[None]:
+    """Inside, what the process logs is of the split that is evaluated."""
+    before = getattr(process, "logged", None)
+    process.logged = logged
+    try:
+        yield
+    finally:
+        process.logged = before
+
+
+def _add_loss(mean: Mean, output: Mapping[str, Any], count: int) -> None:
+    if isinstance(output[LOSS], tuple):
+        mean.add_sum(*output[LOSS])
+    else:
+        mean.add(output[LOSS], output.get(f"{LOSS}_weight", count))

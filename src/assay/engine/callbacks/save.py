@@ -1,0 +1,305 @@
+"""Saving: what a run needs to go on exactly, at a period, at the best evaluation and at the end."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any, Literal
+
+from torch import nn
+
+from assay.core.errors import CheckpointError, InputError, did_you_mean
+from assay.core.events import Event, Handler
+from assay.core.facts import Saved, Warned
+from assay.core.manifest import Kind, Manifest, folder_of_step, pointed
+from assay.core.ports import NullRecorder, Recorder
+from assay.engine.checkpoint.background import Background
+from assay.engine.checkpoint.codec import decode, encode
+from assay.engine.checkpoint.engine_state import capture
+from assay.engine.checkpoint.folder import Where
+from assay.engine.checkpoint.saver import Saver
+from assay.engine.checkpoint.sparse import entries
+from assay.engine.checkpoint.tensor_file import Staging
+from assay.engine.data.patience import WorkerError
+from assay.engine.loop.engine import Engine
+from assay.engine.loop.periods import every as each
+from assay.engine.optim.optimizer_step_base import NonFiniteError
+from assay.engine.parallel.dtensor import own
+
+Mode = Literal["min", "max"]
+_LAST = 1000
+_LOGGER = logging.getLogger("assay.checkpoint")
+
+
+class Save:
+    """Writes checkpoints. A save that fails is reported and never ends the training.
+
+    `failure` is why the newest one was not written, None if it was. The same failure again is told
+    once more only for the final one.
+
+    `best`: the metric and mode that decide which evaluation was best; `evaluate_every` is when it
+    can change. `on_best` hears (metric, mode, value, step, checkpoint). In the `background` the
+    training waits only until the state is copied to host memory, and for the save before if that is
+    still being written; the run ends when the last one is on disk.
+    """
+
+    def __init__(
+        self,
+        saver: Saver,
+        *,
+        every: str = "1 epoch",
+        best: tuple[str, Mode] | None = None,
+        evaluate_every: str = "never",
+        on_best: Callable[[str, Mode, float, int, str], None] | None = None,
+        background: bool = True,
+    ) -> None:
+        self.saver = saver
+        self.every = every
+        self.best = best
+        self.evaluate_every = evaluate_every
+        self.on_best = on_best
+        self.last_step: int | None = None
+        self.failure: CheckpointError | None = None
+        self._improved = False
+        self._failed_step: int | None = None
+        self._background = Background("assay-save") if background else None
+        self._staging = Staging() if background else None
+
+    def handlers(self) -> list[Handler]:
+        out = [
+            each(self.every, self.save, priority=10, name="Save"),
+            Handler(event=Event.RUN_BEGIN, fn=self.rehearse, name="Save.rehearse"),
+        ]
+        if self.every != "never":
+            out.append(Handler(event=Event.RUN_END, fn=self.save_end, priority=10, name="Save"))
+            out.append(
+                Handler(event=Event.EXCEPTION, fn=self.rescue, priority=10, name="Save.rescue")
+            )
+        if self.best is not None:
+            out.append(Handler(event=Event.EVAL_END, fn=self.judge, priority=10, name="Save.judge"))
+            out.append(each(self.evaluate_every, self.save_best, priority=11, name="Save.best"))
+            out.append(
+                Handler(event=Event.RUN_END, fn=self.save_best, priority=11, name="Save.best")
+            )
+        for event in (Event.RUN_END, Event.EXCEPTION):
+            out.append(Handler(event=event, fn=self.wait, priority=_LAST, name="Save.wait"))
+        return [handler for handler in out if handler is not None]
+
+    def unsaved(self, step: int) -> str:
+        """Return why there is no final checkpoint of this step, though there should be one; else
+        ""."""
+        if self.every == "never" or pointed(self.saver.folder, "final") == folder_of_step(step):
+            return ""
+        return cause_of(self.failure) if self.failure is not None else "nothing was written"
+
+    def rehearse(self, engine: Engine) -> None:
+        """Encode and decode the whole state in memory, so that what cannot be kept is known before
+        the first step."""
+        for part, state in capture(engine).items():
+            encoded = encode(state, path=part)
+            decode(encoded.tree, encoded.tensors)
+
+    def save(self, engine: Engine) -> None:
+        """A checkpoint of this step; if it is the last one, the final one."""
+        self._write(engine, "checkpoint", final=engine.state.step == engine.state.max_steps)
+
+    def save_end(self, engine: Engine) -> None:
+        """A checkpoint of the end, which is the final one unless the run was only interrupted."""
+        self._write(engine, "checkpoint", final=not engine.state.stop.interrupts)
+
+    def judge(self, engine: Engine) -> None:
+        """Remember whether the newest evaluation is the best so far; nan never is."""
+        assert self.best is not None
+        metric, mode = self.best
+        state = engine.state
+        value = state.metrics.get(
+            metric, math.nan
+        )  # nan: its split comes later, or the name is wrong
+        known = math.inf if mode == "min" else -math.inf
+        if state.best is not None and (state.best["metric"], state.best["mode"]) == self.best:
+            known = state.best["value"]
+        if (value < known) if mode == "min" else (value > known):
+            state.best = {"metric": metric, "mode": mode, "value": value, "step": state.step}
+            self._improved = True
+
+    def save_best(self, engine: Engine) -> None:
+        """Keep the checkpoint of this step as the best one, if it just became that.
+
+        InputError when all was evaluated, and the metric that decides is not there.
+        """
+        assert self.best is not None
+        metric, metrics, best = self.best[0], engine.state.metrics, engine.state.best
+        if metrics and metric not in metrics:
+            known = f"there are: {', '.join(metrics)}; say which by checkpoint.best.metric=NAME"
+            fix = " ".join(filter(None, [did_you_mean(metric, metrics), known]))
+            raise InputError(
+                f"[checkpoint] best names {metric!r}, which the evaluation does not give.", fix=fix
+            )
+        if not self._improved or best is None:
+            return
+        self._improved = False
+        self._write(engine, "best", best=dict(best))
+
+    def keypoint(self, engine: Engine) -> None:
+        """A checkpoint that rotation never deletes."""
+        self._write(engine, "keypoint")
+
+    def rescue(self, engine: Engine) -> None:
+        """Write the state of the last step, if the failure has left it whole.
+
+        After a step that was not finite this is a keypoint. A failure to load, of training or of
+        evaluation, leaves a checkpoint, unless the ranks have to write it together: the others wait
+        elsewhere.
+        """
+        error = engine.state.error
+        is_of_data = isinstance(error, WorkerError) or (
+            engine.is_loading and isinstance(error, Exception)
+        )
+        if is_of_data and self.saver.writers is None:
+            if engine.state.step and engine.state.step != self.last_step:
+                self._write(engine, "checkpoint")
+            return
+        if not isinstance(error, NonFiniteError):
+            return
+        spoilt = _spoilt(engine.process.model)
+        if (
+            self.saver.writers is not None
+            and engine.ranks is not None
+            and not engine.ranks.all_agree(not spoilt)
+        ):
+            spoilt = spoilt or ["a weight that another process has"]
+        if spoilt:
+            message = (
+                f"No checkpoint of step {engine.state.step} was written: {spoilt[0]} is not finite."
+            )
+            engine.recorder.tell(Warned(message=message, step=engine.state.step))
+        else:
+            self.keypoint(engine)
+
+    def wait(self) -> None:
+        """Return when everything is on disk."""
+        if self._background is not None:
+            self._background.wait()
+
+    def _write(
+        self,
+        engine: Engine,
+        kind: Kind,
+        *,
+        final: bool = False,
+        best: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Have the state of this step written, or what is written of it made what it is to be from
+        now on."""
+        state, recorder, begun = engine.state, engine.recorder, perf_counter()
+        step, name, write = state.step, folder_of_step(state.step), None
+        is_best = best is not None or (state.best is not None and state.best["step"] == step)
+        if self.last_step != step:
+            self.wait()  # what was copied last is being written from where the next copy goes
+            engine.fire(Event.CHECKPOINT_BEGIN)
+            where = Where(step=step, epoch=state.epoch, samples=state.samples)
+            measured = {  # not those of other weights
+                name: value
+                for name, value in state.metrics.items()
+                if state.evaluated.get(name.partition("/")[0]) == step
+            }
+            info = {**measured, "train/loss": state.loss}
+            try:
+                write = self.saver.prepared(
+                    capture(engine), where, kind=kind, info=info, final=final, staging=self._staging
+                )
+            except CheckpointError as error:
+                self._tell_failure(recorder, error, step, final=final)
+                return
+            finally:
+                engine.fire(Event.CHECKPOINT_END)
+        self.last_step = step
+
+        def job() -> None:
+            if write is None and self._failed_step == step:
+                return  # it was said already
+            self._failed_step = step
+            with self._reported(recorder, step, final=final):
+                if write is None:
+                    if self.saver.is_first:
+                        self.saver.promote(name, kind, final=final)
+                else:
+                    _tell_saved(recorder, write(), seconds=perf_counter() - begun, is_best=is_best)
+                self._failed_step = self.failure = None
+                if best is not None and self.saver.is_first:
+                    self._mark(name, best)
+
+        if self._background is not None:
+            self._background.submit(job)
+        else:
+            job()
+        engine.add_seconds("checkpoint", perf_counter() - begun)
+
+    @contextmanager
+    def _reported(self, recorder: Recorder, step: int, *, final: bool) -> Iterator[None]:
+        """Tell what goes wrong inside; it ends nothing."""
+        try:
+            yield
+        except CheckpointError as error:
+            self._tell_failure(recorder, error, step, final=final)
+        # a thread has nobody above it, and the training is worth more than one checkpoint
+        except Exception as error:
+            failure = CheckpointError(f"The checkpoint of step {step} was not written: {error!r}.")
+            self._tell_failure(recorder, failure, step, final=final)
+
+    def _tell_failure(
+        self, recorder: Recorder, error: CheckpointError, step: int, *, final: bool
+    ) -> None:
+        before, self.failure = self.failure, error
+        if before is not None and cause_of(before) == cause_of(error) and not final:
+            return
+        if isinstance(recorder, NullRecorder):  # which tells nobody
+            _LOGGER.warning(str(error))
+        recorder.tell(Warned(message=str(error), step=step))
+
+    def _mark(self, name: str, best: Mapping[str, Any]) -> None:
+        try:
+            self.saver.set_best(name, metric=best["metric"], mode=best["mode"], value=best["value"])
+        except OSError as error:
+            raise CheckpointError(f"{name} was not marked as the best: {error}.") from error
+        if self.on_best is not None:
+            self.on_best(best["metric"], best["mode"], best["value"], best["step"], name)
+
+
+def _tell_saved(recorder: Recorder, manifest: Manifest, *, seconds: float, is_best: bool) -> None:
+    size = sum(file.size_bytes for file in manifest.files)
+    name, kind, step = manifest.name, manifest.kind, manifest.step
+    recorder.tell(
+        Saved(name=name, kind=kind, step=step, size_bytes=size, seconds=seconds, best=is_best)
+    )
+
+
+def cause_of(failure: CheckpointError) -> str:
+    """Return in a few words why a checkpoint was not written."""
+    error: BaseException | None = failure
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__
+    if error is None:
+        return failure.what.partition(" was not written: ")[2].rstrip(".") or failure.what
+    return (
+        "disk full"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT)
+        else (error.strerror or str(error)).lower()
+    )
+
+
+def _spoilt(model: nn.Module) -> list[str]:
+    """Names of weights and running statistics from which training cannot go on; a buffer may well
+    be infinite."""
+    weights = [
+        name
+        for name, weight in model.named_parameters()
+        if not entries(own(weight)).isfinite().all()
+    ]
+    return weights + [
+        name for name, buffer in model.named_buffers() if entries(buffer).isnan().any()
+    ]

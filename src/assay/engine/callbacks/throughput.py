@@ -1,0 +1,166 @@
+"""How fast a run is and where its time goes, once an epoch."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import torch
+
+from assay.core.events import NEVER, Event, Handler
+from assay.engine.loop.engine import Engine
+
+_OUTSIDE = ("evaluation", "checkpoint")
+_STEP = ("data", "move", "forward", "backward", "optimizer")
+
+
+if TYPE_CHECKING:
+    from torch.utils.flop_counter import FlopCounterMode
+
+PEAKS = {
+    "B200": 2250,
+    "H200": 989,
+    "H100": 989,
+    "A100": 312,
+    "L40S": 362,
+    "L4": 121,
+    "A10": 125,
+    "V100": 125,
+    "T4": 65,
+}
+"""TFLOP/s in 16 bits without sparsity, by a word in the name of a GPU; from the data sheets of NVIDIA."""
+
+
+def peak_tflops(device: torch.device) -> float | None:
+    """What the device could do at most; None for one that is not in the list."""
+    if device.type != "cuda":
+        return None
+    words = torch.cuda.get_device_name(device).replace("-", " ").split()
+    return next((float(peak) for name, peak in PEAKS.items() if name in words), None)
+
+
+class Throughput:
+    """Records `speed/steps_per_s`, `speed/samples_per_s` and the seconds of an epoch by what they
+    were spent on.
+
+    `speed/eta_s` is what is left until the last step, at this speed, where that step is known.
+
+    `time/data_s`: waiting for batches; `time/move_s`: of batches to the device; `time/forward_s`,
+    `time/backward_s`, `time/optimizer_s`; `time/evaluation_s`; `time/checkpoint_s`; `time/trace_s`:
+    the fingerprints of [trace]; `time/logging_s`: the recorder and what else listens to steps;
+    `time/other_s`: the rest. They sum up to the time since the epoch before. What is left of a run
+    that ends within an epoch counts as one. It is the time of the host: a GPU works on behind it,
+    and is waited for where a number is read.
+
+    `flops`: the operations of the first step are counted, which takes it a little longer and
+    changes nothing, and `speed/tflops` is recorded; None: on a GPU only. `speed/mfu` is their share
+    of what the GPU could do, where that is known (Chowdhery et al., arXiv 2204.02311, of the
+    operations that were done, what was computed twice included).
+    """
+
+    def __init__(self, *, flops: bool | None = None, peak_tflops: float | None = None) -> None:
+        self.flops = flops
+        self.peak_tflops = peak_tflops
+        self.per_sample: float | None = None
+        self._counter: FlopCounterMode | None = None
+        self._samples = 0
+        self._since = 0.0
+        self._counts = (0, 0)
+        self._before: dict[str, float] = {}
+        self._inside = (
+            0.0  # evaluating and saving while steps are told of: it is in the time of both
+        )
+
+    def handlers(self) -> list[Handler]:
+        return [
+            Handler(event=Event.RUN_BEGIN, fn=self.begin, priority=100),
+            Handler(event=Event.EPOCH_END, fn=self.look, priority=-1000),
+            Handler(event=Event.EPOCH_END, fn=self.record, priority=90),
+            Handler(event=Event.RUN_END, fn=self.look, priority=-1000),
+            Handler(event=Event.RUN_END, fn=self.record, priority=90),
+        ]
+
+    def begin(self, engine: Engine) -> None:
+        if self.flops is None:
+            self.flops = engine.device.type == "cuda"
+        if self.flops:
+            engine.bus.add(Handler(event=Event.STEP_BEGIN, fn=self.count, when=self, priority=1000))
+            engine.bus.add(
+                Handler(event=Event.STEP_END, fn=self.counted, when=self, priority=-1000)
+            )
+            engine.bus.add(Handler(event=Event.EXCEPTION, fn=self.leave, priority=-1000))
+        self._since = perf_counter()
+        self._counts = (engine.state.step, engine.state.samples)
+        self._before = dict(engine.seconds)
+
+    def next(self, count: int) -> int:
+        """When a step is to be counted: the first, once."""
+        return NEVER if self.flops is False or self.per_sample is not None else count
+
+    def count(self, engine: Engine) -> None:
+        """The operations of this step, if anybody wants to know."""
+        if self.flops and any(
+            module._compiled_call_impl is not None for module in engine.process.model.modules()
+        ):
+            self.flops = False  # what was compiled into one kernel cannot be counted
+        if not self.flops or self.per_sample is not None:
+            return
+        from torch.utils.flop_counter import FlopCounterMode  # a third of a second to load
+
+        self._counter = FlopCounterMode(display=False)
+        self._samples = engine.state.samples
+        self._counter.__enter__()  # type: ignore[no-untyped-call]
+
+    def counted(self, engine: Engine) -> None:
+        counter = self._counter
+        self.leave()
+        if counter is not None:
+            self.per_sample = counter.get_total_flops() / max(
+                engine.state.samples - self._samples, 1
+            )
+
+    def leave(self) -> None:
+        if self._counter is not None:
+            self._counter.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._counter = None
+
+    def look(self, engine: Engine) -> None:
+        """Before anybody else hears that the epoch is over: what was evaluated and saved up to here
+        was amid steps."""
+        self._inside = sum(self._spent(engine, name) for name in _OUTSIDE)
+
+    def record(self, engine: Engine) -> None:
+        state, now = engine.state, perf_counter()
+        steps, samples = state.step - self._counts[0], state.samples - self._counts[1]
+        if not steps:
+            return
+        wall = max(now - self._since, 1e-9)
+        spent = {name: self._spent(engine, name) for name in (*_STEP, *_OUTSIDE)}
+        within, after = self._spent(engine, "trace.within"), self._spent(engine, "trace.after")
+        spent["trace"] = within + after
+        spent["forward"] = max(0.0, spent["forward"] - within)
+        spent["logging"] = max(0.0, self._spent(engine, "telling") - self._inside - after)
+        spent["other"] = max(0.0, wall - sum(spent.values()))
+        values = {
+            "speed/steps_per_s": steps / wall,
+            **{f"time/{name}_s": value for name, value in spent.items()},
+        }
+        if state.max_steps is not None:
+            values["speed/eta_s"] = max(0, state.max_steps - state.step) * wall / steps
+        if samples:
+            values["speed/samples_per_s"] = samples / wall
+        if samples and self.per_sample is not None:
+            inside = sum(spent[name] for name in _STEP) or wall
+            values["speed/tflops"] = self.per_sample * samples / inside / 1e12
+            peak = self.peak_tflops or peak_tflops(engine.device)
+            if peak is not None:
+                values["speed/mfu"] = values["speed/tflops"] / peak
+        engine.recorder.log(values, state.step)
+        self._since, self._counts, self._before = (
+            now,
+            (state.step, state.samples),
+            dict(engine.seconds),
+        )
+
+    def _spent(self, engine: Engine, name: str) -> float:
+        return engine.seconds.get(name, 0.0) - self._before.get(name, 0.0)

@@ -1,0 +1,75 @@
+"""Batches on their way to a device while the step before is still at work there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from assay.engine.data.batches import mapped
+from assay.engine.data.source import Window
+
+
+def ahead(
+    windows: Iterable[Window],
+    device: torch.device,
+    *,
+    is_last: Callable[[], bool] = lambda: False,
+    took: Callable[[float], object] = lambda seconds: None,
+) -> Iterator[Window]:
+    """The windows with their tensors on `device`, each sent off before the one before it is given
+    out.
+
+    On a GPU a stream of its own copies from pinned memory, so that the host and the computation go
+    on meanwhile. Once `is_last` says so no further window is drawn. `took` hears of the seconds
+    that the host spent on it.
+    """
+    stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+    iterator = iter(windows)
+    waiting: list[Window] = []
+    while True:
+        window = None if waiting and is_last() else next(iterator, None)
+        if window is not None:
+            begun = perf_counter()
+            waiting.append(
+                window._replace(batches=[_sent(batch, device, stream) for batch in window.batches])
+            )
+            took(perf_counter() - begun)
+        if not waiting:
+            return
+        if window is None or waiting[1:]:
+            yield _arrived(waiting.pop(0), device, stream)
+
+
+def _sent(batch: Any, device: torch.device, stream: torch.cuda.Stream | None) -> Any:
+    def send(tensor: Tensor) -> Tensor:
+        if stream is None:
+            return tensor.to(device, non_blocking=True)
+        with torch.cuda.stream(stream):
+            source = (
+                tensor.pin_memory()
+                if tensor.device.type == "cpu" and not tensor.is_pinned()
+                else tensor
+            )
+            return source.to(device, non_blocking=True)
+
+    return mapped(batch, send)
+
+
+def _arrived(window: Window, device: torch.device, stream: torch.cuda.Stream | None) -> Window:
+    """The computation waits for the copy; its memory is not given to others before the computation
+    is done with it."""
+    if stream is not None:
+        current = torch.cuda.current_stream(device)
+        current.wait_stream(stream)
+
+        def keep(tensor: Tensor) -> Tensor:
+            tensor.record_stream(current)
+            return tensor
+
+        for batch in window.batches:
+            mapped(batch, keep)
+    return window

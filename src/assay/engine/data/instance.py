@@ -1,0 +1,210 @@
+"""A sample, or a batch of samples, as named fields, each with where it belongs among ranks and
+pipeline stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from assay.core.errors import InputError, choose
+from assay.engine.data.batches import mapped, size_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a field is needed: on which pipeline stage (0 the first, -1 the last), and split along
+    which dim.
+
+    `split` None: every data rank has the whole of it.
+    """
+
+    stage: int = 0
+    split: int | None = 0
+
+    def is_on(self, stage: int, stages: int) -> bool:
+        """Whether stage `stage` of `stages` needs the field."""
+        if not -stages <= self.stage < stages:
+            raise InputError(f"There is no stage {self.stage} among {stages}.")
+        return self.stage % stages == stage
+
+
+@dataclass(frozen=True, slots=True)
+class DistTensorData:
+    """A tensor with its placement, for a field of an `Instance`, as labels that only the last stage
+    needs."""
+
+    tensor: Tensor
+    placement_idx: int = 0
+    split: int | None = 0
+
+    @property
+    def placement(self) -> Placement:
+        return Placement(stage=self.placement_idx, split=self.split)
+
+
+class Instance:
+    """Named fields of one sample, or of a batch made by `stack`. `model(**instance)` gives each to
+    its parameter.
+
+    >>> batch = Instance.stack([Instance(x=torch.tensor([1.0, 2.0]), y=torch.tensor(0)) for _ in range(4)])
+    >>> batch.x.shape, batch.y.shape, len(batch)
+    (torch.Size([4, 2]), torch.Size([4]), 4)
+    """
+
+    __slots__ = ("_fields", "_placements")
+    __iter__ = None  # by name, not one after another
+
+    def __init__(self, /, **fields: Any) -> None:
+        marked = {
+            name: value for name, value in fields.items() if isinstance(value, DistTensorData)
+        }
+        self._fields = {
+            name: value.tensor if name in marked else value for name, value in fields.items()
+        }
+        self._placements = {name: value.placement for name, value in marked.items()}
+
+    @classmethod
+    def stack(cls, samples: Sequence[Instance]) -> Instance:
+        """A batch of samples with the same fields. InputError names the field that is not the same
+        in all."""
+        if not samples:
+            raise InputError("There is nothing to stack.")
+        first = samples[0]
+        for place, sample in enumerate(samples):
+            if odd := sorted(sample._fields.keys() ^ first._fields.keys()):
+                has, other = (place, 0) if sample.has(odd[0]) else (0, place)
+                raise InputError(f"Sample {has} has a field {odd[0]!r} and sample {other} has not.")
+            for name in first._fields:
+                _check_alike(name, first, sample, place)
+            for name in first._fields:
+                _check_placed_alike(name, first, sample, place)
+        return cls._of(
+            {
+                name: _stacked([sample._fields[name] for sample in samples])
+                for name in first._fields
+            },
+            first._placements,
+        )
+
+    def placement(self, name: str) -> Placement:
+        """Where a field is needed; that of a field without a mark is the first stage, split along
+        the batch."""
+        self[name]
+        return self._placements.get(name, Placement())
+
+    def on_stage(self, stage: int, stages: int) -> Instance:
+        """The fields that stage `stage` of `stages` needs."""
+        kept = {
+            name: value
+            for name, value in self._fields.items()
+            if self.placement(name).is_on(stage, stages)
+        }
+        return self._of(
+            kept, {name: self._placements[name] for name in kept if name in self._placements}
+        )
+
+    def placed(self, stages: Iterable[int], count: int) -> Instance:
+        """The same without the data of tensors that none of these of `count` stages needs: their
+        shapes are left."""
+        own = list(stages)
+
+        def at(name: str, value: Any) -> Any:
+            place = self.placement(name)
+            if any(place.is_on(stage, count) for stage in own):
+                return value
+            return mapped(value, lambda tensor: torch.empty_like(tensor, device="meta"))
+
+        return self._of(
+            {name: at(name, value) for name, value in self._fields.items()}, self._placements
+        )
+
+    def has(self, name: str) -> bool:
+        return name in self._fields
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._fields.get(name, default)
+
+    def keys(self) -> KeysView[str]:
+        """The names of the fields."""
+        return self._fields.keys()
+
+    def to(self, device: torch.device | str) -> Instance:
+        """The same with every tensor on `device`."""
+        return self.mapped(
+            lambda tensor: tensor if tensor.is_meta else tensor.to(device, non_blocking=True)
+        )
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> Instance:
+        """The same with `function` of every tensor."""
+        return self._of(
+            {name: mapped(value, function) for name, value in self._fields.items()},
+            self._placements,
+        )
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._fields[name]
+        except KeyError:
+            raise KeyError(self._unknown(name)) from None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # while it is being copied or unpickled there are none
+            raise AttributeError(name)
+        try:
+            return self._fields[name]
+        except KeyError:
+            raise AttributeError(self._unknown(name)) from None
+
+    def __len__(self) -> int:
+        """How many samples a batch holds: the first dim of its first tensor."""
+        return size_of(self._fields)
+
+    def __repr__(self) -> str:
+        return f"Instance({', '.join(f'{name}={_shape(value)}' for name, value in self._fields.items())})"
+
+    def __getstate__(self) -> Any:
+        return self._fields, self._placements
+
+    def __setstate__(self, state: Any) -> None:
+        self._fields, self._placements = state
+
+    @classmethod
+    def _of(cls, fields: Mapping[str, Any], placements: Mapping[str, Placement]) -> Instance:
+        made = cls()
+        made._fields, made._placements = dict(fields), dict(placements)
+        return made
+
+    def _unknown(self, name: str) -> str:
+        fix = choose(name, self._fields)
+        return f"there is no field {name!r}; {fix}" if fix else f"there is no field {name!r}"
+
+
+def _check_alike(name: str, first: Instance, sample: Instance, place: int) -> None:
+    one, other = first[name], sample[name]
+    if _shape(one) != _shape(other):
+        raise InputError(
+            f"The field {name!r} of sample {place} is {_shape(other)}, that of sample 0 is {_shape(one)}.",
+            fix="Fill up what differs in length, or give a collate_fn of your own.",
+        )
+
+
+def _check_placed_alike(name: str, first: Instance, sample: Instance, place: int) -> None:
+    if first.placement(name) != sample.placement(name):
+        raise InputError(
+            f"The field {name!r} of sample {place} is placed otherwise than that of sample 0."
+        )
+
+
+def _stacked(values: list[Any]) -> Any:
+    return torch.stack(values) if isinstance(values[0], Tensor) else default_collate(values)
+
+
+def _shape(value: Any) -> str:
+    return (
+        f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+    )

@@ -1,0 +1,43 @@
+"""Standard types to annotate parameters with: what is annotated so is filled in. Each is one thing
+of the run.
+
+Model        the model                              Optimizer    the optimizer
+Criterion    a module too: give it by its name      Scheduler    the schedule, which gives a factor
+for each step Device       where the run computes                 State        counters and results
+TrainLoader  the batches of data.train              ValLoader    of data.valid TestLoader   of
+data.test
+
+`from assay.engine.loop.names import *` gives all of them.
+"""
+
+from typing import NewType
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from assay.engine.data.loader import Loader
+from assay.engine.loop.state import State
+from assay.engine.optim.schedules import Factor as Scheduler
+
+Model = nn.Module
+Criterion = nn.Module
+Device = torch.device
+TrainLoader = NewType("TrainLoader", Loader)
+ValLoader = NewType("ValLoader", Loader)
+TestLoader = NewType("TestLoader", Loader)
+
+LOADERS = {"train": TrainLoader, "valid": ValLoader, "test": TestLoader}
+"""The type that finds the loader of a split. A split by another name is found by its name: `extra_loader`."""
+
+__all__ = [
+    "Criterion",
+    "Device",
+    "Model",
+    "Optimizer",
+    "Scheduler",
+    "State",
+    "TestLoader",
+    "TrainLoader",
+    "ValLoader",
+]

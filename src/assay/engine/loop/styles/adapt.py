@@ -1,0 +1,165 @@
+"""Which style something is written in, and the process that it becomes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from assay.core.errors import InputError
+from assay.engine.loop.process import Process
+from assay.engine.loop.styles.duck import Duck, OnlyForward
+from assay.engine.loop.styles.flags import FlaggedForward
+from assay.engine.loop.styles.function import StepFunction
+from assay.engine.loop.styles.own_updates import OwnProcess
+from assay.engine.loop.styles.train_batch import TrainBatch
+from assay.engine.optim.optimizer_step import Backward
+from assay.engine.optim.optimizer_step_base import BackwardPart
+from assay.engine.optim.scaler import ScaledBackward
+from assay.engine.optim.several import Backwards
+
+COMPLETE = ("training_step", "validation_step", "update", "train", "eval", "backward", "model")
+
+
+def as_process(
+    thing: Any, *, model: nn.Module | None = None, backward: BackwardPart | None = None
+) -> Any:
+    """The process itself, or one around something of another style; InputError when it is of none.
+
+    Model and optimizer are its own if it has them (`model`; `backward`, `optimizer` or `optim`),
+    else those given. A plain `Backward` that it makes itself gives way to the one given, which has
+    the settings of the config.
+    """
+    if isinstance(thing, Process) or all(hasattr(thing, name) for name in COMPLETE):
+        own = getattr(thing, "backward", None)
+        if isinstance(own, BackwardPart) and isinstance(backward, BackwardPart):
+            thing.backward = _settled(own, backward, type(thing).__name__)
+        return thing
+    adapter = _adapter_of(thing)(
+        thing,
+        _model_of(thing, model),
+        backward=_backward_of(thing, backward),
+        metrics=getattr(thing, "metrics", None),
+    )
+    if isinstance(criterion := getattr(thing, "criterion", None), nn.Module):
+        vars(adapter)["criterion"] = (
+            criterion  # so that it is moved, and its state kept, as that of any process
+        )
+    return adapter
+
+
+def _adapter_of(thing: Any) -> Callable[..., Process]:
+    if hasattr(thing, "train_batch"):
+        return TrainBatch
+    if hasattr(thing, "training_step") and hasattr(thing, "update"):
+        return Duck
+    if hasattr(thing, "forward_step"):
+        return OnlyForward
+    if _takes_flags(thing):
+        return FlaggedForward
+    if callable(thing) and not isinstance(thing, nn.Module):
+        return StepFunction
+    raise _unknown(thing)
+
+
+def _takes_flags(thing: Any) -> bool:
+    forward = getattr(thing, "forward", None)
+    return (
+        callable(forward)
+        and {"needs_loss", "requires_grad"} <= inspect.signature(forward).parameters.keys()
+    )
+
+
+def _model_of(thing: Any, given: nn.Module | None) -> nn.Module:
+    model = getattr(thing, "model", given)
+    if isinstance(model, nn.Module):
+        return model
+    name = getattr(thing, "__name__", type(thing).__name__)
+    raise InputError(
+        f"Which model {name} trains is unknown: it has no attribute `model`.",
+        fix=f"Set {name}.model, or say it: StepFunction({name}, model, optimizer) for a function.",
+    )
+
+
+def _backward_of(thing: Any, given: BackwardPart | None) -> BackwardPart | None:
+    own = getattr(thing, "backward", None)
+    if isinstance(
+        adapter := getattr(own, "__self__", None), OwnProcess
+    ):  # put there for an engine before
+        own = adapter.backward
+    if isinstance(own, BackwardPart):
+        return own if given is None else _settled(own, given, type(thing).__name__)
+    optimizer = getattr(thing, "optimizer", getattr(thing, "optim", None))
+    if optimizer is None or given is None:
+        return given if optimizer is None else Backward(optimizer)
+    if not any(each is optimizer for each in given.optimizers.values()):
+        raise _another_optimizer(type(thing).__name__)
+    return given
+
+
+def _settled(own: BackwardPart, given: BackwardPart, who: str) -> BackwardPart:
+    """Return which of two parts makes the updates: that of the process, or the one with the
+    settings of a config.
+
+    InputError when settings would be lost.
+    """
+    if own is given:
+        return own
+    if {*map(id, own.optimizers.values())} != {*map(id, given.optimizers.values())}:
+        raise _another_optimizer(who)
+    ours, theirs = _settings(own), _settings(given)
+    if not ours:
+        return given
+    lost = [name for name, value in theirs.items() if ours.get(name) != value]
+    if lost:
+        raise InputError(
+            f"{who} makes its own {type(own).__name__}, which knows nothing of {', '.join(lost)}.",
+            where="[process]",
+            fix=f"Let {who} take an argument `backward` and set self.backward = backward; or leave these settings out.",
+        )
+    return own
+
+
+def _another_optimizer(who: str) -> InputError:
+    return InputError(
+        f"{who} makes an optimizer of its own, and there is another one besides.",
+        fix="Let it take the optimizer as a parameter `optimizer`.",
+    )
+
+
+def _settings(part: BackwardPart) -> dict[str, Any]:
+    """Return by the words of a config what a part does besides a step of its optimizer; its kind,
+    if it is another."""
+    if isinstance(part, Backwards):
+        of_all: dict[str, Any] = {"[backward] every": part.every} if part.every else {}
+        for name, each in part.by_name.items():
+            for setting, value in _settings(each).items():
+                of_all.setdefault(setting, {})[name] = value
+        return of_all
+    if type(part) not in (Backward, ScaledBackward):
+        return {f"[backward] {type(part).__name__}": part}
+    assert isinstance(part, Backward)
+    found = {
+        'precision = "fp16"': isinstance(part, ScaledBackward),
+        "clip_norm": part.clip_norm,
+        "non_finite": part.non_finite if part.non_finite != "stop" else None,
+        "[schedule]": part.rate.schedule,
+        "[backward.weights]": part.weights,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _unknown(thing: Any) -> InputError:
+    kind = type(thing).__name__
+    if isinstance(thing, nn.Module):
+        return InputError(
+            f"{kind} is a model: how it is trained is not said.",
+            fix="Supervised(model, criterion, optimizer); or OwnLoss(model, optimizer) if it computes its loss itself.",
+        )
+    return InputError(
+        f"{kind} cannot be trained: it is written in none of the styles that an engine knows.",
+        fix="It needs forward_step(batch), train_batch(...), forward(batch, needs_loss, requires_grad), or to be a"
+        " function step(batch).",
+    )

@@ -1,0 +1,185 @@
+"""Models that compute their own loss: forward(fields of the batch) -> a mapping, an object with
+`.loss`, a tuple."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from assay.core.errors import InputError
+from assay.engine.data.batches import size_of
+from assay.engine.data.instance import Instance
+from assay.engine.loop.process import Process
+from assay.engine.metrics.metric import Metric
+from assay.engine.optim.losses import Losses, detached
+from assay.engine.optim.optimizer_step import Backward
+from assay.engine.optim.optimizer_step_base import BackwardPart
+from assay.engine.optim.reductions import Reduction, Reductions
+
+PREDICTIONS = ("pred", "prediction_scores", "logits")
+TARGETS = ("target", "targets", "labels", "label")
+
+
+class OwnLoss(Process):
+    """A model whose arguments are the fields of a batch by name, and which gives its loss among
+    what it returns.
+
+    In training every key with `loss` in it is a loss: they are added up, each is logged. Of an
+    object with `.loss`, as the models of transformers return, that is the loss, and the others are
+    logged. Of a tuple the loss is the single number in it, as of `(logits, loss)`; the first of the
+    others is the prediction. In evaluation there need be none.
+
+    Metrics find the model's `prediction_scores` or `logits` as `pred`, and the batch's `labels` as
+    `target`; `pred` and `target` say other names. A batch that is a tuple goes to the model by
+    position, the fields of an `Instance` by name. `reduction`, where a step has several
+    micro-batches: see `Supervised`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | None = None,
+        *,
+        backward: BackwardPart | None = None,
+        metrics: Mapping[str, Metric] | None = None,
+        pred: str | None = None,
+        target: str | None = None,
+        reduction: Reduction | None = None,
+    ) -> None:
+        self.model = model
+        self.metrics = dict(metrics or {})
+        self.reduction = reduction
+        if backward is None and optimizer is not None:
+            backward = Backward(optimizer)
+        if backward is not None:
+            self.backward = backward
+        self._pred = PREDICTIONS if pred is None else (pred,)
+        self._target = TARGETS if target is None else (target,)
+        self._takes = inspect.signature(model.forward)
+        self._fits: set[tuple[str, ...]] = set()
+
+    def forward_step(self, batch: Any) -> tuple[Any, Any]:
+        by_position, fields = _fields(batch)
+        names = tuple(fields)
+        if not by_position and names not in self._fits:
+            self._check(names)
+        is_training = torch.is_grad_enabled()
+        watch = (
+            None if is_training and not self.backward.needs_weights else Reductions(size_of(batch))
+        )
+        with watch or nullcontext():
+            returned = self.model(*by_position, **fields)
+            items, losses, total = self._split(returned)
+        if total is None and is_training:
+            raise InputError(
+                f"{type(self.model).__name__} gave no loss in training: it returned {_keys(returned)}.",
+                fix='Return {"loss": ...} from forward when self.training; several keys with `loss` are added up.',
+            )
+        loss = total if watch is None else self._weighed(watch, losses, total)
+        for name, value in losses.items():
+            self.log(name, value, None if watch is None else watch.weight(value))
+        output = {name: detached(value) for name, value in items.items() if value is not None}
+        if total is not None:
+            output |= {"loss": detached(total)} if watch is None else watch.reported(total, loss)
+        for name, among, given in (("pred", self._pred, output), ("target", self._target, fields)):
+            found = next((each for each in among if each in given), None)
+            if name not in output and found is not None:
+                output[name] = detached(given[found])
+        return loss, output
+
+    def _split(self, returned: Any) -> tuple[dict[str, Any], dict[str, Tensor], Losses | None]:
+        """Return everything by name; the losses that are logged, of one number each; and what is
+        trained by, if any."""
+        items = _items(returned, type(self.model).__name__)
+        losses = {
+            name: value for name, value in items.items() if "loss" in name and value is not None
+        }
+        own = getattr(returned, "loss", None) if type(returned) is not dict else None
+        total = own if own is not None else sum(losses.values()) if losses else None
+        logged = {
+            name: each
+            for name, each in losses.items()
+            if isinstance(each, Tensor) and each.numel() == 1
+        }
+        logged.pop("loss", None)
+        return items, logged, total
+
+    def _weighed(self, watch: Reductions, losses: Mapping[str, Tensor], total: Any) -> Any:
+        """Return the loss for an engine to add up: several by their names, if each has its own
+        denominator."""
+        are_apart = len(losses) > 1 and torch.is_grad_enabled() and not watch.knows(total)
+        if are_apart and self.reduction is None and all(map(watch.knows, losses.values())):
+            return watch.weighed(losses, self.model)
+        return watch.weighed(total, self.model, self.reduction)
+
+    def _check(self, names: Sequence[str]) -> None:
+        """InputError with both signatures when the fields of a batch are not the arguments of the
+        model."""
+        try:
+            self._takes.bind(**dict.fromkeys(names))
+        except TypeError as error:
+            kind = type(self.model).__name__
+            raise InputError(
+                f"A batch does not fit the model: {error}.\n"
+                f"    the batch has  ({', '.join(names)})\n"
+                f"    {kind}.forward takes  {self._takes}",
+                fix="Give the fields of a sample the names of the arguments, or the other way round.",
+            ) from None
+        self._fits.add(tuple(names))
+
+
+def _fields(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A batch as positional and named arguments."""
+    if isinstance(batch, Mapping):
+        return (), dict(batch.items())
+    if isinstance(batch, Instance):
+        return (), {name: batch[name] for name in batch.keys()}  # noqa: SIM118 - it cannot be iterated
+    if isinstance(batch, tuple) and hasattr(batch, "_asdict"):
+        return (), batch._asdict()
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return (), {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    if isinstance(batch, list | tuple):
+        return tuple(batch), {}
+    return (batch,), {}
+
+
+def _items(returned: Any, who: str) -> dict[str, Any]:
+    """Return what a model gave by name. InputError for a tuple with several numbers of which one
+    may be the loss."""
+    if isinstance(returned, Tensor):
+        return {"pred" if returned.dim() else "loss": returned}
+    if isinstance(returned, Mapping):
+        return dict(returned.items())
+    if isinstance(returned, tuple) and hasattr(returned, "_asdict"):
+        return dict(returned._asdict())
+    if not isinstance(returned, list | tuple):
+        return dict(vars(returned))
+    numbers = [
+        each
+        for each in returned
+        if isinstance(each, Tensor) and not each.dim() and each.is_floating_point()
+    ]
+    if len(numbers) > 1:
+        raise InputError(
+            f"{who} gave a tuple with {len(numbers)} numbers in it: which of them is the loss is unknown.",
+            fix='Return them by name: {"loss": loss, "logits": logits, ...}.',
+        )
+    others = [
+        each
+        for each in returned
+        if isinstance(each, Tensor) and not any(each is one for one in numbers)
+    ]
+    return {**({"loss": numbers[0]} if numbers else {}), **({"pred": others[0]} if others else {})}
+
+
+def _keys(returned: Any) -> str:
+    if isinstance(returned, Mapping):
+        return f"the keys {', '.join(map(str, returned))}" if returned else "an empty mapping"
+    return f"a {type(returned).__name__}"

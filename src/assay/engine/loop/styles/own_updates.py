@@ -1,0 +1,247 @@
+"""Code that may update the weights itself: who made the update of a step, and what of it is left to
+the engine."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from assay.core.errors import InputError
+from assay.engine.loop.process import Process
+from assay.engine.metrics.metric import Metric
+from assay.engine.optim.losses import Losses, detached
+from assay.engine.optim.optimizer_step import Backward
+from assay.engine.optim.optimizer_step_base import BackwardPart, NonFiniteError
+from assay.engine.optim.scaler import ScaledBackward
+from assay.engine.optim.several import Backwards
+
+
+class OwnUpdates:
+    """Counts the steps that an optimizer makes, so that one by the user's code is told from one by
+    the engine."""
+
+    def __init__(self, backward: BackwardPart, who: str) -> None:
+        self.backward = backward
+        self.who = who
+        self.made = 0
+        optimizers = backward.optimizers.values()
+        self._hooks = [optimizer.register_step_post_hook(self._count) for optimizer in optimizers]
+        self.parameters = [
+            p
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+            for p in group["params"]
+        ]
+
+    def _count(self, *_: Any) -> None:
+        self.made += 1
+
+    def settle(self, step: int, micro_batches: int, loss: Any) -> None:
+        """What the engine does of an update that the user's code has made: the schedule goes on,
+        the loss is known.
+
+        InputError where the settings ask for what only the engine's own update does.
+        """
+        self.made, backward = 0, self.backward
+        self._check(micro_batches)
+        backward.row = None
+        if isinstance(backward, Backward) and backward.flag is not None and _is_on_device(loss):
+            backward.row = backward.row_of(loss, self._blame)
+        else:
+            backward.loss = _number(loss)
+            if (
+                loss is not None
+                and not math.isfinite(backward.loss)
+                and backward.non_finite == "stop"
+            ):
+                raise self._blame(step + 1)
+        for part in self._parts():
+            part.lr = part.rate.current
+            if part.rate.schedule is not None:  # else the code may set the rate as well
+                part.rate.set(step + 1)
+
+    def _blame(self, step: int) -> NonFiniteError:
+        return NonFiniteError(
+            f"The loss is {self.backward.loss} at step {step}, and {self.who} updated the weights with it.",
+            fix="Leave the update to the engine: it is made only when loss and gradients are finite.",
+        )
+
+    def check_given(self, given: int, micro_batches: int) -> None:
+        """InputError when the engine is to make an update from gradients that it was not given as
+        it needs them."""
+        if given == micro_batches:
+            return
+        fix = "Call engine.backward(loss) for every batch; or loss.backward() and optimizer.step() of your own."
+        if given or any(parameter.grad is not None for parameter in self.parameters):
+            raise InputError(f"{self.who} made gradients, and no update with them.", fix=fix)
+        raise InputError(f"{self.who} learned nothing from a batch: it made no update.", fix=fix)
+
+    def _check(self, micro_batches: int) -> None:
+        fix = f"Leave backward and update to the engine: in {self.who} call backward(loss) of it, and no step()."
+        if micro_batches > 1:
+            what = f"{self.who} updates the weights for each batch, but {micro_batches} are one step: accumulate."
+            raise InputError(what, fix=fix)
+        if any(part.clip_norm is not None for part in self._parts()):
+            raise InputError(
+                f"{self.who} updates the weights itself, so clip_norm would do nothing.", fix=fix
+            )
+        if any(isinstance(part, ScaledBackward) for part in self._parts()):
+            raise InputError(
+                f"{self.who} updates the weights itself, without the loss scale that fp16 needs.",
+                fix=fix,
+            )
+
+    def _parts(self) -> list[Backward]:
+        """One for each optimizer, where they are ours."""
+        parts = (
+            self.backward.by_name.values()
+            if isinstance(self.backward, Backwards)
+            else [self.backward]
+        )
+        return [part for part in parts if isinstance(part, Backward)]
+
+    def stop(self) -> None:
+        """Count no more."""
+        for hook in self._hooks:
+            hook.remove()
+
+
+class OwnProcess(Process):
+    """A process around code that may call `backward(loss)` of the engine, or update the weights
+    itself, or neither.
+
+    In the last case what it gives as its loss is differentiated here, and the engine makes the
+    update.
+    """
+
+    who: str
+    has_updated = False
+    """Whether its code has made an update itself."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | None = None,
+        *,
+        backward: BackwardPart | None = None,
+        metrics: Mapping[str, Metric] | None = None,
+    ) -> None:
+        self.model = model
+        self.metrics = dict(metrics or {})
+        if backward is None and optimizer is not None:
+            backward = Backward(optimizer)
+        if backward is not None:
+            self.backward = backward
+            self._updates = OwnUpdates(backward, self.who)
+        self._given = self._micro_batches = 0
+        self._is_known = False
+        self._loss: Any = None
+
+    @abstractmethod
+    def forward_step(self, batch: Any) -> tuple[Any, Any]:
+        """The loss, None when there is none to know; and the output. The weights may be other ones
+        afterwards."""
+
+    def differentiate(self, loss: Losses) -> None:
+        """What the code calls as `backward(loss)`: gradients weighted as the window needs it, and
+        no update."""
+        self._given += 1
+        self.backward(loss)
+
+    def training_step(self, batch: Any) -> Any:
+        given = self._given
+        loss, output = self.forward_step(batch)
+        self._micro_batches += 1
+        self._loss = loss
+        if not self._updates.made and self._given == given:
+            self._differentiate(loss)
+        return output
+
+    def update(self, step: int) -> bool:
+        made, micro_batches, loss = self._updates.made, self._micro_batches, self._loss
+        self._given = self._micro_batches = 0
+        self._loss = None
+        if made:
+            self.has_updated = True
+            self._updates.settle(step, micro_batches, loss)
+            return True
+        try:
+            return super().update(step)
+        finally:
+            self._updates.made = 0
+
+    def _differentiate(self, loss: Losses | None) -> None:
+        if not self._is_known and any(
+            parameter.grad is not None for parameter in self._updates.parameters
+        ):
+            raise InputError(
+                f"{self.who} called loss.backward(), and made no step with it.",
+                fix="Call optimizer.step() too; or leave both to the engine, and return the loss.",
+            )
+        self._is_known = True
+        if loss is None:
+            raise InputError(
+                f"{self.who} gave no loss, called no backward(loss), and made no step of the optimizer.",
+                fix="Return the loss, or update the weights with the optimizer of this process.",
+            )
+        self.backward(loss)
+
+    def told(self, returned: Any) -> tuple[Losses | None, Any]:
+        """Loss and output of what a user's function returned; other numbers in a mapping are
+        logged."""
+        if isinstance(returned, Mapping):
+            for name, value in returned.items():
+                if name != "loss" and _is_number(value):
+                    self.log(name, value)
+            return returned.get("loss"), {name: detached(value) for name, value in returned.items()}
+        if (
+            isinstance(returned, tuple)
+            and len(returned) == 2
+            and not isinstance(returned[1], Tensor | float | int)
+        ):
+            return returned
+        return returned, {"loss": detached(returned)}
+
+
+def pair_output(model: nn.Module, batch: Any, who: str) -> dict[str, Any]:
+    """`pred` and `target` of a batch (input, target), which is what is measured where no code says
+    what to do."""
+    if not isinstance(batch, list | tuple) or len(batch) != 2:
+        raise InputError(
+            f"How {who} evaluates a batch that is no pair (input, target) is unknown.",
+            fix="Give it a function that returns what the metrics need, as {'pred': ..., 'target': ...}.",
+        )
+    return {"pred": model(batch[0]), "target": batch[1]}
+
+
+def without_graph(call: Any, *given: Any) -> Any:
+    """What `call` gives when nothing is to be learned from it."""
+    with torch.no_grad():
+        return call(*given)
+
+
+def _number(loss: Any) -> float:
+    if loss is None:
+        return math.nan
+    if isinstance(loss, tuple):
+        total, weight = detached(loss)
+        return float(total) if weight is None else float(total) / float(weight)
+    return float(detached(loss))
+
+
+def _is_on_device(loss: Any) -> bool:
+    return any(isinstance(part, Tensor) for part in (loss if isinstance(loss, tuple) else (loss,)))
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return (
+            value.dim() == 0 and value.is_floating_point()
+        )  # (1,) may be the output for a batch of one sample
+    return isinstance(value, float)

@@ -1,0 +1,84 @@
+"""A training written as a class with train_batch(eidx, idx, global_step, batch_data, params,
+device)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from assay.engine.data.batches import size_of
+from assay.engine.loop.logged import Logged
+from assay.engine.loop.state import State
+from assay.engine.loop.styles.own_updates import OwnProcess, pair_output, without_graph
+from assay.engine.metrics.classes import Accuracy
+from assay.engine.metrics.metric import Metric
+from assay.engine.optim.optimizer_step_base import BackwardPart
+
+
+class Average(Protocol):
+    """Means over an epoch, as `assay.AvgMeter` keeps them."""
+
+    def update(self, values: Mapping[str, Any], weight: float = 1) -> None: ...
+    def reset(self) -> None: ...
+    def means(self) -> dict[str, float]: ...
+
+
+class TrainBatch(OwnProcess):
+    """Anything with `train_batch`. What it returns is a meter or another mapping, with `loss` in
+    it.
+
+    To leave the update to the engine it calls `self.backward(loss)`, which is put there; or it only
+    returns its loss.
+
+    `eidx` counts epochs from 1, `idx` the steps of an epoch and `global_step` those of the run from
+    0. Without `eval_batch` of the same arguments, a batch is evaluated as a pair (input, class).
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        model: nn.Module,
+        *,
+        backward: BackwardPart | None = None,
+        metrics: Mapping[str, Metric] | None = None,
+    ) -> None:
+        self.trainer = trainer
+        self.who = f"{type(trainer).__name__}.train_batch"
+        if not metrics and not hasattr(trainer, "eval_batch"):
+            metrics = {"acc": Accuracy()}
+        super().__init__(model, backward=backward, metrics=metrics)
+        self.state = State()
+        self.device = torch.device("cpu")
+        if not hasattr(type(trainer), "backward"):
+            trainer.backward = self.differentiate
+
+    def attach(self, state: State, device: torch.device, logged: Logged) -> None:
+        super().attach(state, device, logged)
+        self.state, self.device = state, device
+
+    def forward_step(self, batch: Any) -> tuple[Any, Any]:
+        return self.told(self._call(self.trainer.train_batch, batch))
+
+    def training_step(self, batch: Any) -> Any:
+        average: Average | None = getattr(self.trainer, "average", None)
+        if average is not None and self.state.epoch_step == self._micro_batches == 0:
+            average.reset()
+        output = super().training_step(batch)
+        if average is not None and isinstance(output, Mapping):
+            average.update(output, size_of(batch) or 1)
+        return output
+
+    def validation_step(self, batch: Any) -> Any:
+        own = getattr(self.trainer, "eval_batch", None)
+        if own is None:
+            return without_graph(
+                pair_output, self.model, batch, f"{type(self.trainer).__name__} without eval_batch"
+            )
+        return without_graph(self._call, own, batch)
+
+    def _call(self, method: Callable[..., Any], batch: Any) -> Any:
+        state, params = self.state, getattr(self.trainer, "params", None)
+        return method(state.epoch + 1, state.epoch_step, state.step, batch, params, self.device)

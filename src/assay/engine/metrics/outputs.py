@@ -1,0 +1,333 @@
+"""What becomes of a model's outputs in an evaluation: pipes that change, collect and save them.
+Training has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, time
+from enum import Enum
+from itertools import islice, zip_longest
+from os import PathLike, fspath
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from assay.core.errors import InputError, choose, did_you_mean
+from assay.core.plain import dumps
+from assay.core.ports import NullRecorder, Recorder
+from assay.engine.callbacks.artifact import keep_in
+from assay.engine.metrics.metric import matrix_csv, parts_of
+from assay.engine.optim.losses import LOSS
+
+_MISSING = object()
+
+
+@dataclass(slots=True, kw_only=True)
+class Evaluation:
+    """One split while it is evaluated, for its pipes to share.
+
+    `step` is that of the weights. `batch` is the newest and holds `size` samples; `samples` counts
+    all so far. `metrics` is filled after the last batch. `data` is for what pipes leave each other.
+    """
+
+    split: str
+    step: int = 0
+    recorder: Recorder = field(default_factory=NullRecorder)
+    batch: Any = None
+    size: int = 0
+    samples: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, name: str, value: Any) -> None:
+        """Take in what was measured under a name: numbers become metrics, matrices
+        `valid/name_step100.csv`."""
+        for key, part in parts_of(f"{self.split}/{name}", value).items():
+            if isinstance(part, float):
+                self.metrics[key] = part
+            else:
+                keep_in(
+                    self.recorder, matrix_csv(part), f"{key}_step{self.step}.csv", step=self.step
+                )
+
+
+class Pipe(Protocol):
+    """Gets what the process returned for a batch and gives what the next pipe, and at last the
+    metrics, are to see.
+
+    It may also have `begin_eval(evaluation)`, called before the first batch of a split, and
+    `end_eval(evaluation)`, called after the last one: a mapping that this returns becomes metrics
+    of the split. With one of these two it need not be callable.
+    """
+
+    def __call__(self, output: Any, /) -> Any: ...
+
+
+class Pipes:
+    """Pipes one after another. InputError for what is none, and for one that loses the output."""
+
+    def __init__(self, pipes: Iterable[Any] = ()) -> None:
+        self.pipes = list(pipes)
+        for place, pipe in enumerate(self.pipes):
+            if not (callable(pipe) or hasattr(pipe, "begin_eval") or hasattr(pipe, "end_eval")):
+                raise InputError(
+                    f"Pipe {place} of the evaluation is a {type(pipe).__name__}, which does nothing with outputs.",
+                    fix="A pipe is called with the output of each batch, or has begin_eval and end_eval.",
+                )
+        self._called = [pipe for pipe in self.pipes if callable(pipe)]
+
+    def begin(self, evaluation: Evaluation) -> None:
+        for pipe in self.pipes:
+            if hasattr(pipe, "begin_eval"):
+                pipe.begin_eval(evaluation)
+
+    def __call__(self, output: Any) -> Any:
+        for pipe in self._called:
+            output = pipe(output)
+            if output is None:
+                raise InputError(
+                    f"The pipe {_name(pipe)} returned nothing.",
+                    fix="Return the output, changed or as it was.",
+                )
+        return output
+
+    def end(self, evaluation: Evaluation) -> None:
+        """Let each pipe finish; what it measured joins the metrics, which those after it see."""
+        for pipe in self.pipes:
+            found = pipe.end_eval(evaluation) if hasattr(pipe, "end_eval") else None
+            for name, value in found.items() if isinstance(found, Mapping) else ():
+                full = f"{evaluation.split}/{name}"
+                if full in evaluation.metrics:
+                    raise InputError(
+                        f"The pipe {_name(pipe)} gives {full!r}, which is there already."
+                    )
+                evaluation.add(name, value)
+
+
+class Collect:
+    """Keeps what the model gave for every sample of a split, on the CPU, for whoever scores it as a
+    whole.
+
+    `fields`: which parts of the output; left out, all that hold one value for each sample. A later
+    pipe finds this object as `evaluation.data[name]`: it has a length, and fields by name.
+    """
+
+    def __init__(self, fields: Sequence[str] | None = None, *, name: str = "outputs") -> None:
+        self.fields = None if fields is None else tuple(fields)
+        self.name = name
+        self._forget()
+
+    def begin_eval(self, evaluation: Evaluation) -> None:
+        self._forget()
+        self._evaluation = evaluation
+        evaluation.data[self.name] = self
+
+    def __call__(self, output: Any) -> Any:
+        size = self._evaluation.size
+        for name, value in per_sample(output, size, self.fields, by="Collect").items():
+            self._parts.setdefault(name, []).append(_kept(value))
+        self._count += size
+        return output
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, name: str) -> Any:
+        """A field of all samples, in order: a tensor; a list when what it holds differs in shape,
+        or is no tensor."""
+        if name not in self._parts:
+            fix = choose(name, self._parts)
+            raise InputError(f"Collect has no field {name!r}.", fix=fix)
+        parts = self._parts[name]
+        if (
+            all(isinstance(part, Tensor) for part in parts)
+            and len({part.shape[1:] for part in parts}) == 1
+        ):
+            return torch.cat(parts)
+        return [item for part in parts for item in part]
+
+    def items(self) -> Iterator[dict[str, Any]]:
+        """The samples one by one, each as its fields."""
+        fields = {name: self[name] for name in self._parts}
+        for place in range(self._count):
+            yield {name: values[place] for name, values in fields.items()}
+
+    def share(self) -> Any:
+        """What the other ranks need of what was kept here."""
+        return self._count, self._parts
+
+    def join(self, shares: Sequence[Any]) -> None:
+        """Keep what all ranks have, in the order of the split: its batches were dealt out in
+        turn."""
+        self._forget()
+        for count, parts in shares:
+            self._count += count
+            for name in parts:
+                if name not in self._parts:
+                    self._parts[name] = _in_turn([each.get(name, []) for _, each in shares])
+
+    def _forget(self) -> None:
+        self._parts: dict[str, list[Any]] = {}
+        self._count = 0
+        self._evaluation = Evaluation(split="")
+
+
+class SaveOutputs:
+    """Keeps what the model gave as an artifact of the run, `valid/outputs_step100.jsonl`: one line
+    for each sample.
+
+    A line holds `step`, `split`, `index` (the place in the split) and the `fields` of the output,
+    or all that have one value for each sample. At most the first `limit` samples are kept.
+    """
+
+    def __init__(
+        self,
+        fields: Sequence[str] | None = None,
+        *,
+        limit: int | None = None,
+        name: str = "outputs",
+    ) -> None:
+        if limit is not None and limit < 1:
+            raise InputError(f"SaveOutputs(limit={limit}): it must be at least 1.")
+        self.fields = None if fields is None else tuple(fields)
+        self.limit = limit
+        self.name = name
+        self._batches: list[list[Any]] = []
+        self._evaluation = Evaluation(split="")
+
+    def begin_eval(self, evaluation: Evaluation) -> None:
+        self._evaluation = evaluation
+        self._batches = []
+
+    def __call__(self, output: Any) -> Any:
+        left = None if self.limit is None else self.limit - sum(map(len, self._batches))
+        if left is not None and left <= 0:
+            return output
+        found = per_sample(output, self._evaluation.size, self.fields, by="SaveOutputs")
+        columns = {name: as_plain(value, name) for name, value in found.items()}
+        rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+        self._batches.append(list(islice(rows, left)))
+        return output
+
+    def share(self) -> Any:
+        """What the other ranks need of what was kept here."""
+        return self._batches
+
+    def join(self, shares: Sequence[Any]) -> None:
+        """Keep what all ranks have, in the order of the split: its batches were dealt out in
+        turn."""
+        self._batches = _in_turn(shares)
+
+    def end_eval(self, evaluation: Evaluation) -> None:
+        rows = islice((row for batch in self._batches for row in batch), self.limit)
+        where = {"step": evaluation.step, "split": evaluation.split}
+        data = "".join(
+            f"{dumps({**where, 'index': index, **row})}\n" for index, row in enumerate(rows)
+        ).encode()
+        name = f"{evaluation.split}/{self.name}_step{evaluation.step}.jsonl"
+        keep_in(evaluation.recorder, data, name, step=evaluation.step)
+        self._batches = []
+
+
+def per_sample(output: Any, size: int, fields: Sequence[str] | None, *, by: str) -> dict[str, Any]:
+    """The parts of an output that hold one value for each of `size` samples; a lone tensor or list
+    is `output`.
+
+    InputError when one of `fields` does not, or when nothing does.
+    """
+    parts = dict(output) if isinstance(output, Mapping) else {"output": output}
+    if fields is None:
+        found = {
+            name: value for name, value in parts.items() if name != LOSS and _count(value) == size
+        }
+        if not found:
+            raise InputError(
+                f"{by} finds nothing in the output that holds one value for each of the {size} samples.",
+                fix="Return a mapping of tensors or lists whose first dim is the batch.",
+            )
+        return found
+    for name in fields:
+        if name not in parts:
+            fix = did_you_mean(name, parts) or f"There are: {', '.join(map(str, parts))}."
+            raise InputError(f"{by}: the output has no part {name!r}.", fix=fix)
+        if _count(parts[name]) != size:
+            raise InputError(
+                f"{by}: {name!r} does not hold one value for each of the {size} samples."
+            )
+    return {name: parts[name] for name in fields}
+
+
+def as_plain(value: Any, what: str) -> Any:
+    """Tensors, arrays and other values as JSON knows them; InputError names `what` cannot be
+    written.
+
+    >>> as_plain({"a": torch.tensor([1, 2]), "b": np.float32(0.5)}, "x")
+    {'a': [1, 2], 'b': 0.5}
+    """
+    match value:
+        case None | bool() | str():
+            return value
+        case Enum():
+            return as_plain(value.value, what)
+        case int() | float():
+            return value.item() if isinstance(value, np.generic) else value
+        case Tensor():
+            return as_plain(value.detach().cpu().tolist(), what)
+        case np.ndarray() | np.generic():
+            return as_plain(value.tolist(), what)
+        case bytes():
+            return value.decode("utf-8", "backslashreplace")
+        case complex():
+            return [value.real, value.imag]
+        case date() | time():
+            return value.isoformat()
+        case PathLike():
+            return as_plain(fspath(value), what)
+        case Mapping():
+            return {str(key): as_plain(item, f"{what}.{key}") for key, item in value.items()}
+        case list() | tuple():
+            return [as_plain(item, what) for item in value]
+        case set() | frozenset():
+            return sorted((as_plain(item, what) for item in value), key=repr)
+    raise InputError(
+        f"{what!r} holds a {type(value).__name__}, which cannot be written as JSON.",
+        fix="Give numbers, text, tensors, arrays, lists or mappings of these.",
+    )
+
+
+def _in_turn(shares: Sequence[Sequence[Any]]) -> list[Any]:
+    """
+    >>> _in_turn([[0, 2, 4], [1, 3]])
+    [0, 1, 2, 3, 4]
+    """
+    return [
+        each
+        for row in zip_longest(*shares, fillvalue=_MISSING)
+        for each in row
+        if each is not _MISSING
+    ]
+
+
+def _count(value: Any) -> int:
+    """How many samples a part of an output is about; -1 when it is not about samples."""
+    if isinstance(value, Tensor | np.ndarray):
+        return len(value) if value.ndim else -1
+    return len(value) if isinstance(value, list | tuple) else -1
+
+
+def _kept(value: Any) -> Any:
+    """A copy that later batches cannot write into."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    return (
+        torch.from_numpy(value.copy())
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biufc"
+        else value
+    )
+
+
+def _name(pipe: Any) -> str:
+    return getattr(pipe, "__name__", type(pipe).__name__)

@@ -1,0 +1,1 @@
+"""Weights, compilation, recomputation and the modules behind wrappers."""

@@ -1,0 +1,100 @@
+"""torch.compile for a model or its parts, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from assay.core.errors import InputError
+from assay.core.events import Event, Handler
+from assay.engine.loop.engine import Engine
+from assay.engine.model.blocks import modules_named
+
+
+def compiled(
+    model: nn.Module, which: bool | str | Sequence[str], *, backend: str = "inductor"
+) -> list[str]:
+    """Compile the model in place (names of weights stay) when it is first called; returns the names
+    of what will be.
+
+    `which`: true for the whole, "blocks" for each of the blocks that it repeats (compiled once for
+    all that are alike, so sooner ready), or patterns of names. A last batch of another size makes
+    torch compile once more, for any size.
+    """
+    if which is False:
+        return []
+    _check_home(model, backend, torch.__file__)
+    found = {"": model} if which is True else modules_named(model, which, setting="[train] compile")
+    for module in found.values():
+        if type(module).forward.__module__.startswith("torch."):
+            # Of its own code torch compiles only what other code calls: a bare Sequential it would
+            # leave as it is.
+            module._compiled_call_impl = torch.compile(_called(module), backend=backend)
+        else:
+            module.compile(backend=backend)
+    return [name or "the model" for name in found]
+
+
+def _check_home(model: nn.Module, backend: str, torch_file: str) -> None:
+    """InputError where torch would fail in the first step, with a page from a C++ compiler."""
+    devices = {parameter.device.type for parameter in model.parameters()}
+    if backend == "inductor" and "cpu" in devices and " " in torch_file:
+        raise InputError(
+            "torch.compile cannot work for a CPU: the path to torch holds a space, which its compiler takes apart.",
+            where=torch_file,
+            fix="Make the environment in a folder without spaces, or leave out [train] compile.",
+        )
+
+
+def _called(module: nn.Module) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    return call
+
+
+class CompileReport:
+    """Tells at the end of a run how many graphs were compiled, and where torch had to leave one and
+    why."""
+
+    def __init__(self, say: Callable[[str], object] = print) -> None:
+        self.say = say
+        self._before: tuple[int, dict[str, int]] = (0, {})
+
+    def handlers(self) -> list[Handler]:
+        return [
+            Handler(event=Event.RUN_BEGIN, fn=self.begin),
+            Handler(event=Event.RUN_END, fn=self.tell, priority=95),
+        ]
+
+    def begin(self) -> None:
+        self._before = _counts()
+
+    def tell(self, engine: Engine) -> None:
+        graphs, breaks = _counts()
+        known = self._before[1]
+        reasons = {
+            why: count - known.get(why, 0)
+            for why, count in breaks.items()
+            if count > known.get(why, 0)
+        }
+        values = {
+            "compile/graphs": graphs - self._before[0],
+            "compile/graph_breaks": sum(reasons.values()),
+        }
+        self.say(
+            f"compiled graphs: {values['compile/graphs']}, graph breaks: {values['compile/graph_breaks']}"
+        )
+        for why, count in reasons.items():
+            self.say(f"graph break ({count}): {why.splitlines()[0]}")
+        engine.recorder.log(values, engine.state.step)
+
+
+def _counts() -> tuple[int, dict[str, int]]:
+    """Graphs so far, and breaks by their reason, of this process."""
+    from torch._dynamo.utils import counters  # loading it takes a second: only who compiles pays
+
+    return counters["stats"]["unique_graphs"], dict(counters["graph_break"])

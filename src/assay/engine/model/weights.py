@@ -1,0 +1,44 @@
+"""Weights put into a process to be evaluated, from a checkpoint or from a file of nothing but
+weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from assay.core import manifest as manifests
+from assay.core.errors import CheckpointError
+from assay.engine.callbacks.ema import evaluated_weights
+from assay.engine.checkpoint.folder import load
+from assay.engine.checkpoint.weights import fit_weights, load_model_state, load_weights
+from assay.engine.loop.process import Process
+from assay.engine.optim.criterion import PART, load_criterion_state
+
+
+def load_to_evaluate(
+    process: Process, path: Path, options: Mapping[str, Any] | None = None
+) -> None:
+    """Give a process the weights in the folder of a checkpoint, with the state of its criterion, or
+    those in a safetensors file. CheckpointError when they cannot be read or do not fit. `options`:
+    those of `load_weights`.
+    """
+    how = dict(options or {})
+    if path.is_dir() and any(part.name == "model" for part in manifests.read(path).parts):
+        how.pop("pickled", None)
+        fit_weights(process.model, evaluated_weights(path), **how)
+        if any(part.name == PART for part in manifests.read(path).parts):
+            load_criterion_state(process, load(path, parts=(PART,)))
+        return
+    if how or path.suffix != ".safetensors":
+        load_weights(process.model, path, **how)
+        return
+    try:
+        weights = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"The weights cannot be read: {error}.", where=str(path)) from error
+    # Copied out of the mapped file: sums over memory that is not aligned differ in their last bits.
+    load_model_state(process.model, {name: tensor.clone() for name, tensor in weights.items()})

@@ -1,0 +1,1 @@
+"""Precision, determinism, keyed randomness and the search for non-finite values."""

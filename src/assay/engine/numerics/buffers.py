@@ -1,0 +1,92 @@
+"""Buffers of a model, such as running statistics, as they were before a step that does not
+count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from assay.engine.loop.deferred import copy_unless_
+
+
+@dataclass(slots=True)
+class _Kept:
+    """One buffer: where it is, what it was, and by what it is known not to have changed since.
+
+    `is_quiet`: torch's normalisation writes running statistics without counting the change.
+    """
+
+    home: dict[str, Any]
+    name: str
+    tensor: Tensor
+    version: int
+    copy: Tensor
+    is_quiet: bool
+
+    def is_unchanged(self, tensor: Tensor | None) -> bool:
+        return tensor is self.tensor and self.tensor._version == self.version and not self.is_quiet
+
+
+class Buffers:
+    """Keeps a copy of each buffer, made anew only after it was changed, so that constants cost
+    nothing."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._kept: list[_Kept] = []
+        for module in model.modules():
+            for name, tensor in module._buffers.items():
+                if tensor is not None:
+                    copy, is_quiet = tensor.detach().clone(), isinstance(module, _NormBase)
+                    self._kept.append(
+                        _Kept(module._buffers, name, tensor, tensor._version, copy, is_quiet)
+                    )
+
+    @torch.no_grad()
+    def keep(self) -> None:
+        """What they are now is what `put_back` gives."""
+        copies: list[Tensor] = []
+        tensors: list[Tensor] = []
+        for kept in self._kept:
+            tensor = kept.home.get(kept.name)
+            if tensor is None or kept.is_unchanged(tensor):
+                continue
+            if tensor.shape == kept.copy.shape and tensor.dtype == kept.copy.dtype:
+                copies.append(kept.copy)
+                tensors.append(tensor)
+            else:
+                kept.copy = tensor.detach().clone()
+            kept.tensor, kept.version = tensor, tensor._version
+        if copies:
+            torch._foreach_copy_(copies, tensors)  # one kernel for all on a GPU
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """As they were when they were kept, bit for bit."""
+        for kept in self._kept:
+            tensor = kept.home.get(kept.name)
+            if not kept.is_unchanged(tensor):
+                kept.tensor.copy_(kept.copy)
+                kept.home[kept.name] = kept.tensor
+                kept.version = kept.tensor._version
+
+    @torch.no_grad()
+    def put_back_where(self, flag: Tensor) -> None:
+        """As `put_back` if `flag` is 1, else nothing; no device waits. What was given another
+        tensor stays."""
+        copies: list[Tensor] = []
+        tensors: list[Tensor] = []
+        for kept in self._kept:
+            tensor = kept.home.get(kept.name)
+            if (
+                tensor is not None
+                and not kept.is_unchanged(tensor)
+                and tensor.shape == kept.copy.shape
+            ):
+                copies.append(kept.copy)
+                tensors.append(tensor)
+        if copies:
+            copy_unless_(1 - flag, tensors, copies)

@@ -1,0 +1,186 @@
+"""Where a value that is not finite came from: the step is done again, and every module is looked at
+while it works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from assay.engine.checkpoint.sparse import entries, is_sparse
+
+DATA = "the data: "
+MEND = 'The weights are still those of before. Mend or leave out that sample, or [train] non_finite="skip".'
+_SHOWN = 5
+NOWHERE = "nowhere when the step was done again: its batch and its seed alone do not explain it"
+
+
+def in_the_data(batches: Sequence[Any], samples_of: Callable[[int], Sequence[int]]) -> str:
+    """Which tensor of which micro-batch is not finite as it comes; "" if none.
+
+    `samples_of` gives the indices in the data set of what a micro-batch is made of; none where
+    nobody knows.
+    """
+    for number, batch in enumerate(batches):
+        for path, tensor in _named_tensors(batch, "batch"):
+            kind = "" if tensor.is_meta or _is_mask(tensor) else _kind(tensor)
+            if kind:
+                of = f" of micro-batch {number + 1}" if batches[1:] else ""
+                return f"{DATA}{path}{of} holds {kind}{_in_samples(tensor, samples_of(number))}"
+    return ""
+
+
+def first_non_finite(owner: object, again: Callable[[], None]) -> str:
+    """The module or parameter in which the first value that is not finite appears while `again`
+    runs.
+
+    `owner`, a process, has the modules as attributes; `again` does forward and backward of the step
+    once more.
+    """
+    watch = _Watch()
+    watched: set[nn.Module] = set()
+    for root, part in vars(owner).items():
+        if isinstance(part, nn.Module):
+            for name, module in part.named_modules():
+                if module not in watched:  # a criterion may hold the model, a process name it twice
+                    watched.add(module)
+                    watch.add(module, _called(root, name, module))
+            for name, parameter in part.named_parameters():
+                if not entries(parameter).isfinite().all():
+                    watch.leave()
+                    return f"the parameter {name}, before the step"
+                if parameter.requires_grad:
+                    watch.add_parameter(parameter, name)
+    try:
+        with _eager(watched):
+            again()
+    except Exception as error:  # what it cannot finish does not matter: what it met on the way does
+        return (
+            watch.found
+            or f"nowhere: done again, the step failed with {type(error).__name__}: {error}"
+        )
+    finally:
+        watch.leave()
+    return watch.found or NOWHERE
+
+
+@contextmanager
+def _eager(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Inside compiled code nobody can look."""
+    compiled = {
+        module: call for module in modules if (call := module._compiled_call_impl) is not None
+    }
+    for module in compiled:
+        module._compiled_call_impl = None
+    try:
+        yield
+    finally:
+        for module, call in compiled.items():
+            module._compiled_call_impl = call
+
+
+class _Watch:
+    """Hooks on modules and parameters; `found` is what the first of them to meet such a value says
+    of it."""
+
+    def __init__(self) -> None:
+        self.found = ""
+        self._told: Tensor | None = None
+        self._handles: list[RemovableHandle] = []
+
+    def add(self, module: nn.Module, who: str) -> None:
+        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            given = (args, kwargs)
+            for tensor in _tensors(given):
+                if not _is_mask(tensor):
+                    self.look(
+                        tensor,
+                        f"what comes to {who}, from the code between it and the module before",
+                    )
+                self.look_at_gradient(tensor, f"the gradient that {who} passes back", is_made=True)
+
+        def after(_: nn.Module, args: Any, output: Any) -> None:
+            for tensor in _tensors(output):
+                self.look(tensor, f"the output of {who}")
+                self.look_at_gradient(tensor, f"the gradient that comes to {who}")
+
+        self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+        self._handles.append(module.register_forward_hook(after))
+
+    def add_parameter(self, parameter: nn.Parameter, name: str) -> None:
+        def after(gradient: Tensor) -> None:
+            self.look(gradient, f"the gradient of {name}")
+
+        self._handles.append(parameter.register_hook(after))  # type: ignore[no-untyped-call]
+
+    def look(self, tensor: Tensor, where: str, *, is_made: bool = False) -> None:
+        # A gradient between two modules is told by the one that made it, whichever of the two is
+        # asked first.
+        if not self.found or (is_made and tensor is self._told):
+            kind = _kind(tensor)
+            if kind:
+                self.found, self._told = f"{where} ({kind})", tensor
+
+    def look_at_gradient(self, tensor: Tensor, where: str, *, is_made: bool = False) -> None:
+        if tensor.requires_grad and torch.is_grad_enabled():
+            look = partial(self.look, where=where, is_made=is_made)
+            self._handles.append(tensor.register_hook(lambda grad: look(grad)))  # type: ignore[no-untyped-call]
+
+    def leave(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+
+def _called(root: str, name: str, module: nn.Module) -> str:
+    inside = name if root == "model" and name else f"{root}.{name}".rstrip(".")
+    return f"{inside} ({type(module).__name__})"
+
+
+def _kind(tensor: Tensor) -> str:
+    """ "nan" or "inf", whichever there is; "" for what is finite."""
+    values = entries(tensor)
+    if not values.is_floating_point() and not values.is_complex():
+        return ""
+    if values.isnan().any():
+        return "nan"
+    return "" if values.isfinite().all() else "inf"
+
+
+def _is_mask(tensor: Tensor) -> bool:
+    """Whether it holds finite values and -inf alone: what is added to scores to leave some out."""
+    values = entries(tensor)
+    return _kind(tensor) == "inf" and bool((values.isfinite() | values.isneginf()).all())
+
+
+def _tensors(found: Any) -> Iterator[Tensor]:
+    for _, tensor in _named_tensors(found, ""):
+        yield tensor
+
+
+def _named_tensors(found: Any, path: str) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(found, Tensor):
+        yield path, found
+    elif isinstance(found, Mapping):
+        for key, value in found.items():
+            yield from _named_tensors(value, f"{path}[{key!r}]")
+    elif isinstance(found, list | tuple):
+        for i, value in enumerate(found):
+            yield from _named_tensors(value, f"{path}[{i}]")
+
+
+def _in_samples(tensor: Tensor, samples: Sequence[int]) -> str:
+    """Of which samples the rows are that are not finite, if each row is one."""
+    if not tensor.dim() or is_sparse(tensor) or len(tensor) != len(samples):
+        return ""
+    found = (
+        (~tensor.detach().isfinite()).reshape(len(samples), -1).any(1).nonzero().flatten().tolist()
+    )
+    names = ", ".join(str(samples[row]) for row in found[:_SHOWN])
+    more = f" and {len(found) - _SHOWN} more" if found[_SHOWN:] else ""
+    return f", in sample{'s' if found[1:] else ''} {names}{more} of data.train"

@@ -1,0 +1,1 @@
+"""From losses to an update: gradients, clipping, optimizer step, groups and schedules."""

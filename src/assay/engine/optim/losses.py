@@ -1,0 +1,165 @@
+"""What a process gives to be differentiated: one loss or several by their names, as means or as
+(sum, weight) pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from assay.core.errors import InputError
+from assay.engine.loop.deferred import Numbers, Place
+
+LOSS = "loss"
+"""The name of the loss in the output of a process; `loss_weight` beside it is what divided it, None for a sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeighedMean:
+    """A mean with what it was divided by: targets that are not ignored, weights of classes,
+    elements."""
+
+    value: Tensor
+    weight: Tensor | float
+
+    def share(self, samples: int) -> Tensor:
+        """Return what stands for the mean over so many samples; 0 for a mean over nothing, which is
+        nan.
+
+        Where the weight is the number of samples it is the mean itself, bit for bit.
+        """
+        if isinstance(self.weight, Tensor):
+            return torch.where(self.weight != 0, self.value, 0.0) * (self.weight / max(samples, 1))
+        return (
+            self.value * (self.weight / max(samples, 1))
+            if self.weight
+            else torch.zeros_like(self.value)
+        )
+
+
+Loss = Tensor | WeighedMean | tuple[Tensor, Tensor | float | None]
+"""A mean over the samples of the batch; one over something else; (sum, weight), so that the window's loss is the sum of
+sums over the sum of weights; or (sum, None), a sum that nothing divides."""
+Losses = Loss | Mapping[str, Any]
+"""One loss, or several by their names."""
+Read = Callable[[Any], float]
+"""Gives the number that a tensor holds, or what stands for one."""
+
+
+@dataclass(slots=True)
+class Term:
+    """One of several named losses over a window. `grads`: those of its sums, until the weights are
+    all known."""
+
+    scalars: list[tuple[Tensor, float]] = field(default_factory=list)
+    weight: Tensor | float | None = None
+    grads: list[Tensor | None] | None = None
+    over: int = 1
+    """By what the weight is to be divided: the samples of the window for weighed means, whose shares are of these."""
+
+    @property
+    def kind(self) -> str:
+        return "" if self.weight is None else "pair" if self.over == 1 else "weighed"
+
+    def settle(self) -> None:
+        """Let `weight` be what divides the sum, once all of it is known."""
+        if self.weight is not None and self.over != 1:
+            self.weight, self.over = self.weight / self.over, 1
+
+    def sum(self, read: Read) -> float:
+        return sum(read(scalar) * share for scalar, share in self.scalars)
+
+    def value(self, read: Read) -> float:
+        total = self.sum(read)
+        return total if self.weight is None else total / read(self.weight)
+
+    def put(self, numbers: Numbers) -> Term:
+        """The same with places in `numbers` for what is on the device."""
+        return Term(*put_all(numbers, self.scalars, self.weight))
+
+
+def read_now(value: Any) -> float:
+    """The number that a value holds; waits for the device."""
+    return value.item() if isinstance(value, Tensor) else float(value)
+
+
+def read_at(values: Sequence[float], value: Any) -> float:
+    """The number that a value stands for among those that were read together."""
+    return values[value] if isinstance(value, Place) else float(value)
+
+
+def put_all(
+    numbers: Numbers, scalars: Sequence[tuple[Any, float]], weight: Any
+) -> tuple[list[Any], Any]:
+    """Losses with their shares, and what divides them, each with its place among `numbers`
+    instead."""
+    placed = [(numbers.put(scalar), share) for scalar, share in scalars]
+    return placed, None if weight is None else numbers.put(weight)
+
+
+def worth_nothing(loss: Any) -> Any:
+    """A loss that adds nothing to any gradient, and whose backward pass is that of `loss`."""
+    if isinstance(loss, Mapping):
+        return {name: worth_nothing(each) for name, each in loss.items()}
+    if isinstance(loss, tuple):
+        return tuple(None if each is None else each * 0 for each in loss)
+    if isinstance(loss, WeighedMean):
+        return WeighedMean(loss.value * 0, loss.weight * 0)
+    return loss * 0
+
+
+def detached(loss: Any) -> Any:
+    """Return a loss without its graph; of a tuple, each part; of a weighed mean, the mean."""
+    if isinstance(loss, tuple):
+        return tuple(detached(part) for part in loss)
+    if isinstance(loss, WeighedMean):
+        return loss.value.detach()
+    return loss.detach() if isinstance(loss, Tensor) else loss
+
+
+def two_kinds() -> InputError:
+    """For losses of one window that cannot be added up."""
+    return InputError(
+        "The losses of one window are of two kinds: some are means, some (sum, weight) pairs or sums.",
+        fix="Return the same kind for every batch.",
+    )
+
+
+def added(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """The sum of two gradients, of which either may be missing."""
+    return other if one is None else one if other is None else one + other
+
+
+def blame_loss(loss: object, error: Exception) -> None:
+    """Raise InputError if `error` came from a loss that nothing can be learned from; its type and
+    shape tell."""
+    if isinstance(loss, Mapping):
+        return  # each was looked at before
+    try:
+        check_loss(loss, "The loss")
+    except InputError as blamed:
+        raise blamed from error
+
+
+def check_loss(loss: object, who: str) -> None:
+    """InputError for a loss that nothing can be learned from."""
+    total = loss[0] if isinstance(loss, tuple) and len(loss) == 2 else loss
+    total = total.value if isinstance(total, WeighedMean) else total
+    if not isinstance(total, Tensor):
+        kind = f"tuple of {len(total)}" if isinstance(total, tuple) else type(total).__name__
+        what = f"is a {kind}; it must be a tensor, or a (sum, weight) pair."
+        fix = "Return what the criterion gave, not its .item() or .detach()."
+    elif total.numel() != 1:
+        what = f"has the shape {tuple(total.shape)}; it must be one number."
+        fix = "Return loss.mean(), or the pair (loss.sum(), weight)."
+    elif not total.requires_grad:
+        what = "has no gradient: it depends on no parameter that is trained."
+        fix = (
+            "Was it detached, or computed under no_grad, or is every parameter of the model frozen?"
+        )
+    else:
+        return
+    raise InputError(f"{who[0].upper()}{who[1:]} {what}", where="forward_step", fix=fix)

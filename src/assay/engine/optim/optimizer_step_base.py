@@ -1,0 +1,94 @@
+"""What stands between the losses of a window and the weights, as the engine sees it."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from assay.core.errors import AssayError
+from assay.engine.loop.deferred import Row
+from assay.engine.optim.optimizer_state import NamedState
+
+NonFinite = Literal["stop", "skip", "ignore"]
+
+
+class NonFiniteError(AssayError):
+    """A loss or gradient became nan or infinite; the weights are those of before the step."""
+
+
+class Stateful(Protocol):
+    """Something that goes on from where it was."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class BackwardPart(ABC):
+    """What stands between the losses of a window and the weights; the engine knows no more of it
+    than this.
+
+    For each window it calls `begin`, then the process calls the part itself with the loss of each
+    micro-batch, then `update` once. `optimizers` are there by name, the only one as "". `loss` is
+    that of the newest window.
+    """
+
+    optimizers: Mapping[str, Optimizer]
+    loss: float = math.nan
+    seconds: float = 0.0  # spent in `__call__` so far
+    non_finite: NonFinite = "stop"
+    row: Row | None = None
+    """What the newest update has left on the device, where `defer` was asked for; None if all of it was read."""
+
+    @property
+    def needs_weights(self) -> bool:
+        """True when the window has parts, here or on other ranks, so that a mean is to come with
+        its denominator."""
+        return False
+
+    @abstractmethod
+    def begin(self, sizes: Sequence[int] | None) -> None:
+        """A window begins. `sizes`: samples of each micro-batch; None for a window of one batch."""
+
+    @abstractmethod
+    def __call__(self, loss: Any) -> None:
+        """Add the gradients of one micro-batch. InputError when the loss is none."""
+
+    @abstractmethod
+    def update(self, step: int) -> bool:
+        """One update after `step` completed ones; False when it was left out.
+
+        Raises NonFiniteError, with the weights untouched, when that is the policy.
+        """
+
+    def start(self, step: int, *, total: int | None, epoch_length: int | None) -> None:  # noqa: B027
+        """The run begins, or goes on, after `step` completed ones of `total`, where that is
+        known."""
+
+    def defer(self, flag: Tensor | None) -> bool:
+        """Read nothing in an update from here on: give a `row` instead, and say with `flag` that
+        something was not finite; the weights then stay as they are. False when that cannot be, so
+        that each update reads. None: no more.
+        """
+        return False
+
+    def points(self) -> dict[str, float]:
+        """What is recorded of the newest update."""
+        return {"train/loss": self.loss}
+
+    def parts(self, model: nn.Module) -> dict[str, Stateful]:
+        """What has to go on from where it was when a run is resumed, by the name of its part in a
+        checkpoint."""
+        return {
+            _part("optimizer", name): NamedState(each, model)
+            for name, each in self.optimizers.items()
+        }
+
+
+def _part(kind: str, name: str) -> str:
+    return f"{kind}.{name}" if name else kind

@@ -1,0 +1,260 @@
+"""What is drawn while a sample is loaded: keyed where it can be, found out where it cannot."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from assay.engine.data.batches import size_of, to_device
+from assay.engine.data.collate import collate
+from assay.engine.data.loader import Loader
+from assay.engine.data.randomness import private_generators, same
+
+
+class Numbers:
+    def __init__(self, n: int = 20) -> None:
+        self.n = n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> Any:
+        return index
+
+
+class Wild(Numbers):
+    """Draws from where no key reaches."""
+
+    def __getitem__(self, index: int) -> Any:
+        return index, random.SystemRandom().random()
+
+
+class Private(Numbers):
+    """Draws from a generator of its own."""
+
+    def __init__(self, n: int = 20) -> None:
+        super().__init__(n)
+        self.rng = np.random.default_rng(0)
+
+    def __getitem__(self, index: int) -> Any:
+        return index, self.rng.random()
+
+
+class Flip:
+    """An augmentation with a generator of its own that takes a key."""
+
+    def __init__(self) -> None:
+        self.rng = random.Random(0)
+
+    def set_rng(self, key: int) -> None:
+        self.rng.seed(key)
+
+    def __call__(self, index: int) -> Any:
+        return index, self.rng.random()
+
+
+class Augmented(Numbers):
+    def __init__(self, n: int = 20) -> None:
+        super().__init__(n)
+        self.steps = [Flip()]
+
+    def __getitem__(self, index: int) -> Any:
+        return self.steps[0](index)
+
+
+def told(dataset: Any, **options: Any) -> tuple[list[Any], list[str], str]:
+    """The batches of an epoch, what the loader told of them, and how exact it is after that."""
+    loader = Loader(dataset, batch_size=4, collate=list, **options)
+    notes: list[str] = []
+    loader.warn = notes.append
+    batches = [window.batches[0] for window in loader.windows(0, 0)]
+    loader.close()
+    return batches, notes, loader.exactness()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_draw_that_no_key_reaches_is_found_out_and_told_once(workers: int) -> None:
+    _, notes, exactness = told(Wild(20), workers=workers)
+
+    why = "a sample is another one when it is loaded again, from whatever it is drawn"
+    assert notes == [f"data.train: {why}. A run that goes on from a checkpoint sees other data."]
+    assert exactness == f"not exact: {why}"
+
+
+def test_without_a_listener_it_is_a_warning() -> None:
+    with pytest.warns(UserWarning, match="a sample is another one when it is loaded again"):
+        list(Loader(Wild(20), batch_size=4))
+
+
+@pytest.mark.parametrize("randomness", ["sample", "batch", "none"])
+def test_a_generator_of_the_data_set_is_keyed_where_it_was_seen_to_be_drawn_from(
+    randomness: str,
+) -> None:
+    whole, notes, exactness = told(Private(), shuffle=True, randomness=randomness)
+    by_workers, _, _ = told(Private(), shuffle=True, randomness=randomness, workers=2)
+    loader = Loader(Private(), batch_size=4, collate=list, shuffle=True, randomness=randomness)  # type: ignore[arg-type]
+    late = [window.batches[0] for window in loader.windows(0, 3)]
+
+    assert (notes, exactness) == ([], "exact (plan)")
+    assert by_workers == whole and late == whole[3:]
+
+
+def test_a_generator_that_loading_does_not_draw_from_is_left_alone() -> None:
+    class Unused(Private):
+        def __getitem__(self, index: int) -> Any:
+            return index
+
+    data = Unused()
+    before = data.rng.bit_generator.state
+    told(data)
+
+    assert data.rng.bit_generator.state == before
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("randomness", ["sample", "batch", "none"])
+def test_what_takes_a_key_is_given_it(workers: int, randomness: str) -> None:
+    batches, notes, exactness = told(
+        Augmented(), workers=workers, randomness=randomness, shuffle=True
+    )
+
+    assert (notes, exactness) == ([], "exact (plan)")
+    assert batches == told(Augmented(), randomness=randomness, shuffle=True)[0]
+    assert len({drawn for batch in batches for _, drawn in batch}) == 20
+
+
+def test_a_generator_that_is_keyed_draws_the_same_however_batches_are_cut() -> None:
+    whole = [sample for batch in told(Augmented())[0] for sample in batch]
+    (one,) = Loader(Augmented(), batch_size=20, collate=list)
+
+    assert one == whole
+
+
+def test_an_epoch_loads_each_sample_once_but_for_the_first_which_is_looked_at() -> None:
+    loaded: list[int] = []
+
+    class Counted(Numbers):
+        def __getitem__(self, index: int) -> int:
+            loaded.append(index)
+            return index
+
+    loader = Loader(Counted(), batch_size=4)
+    list(loader)
+    list(loader)
+
+    assert sorted(loaded) == sorted([*range(20), *range(20), 0, 0])
+
+
+def test_the_generators_of_a_data_set_are_listed_by_where_they_are() -> None:
+    data = Augmented()
+    data.extra = {"torch": torch.Generator(), "numpy": [np.random.RandomState(0)]}  # type: ignore[attr-defined]
+
+    assert sorted(private_generators(data)) == [
+        (".extra['numpy'][0]", "mtrand.RandomState"),
+        (".extra['torch']", "torch.Generator"),
+        (".steps[0].rng", "random.Random"),
+    ]
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+@dataclass
+class Sample:
+    image: Any
+    label: Any
+
+
+NAN = float("nan")
+ALIKE = [
+    (torch.tensor([1.0, NAN]), torch.tensor([1.0, NAN]), torch.tensor([1.0, 2.0])),
+    (torch.tensor([1, 2]), torch.tensor([1, 2]), torch.tensor([1, 3])),
+    (torch.zeros(2), torch.zeros(2), torch.zeros(2, dtype=torch.float64)),
+    (np.array([1.0, NAN]), np.array([1.0, NAN]), np.array([1.0, 0.0])),
+    ({"a": [1, "x"]}, {"a": [1, "x"]}, {"a": [1, "y"]}),
+    ({"a": 1}, {"a": 1}, {"b": 1}),
+    ((1, NAN), (1, NAN), (1, 2.0)),
+    (Sample(1, torch.ones(1)), Sample(1, torch.ones(1)), Sample(1, torch.zeros(1))),
+    (1, 1, 1.0),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "another"), ALIKE)
+def test_samples_are_compared_by_what_is_in_them(one: Any, other: Any, another: Any) -> None:
+    assert same(one, other)
+    assert not same(one, another)
+
+
+def test_what_cannot_be_compared_counts_as_equal() -> None:
+    assert same(object(), object())
+
+
+# -------------------------------------------------------------------------------------------------------------- batches
+
+
+SAMPLES = {
+    "tuple": lambda i: (torch.full((2,), float(i)), i),
+    "dict": lambda i: {"image": torch.full((2,), float(i)), "label": i},
+    "named tuple": lambda i: Pair(torch.full((2,), float(i)), i),
+    "dataclass": lambda i: Sample(image=torch.full((2,), float(i)), label=i),
+    "namespace": lambda i: SimpleNamespace(image=torch.full((2,), float(i)), label=i),
+    "dataclass in a dict": lambda i: {"sample": Sample(image=torch.full((2,), float(i)), label=i)},
+    "namespace in a pair": lambda i: Pair(SimpleNamespace(image=torch.full((2,), float(i))), i),
+}
+
+
+@pytest.mark.row("E21")
+@pytest.mark.parametrize("make", SAMPLES.values(), ids=list(SAMPLES))
+@pytest.mark.parametrize("workers", [0, 2])
+def test_tuples_dicts_and_instances_are_batched_as_what_they_are(make: Any, workers: int) -> None:
+    class Data(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            return make(index)
+
+    loader = Loader(Data(6), batch_size=4, workers=workers)
+    batch, last = list(loader)
+    loader.close()
+
+    kind = list if type(make(0)) is tuple else type(make(0))  # as torch has it
+    assert type(batch) is kind
+    assert (size_of(batch), size_of(last)) == (4, 2)
+    moved = to_device(batch, torch.device("meta"))
+    assert type(moved) is kind
+    images = _first_tensor(batch)
+    assert images.shape == (4, 2) and images[:, 0].tolist() == [0, 1, 2, 3]
+    assert _first_tensor(moved).device.type == "meta"
+
+
+def _first_tensor(batch: Any) -> torch.Tensor:
+    while not isinstance(batch, torch.Tensor):
+        if isinstance(batch, dict):
+            batch = next(iter(batch.values()))
+        elif isinstance(batch, tuple | list):
+            batch = batch[0]
+        else:
+            batch = next(iter(vars(batch).values()))
+    return batch
+
+
+def test_samples_that_do_not_fit_each_other_are_told_with_their_numbers() -> None:
+    class Ragged(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            return torch.zeros(index)
+
+    with pytest.raises(RuntimeError) as caught:
+        list(Loader(Ragged(4), batch_size=2))
+
+    assert caught.value.__notes__ == ["while making a batch of the samples 0, 1 of data.train"]
+
+
+def test_a_list_of_plain_samples_is_what_torch_makes_of_it() -> None:
+    assert collate([1, 2]).tolist() == [1, 2]
+    assert [part.tolist() for part in collate([(1, 2.0), (3, 4.0)])] == [[1, 3], [2.0, 4.0]]

@@ -1,0 +1,237 @@
+"""Batches of streams: any number of workers, several ranks, and going on exactly."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from assay.core.errors import InputError
+from assay.engine.pipes import SequenceWrapper, Stream, StreamLoader, chain, itr
+
+SRC = Path(__file__).resolve().parents[3] / "src"
+
+
+def with_noise(item: int) -> np.ndarray[Any, Any]:
+    return np.array(
+        [item, random.random(), np.random.random(), torch.rand(1, dtype=torch.float64).item()]
+    )
+
+
+def as_tensor(item: int) -> torch.Tensor:
+    return torch.tensor([float(item)])
+
+
+def odd(item: int) -> bool:
+    return item % 3 != 1
+
+
+def rows(count: int = 50, *, batch: int = 4) -> Stream:
+    stages = [
+        itr.Shuffle(16),
+        itr.SplitByWorker(),
+        itr.Filter(odd),
+        itr.Map(with_noise, random=True),
+        itr.Batch(batch),
+    ]
+    return chain([SequenceWrapper(range(count)), *stages])  # type: ignore[no-any-return]
+
+
+def seen(loader: StreamLoader, epoch: int, start: int = 0) -> list[Any]:
+    return [[batch.tolist() for batch in window.batches] for window in loader.windows(epoch, start)]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_stream_goes_on_exactly_from_any_step_with_any_number_of_workers(
+    workers: int, accumulate: int
+) -> None:
+    how: dict[str, Any] = {"seed": 3, "workers": workers, "accumulate": accumulate}
+    whole = [seen(StreamLoader(rows(), **how), epoch) for epoch in (0, 1)]
+    assert whole[0] != whole[1] and len(whole[0]) > 3
+
+    for stop in range(len(whole[1])) if workers < 2 else (1, 2, len(whole[1]) - 1):
+        first = StreamLoader(rows(), **how)
+        windows = first.windows(1, 0)
+        before = [[batch.tolist() for batch in next(windows).batches] for _ in range(stop)]
+        windows.close()  # type: ignore[attr-defined]
+        kept = json.loads(json.dumps(first.state_dict()))
+        random.seed(stop)
+        second = StreamLoader(rows(), **how)
+        second.load_state_dict(kept)
+
+        assert before + seen(second, 1, stop) == whole[1]
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_workers_together_give_each_item_once(workers: int) -> None:
+    loader = StreamLoader(rows(), workers=workers)
+
+    items = [int(row[0]) for window in seen(loader, 0) for batch in window for row in batch]
+
+    assert sorted(items) == [item for item in range(50) if odd(item)]
+
+
+@pytest.mark.row("A69")
+def test_workers_of_two_processes_together_give_each_item_once(tmp_path: Path) -> None:
+    script = f"""
+import sys, json, torch.distributed as dist
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_stream_loader import rows, seen
+from assay.engine.pipes import StreamLoader
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=rank, world_size=2)
+loader = StreamLoader(rows(), workers=3, rank=rank, ranks=2)
+items = [int(row[0]) for window in seen(loader, 0) for batch in window for row in batch]
+everyone = [None, None]
+dist.all_gather_object(everyone, items)
+if rank == 0:
+    print(json.dumps(everyone))
+dist.destroy_process_group()
+"""
+    environment = {**os.environ, "PYTHONPATH": str(SRC)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(rank)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+
+    first, second = json.loads(outputs[0].splitlines()[-1])
+
+    assert first and second and sorted(first + second) == [item for item in range(50) if odd(item)]
+
+
+@pytest.mark.row("A69")
+def test_a_stream_that_each_worker_would_give_whole_is_refused() -> None:
+    whole = chain([SequenceWrapper(range(9)), itr.Batch(2)])
+
+    several: list[dict[str, Any]] = [{"workers": 2}, {"ranks": 2}]
+    for how in several:
+        with pytest.raises(InputError, match="each give whole") as caught:
+            StreamLoader(whole, **how)
+        assert "SplitByWorker" in caught.value.fix
+    assert len(list(StreamLoader(whole, workers=1))) == 5
+
+
+@pytest.mark.row("A71")
+def test_a_stage_that_makes_tensors_in_a_worker_is_named_once() -> None:
+    stages = [itr.SplitByWorker(), itr.Map(as_tensor), itr.Batch(2)]
+    loader = StreamLoader(chain([SequenceWrapper(range(9)), *stages]), workers=2)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for epoch in range(2):
+            list(loader.windows(epoch, 0))
+
+    assert [
+        "as_tensor makes tensors in a loader worker" in str(each.message) for each in caught
+    ] == [True]
+
+
+@pytest.mark.row("A72")
+def test_a_collate_function_is_the_users_wherever_it_is_given() -> None:
+    def strings(samples: list[Any]) -> str:
+        return "-".join(map(str, samples))
+
+    bare = chain([SequenceWrapper(range(4)), itr.Batch(3)])
+    own = chain([SequenceWrapper(range(4)), itr.Batch(3)], collate=strings)
+
+    assert list(StreamLoader(own)) == ["0-1-2", "3"]
+    assert list(StreamLoader(bare, collate=strings)) == ["0-1-2", "3"]
+    assert [batch.tolist() for batch in StreamLoader(bare)] == [[0, 1, 2], [3]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stage_that_draws_without_saying_so_is_told_at_its_first_item(workers: int) -> None:
+    stages = [SequenceWrapper(range(8)), itr.SplitByWorker(), itr.Map(with_noise), itr.Batch(2)]
+    loader = StreamLoader(chain(stages), workers=workers)
+
+    with pytest.raises(InputError, match="draws random numbers") as caught:
+        list(loader.windows(0, 0))
+    assert "random=True" in caught.value.fix
+
+
+def test_a_position_of_other_workers_is_refused() -> None:
+    loader = StreamLoader(rows(), workers=2)
+    list(loader.windows(0, 0))
+    kept = loader.state_dict()
+
+    with pytest.raises(InputError, match="2 workers of 1 ranks, not 0 of 1"):
+        StreamLoader(rows()).load_state_dict(kept)
+
+
+def test_without_a_position_the_batches_are_made_again(caplog: pytest.LogCaptureFixture) -> None:
+    loader = StreamLoader(rows())
+    whole = seen(loader, 0)
+
+    with caplog.at_level("WARNING", logger="assay"):
+        assert seen(StreamLoader(rows()), 0, 3) == whole[3:]
+    assert "made again" in caplog.text
+
+
+def test_the_steps_of_an_epoch_are_known_where_the_items_are() -> None:
+    def loader(*stages: Any, **how: Any) -> StreamLoader:
+        return StreamLoader(
+            chain([SequenceWrapper(range(50)), itr.SplitByWorker(), *stages]), **how
+        )
+
+    for how in (
+        {},
+        {"workers": 3},
+        {"workers": 2, "accumulate": 3},
+        {"workers": 3, "ranks": 2, "rank": 1},
+    ):
+        known = loader(itr.Batch(4), **how)
+        assert known.steps_per_epoch == len(known) == len(seen(known, 0))
+    unknown = loader(itr.Filter(odd), itr.Batch(4))
+    assert unknown.steps_per_epoch is None
+    with pytest.raises(TypeError, match="length"):
+        len(unknown)
+
+
+def test_exactness_names_the_stage_that_is_replayed() -> None:
+    def by_hand(items: Any) -> Any:
+        yield from items
+
+    assert StreamLoader(rows()).exactness() == "exact (position)"
+    exactness = StreamLoader(chain([SequenceWrapper(range(3)), by_hand, itr.Batch(1)])).exactness()
+    assert exactness.startswith("exact (replayed: ") and "by_hand" in exactness
+
+
+class Clock:
+    """Shuffles by a clock, as `shuffle` of webdataset does."""
+
+    def __call__(self, item: int) -> float:
+        return item + random.Random(time.perf_counter_ns()).random()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stage_that_nobody_can_key_is_found_by_trying_and_named_as_not_exact(
+    workers: int,
+) -> None:
+    def loader(*stages: Any) -> StreamLoader:
+        return StreamLoader(
+            chain([SequenceWrapper(range(16)), itr.SplitByWorker(), *stages]), workers=workers
+        )
+
+    found = loader(itr.Map(Clock()), itr.Batch(2)).exactness()
+    assert found.startswith("not exact: its first batches are others when they are loaded again")
+    tried = loader(itr.Map(with_noise, random=True), itr.Batch(2))
+    assert tried.exactness() == "exact (position)"
+    assert tried.state_dict() == {}, "nothing of what was tried stays"

@@ -1,0 +1,196 @@
+"""Keyed randomness: a stream is a function of numbers, and nothing that happened before changes
+it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.random import mtrand
+
+from assay.engine.numerics import seed as seed_module
+from assay.engine.numerics.seed import (
+    EVALUATE,
+    INIT,
+    ORDER,
+    SAMPLE,
+    STEP,
+    key,
+    seed_all,
+    seed_torch,
+    undisturbed,
+)
+
+numbers = st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1, max_size=6)
+
+
+def draw() -> tuple[float, float, float]:
+    """One number from each global generator."""
+    return float(torch.rand(())), float(np.random.rand()), random.random()
+
+
+def test_a_key_that_was_once_used_stays_what_it_was() -> None:
+    assert key(0) == 1786884285633530058
+    assert key(0, STEP, 137, 1) == 3901901869330037939
+    assert key(-1, SAMPLE, 1 << 32, 3, 4) == 3323248922264558085
+
+
+@given(numbers, numbers)
+def test_different_numbers_have_different_keys(first: list[int], second: list[int]) -> None:
+    assert (key(*first) == key(*second)) is (first == second)
+    assert 0 <= key(*first) < 1 << 64
+
+
+def test_no_two_purposes_share_a_stream() -> None:
+    assert len({key(0, purpose) for purpose in (INIT, ORDER, SAMPLE, STEP, EVALUATE)}) == 5
+
+
+@pytest.mark.parametrize("value", [0, 1, (1 << 64) - 1])
+def test_all_generators_follow_the_seed(value: int) -> None:
+    seed_all(value)
+    first = [draw(), draw()]
+    seed_all(value)
+
+    assert [draw(), draw()] == first
+    seed_all(value ^ 2)
+    assert not set(draw()) & set(first[0])
+
+
+def test_torch_can_be_keyed_alone_and_as_its_own_function_would() -> None:
+    seed_all(5)
+    _, *others = draw()
+    seed_all(5)
+    seed_torch(9)
+    keyed, *rest = draw()
+    torch.manual_seed(9)
+
+    assert keyed == float(torch.rand(()))
+    assert rest == others
+
+
+def test_what_happens_undisturbed_disturbs_nobody() -> None:
+    seed_all(5)
+    expected = [draw(), draw(), draw()]
+    torch.manual_seed(5)
+    expected_normals = torch.randn(3).tolist()
+
+    seed_all(5)
+    found = [draw()]
+    with undisturbed():
+        seed_all(1)
+        draw()
+        np.random.randn()  # leaves half of a pair behind
+        random.gauss(0, 1)
+        with undisturbed():
+            seed_all(2)
+    found.append(draw())
+    with pytest.raises(ZeroDivisionError), undisturbed():
+        seed_all(3)
+        raise ZeroDivisionError
+    found.append(draw())
+
+    assert found == expected
+    torch.manual_seed(5)
+    assert torch.randn(3).tolist() == expected_normals
+
+
+def test_what_happens_undisturbed_goes_on_from_where_things_are() -> None:
+    seed_all(5)
+    expected = draw()
+
+    seed_all(5)
+    with undisturbed():
+        assert draw() == expected
+    assert draw() == expected
+
+
+@pytest.fixture(params=["in place", "copied"], scope="module")
+def read_of_python(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Python's generator is read where it lies, or as on a Python where that is unknown."""
+    address = seed_module._PYTHON._address
+    assert address is not None
+    seed_module._PYTHON._address = address if request.param == "in place" else None
+    yield
+    seed_module._PYTHON._address = address
+
+
+@pytest.mark.usefixtures("read_of_python")
+@given(
+    st.booleans(),
+    st.lists(
+        st.sampled_from(
+            ["normal", "gauss", "uniform", "inside", "inside normal", "nested", "seed"]
+        ),
+        max_size=30,
+    ),
+)
+def test_whatever_is_drawn_inside_and_outside_the_outside_goes_on_as_if_there_were_no_inside(
+    keyed: bool, what: list[str]
+) -> None:
+    def outside(words: list[str]) -> list[float]:
+        seed_all(4)
+        found = []
+        for word in words:
+            if word == "normal":
+                found.append(
+                    float(np.random.randn())
+                )  # the second of two is kept beside the generator
+            elif word == "gauss":
+                found.append(random.gauss())  # here too
+            elif word == "uniform":
+                found += draw()
+            elif word == "seed":
+                np.random.seed(9)
+        return found
+
+    def with_inside(words: list[str]) -> list[float]:
+        seed_all(4)
+        found = []
+        for word in words:
+            if word == "normal":
+                found.append(float(np.random.randn()))
+            elif word == "gauss":
+                found.append(random.gauss())  # here too
+            elif word == "uniform":
+                found += draw()
+            elif word == "seed":
+                np.random.seed(9)
+            else:
+                with undisturbed(keyed=keyed):
+                    seed_all(1)
+                    first = float(np.random.randn()), random.gauss(), *draw()
+                    if word == "nested":
+                        with undisturbed(keyed=keyed):
+                            seed_all(2)
+                            draw()
+                            np.random.randn()
+                    seed_all(1)
+                    assert (float(np.random.randn()), random.gauss(), *draw()) == first
+                    if word == "inside normal":
+                        np.random.randn()
+                        random.gauss()
+        return found
+
+    assert with_inside(what) == outside(what)
+
+
+def test_a_generator_that_somebody_else_put_in_the_place_of_numpys_comes_back() -> None:
+    own, before = np.random.PCG64(3), mtrand.get_bit_generator()
+    expected = np.random.RandomState(np.random.PCG64(3)).rand(3)
+    mtrand.set_bit_generator(own)
+    try:
+        first = np.random.rand()
+        with undisturbed(keyed=True):
+            seed_all(1)
+            np.random.rand()
+        rest = np.random.rand(2)
+        assert mtrand.get_bit_generator() is own
+    finally:
+        mtrand.set_bit_generator(before)
+
+    assert [first, *rest] == expected.tolist()

@@ -1,0 +1,463 @@
+"""Learning rates in closed form: a function of the step, whatever happened to the optimizer
+meanwhile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    CosineAnnealingLR,
+    ExponentialLR,
+    LambdaLR,
+    LinearLR,
+    LRScheduler,
+    MultiStepLR,
+    OneCycleLR,
+    PolynomialLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+    StepLR,
+)
+
+from assay.core.errors import InputError
+from assay.engine.loop.engine import Engine
+from assay.engine.loop.process import Supervised
+from assay.engine.optim.optimizer_state import load_optimizer_state, optimizer_state
+from assay.engine.optim.optimizer_step import Backward
+from assay.engine.optim.schedules import (
+    Constant,
+    LearningRate,
+    Noam,
+    Schedule,
+    TorchSchedule,
+    WarmupCosine,
+    WarmupExponential,
+    WarmupLinear,
+    WarmupMultiStep,
+    WarmupPoly,
+    WarmupStep,
+)
+
+DECAYING = [WarmupCosine, WarmupLinear]
+shares = st.floats(0.0, 1.0)
+
+
+def sgd(lr: float = 1.0, *, other: float | None = None) -> torch.optim.SGD:
+    """An optimizer of one parameter, or of two with a rate each."""
+    groups = [{"params": [nn.Parameter(torch.zeros(1))]}]
+    if other is not None:
+        groups.append({"params": [nn.Parameter(torch.zeros(1))], "lr": other})  # type: ignore[dict-item]
+    return torch.optim.SGD(groups, lr=lr)
+
+
+def rates_of_torch(scheduler: LRScheduler, steps: int) -> list[float]:
+    rates = []
+    for _ in range(steps):
+        rates.append(scheduler.get_last_lr()[0])
+        scheduler.optimizer.step()
+        scheduler.step()
+    return [float(rate) for rate in rates]
+
+
+# ------------------------------------------------------------------------------------------------------- closed forms
+
+
+@pytest.mark.parametrize("final", [0.0, 0.1])
+def test_a_cosine_is_that_of_torch(final: float) -> None:
+    expected = rates_of_torch(CosineAnnealingLR(sgd(), T_max=40, eta_min=final), 41)
+
+    schedule = WarmupCosine(final=final)
+
+    assert [schedule.factor(step, 40) for step in range(41)] == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("final", [0.0, 0.1])
+def test_a_line_is_that_of_torch(final: float) -> None:
+    expected = rates_of_torch(
+        LinearLR(sgd(), start_factor=1.0, end_factor=final, total_iters=40), 45
+    )
+
+    schedule = WarmupLinear(final=final)
+
+    assert [schedule.factor(step, 40) for step in range(45)] == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", DECAYING)
+@pytest.mark.parametrize("start", [0.001, 0.5])
+def test_warming_up_is_that_of_torch(kind: type[WarmupCosine | WarmupLinear], start: float) -> None:
+    expected = rates_of_torch(
+        LinearLR(sgd(), start_factor=start, end_factor=1.0, total_iters=10), 11
+    )
+
+    schedule = kind(warmup_steps=10, start=start)
+
+    assert [schedule.factor(step, 100) for step in range(11)] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", DECAYING)
+@given(st.integers(1, 1000), st.integers(0, 1200), shares, shares)
+def test_a_schedule_rises_from_its_start_to_one_and_falls_to_its_end(
+    kind: type[WarmupCosine | WarmupLinear], total: int, warmup: int, start: float, final: float
+) -> None:
+    schedule = kind(warmup_steps=warmup, start=start, final=final)
+    factors = [schedule.factor(step, total) for step in range(total + 3)]
+
+    assert factors[0] == (start if warmup else 1.0)
+    assert factors[:warmup] == sorted(factors[:warmup])
+    if warmup < total:
+        assert factors[warmup] == 1.0
+        assert factors[warmup:] == sorted(factors[warmup:], reverse=True)
+        assert factors[total:] == pytest.approx([final] * 3, abs=1e-12)
+    assert all(min(start, final) - 1e-12 <= factor <= 1.0 for factor in factors)
+
+
+def test_half_way_through_the_decay_both_forms_are_half_way_down() -> None:
+    for kind in DECAYING:
+        assert kind(warmup_steps=20, final=0.2).factor(60, 100) == pytest.approx(0.6)
+    assert WarmupLinear(warmup_steps=20).factor(40, 100) == pytest.approx(0.75)
+    assert WarmupCosine(warmup_steps=20).factor(40, 100) == pytest.approx((2 + math.sqrt(2)) / 4)
+
+
+@pytest.mark.row("E32")
+def test_a_share_of_the_run_is_warmed_up_rounded_up_to_whole_steps() -> None:
+    def warmup(ratio: float, total: int) -> int:
+        """The first step at full rate."""
+        schedule = WarmupLinear(warmup_ratio=ratio)
+        return next(step for step in range(total + 1) if schedule.factor(step, total) == 1.0)
+
+    for percent in range(100):
+        for total in (100, 128, 3000):
+            assert warmup(percent / 100, total) == math.ceil(Fraction(percent, 100) * total)
+    assert warmup(5 / 300, 300 * 469) == 5 * 469
+
+
+def test_a_constant_rate_needs_to_know_nothing() -> None:
+    assert {Constant().factor(step, total) for step in (0, 10**9) for total in (None, 5)} == {1.0}
+
+
+@pytest.mark.parametrize("kind", DECAYING)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"warmup_ratio": 1.0},
+        {"warmup_ratio": -0.1},
+        {"warmup_steps": -1},
+        {"warmup_steps": 3, "warmup_ratio": 0.1},
+    ],
+)
+def test_what_is_no_warm_up_is_refused(
+    kind: type[WarmupCosine | WarmupLinear], options: dict[str, float]
+) -> None:
+    with pytest.raises(InputError, match=next(iter(options))):
+        kind(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.row("A59")
+def test_the_length_of_the_run_comes_from_the_data_and_a_stream_that_has_none_is_refused() -> None:
+    def supervised() -> Supervised:
+        model = nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        return Supervised(
+            model, nn.MSELoss(), backward=Backward(optimizer, schedule=WarmupLinear(warmup_steps=2))
+        )
+
+    def stream() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for _ in range(8):
+            yield torch.zeros(1, 1), torch.zeros(1, 1)
+
+    process, rates = supervised(), []
+    known = Engine(process, list(stream()))
+    known.on("step_begin")(lambda: rates.append(process.backward.rate.current))
+    known.run()
+    assert rates == pytest.approx([0.001, 0.5005, *(1 - step / 6 for step in range(6))])
+
+    with pytest.raises(
+        InputError, match="WarmupLinear needs to know how long the run is"
+    ) as caught:
+        Engine(supervised(), stream(), epochs=1).run()
+    assert "steps" in caught.value.fix
+
+
+# -------------------------------------------------------------------------------------------------- applied to groups
+
+
+def test_each_group_has_its_own_rate_times_the_factor() -> None:
+    optimizer = sgd(0.1, other=0.01)
+    rate = LearningRate(optimizer, WarmupLinear())
+    rate.total = 10
+
+    rate.set(4)
+
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.06, 0.006])
+    assert rate.current == optimizer.param_groups[0]["lr"]
+
+
+def test_rates_go_on_after_a_state_was_loaded() -> None:
+    optimizer = sgd(0.1, other=0.01)
+    rate = LearningRate(optimizer, WarmupLinear())
+    rate.total = 10
+    rate.set(9)
+
+    optimizer.load_state_dict(sgd(0.1, other=0.01).state_dict())
+    rate.set(5)
+
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.05, 0.005])
+    assert rate.current == pytest.approx(0.05)
+
+
+def test_the_base_of_a_rate_that_was_scheduled_before_is_what_it_began_with() -> None:
+    optimizer = sgd(0.1)
+    first = LearningRate(optimizer, WarmupLinear())
+    first.total = 10
+    first.set(9)
+
+    again = LearningRate(optimizer, WarmupLinear())
+    again.total = 10
+    again.set(0)
+
+    assert again.current == 0.1
+
+
+@pytest.mark.parametrize("schedule", [None, Constant()])
+def test_without_a_schedule_rates_stay_what_they_are(schedule: Schedule | None) -> None:
+    optimizer = sgd(0.1, other=0.01)
+
+    LearningRate(optimizer, schedule).set(100)
+
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.01]
+
+
+# ------------------------------------------------------------------------------------------------- every form of decay
+
+
+@pytest.mark.row("A58")
+def test_noam_rises_to_its_peak_at_the_end_of_the_warm_up_and_falls_with_the_root() -> None:
+    noam = Noam(512, warmup_steps=4000)
+
+    def rate(number: int) -> float:
+        """That of update number `number`, from 1."""
+        return noam.factor(number - 1, None)
+
+    assert rate(1) == pytest.approx(1.746928e-07, rel=1e-6)
+    assert rate(4000) == pytest.approx(6.987712e-04, rel=1e-6)
+    assert max(range(1, 9000), key=rate) == 4000
+    assert rate(16000) == pytest.approx(rate(4000) / 2)
+    assert Noam(512, warmup_steps=4000, scale=2.0).factor(0, None) == 2 * rate(1)
+    with pytest.raises(InputError, match="warmup_steps is 0"):
+        Noam(512, warmup_steps=0)
+
+
+@pytest.mark.row("E45")
+def test_a_schedule_that_is_told_nothing_takes_its_length_from_the_run() -> None:
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    schedule = WarmupCosine(warmup_ratio=0.1, final=0.01)
+    process, rates = (
+        Supervised(model, nn.MSELoss(), backward=Backward(optimizer, schedule=schedule)),
+        [],
+    )
+    engine = Engine(process, [(torch.zeros(1, 1), torch.zeros(1, 1))] * 25, epochs=4)
+    engine.on("step_begin")(lambda: rates.append(process.backward.rate.current))
+
+    engine.run()
+
+    assert rates[0] == pytest.approx(0.001 * 0.2)
+    assert max(rates) == rates[10] == 0.2
+    assert process.backward.rate.current == pytest.approx(0.01 * 0.2)
+
+
+@pytest.mark.row("E46")
+def test_after_the_warm_up_each_form_goes_down_as_its_formula_says() -> None:
+    warm: dict[str, Any] = {"warmup_steps": 20, "start": 0.5}
+    forms: list[tuple[Any, Callable[[int], float]]] = [
+        (WarmupCosine(**warm), lambda step: 0.5 * (1 + math.cos(math.pi * (step - 20) / 80))),
+        (WarmupLinear(**warm), lambda step: 1 - (step - 20) / 80),
+        (
+            WarmupPoly(power=3.0, final=0.1, **warm),
+            lambda step: 0.1 + 0.9 * (1 - (step - 20) / 80) ** 3,
+        ),
+        (
+            WarmupStep(30, gamma=0.5, **warm),
+            lambda step: 1.0 if step < 50 else 0.5 if step < 80 else 0.25,
+        ),
+        (
+            WarmupMultiStep([0.5, 0.9], **warm),
+            lambda step: 1.0 if step < 50 else 0.1 if step < 90 else 0.01,
+        ),
+        (
+            WarmupMultiStep([50, 90], gamma=0.2, **warm),
+            lambda step: 1.0 if step < 50 else 0.2 if step < 90 else 0.04,
+        ),
+        (WarmupExponential(0.9, **warm), lambda step: 0.9 ** (step - 20)),
+    ]
+
+    for schedule, expected in forms:
+        name = type(schedule).__name__
+        up = [schedule.factor(step, 100) for step in range(20)]
+        assert up == pytest.approx([0.5 + 0.5 * step / 20 for step in range(20)]), name
+        assert schedule.factor(20, 100) == 1.0, name
+        down = [schedule.factor(step, 100) for step in range(20, 101)]
+        assert down == pytest.approx([expected(step) for step in range(20, 101)], abs=1e-12), name
+
+
+def of_torch() -> list[tuple[Callable[[Any], LRScheduler], Any]]:
+    """The schedulers of torch with a form here, each with it."""
+    return [
+        (
+            lambda optimizer: StepLR(optimizer, step_size=30, gamma=0.1),
+            WarmupStep(30, unit="epoch"),
+        ),
+        (
+            lambda optimizer: MultiStepLR(optimizer, milestones=[10, 30, 80], gamma=0.1),
+            WarmupMultiStep([10, 30, 80], unit="epoch"),
+        ),
+        (
+            lambda optimizer: ExponentialLR(optimizer, gamma=0.9),
+            WarmupExponential(0.9, unit="epoch"),
+        ),
+        (lambda optimizer: CosineAnnealingLR(optimizer, T_max=100), WarmupCosine(unit="epoch")),
+        (
+            lambda optimizer: PolynomialLR(optimizer, total_iters=100, power=2.0),
+            WarmupPoly(unit="epoch"),
+        ),
+    ]
+
+
+@pytest.mark.row("B24")
+@pytest.mark.parametrize("unit", ["step", "epoch"])
+@pytest.mark.parametrize("number", range(5))
+def test_schedulers_of_torch_go_by_the_epoch_or_the_step_as_they_do_alone(
+    number: int, unit: Any
+) -> None:
+    make, here = of_torch()[number]
+    expected = rates_of_torch(make(sgd(0.1)), 100)
+    length = 1 if unit == "step" else 7
+    optimizer, other = sgd(0.1), sgd(0.1)
+    theirs = LearningRate(optimizer, TorchSchedule(make(optimizer), unit=unit))
+    ours = LearningRate(other, here)
+    ours.total, theirs.epoch_length, ours.epoch_length = 100 * length, length, length
+
+    for step in range(100 * length):
+        theirs.set(step)
+        ours.set(step)
+        assert theirs.current == expected[step // length]
+        assert ours.current == pytest.approx(expected[step // length], rel=1e-9, abs=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------- schedulers of torch
+
+
+def warm_then_cosine(optimizer: torch.optim.Optimizer) -> LRScheduler:
+    return SequentialLR(
+        optimizer,
+        [
+            LinearLR(optimizer, start_factor=0.1, total_iters=5),
+            CosineAnnealingLR(optimizer, T_max=20),
+        ],
+        milestones=[5],
+    )
+
+
+TORCH: list[Callable[[Any], Any]] = [
+    lambda optimizer: ExponentialLR(optimizer, gamma=0.9),
+    lambda optimizer: LambdaLR(optimizer, lambda step: 1 / (step + 1)),
+    lambda optimizer: OneCycleLR(optimizer, max_lr=1.0, total_steps=30),
+    lambda optimizer: ChainedScheduler(
+        [ExponentialLR(optimizer, gamma=0.9), StepLR(optimizer, step_size=3)]
+    ),
+    warm_then_cosine,
+]
+
+
+@pytest.mark.parametrize("make", TORCH)
+@pytest.mark.parametrize("step", [1, 4, 17])
+def test_a_scheduler_of_torch_goes_on_from_any_step(make: Callable[[Any], Any], step: int) -> None:
+    def made() -> tuple[nn.Module, Any, LearningRate]:
+        model = nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        return model, optimizer, LearningRate(optimizer, make(optimizer))
+
+    def settings(optimizer: Any) -> tuple[float, float]:
+        return optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"]
+
+    model, whole, rate = made()
+    seen = []
+    for each in range(25):
+        rate.set(each)
+        seen.append(settings(whole))
+        if each == step:
+            saved = optimizer_state(whole, model)
+
+    other, cut, again = made()
+    load_optimizer_state(cut, other, saved)
+    for each in range(step, 25):
+        again.set(each)
+        assert settings(cut) == seen[each], each
+    again.set(2)
+    assert settings(cut) == seen[2]
+
+
+def test_a_bare_scheduler_is_stepped_at_every_update() -> None:
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    backward = Backward(optimizer, schedule=StepLR(optimizer, step_size=2, gamma=0.5))
+    process, rates = Supervised(model, nn.MSELoss(), backward=backward), []
+    engine = Engine(process, [(torch.zeros(1, 1), torch.zeros(1, 1))] * 6)
+    engine.on("step_begin")(lambda: rates.append(backward.rate.current))
+
+    engine.run()
+
+    assert rates == [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
+
+
+def test_what_cannot_be_followed_by_the_step_is_refused() -> None:
+    optimizer = sgd()
+
+    with pytest.raises(InputError, match="ReduceLROnPlateau follows a metric"):
+        LearningRate(optimizer, ReduceLROnPlateau(optimizer))
+    with pytest.raises(InputError, match="StepLR was made for another optimizer"):
+        LearningRate(optimizer, StepLR(sgd(), 3))
+    with pytest.raises(InputError, match="is a Linear; a schedule gives a factor"):
+        LearningRate(optimizer, nn.Linear(1, 1))  # type: ignore[arg-type]
+
+
+def test_a_schedule_by_the_epoch_changes_nothing_within_one_and_needs_their_length() -> None:
+    rate = LearningRate(sgd(), WarmupLinear(unit="epoch", warmup_epochs=1, start=0.5))
+    with pytest.raises(InputError, match="how many steps an epoch has is unknown"):
+        rate.set(0)
+    rate.total, rate.epoch_length = 12, 3
+    rates = []
+    for step in range(12):
+        rate.set(step)
+        rates.append(rate.current)
+
+    assert rates == pytest.approx([0.5] * 3 + [1.0] * 3 + [2 / 3] * 3 + [1 / 3] * 3)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: WarmupLinear(unit="epochs"), "unit is 'epochs'"),  # type: ignore[arg-type]
+        (
+            lambda: WarmupLinear(unit="epoch", warmup_steps=3),
+            "warmup_steps is given, but",
+        ),
+        (lambda: WarmupLinear(warmup_epochs=3), "warmup_epochs is given, but"),
+        (lambda: WarmupStep(0), "step_size is 0"),
+        (lambda: WarmupPoly(power=0.0), "power is 0.0"),
+        (lambda: WarmupMultiStep([10, 2.5]), "milestone 2.5"),
+        (lambda: WarmupMultiStep([0.5]).factor(1, None), "needs to know how long the run is"),
+    ],
+)
+def test_what_is_no_schedule_is_refused(make: Callable[[], Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        make()
