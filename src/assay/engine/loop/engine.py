@@ -334,18 +334,20 @@ class Engine:
         if self.ranks is not None:
             self.ranks.beats.between()
         moved, differentiated = self._moving - moved, process.backward.seconds - differentiated
-        self.add_seconds("data", waiting - moved)
-        self.add_seconds("move", moved)
-        self.add_seconds("forward", computing - differentiated)
-        self.add_seconds("backward", differentiated)
-        self.add_seconds("optimizer", updating)
-        self.add_seconds("telling", telling)
+        spent = {"data": waiting - moved, "move": moved, "forward": computing - differentiated}
+        spent |= {"backward": differentiated, "optimizer": updating, "telling": telling}
+        self._leave_epoch(spent)
+
+    def _leave_epoch(self, seconds: Mapping[str, float]) -> None:
+        """Count the seconds of a pass over the data, and end the epoch if it is complete."""
+        state = self.state
+        for name, spent in seconds.items():
+            self.add_seconds(name, spent)
         if self._late is not None:
             self._fetch()
-        whole = state.epoch_step == state.epoch_length or not (
-            state.stop.reason or state.step == state.max_steps
-        )
-        if whole and not state.stop.interrupts:
+        is_bounded = bool(state.stop.reason) or state.step == state.max_steps
+        is_complete = state.epoch_step == state.epoch_length or not is_bounded
+        if is_complete and not state.stop.interrupts:
             self._end_epoch()
 
     def _train_window(self, window: Window) -> None:
