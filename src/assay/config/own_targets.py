@@ -65,6 +65,6 @@ NEVER: Mapping[str, str] = {
     "assay.engine.save_weights": "writes files where it is told to",
     "assay.engine.seed_all": "changes generators of the whole process; `seed` sets them",
     "assay.engine.set_state": "changes generators of the whole process; `seed` sets them",
-    "assay.engine.model.unwrap": _CODE,
+    "assay.engine.unwrap": _CODE,
 }
 """What else these packages offer, and why no config may name it."""
