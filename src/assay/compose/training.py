@@ -401,7 +401,7 @@ def go_on(
             )
         check_shared(house, view.folder.path)
         if house.ranks is not None:
-            house.ranks.wait()  # all have read what the first one now moves
+            house.ranks.barrier()  # all have read what the first one now moves
         if not house.is_first:
             return _train(assembled, NullRecorder, config, launch)
         secrets = secrets_of(config)

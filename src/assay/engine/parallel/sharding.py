@@ -20,7 +20,7 @@ from assay.engine.data.batches import mapped
 from assay.engine.model.blocks import blocks_of, modules_named
 
 if TYPE_CHECKING:
-    from assay.engine.parallel.layout import Mesh
+    from assay.engine.parallel.mesh import Mesh
 
 Blocks = bool | str | Sequence[str] | None
 SETTING = "[parallel] shard_blocks"
@@ -59,7 +59,7 @@ class Sharding:
 
         mapped(output, keep)
 
-    def begin_pass(self, *, is_last: bool) -> None:
+    def begin_backward(self, *, is_last: bool) -> None:
         """A backward pass comes; the last one of a step has to leave the gradient of the whole
         step."""
         given = list(self.given)
@@ -75,14 +75,14 @@ class Sharding:
             elif self.has_replicas:
                 module.set_requires_all_reduce(is_last, recurse=False)
 
-    def settle(self) -> None:
+    def reshard(self) -> None:
         """Weights that are together come apart: after a forward pass that no backward pass
         follows."""
         for module in self.modules:
             module.reshard()
 
 
-def shard(model: nn.Module, mesh: Mesh, *, blocks: Blocks = None, stage: int = 3) -> Sharding:
+def shard_model(model: nn.Module, mesh: Mesh, *, blocks: Blocks = None, stage: int = 3) -> Sharding:
     """Share out the weights of `model` along `shard`, in place; along `data` there are copies of
     these shares (HSDP).
 

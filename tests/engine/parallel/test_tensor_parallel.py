@@ -18,9 +18,9 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from assay.core.errors import InputError
-from assay.engine.parallel.divide import divide
-from assay.engine.parallel.layout import Layout, Mesh, laid_out
-from assay.engine.parallel.tensor import check_plan, plan_of
+from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
+from assay.engine.parallel.partition import partition_model
+from assay.engine.parallel.tensor_parallel import check_plan, plan_of
 
 
 class Told(nn.Module):
@@ -39,7 +39,7 @@ class Told(nn.Module):
 def mesh() -> Iterator[Mesh]:
     """Four processes of which there is one."""
     dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
-    yield laid_out(Layout(tensor=4), torch.device("cpu"))
+    yield init_mesh(Layout(tensor=4), torch.device("cpu"))
     dist.destroy_process_group()
 
 
@@ -55,7 +55,7 @@ def test_a_model_is_divided_among_processes_that_are_not_there(mesh: Mesh) -> No
     model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3))
     whole = model[0].weight.detach().clone()
 
-    divide(model, mesh)
+    partition_model(model, mesh)
 
     assert placements(model)["0.weight"] == Shard(0)
     assert placements(model)["2.weight"] == Shard(1)
@@ -65,7 +65,7 @@ def test_a_model_is_divided_among_processes_that_are_not_there(mesh: Mesh) -> No
 
 def test_a_layer_that_does_not_get_its_part_of_the_features_says_so(mesh: Mesh) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4))
-    divide(model, mesh, {"tensor_plan": {"1": "rowwise"}})
+    partition_model(model, mesh, {"tensor_plan": {"1": "rowwise"}})
 
     with pytest.raises(
         InputError, match=r"1 is divided as 'rowwise' and takes 2 of 8 features; it got 8"

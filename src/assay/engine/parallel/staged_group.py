@@ -12,11 +12,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from assay.core.errors import InputError
-from assay.engine.parallel.dtensor import norm_of, own
-from assay.engine.parallel.ranks import BUCKET_BYTES, Ranks, host_backend, peers
+from assay.engine.parallel.data_parallel_group import (
+    BUCKET_BYTES,
+    DataParallelGroup,
+    host_backend,
+    peer_errors,
+)
+from assay.engine.parallel.dtensor import global_norm, local_tensor
 
 
-class StagedRanks(Ranks):
+class StagedGroup(DataParallelGroup):
     """The processes that share the samples and are at the same place of their pipelines.
 
     `pipeline` is the group of those that have the other stages, for the same samples. Losses, and
@@ -62,23 +67,27 @@ class StagedRanks(Ranks):
         """Whether this process counts a weight that it has, as its first owner does."""
         return id(weight) not in self._borrowed
 
-    def sum_values(self, values: Sequence[float]) -> list[float]:
-        found: list[float] = self.told(self.sum_own(values) if self.is_last else None)
+    def all_reduce_values(self, values: Sequence[float]) -> list[float]:
+        found: list[float] = self.broadcast_last_stage(
+            self.all_reduce_stage_values(values) if self.is_last else None
+        )
         return found
 
-    def sum_losses(
+    def all_reduce_losses(
         self, kind: str, values: Sequence[float], *, has_none: bool
     ) -> tuple[str, list[float]]:
-        found = super().sum_losses(kind, values, has_none=has_none) if self.is_last else None
-        kind, sums = self.told(found)
+        found = super().all_reduce_losses(kind, values, has_none=has_none) if self.is_last else None
+        kind, sums = self.broadcast_last_stage(found)
         return kind, sums
 
-    def gather(self, value: Any) -> list[Any]:
-        found: list[Any] = self.told(self.gather_own(value) if self.is_last else None)
+    def all_gather(self, value: Any) -> list[Any]:
+        found: list[Any] = self.broadcast_last_stage(
+            self.all_gather_stage(value) if self.is_last else None
+        )
         return found
 
-    def clip_(self, parameters: Sequence[Tensor], max_norm: float) -> float:
-        grads = [own(each.grad) for each in parameters if each.grad is not None]
+    def clip_grad_norm_(self, parameters: Sequence[Tensor], max_norm: float) -> float:
+        grads = [local_tensor(each.grad) for each in parameters if each.grad is not None]
         if any(grad.is_sparse for grad in grads):
             raise InputError(
                 "Sparse gradients cannot be clipped.",
@@ -86,7 +95,7 @@ class StagedRanks(Ranks):
             )
         counted = [each.grad for each in parameters if each.grad is not None and self.owns(each)]
         square = (
-            norm_of(counted).double().square().cpu()
+            global_norm(counted).double().square().cpu()
             if counted
             else torch.zeros((), dtype=torch.float64)
         )
@@ -96,28 +105,28 @@ class StagedRanks(Ranks):
             torch._foreach_mul_(grads, min(1.0, max_norm / (norm + 1e-6)))
         return norm
 
-    def join_(self, parameters: Sequence[Tensor]) -> None:
+    def all_reduce_tied_(self, parameters: Sequence[Tensor]) -> None:
         for group, weights in self._shared:
             for weight in weights:
                 if weight.grad is None:
                     weight.grad = torch.zeros_like(weight)
-                self._reduce(own(weight.grad), group)
+                self._reduce(local_tensor(weight.grad), group)
 
-    def told(self, value: Any) -> Any:
+    def broadcast_last_stage(self, value: Any) -> Any:
         """What the last stage gives."""
-        return self.told_by(self.places - 1, value)
+        return self.broadcast_stage(self.places - 1, value)
 
-    def told_by(self, place: int, value: Any) -> Any:
+    def broadcast_stage(self, place: int, value: Any) -> Any:
         """What the process at a place of the pipeline gives."""
         box = [value]
-        with peers():
+        with peer_errors():
             dist.broadcast_object_list(box, src=self.line[place], group=self._host_of_line)
         return box[0]
 
-    def gather_line(self, value: Any) -> list[Any]:
+    def gather_pipeline(self, value: Any) -> list[Any]:
         """What each process of this pipeline gives, in their order, to the first; none to the
         others."""
         found: list[Any] = [None] * self.places if self.place == 0 else []
-        with peers():
+        with peer_errors():
             dist.gather_object(value, found or None, dst=self.line[0], group=self._host_of_line)
         return found

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 from assay.core.errors import InputError, did_you_mean
-from assay.engine.parallel.dtensor import is_divided
+from assay.engine.parallel.dtensor import is_dtensor
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -58,7 +58,7 @@ _FIX = (
 )
 
 
-def divide_tensors(
+def apply_tensor_plan(
     model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any] | None = None
 ) -> list[str]:
     """Divide modules of `model` along a mesh of one axis, in place; returns their names.
@@ -95,7 +95,7 @@ def divide_tensors(
     return list(chosen)
 
 
-def told(model: nn.Module) -> str:
+def describe_tensor_plan(model: nn.Module) -> str:
     """A line of which layers are divided along the axis `tensor`."""
     names = dict.fromkeys(
         name.rpartition(".")[0]
@@ -109,7 +109,7 @@ def told(model: nn.Module) -> str:
 
 def is_along(parameter: Any, axis: str) -> bool:
     """Whether a parameter is divided along an axis of its mesh."""
-    if not is_divided(parameter):
+    if not is_dtensor(parameter):
         return False
     names = parameter.device_mesh.mesh_dim_names or ()
     return any(

@@ -20,11 +20,11 @@ from assay.core.stop import Stop
 from assay.engine.checkpoint.sparse import components
 from assay.engine.data.source import Window
 from assay.engine.optim.clip import clip_norm_
-from assay.engine.parallel.beats import Beats, NoBeats
-from assay.engine.parallel.dtensor import clip_divided_norm_, is_divided, own
+from assay.engine.parallel.dtensor import clip_dtensor_norm_, is_dtensor, local_tensor
+from assay.engine.parallel.heartbeats import Heartbeats, NoHeartbeats
 
 if TYPE_CHECKING:
-    from assay.engine.parallel.shard import Sharding
+    from assay.engine.parallel.sharding import Sharding
 
 BUCKET_BYTES = 25 * 2**20
 """Gradients are sent together in pieces of about this size, as DistributedDataParallel does it."""
@@ -33,7 +33,7 @@ BUCKET_BYTES = 25 * 2**20
 _LOST = re.compile(r"gloo/|Connection (?:closed|reset) by peer|NCCL")
 
 
-class Ranks:
+class DataParallelGroup:
     """The processes that share the samples, of which this is number `rank` of `count`.
 
     Everything here is collective: all processes call it, in the same order. `bucket_bytes` is how
@@ -47,18 +47,18 @@ class Ranks:
     def __init__(self, group: Any = None, *, bucket_bytes: int = BUCKET_BYTES) -> None:
         self.group = group
         self.rank = dist.get_rank(group)
-        self.count = dist.get_world_size(group)
+        self.size = dist.get_world_size(group)
         self.bucket_bytes = bucket_bytes
         self.samples = 0
         self.micro_steps = 0
         self.sharding: Sharding | None = None  # of the model, where its weights are shared out
-        self.beats: Beats = NoBeats()
+        self.beats: Heartbeats = NoHeartbeats()
         self.is_idle = (
             False  # this rank takes part in a pass only because others have a micro-batch left
         )
         # Where what is agreed on is sent from: a number on the CPU makes no device wait.
         own = dist.get_process_group_ranks(group)
-        self._everyone = dist.new_group(backend=host_backend())
+        self._world = dist.new_group(backend=host_backend())
         self._host = dist.new_group(own, backend=host_backend(), use_local_synchronization=True)
         self.is_first = dist.get_rank() == 0
 
@@ -69,17 +69,17 @@ class Ranks:
         self.samples = window.samples
         self.micro_steps = window.micro_steps
 
-    def sum_values(self, values: Sequence[float]) -> list[float]:
+    def all_reduce_values(self, values: Sequence[float]) -> list[float]:
         """Sums over all ranks, in double precision; the same bits on each."""
-        return self.sum_own(values)
+        return self.all_reduce_stage_values(values)
 
-    def sum_own(self, values: Sequence[float]) -> list[float]:
+    def all_reduce_stage_values(self, values: Sequence[float]) -> list[float]:
         """The same of what is about this part of the model, where that is divided."""
         tensor = torch.tensor(values, dtype=torch.float64)
         self._reduce(tensor, self._host)
         return tensor.tolist()
 
-    def sum_losses(
+    def all_reduce_losses(
         self, kind: str, values: Sequence[float], *, has_none: bool
     ) -> tuple[str, list[float]]:
         """Sums of what `kind` says these values are; InputError where another rank has values of
@@ -87,11 +87,11 @@ class Ranks:
 
         A rank that has none takes the kind of rank 0, which always has some.
         """
-        kinds = [0.0] * self.count
+        kinds = [0.0] * self.size
         kinds[self.rank] = 0.0 if has_none else 1.0 + crc32(kind.encode())
-        kinds = self.sum_own(kinds)
+        kinds = self.all_reduce_stage_values(kinds)
         if 0.0 in kinds or len(set(kinds)) > 1:
-            known = self.gather_own(None if has_none else kind)
+            known = self.all_gather_stage(None if has_none else kind)
             for rank, theirs in enumerate(known):
                 if theirs not in (None, known[0]):
                     raise InputError(
@@ -101,12 +101,14 @@ class Ranks:
                     )
             kind = known[0]
         width = 2 * len(json.loads(kind)[1])
-        return kind, self.sum_own(values if not has_none else [0.0] * width)
+        return kind, self.all_reduce_stage_values(values if not has_none else [0.0] * width)
 
-    def sum_(self, tensors: Iterable[Tensor]) -> None:
+    def all_reduce_(self, tensors: Iterable[Tensor]) -> None:
         """Add up tensors over all ranks in place; the same bits on each. They are as many, and
         alike, everywhere."""
-        for bucket in _buckets((own(tensor.detach()) for tensor in tensors), self.bucket_bytes):
+        for bucket in _buckets(
+            (local_tensor(tensor.detach()) for tensor in tensors), self.bucket_bytes
+        ):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
             self._reduce(flat, self.group)
             for tensor, part in zip(
@@ -114,68 +116,68 @@ class Ranks:
             ):
                 tensor.copy_(part.view_as(tensor))
 
-    def follow_(self, tensors: Iterable[Tensor]) -> None:
+    def broadcast_(self, tensors: Iterable[Tensor]) -> None:
         """Give tensors the values that they have on rank 0; a sparse one has as many entries on
         each."""
-        dense = (part for tensor in tensors for part in components(own(tensor)))
+        dense = (part for tensor in tensors for part in components(local_tensor(tensor)))
         for bucket in _buckets(dense, self.bucket_bytes):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-            with peers():
+            with peer_errors():
                 dist.broadcast(flat, group=self.group, group_src=0)
             for tensor, part in zip(
                 bucket, torch.split(flat, [tensor.numel() for tensor in bucket]), strict=True
             ):
                 tensor.copy_(part.view_as(tensor))
 
-    def begin_pass(self, *, is_last: bool) -> None:
+    def begin_backward(self, *, is_last: bool) -> None:
         """A backward pass comes, the last one of a step or not."""
         if self.sharding is not None:
-            self.sharding.begin_pass(is_last=is_last)
+            self.sharding.begin_backward(is_last=is_last)
 
-    def settle(self) -> None:
+    def reshard(self) -> None:
         """After forward passes that no backward pass follows."""
         if self.sharding is not None:
-            self.sharding.settle()
+            self.sharding.reshard()
 
-    def all_agree(self, value: bool) -> bool:
+    def all_true(self, value: bool) -> bool:
         """Whether `value` is true on each process of the run."""
         tensor = torch.tensor([value], dtype=torch.uint8)
-        with peers():
-            dist.all_reduce(tensor, op=dist.ReduceOp.MIN, group=self._everyone)
+        with peer_errors():
+            dist.all_reduce(tensor, op=dist.ReduceOp.MIN, group=self._world)
         return bool(tensor.item())
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         """Return what each rank gives, in their order; tensors arrive on the CPU, wherever they
         were."""
-        return self.gather_own(value)
+        return self.all_gather_stage(value)
 
-    def gather_own(self, value: Any) -> list[Any]:
+    def all_gather_stage(self, value: Any) -> list[Any]:
         """The same of what is about this part of the model, where that is divided."""
-        found: list[Any] = [None] * self.count
-        with peers():
+        found: list[Any] = [None] * self.size
+        with peer_errors():
             dist.all_gather_object(found, _packed(value), group=self._host)
         return [pickle.loads(each) for each in found]
 
-    def clip_(self, parameters: Sequence[Tensor], max_norm: float) -> float:
+    def clip_grad_norm_(self, parameters: Sequence[Tensor], max_norm: float) -> float:
         """Scale gradients so that the norm of all, whatever this process has of them, is at most
         that; returns it."""
-        clip = clip_divided_norm_ if any(map(is_divided, parameters)) else clip_norm_
+        clip = clip_dtensor_norm_ if any(map(is_dtensor, parameters)) else clip_norm_
         return clip(parameters, max_norm)
 
-    def join_(self, parameters: Sequence[Tensor]) -> None:
+    def all_reduce_tied_(self, parameters: Sequence[Tensor]) -> None:
         """Add up gradients of weights that other parts of the model have as well."""
 
-    def gather_from_everyone(self, value: Any) -> list[Any]:
+    def all_gather_world(self, value: Any) -> list[Any]:
         """What each process of the run gives, in their order."""
         found: list[Any] = [None] * dist.get_world_size()
-        with peers():
-            dist.all_gather_object(found, value, group=self._everyone)
+        with peer_errors():
+            dist.all_gather_object(found, value, group=self._world)
         return found
 
-    def first_word(self, word: str, *, unless: str) -> str:
+    def first_report(self, word: str, *, unless: str) -> str:
         """What the first process says that has more to say than `unless`, and which it is; for all
         the same."""
-        words = self.gather_from_everyone(word)
+        words = self.all_gather_world(word)
         told = next((rank for rank, each in enumerate(words) if each and each != unless), None)
         return f"{words[told]} (rank {told})" if told is not None else word
 
@@ -186,21 +188,21 @@ class Ranks:
         bound = math.inf if max_steps is None else max_steps
         asked = stop.asked  # a signal may change it at any line
         tensor = torch.tensor([bool(asked.reason), -bound], dtype=torch.float64)
-        with peers():
-            dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._everyone)
+        with peer_errors():
+            dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._world)
         is_asked, least = tensor.tolist()
         if is_asked:
-            requests = [each for each in self.gather_from_everyone(asked) if each.reason]
+            requests = [each for each in self.all_gather_world(asked) if each.reason]
             stop.agree(next((each for each in requests if each.interrupts), requests[0]))
         return None if math.isinf(least) else int(-least)
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Return when all processes of the run have come here."""
-        with peers():
-            dist.barrier(group=self._everyone)
+        with peer_errors():
+            dist.barrier(group=self._world)
 
     def _reduce(self, tensor: Tensor, group: Any) -> None:
-        with peers():
+        with peer_errors():
             dist.all_reduce(tensor, group=group)
 
 
@@ -225,7 +227,7 @@ def host_backend() -> str:
     return "fake" if dist.get_backend() == "fake" else "gloo"
 
 
-class peers:
+class peer_errors:
     """What torch says when a connection is lost becomes a PeerError."""
 
     def __enter__(self) -> None:
@@ -236,7 +238,7 @@ class peers:
             raise _peer_error(error) from error
 
 
-def lost(error: BaseException) -> PeerError | None:
+def as_peer_error(error: BaseException) -> PeerError | None:
     """What to raise in its place if `error` is torch's own about a lost connection: weights come
     together in it."""
     is_lost = isinstance(error, dist.DistError) or (

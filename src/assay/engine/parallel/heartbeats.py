@@ -26,7 +26,7 @@ class Phase(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class Heartbeat:
     """Newest sign of life of a rank. Times are those of `time.monotonic`, which all of a machine
     share.
 
@@ -40,7 +40,7 @@ class Beat:
     usual_s: float
 
 
-class Beats(Protocol):
+class Heartbeats(Protocol):
     """Listener that is told how a rank is getting on. Each call takes less than a microsecond."""
 
     def step(self, step: int) -> None:
@@ -60,7 +60,7 @@ class Beats(Protocol):
         ...
 
 
-class NoBeats:
+class NoHeartbeats:
     """Listener that forgets everything."""
 
     def step(self, step: int) -> None:
@@ -76,7 +76,7 @@ class NoBeats:
         pass
 
 
-class FileBeats:
+class FileHeartbeats:
     """Signs of life in a file, which outlives a rank that is killed."""
 
     def __init__(self, path: Path) -> None:
@@ -108,10 +108,10 @@ class FileBeats:
         _BEAT.pack_into(self._memory, 0, phase, self._step, self._count, now, self._usual)
 
 
-def read_beat(path: Path) -> Beat | None:
+def read_heartbeat(path: Path) -> Heartbeat | None:
     """Return the newest sign of life in a file; None where there is none yet."""
     try:
         phase, step, count, at_s, usual_s = _BEAT.unpack(path.read_bytes())
     except (OSError, struct.error):
         return None
-    return Beat(phase=Phase(phase), step=step, count=count, at_s=at_s, usual_s=usual_s)
+    return Heartbeat(phase=Phase(phase), step=step, count=count, at_s=at_s, usual_s=usual_s)

@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Every, Handler
-from assay.engine.parallel.dtensor import norm_of
-from assay.engine.parallel.tensor import is_along
+from assay.engine.parallel.dtensor import global_norm
+from assay.engine.parallel.tensor_parallel import is_along
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -21,7 +21,7 @@ TOLERANCE = 1e-2
 """How much norms may differ by rounding; a gradient of a part alone is another one altogether."""
 
 
-class AlikeGradients:
+class GradientAgreement:
     """Refuses a tensor plan that leaves out a parameter which works on divided features.
 
     Each process has the whole of it, and finds only what its own features say of its gradient.
@@ -40,7 +40,7 @@ class AlikeGradients:
                 fn=self.check,
                 when=Every(1),
                 priority=1000,
-                name="AlikeGradients",
+                name="GradientAgreement",
             )
         ]
 
@@ -56,7 +56,7 @@ class AlikeGradients:
         ]
         if not named:
             return
-        norms = torch.stack([norm_of([grad]).double() for _, grad in named])
+        norms = torch.stack([global_norm([grad]).double() for _, grad in named])
         extremes = torch.cat([norms, -norms])
         dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.group)
         largest, smallest = extremes[: len(named)], -extremes[len(named) :]

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from assay.engine.parallel.dtensor import whole
+from assay.engine.parallel.dtensor import full_tensor
 
 
-def together(states: Sequence[Any], order: Mapping[str, int]) -> Any:
+def merge_states(states: Sequence[Any], order: Mapping[str, int]) -> Any:
     """One tree of several: tables are joined, anything else is that of the first who has it.
 
     Tables and lists of weights are in the `order` of their names. Groups of an optimizer are one
@@ -23,7 +23,8 @@ def together(states: Sequence[Any], order: Mapping[str, int]) -> Any:
         if any(key in order for key in keys):
             keys.sort(key=lambda key: order.get(key, len(order)))
         items = (
-            (key, together([table[key] for table in tables if key in table], order)) for key in keys
+            (key, merge_states([table[key] for table in tables if key in table], order))
+            for key in keys
         )
         return _like(first, items)
     if _are_groups(first):
@@ -31,13 +32,13 @@ def together(states: Sequence[Any], order: Mapping[str, int]) -> Any:
     return first
 
 
-def apart(state: Any, elsewhere: Collection[str]) -> Any:
+def drop_weights(state: Any, elsewhere: Collection[str]) -> Any:
     """A tree without what is said of weights that are `elsewhere`."""
     if isinstance(state, dict):
         return _like(
             state,
             (
-                (key, apart(value, elsewhere))
+                (key, drop_weights(value, elsewhere))
                 for key, value in state.items()
                 if key not in elsewhere
             ),
@@ -51,14 +52,14 @@ def apart(state: Any, elsewhere: Collection[str]) -> Any:
     return state
 
 
-def on_host(state: Any) -> Any:
+def to_host(state: Any) -> Any:
     """A tree with whole tensors in host memory, as another process can be given it; collective
     where any is divided."""
     if isinstance(state, Tensor):
-        return whole(state.detach()).cpu()
+        return full_tensor(state.detach()).cpu()
     if isinstance(state, dict):
-        return _like(state, ((key, on_host(value)) for key, value in state.items()))
-    return type(state)(map(on_host, state)) if type(state) in (list, tuple) else state
+        return _like(state, ((key, to_host(value)) for key, value in state.items()))
+    return type(state)(map(to_host, state)) if type(state) in (list, tuple) else state
 
 
 def _are_groups(state: Any) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from assay.core.errors import InputError
-from assay.engine.parallel.join import World, world
 from assay.engine.parallel.nodes import Nodes, nodes_of
+from assay.engine.parallel.process_group import World, world
 
 TORCHRUN = {
     "RANK": "3",

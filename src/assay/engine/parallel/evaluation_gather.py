@@ -8,10 +8,10 @@ from typing import Any
 from assay.core.errors import InputError
 from assay.engine.metrics.metric import Adapted
 from assay.engine.metrics.outputs import Evaluation
-from assay.engine.parallel.ranks import Ranks
+from assay.engine.parallel.data_parallel_group import DataParallelGroup
 
 
-def check_shared(
+def check_mergeable(
     pipes: Sequence[Any], metrics: Mapping[str, Any], *, is_staged: bool = False
 ) -> None:
     """InputError for what sees only a part of the outputs, and could not tell: before the first
@@ -36,19 +36,22 @@ def check_shared(
             )
 
 
-def gather(
-    ranks: Ranks, evaluation: Evaluation, pipes: Sequence[Any], metrics: Mapping[str, Any]
+def gather_evaluation(
+    ranks: DataParallelGroup,
+    evaluation: Evaluation,
+    pipes: Sequence[Any],
+    metrics: Mapping[str, Any],
 ) -> None:
     """Put counts, metrics and collected outputs of all ranks together, in the order of the ranks,
     on the CPU."""
-    evaluation.samples = int(ranks.sum_values([evaluation.samples])[0])
+    evaluation.samples = int(ranks.all_reduce_values([evaluation.samples])[0])
     for metric in metrics.values():
         if not hasattr(metric, "merge"):
             continue  # one of torchmetrics, which adds up by itself when it computes
-        others = ranks.gather(metric)
+        others = ranks.all_gather(metric)
         metric.reset()
         for other in others:
             metric.merge(other)
     for pipe in pipes:
         if hasattr(pipe, "join"):
-            pipe.join(ranks.gather(pipe.share()))
+            pipe.join(ranks.all_gather(pipe.share()))

@@ -7,16 +7,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from assay.engine.parallel.pipeline import Pipeline
-from assay.engine.parallel.shard import shard
-from assay.engine.parallel.tensor import divide_tensors
+from assay.engine.parallel.sharding import shard_model
+from assay.engine.parallel.tensor_parallel import apply_tensor_plan
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from assay.engine.parallel.layout import Mesh
+    from assay.engine.parallel.mesh import Mesh
 
 
-def divide(model: nn.Module, mesh: Mesh, settings: Mapping[str, Any] | None = None) -> None:
+def partition_model(
+    model: nn.Module, mesh: Mesh, settings: Mapping[str, Any] | None = None
+) -> None:
     """Leave in `model` what this process has of it, along each axis of `mesh` but `data`. In place.
 
     `settings` are those of [parallel]. Where weights are shared out all processes begin with those
@@ -24,10 +26,10 @@ def divide(model: nn.Module, mesh: Mesh, settings: Mapping[str, Any] | None = No
     """
     settings = settings or {}
     if mesh.layout.tensor > 1:
-        divide_tensors(model, mesh.devices["tensor"], settings.get("tensor_plan"))
+        apply_tensor_plan(model, mesh.devices["tensor"], settings.get("tensor_plan"))
     if mesh.layout.shard > 1:
-        mesh.ranks.follow_([*model.parameters(), *model.buffers()])
-        mesh.ranks.sharding = shard(
+        mesh.ranks.broadcast_([*model.parameters(), *model.buffers()])
+        mesh.ranks.sharding = shard_model(
             model, mesh, blocks=settings.get("shard_blocks"), stage=mesh.layout.stage
         )
     if mesh.layout.pipeline > 1:

@@ -17,7 +17,7 @@ from assay.core.errors import InputError
 from assay.core.signals import is_crash
 from assay.engine.parallel.nodes import Nodes
 
-OWN_JOBS = "assay-ranks-"
+JOB_PREFIX = "assay-ranks-"
 """How torch's launcher calls what is started here."""
 
 STORE_VARIABLE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
@@ -29,7 +29,7 @@ program may take before rank 0 does.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Death:
+class RankExit:
     """A process that did not end by itself as it should."""
 
     rank: int
@@ -37,14 +37,14 @@ class Death:
     how: str
 
 
-def start(
+def launch_ranks(
     arguments: Sequence[str],
     count: int,
     *,
     folder: Path,
     max_restarts: int = 0,
     nodes: Nodes | None = None,
-) -> list[Death]:
+) -> list[RankExit]:
     """Run `python ARGUMENTS` in `count` processes on this machine, one of `nodes`, and return when
     all have ended.
 
@@ -71,7 +71,7 @@ def start(
         rdzv_endpoint=nodes.rendezvous,
         rdzv_configs={"is_host": nodes.rank == 0} if nodes.count > 1 else {},
         monitor_interval=0.1,
-        run_id=f"{OWN_JOBS}{nodes.rendezvous}" if nodes.count > 1 else folder.name,
+        run_id=f"{JOB_PREFIX}{nodes.rendezvous}" if nodes.count > 1 else folder.name,
         logs_specs=DefaultLogsSpecs(log_dir=str(folder), redirects=elsewhere),
     )
     before = os.environ.get(STORE_VARIABLE)
@@ -82,7 +82,8 @@ def start(
     except ChildFailedError as error:
         failures = sorted(error.failures.items(), key=lambda item: item[1].timestamp)
         return [
-            Death(rank=rank, pid=each.pid, how=how_ended(each.exitcode)) for rank, each in failures
+            RankExit(rank=rank, pid=each.pid, how=describe_exit(each.exitcode))
+            for rank, each in failures
         ]
     except (RendezvousConnectionError, RendezvousTimeoutError) as error:
         raise InputError(
@@ -115,13 +116,13 @@ def _silent(name: str) -> Iterator[None]:
             logger.setLevel(level)
 
 
-def output_of(folder: Path, rank: int) -> str:
+def read_output(folder: Path, rank: int) -> str:
     """What a process printed to `folder`."""
     files = sorted(folder.glob(f"*/attempt_*/{rank}/std*.log"))
     return "".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
 
 
-def how_ended(code: int) -> str:
+def describe_exit(code: int) -> str:
     """Say how a process ended that said nothing, from its exit code; a signal is a negative one."""
     if code >= 0:
         return f"ended with exit code {code}, without a word"

@@ -8,10 +8,10 @@ from typing import Any
 import torch.distributed as dist
 
 from assay.core.manifest import Axis
-from assay.engine.parallel.ranks import host_backend, peers
+from assay.engine.parallel.data_parallel_group import host_backend, peer_errors
 
 
-class Writers:
+class CheckpointGroup:
     """All processes of a run, with connections of their own: they may write while the training goes
     on.
 
@@ -31,6 +31,6 @@ class Writers:
     def gather(self, value: Any) -> list[Any]:
         """What each process gives, which is plain data, in their order."""
         found: list[Any] = [None] * dist.get_world_size()
-        with peers():
+        with peer_errors():
             dist.all_gather_object(found, json.dumps(value), group=self._group)
         return [json.loads(each) for each in found]

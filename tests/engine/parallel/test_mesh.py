@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from assay.engine.parallel.layout import Layout
+from assay.engine.parallel.mesh import Layout
 
 
 @pytest.mark.parametrize(
@@ -27,4 +27,4 @@ def test_a_layout_says_its_arithmetic_from_the_outside_in(
 def test_only_data_and_shard_divide_the_samples() -> None:
     layout = Layout(data=2, shard=3, tensor=5, pipeline=7)
 
-    assert (layout.processes, layout.sharers) == (210, 6)
+    assert (layout.processes, layout.data_parallel_size) == (210, 6)

@@ -15,7 +15,7 @@ _SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class PipelinePart:
     """A piece of the forward pass: `run` takes what the part before gave. `weights`: those it uses,
     by name."""
 
@@ -25,11 +25,11 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class PipelineSplit:
     """A model as stages, each of one part or several in a row. `sizes`: how many numbers each
     weight has."""
 
-    stages: tuple[tuple[Part, ...], ...]
+    stages: tuple[tuple[PipelinePart, ...], ...]
     sizes: Mapping[str, int]
 
     def weights(self, *stages: int) -> frozenset[str]:
@@ -53,7 +53,7 @@ class Cut:
         ]
 
 
-def parts_of(model: nn.Module) -> list[Part]:
+def pipeline_parts(model: nn.Module) -> list[PipelinePart]:
     """The parts of a model in the order in which they are run.
 
     A model says so by a method `pipeline_split()`: a list of its modules, and for what is no module
@@ -83,13 +83,13 @@ def parts_of(model: nn.Module) -> list[Part]:
     return parts
 
 
-def cut(model: nn.Module, stages: int, split: Sequence[str] = ()) -> Cut:
+def split_model(model: nn.Module, stages: int, split: Sequence[str] = ()) -> PipelineSplit:
     """A model as so many stages. `split`: the parts with which those after the first begin; else
     all about as large.
 
     InputError when that cannot be, or a stage had no weights.
     """
-    parts = parts_of(model)
+    parts = pipeline_parts(model)
     weights = _weights(model)
     sizes = {
         name: weight.numel() for name, weight in weights.items() if isinstance(weight, nn.Parameter)
@@ -103,10 +103,10 @@ def cut(model: nn.Module, stages: int, split: Sequence[str] = ()) -> Cut:
             raise InputError(
                 f"Stage {number} of the pipeline ({made}) has no weights that are trained."
             )
-    return Cut(stages=found, sizes={name: sizes.get(name, 0) for name in weights})
+    return PipelineSplit(stages=found, sizes={name: sizes.get(name, 0) for name in weights})
 
 
-def keep(model: nn.Module, names: frozenset[str]) -> frozenset[str]:
+def keep_weights(model: nn.Module, names: frozenset[str]) -> frozenset[str]:
     """Leave in `model` the weights and buffers of these names only; returns the names of what was
     in its state besides.
 
@@ -130,7 +130,7 @@ def keep(model: nn.Module, names: frozenset[str]) -> frozenset[str]:
     return elsewhere
 
 
-def _parts(model: nn.Module, item: Any, names: Mapping[int, str]) -> Iterator[Part]:
+def _parts(model: nn.Module, item: Any, names: Mapping[int, str]) -> Iterator[PipelinePart]:
     if isinstance(item, nn.Module):
         if id(item) not in names:
             raise InputError(
@@ -141,7 +141,9 @@ def _parts(model: nn.Module, item: Any, names: Mapping[int, str]) -> Iterator[Pa
                 yield from _parts(model, each, names)
         else:
             name = names[id(item)]
-            yield Part(name=name or type(item).__name__, run=item, weights=_within(model, name))
+            yield PipelinePart(
+                name=name or type(item).__name__, run=item, weights=_within(model, name)
+            )
         return
     function, *uses = item if isinstance(item, tuple) else (item,)
     if not callable(function) or not all(isinstance(use, str) for use in uses):
@@ -157,7 +159,7 @@ def _parts(model: nn.Module, item: Any, names: Mapping[int, str]) -> Iterator[Pa
                 f"pipeline_split: there is no {use!r} in {type(model).__name__}.", fix=fix
             )
     found = frozenset[str]().union(*(_within(model, use) for use in uses))
-    yield Part(
+    yield PipelinePart(
         name=getattr(function, "__name__", type(function).__name__), run=function, weights=found
     )
 
@@ -200,7 +202,7 @@ def _within(model: nn.Module, name: str) -> frozenset[str]:
     )
 
 
-def _asked(parts: Sequence[Part], stages: int, split: Sequence[str]) -> list[int]:
+def _asked(parts: Sequence[PipelinePart], stages: int, split: Sequence[str]) -> list[int]:
     names = [part.name for part in parts]
     for name in split:
         if name not in names[1:]:
@@ -215,7 +217,7 @@ def _asked(parts: Sequence[Part], stages: int, split: Sequence[str]) -> list[int
     return starts
 
 
-def _balanced(parts: Sequence[Part], stages: int, sizes: Mapping[str, int]) -> list[int]:
+def _balanced(parts: Sequence[PipelinePart], stages: int, sizes: Mapping[str, int]) -> list[int]:
     """Where stages begin so that the largest has as few parameters as can be; none is without."""
     own = [sum(sizes.get(name, 0) for name in part.weights) for part in parts]
     places = [i for i, size in enumerate(own) if size]

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from assay.engine.parallel.beats import Beat, Phase, read_beat
-from assay.engine.parallel.stacks import Stack, ask_for_stack
+from assay.engine.parallel.heartbeats import Heartbeat, Phase, read_heartbeat
+from assay.engine.parallel.stacks import RankStack, request_stack
 
 CHECK_S = 0.25
 STOPPED_CHECKS = 20
@@ -93,7 +93,7 @@ class LostParent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rank:
+class WatchedRank:
     """Place of a rank on this machine, and the files in which it tells how far it is and where it
     stands."""
 
@@ -104,14 +104,14 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class StalledRank:
     """Rank that gets no further: since when, how far it came, and where."""
 
     rank: int
     pid: int
     silent_s: float
-    beat: Beat | None
-    stack: Stack
+    beat: Heartbeat | None
+    stack: RankStack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,16 +123,16 @@ class Standstill:
     signal did.
     """
 
-    ranks: tuple[Standing, ...]
+    ranks: tuple[StalledRank, ...]
     signal: int = 0
     is_hang: bool = True
 
     @property
-    def culprits(self) -> tuple[Standing, ...]:
+    def culprits(self) -> tuple[StalledRank, ...]:
         return tuple(each for each in self.ranks if not each.stack.is_waiting) or self.ranks
 
 
-class StillRanks:
+class StalledRanks:
     """Check that ends all ranks of this machine once one of them gets no further.
 
     A rank may be silent for `timeout_s`, from its first step on. After a signal (`heard`: number
@@ -143,7 +143,7 @@ class StillRanks:
 
     def __init__(
         self,
-        ranks: Callable[[], Iterable[Rank]],
+        ranks: Callable[[], Iterable[WatchedRank]],
         end: Callable[[Standstill], object],
         *,
         timeout_s: float,
@@ -161,7 +161,7 @@ class StillRanks:
             if now > self._doomed.get(each.pid, now):
                 kill(each.pid)
         alive = [each for each in ranks if each.pid not in self._doomed]
-        beats = {each.rank: read_beat(each.beat) for each in alive}
+        beats = {each.rank: read_heartbeat(each.beat) for each in alive}
         is_hang = any(self._hangs(beat, now) for beat in beats.values())
         if not is_hang and not any(self._lingers(beat, now) for beat in beats.values()):
             return
@@ -173,7 +173,7 @@ class StillRanks:
         self.end(found)
         self._doomed |= {each.pid: time.monotonic() + GRACE_S for each in alive}
 
-    def _hangs(self, beat: Beat | None, now: float) -> bool:
+    def _hangs(self, beat: Heartbeat | None, now: float) -> bool:
         """Return whether a rank gets no further by itself."""
         if beat is None or beat.phase is Phase.BUILDING:
             return False
@@ -184,7 +184,7 @@ class StillRanks:
                 return True
         return silent_s > self.timeout_s
 
-    def _lingers(self, beat: Beat | None, now: float) -> bool:
+    def _lingers(self, beat: Heartbeat | None, now: float) -> bool:
         """Return whether a rank has had the time to obey a second signal."""
         if len(self.heard) < 2:
             return False
@@ -192,13 +192,13 @@ class StillRanks:
         return now - self.heard[1][1] > (WRITING_S if is_writing else AT_ONCE_S)
 
 
-def _standing(rank: Rank, beat: Beat | None, now: float) -> Standing:
+def _standing(rank: WatchedRank, beat: Heartbeat | None, now: float) -> StalledRank:
     silent_s = now - beat.at_s if beat is not None else 0.0
-    stack = ask_for_stack(rank.pid, rank.stack)
-    return Standing(rank=rank.rank, pid=rank.pid, silent_s=silent_s, beat=beat, stack=stack)
+    stack = request_stack(rank.pid, rank.stack)
+    return StalledRank(rank=rank.rank, pid=rank.pid, silent_s=silent_s, beat=beat, stack=stack)
 
 
-def was_suspended(rank: int, pid: int) -> str:
+def describe_suspension(rank: int, pid: int) -> str:
     """Say what became of a rank that was killed for it."""
     return f"Rank {rank} (pid {pid}) was stopped for {CHECK_S * STOPPED_CHECKS:.0f} s (SIGSTOP), and was ended."
 

@@ -12,9 +12,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from assay.core.errors import InputError
 from assay.core.manifest import Axis
 from assay.core.schema import PARALLEL_AXES as AXES
-from assay.engine.parallel.ranks import BUCKET_BYTES, Ranks
-from assay.engine.parallel.staged import StagedRanks
-from assay.engine.parallel.writers import Writers
+from assay.engine.parallel.checkpoint_group import CheckpointGroup
+from assay.engine.parallel.data_parallel_group import BUCKET_BYTES, DataParallelGroup
+from assay.engine.parallel.staged_group import StagedGroup
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -138,7 +138,7 @@ class Layout:
         return self.processes > self.data
 
     @property
-    def sharers(self) -> int:
+    def data_parallel_size(self) -> int:
         """How many processes have different samples."""
         return self.data * self.shard
 
@@ -161,17 +161,17 @@ class Mesh:
 
     layout: Layout
     devices: DeviceMesh
-    ranks: Ranks
+    ranks: DataParallelGroup
     pipeline: Pipeline | None = None
     """What this process has of a model that was split into stages."""
-    writers: Writers | None = None
+    writers: CheckpointGroup | None = None
 
     def at(self, axis: str) -> int:
         """Where this process is along an axis, from 0."""
         return int(self.devices.get_local_rank(axis))
 
 
-def laid_out(layout: Layout, device: torch.device, *, bucket_mb: int = 0) -> Mesh:
+def init_mesh(layout: Layout, device: torch.device, *, bucket_mb: int = 0) -> Mesh:
     """Lay out the processes of the default group. Collective. InputError when there are not as
     many."""
     world = torch.distributed.get_world_size()
@@ -181,13 +181,15 @@ def laid_out(layout: Layout, device: torch.device, *, bucket_mb: int = 0) -> Mes
     sharing = devices["data", "shard"]._flatten("samples").get_group()
     size = bucket_mb * 2**20 or BUCKET_BYTES
     if layout.pipeline > 1:
-        ranks: Ranks = StagedRanks(sharing, devices["pipeline"].get_group(), bucket_bytes=size)
+        ranks: DataParallelGroup = StagedGroup(
+            sharing, devices["pipeline"].get_group(), bucket_bytes=size
+        )
     else:
-        ranks = Ranks(sharing, bucket_bytes=size)
+        ranks = DataParallelGroup(sharing, bucket_bytes=size)
     axes = tuple(Axis(name=name, size=size) for name, size in layout.sizes.items())
     return Mesh(
         layout=layout,
         devices=devices,
         ranks=ranks,
-        writers=Writers(axes) if layout.is_divided else None,
+        writers=CheckpointGroup(axes) if layout.is_divided else None,
     )

@@ -13,11 +13,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from assay.core.errors import InputError
 from assay.engine import Engine, Loader, OptimizerStep, Supervised
-from assay.engine.parallel.data import join_data
-from assay.engine.parallel.divide import divide
-from assay.engine.parallel.layout import Layout, Mesh, laid_out
-from assay.engine.parallel.stages import cut, keep, parts_of
-from assay.engine.parallel.together import apart, together
+from assay.engine.parallel.data import join_data_parallel
+from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
+from assay.engine.parallel.partition import partition_model
+from assay.engine.parallel.pipeline_split import keep_weights, pipeline_parts, split_model
+from assay.engine.parallel.stage_states import drop_weights, merge_states
 
 
 class Net(nn.Module):
@@ -42,7 +42,7 @@ def named(stages: Any) -> list[list[str]]:
 def test_the_parts_of_a_sequential_within_another_are_parts_of_their_own() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 2)))
 
-    assert [part.name for part in parts_of(model)] == ["0", "1.0", "1.1"]
+    assert [part.name for part in pipeline_parts(model)] == ["0", "1.0", "1.1"]
 
 
 def test_the_layers_and_the_norm_of_a_transformer_encoder_are_its_parts_and_compute_the_same() -> (
@@ -50,7 +50,7 @@ def test_the_layers_and_the_norm_of_a_transformer_encoder_are_its_parts_and_comp
 ):
     layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
     model = nn.TransformerEncoder(layer, 2, nn.LayerNorm(4), enable_nested_tensor=False)
-    parts = parts_of(model)
+    parts = pipeline_parts(model)
     x = whole = torch.randn(3, 5, 4)
 
     for part in parts:
@@ -61,7 +61,7 @@ def test_the_layers_and_the_norm_of_a_transformer_encoder_are_its_parts_and_comp
 
 
 def test_a_function_with_what_it_uses_is_a_part_and_may_share_weights_with_another() -> None:
-    made = cut(Net(), 2)
+    made = split_model(Net(), 2)
 
     assert named(made.stages) == [
         ["letters", "blocks.0", "blocks.1"],
@@ -76,7 +76,7 @@ def test_stages_are_as_even_as_parts_in_a_row_allow(stages: int) -> None:
     sizes = [5, 1, 3, 2, 7, 4]
     model = nn.Sequential(*(nn.Linear(size, 1, bias=False) for size in sizes))
 
-    made = cut(model, stages)
+    made = split_model(model, stages)
 
     largest = max(sum(made.sizes[name] for name in made.weights(stage)) for stage in range(stages))
     assert largest == {1: 22, 2: 11, 3: 9, 4: 7}[stages]
@@ -84,7 +84,10 @@ def test_stages_are_as_even_as_parts_in_a_row_allow(stages: int) -> None:
 
 
 def test_a_stage_begins_where_the_config_says() -> None:
-    assert named(cut(Net(), 3, ["blocks.3", "scores"]).stages)[1:] == [["blocks.3"], ["scores"]]
+    assert named(split_model(Net(), 3, ["blocks.3", "scores"]).stages)[1:] == [
+        ["blocks.3"],
+        ["scores"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -97,14 +100,14 @@ def test_a_stage_begins_where_the_config_says() -> None:
 )
 def test_a_split_that_does_not_fit_the_model_is_told(split: list[str], text: str) -> None:
     with pytest.raises(InputError, match=text):
-        cut(Net(), 2, split)
+        split_model(Net(), 2, split)
 
 
 def test_a_model_that_does_not_say_where_it_may_be_split_is_told_how() -> None:
     with pytest.raises(
         InputError, match=r"does not say where a pipeline may split it\.\n  fix: Give it a method"
     ):
-        parts_of(nn.Linear(2, 2))
+        pipeline_parts(nn.Linear(2, 2))
 
 
 def test_a_model_that_leaves_out_a_weight_or_names_one_too_many_is_told() -> None:
@@ -117,9 +120,9 @@ def test_a_model_that_leaves_out_a_weight_or_names_one_too_many_is_told() -> Non
             return [self.letters, *self.blocks, (self.scores, "nrom")]
 
     with pytest.raises(InputError, match=r"leaves out blocks\.3\.bias, blocks\.3\.weight"):
-        parts_of(Less())
+        pipeline_parts(Less())
     with pytest.raises(InputError, match=r"no 'nrom' in Wrong\.\n  fix: did you mean `norm`"):
-        parts_of(Wrong())
+        pipeline_parts(Wrong())
 
 
 def test_more_stages_than_parts_with_weights_and_a_frozen_stage_are_refused() -> None:
@@ -127,19 +130,19 @@ def test_more_stages_than_parts_with_weights_and_a_frozen_stage_are_refused() ->
     with pytest.raises(
         InputError, match=r"The model has 2 parts with weights, too few for 3 stages"
     ):
-        cut(model, 3)
+        split_model(model, 3)
     model[0].requires_grad_(False)
     with pytest.raises(
         InputError, match=r"Stage 0 of the pipeline \(0, 1\) has no weights that are trained"
     ):
-        cut(model, 2)
+        split_model(model, 2)
 
 
 def test_what_is_kept_of_a_model_has_its_names_and_takes_a_state_of_the_whole() -> None:
     model = Net()
     whole = {name: value.clone() for name, value in model.state_dict().items()}
 
-    elsewhere = keep(model, cut(model, 2).weights(1))
+    elsewhere = keep_weights(model, split_model(model, 2).weights(1))
 
     assert list(model.state_dict()) == [
         name for name in whole if not name.startswith(("blocks.0", "blocks.1"))
@@ -164,32 +167,32 @@ def test_states_of_stages_become_that_of_the_whole_and_come_apart_again() -> Non
     }
     last = {"state": {"c": 3, "a": 1}, "groups": [{"lr": 0.1, "params": ["c", "a"]}], "n": 8}
 
-    whole = together([first, last], order)
+    whole = merge_states([first, last], order)
 
     assert list(whole["state"].items()) == [("a", 1), ("b", 2), ("c", 3)]
     assert whole["groups"] == [{"lr": 0.1, "params": ["a", "c"]}, {"lr": 0.2, "params": ["b"]}]
     assert whole["n"] == 7
-    assert apart(whole, {"c"}) == first
-    assert apart(whole, {"b"})["groups"] == [{"lr": 0.1, "params": ["a", "c"]}]
+    assert drop_weights(whole, {"c"}) == first
+    assert drop_weights(whole, {"b"})["groups"] == [{"lr": 0.1, "params": ["a", "c"]}]
 
 
 @pytest.fixture(params=[0, 1], ids=["first stage", "last stage"])
 def mesh(request: pytest.FixtureRequest) -> Iterator[Mesh]:
     """Two processes of which there is one."""
     dist.init_process_group("fake", store=FakeStore(), rank=request.param, world_size=2)
-    yield laid_out(Layout(pipeline=2), torch.device("cpu"))
+    yield init_mesh(Layout(pipeline=2), torch.device("cpu"))
     dist.destroy_process_group()
 
 
 def engine_of(mesh: Mesh, process: type[Supervised] = Supervised, *, accumulate: int = 2) -> Engine:
     model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
-    divide(model, mesh)
+    partition_model(model, mesh)
     data = [(torch.ones(2), torch.ones(1)) for _ in range(8)]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     engine = Engine(
         process(model, nn.MSELoss(), optimizer), Loader(data, batch_size=8, accumulate=accumulate)
     )
-    join_data(engine, mesh.ranks)
+    join_data_parallel(engine, mesh.ranks)
     assert mesh.pipeline is not None
     mesh.pipeline.join(engine)
     return engine

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from assay.core.errors import InputError
-from assay.engine.parallel.layout import Layout, Mesh, laid_out
+from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
 from assay.engine.parallel.nodes import first_host, port_of
 
 
@@ -59,7 +59,7 @@ def world(variables: Mapping[str, str] | None = None) -> World:
     return World(rank=rank, count=count, local_rank=local, local_count=here, address=address)
 
 
-def own_device(name: str | None, here: World) -> str | None:
+def device_of_rank(name: str | None, here: World) -> str | None:
     """The device of this process where each has one: `cuda` becomes that of its number on this
     machine."""
     if (
@@ -77,7 +77,7 @@ def own_device(name: str | None, here: World) -> str | None:
 
 
 @contextmanager
-def joined(
+def process_group(
     here: World, device: torch.device, layout: Layout, *, bucket_mb: int = 0
 ) -> Iterator[Mesh | None]:
     """Inside, the processes as they are laid out; None for a lone process."""
@@ -94,6 +94,6 @@ def joined(
     else:
         dist.init_process_group(backend)
     try:
-        yield laid_out(layout, device, bucket_mb=bucket_mb)
+        yield init_mesh(layout, device, bucket_mb=bucket_mb)
     finally:
         dist.destroy_process_group()
