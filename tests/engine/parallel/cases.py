@@ -29,7 +29,16 @@ from torch.utils.data import TensorDataset
 from assay.core.errors import AssayError
 from assay.core.events import Event, Handler
 from assay.core.ports import MemoryRecorder
-from assay.engine import Accuracy, Backward, Engine, Evaluate, Loader, Mean, Process, Supervised
+from assay.engine import (
+    Accuracy,
+    Engine,
+    Evaluate,
+    Loader,
+    Mean,
+    OptimizerStep,
+    Process,
+    Supervised,
+)
 from assay.engine.callbacks.change import SetRequiresGrad
 from assay.engine.callbacks.ema import EMA
 from assay.engine.callbacks.norms import Norms
@@ -88,7 +97,7 @@ class Means(Process):
     def __init__(self, model: nn.Module, **how: Any) -> None:
         self.model = model
         self.metrics: dict[str, Any] = {}
-        self.backward = Backward(torch.optim.AdamW(model.parameters(), lr=1e-2), **how)
+        self.backward = OptimizerStep(torch.optim.AdamW(model.parameters(), lr=1e-2), **how)
 
     def forward_step(self, batch: Any) -> tuple[Any, Any]:
         inputs, target = batch

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from assay.core.ports import MemoryRecorder
-from assay.engine import Backward, Engine, Loader, Process
+from assay.engine import Engine, Loader, OptimizerStep, Process
 from assay.engine.model.recompute import recompute
 from assay.engine.parallel.data import join_data
 from assay.engine.parallel.divide import divide
@@ -93,7 +93,7 @@ class Fit(Process):
         self.model = model
         self.metrics: dict[str, Any] = {}
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        self.backward = Backward(optimizer, clip_norm=clip_norm)
+        self.backward = OptimizerStep(optimizer, clip_norm=clip_norm)
 
     def forward_step(self, batch: Any) -> tuple[Any, Any]:
         inputs, target = batch

@@ -23,11 +23,21 @@ from torch.utils.data import TensorDataset
 from assay.core.errors import AssayError
 from assay.core.event_log import Warned
 from assay.core.ports import MemoryRecorder
-from assay.engine import EMA, Accuracy, Backward, Engine, Evaluate, Loader, Norms, Probe, Process
+from assay.engine import (
+    EMA,
+    Accuracy,
+    Engine,
+    Evaluate,
+    Loader,
+    Norms,
+    OptimizerStep,
+    Probe,
+    Process,
+)
 from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.data.instance import DistTensorData, Instance
 from assay.engine.metrics.outputs import Collect
-from assay.engine.optim.scaler import ScaledBackward
+from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 from assay.engine.parallel.data import join_data
 from assay.engine.parallel.divide import divide
 from assay.engine.parallel.layout import Layout, laid_out
@@ -92,7 +102,7 @@ class Means(Process):
     def __init__(self, model: nn.Module, **how: Any) -> None:
         self.model = model
         self.metrics: dict[str, Any] = {}
-        self.backward = Backward(torch.optim.AdamW(model.parameters(), lr=1e-2), **how)
+        self.backward = OptimizerStep(torch.optim.AdamW(model.parameters(), lr=1e-2), **how)
 
     def forward_step(self, batch: Any) -> tuple[Any, Any]:
         inputs, target = batch
@@ -143,7 +153,7 @@ class Scaled(Spoilt):
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        self.backward = ScaledBackward(
+        self.backward = ScaledOptimizerStep(
             torch.optim.AdamW(model.parameters(), lr=1e-2), clip_norm=0.3
         )
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from assay.core.errors import InputError
-from assay.engine import Backward, Engine, Loader, Supervised
+from assay.engine import Engine, Loader, OptimizerStep, Supervised
 from assay.engine.parallel.data import join_data
 from assay.engine.parallel.divide import divide
 from assay.engine.parallel.layout import Layout, Mesh, laid_out
@@ -226,7 +226,7 @@ def test_a_step_with_too_few_micro_batches_shows_the_arithmetic(mesh: Mesh) -> N
 
 
 def test_an_optimizer_that_differentiates_by_itself_is_refused(mesh: Mesh) -> None:
-    class Own(Backward):
+    class Own(OptimizerStep):
         def __call__(self, loss: Any) -> None:
             loss.backward()
 

@@ -47,7 +47,7 @@ from assay.engine.numerics.seed import (
 )
 from assay.engine.optim.criterion_misfit import CriterionError, blame_dtype, samples_line
 from assay.engine.optim.losses import Losses
-from assay.engine.optim.optimizer_step_base import BackwardPart, NonFiniteError
+from assay.engine.optim.optimizer_step_base import NonFiniteError, OptimizerStepBase
 from assay.engine.parallel.ranks import lost
 
 if TYPE_CHECKING:
@@ -802,7 +802,7 @@ class Engine:
         if getattr(self.process, "backward", None) is None:
             raise InputError(
                 f"{type(self.process).__name__} cannot train: it has no `backward`.",
-                fix="Set process.backward = Backward(optimizer), or give Supervised an optimizer.",
+                fix="Set process.backward = OptimizerStep(optimizer), or give Supervised an optimizer.",
             )
         if self.state.epoch_length == 0:
             raise _empty()
@@ -944,7 +944,7 @@ def _replayed(windows: Iterator[Window], steps: int) -> Iterator[Window]:
         yield from windows
 
 
-def _loss_of(backward: BackwardPart, row: Row) -> float:
+def _loss_of(backward: OptimizerStepBase, row: Row) -> float:
     row.recall(row.numbers.tolist())
     return backward.loss
 

@@ -37,7 +37,7 @@ from assay.engine.optim.losses import (
     two_kinds,
     worth_nothing,
 )
-from assay.engine.optim.optimizer_step_base import BackwardPart, NonFinite, NonFiniteError
+from assay.engine.optim.optimizer_step_base import NonFinite, NonFiniteError, OptimizerStepBase
 from assay.engine.optim.schedules import LearningRate, Schedule
 from assay.engine.parallel.dtensor import clip_divided_norm_, is_divided, own, update_of_parts
 
@@ -86,7 +86,7 @@ class Peers(Protocol):
     def begin_pass(self, *, is_last: bool) -> None: ...
 
 
-class Backward(BackwardPart):
+class OptimizerStep(OptimizerStepBase):
     """Owns the order of one update; the engine tells it which window is coming.
 
     A window of several micro-batches gives the gradient of the whole window: means are weighted by
@@ -266,9 +266,9 @@ class Backward(BackwardPart):
         vars(optimizer).pop("found_inf", None)
         if flag is None or self.peers is not None or flag.device.type not in ("cpu", "cuda"):
             return False
-        if kind.update is not Backward.update or kind.finish is not Backward.finish:
+        if kind.update is not OptimizerStep.update or kind.finish is not OptimizerStep.finish:
             return False
-        if kind.prepare is not Backward.prepare or kind._unscale is not Backward._unscale:
+        if kind.prepare is not OptimizerStep.prepare or kind._unscale is not OptimizerStep._unscale:
             return False
         if any(parameter.device.type != flag.device.type for parameter in self.parameters):
             return False

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import InputError
 from assay.engine.data.loader import Loader
-from assay.engine.optim.optimizer_step import Backward
-from assay.engine.optim.several import Backwards
+from assay.engine.optim.multi_optimizer_step import MultiOptimizerStep
+from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.parallel.ranks import BUCKET_BYTES, Ranks
 
 if TYPE_CHECKING:
@@ -44,18 +44,22 @@ def join_data(engine: Engine, ranks: Ranks) -> Ranks:
             f"The loader is rank {source.rank} of {source.ranks}; this process is rank {ranks.rank} of {ranks.count}."
         )
     backward = getattr(process, "backward", None)
-    if not isinstance(backward, Backward | Backwards) or hasattr(process, "has_updated"):
+    if not isinstance(backward, OptimizerStep | MultiOptimizerStep) or hasattr(
+        process, "has_updated"
+    ):
         raise InputError(
             f"{type(process).__name__} makes its own updates, which other ranks know nothing of.",
             fix="Write a Process with forward_step, whose losses assay differentiates; or train in one process.",
         )
-    if ranks.sharding is not None and isinstance(backward, Backwards):
+    if ranks.sharding is not None and isinstance(backward, MultiOptimizerStep):
         raise InputError(
             "Several optimizers do not go with [parallel] shard: the loss of each would have to leave the weights of"
             " the others alone.",
             fix="Use data in its place.",
         )
-    for part in backward.by_name.values() if isinstance(backward, Backwards) else (backward,):
+    for part in (
+        backward.by_name.values() if isinstance(backward, MultiOptimizerStep) else (backward,)
+    ):
         part.peers = ranks
     if ranks.sharding is None:
         ranks.follow_([*process.model.parameters(), *process.model.buffers()])

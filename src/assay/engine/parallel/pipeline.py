@@ -22,7 +22,7 @@ from assay.engine.data.batches import mapped
 from assay.engine.data.instance import Instance
 from assay.engine.numerics.buffers import Buffers
 from assay.engine.numerics.seed import undisturbed
-from assay.engine.optim.optimizer_step import Backward
+from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.parallel.staged import StagedRanks
 from assay.engine.parallel.stages import cut, keep
 from assay.engine.parallel.together import apart, on_host, together
@@ -129,7 +129,7 @@ class Pipeline:
         micro-batches.
         """
         process: Any = engine.process
-        if type(process.backward).__call__ is not Backward.__call__:
+        if type(process.backward).__call__ is not OptimizerStep.__call__:
             raise InputError(
                 f"{type(process.backward).__name__} differentiates losses itself; in a pipeline the stages do it.",
                 fix="Train with one optimizer, or without [parallel] pipeline.",

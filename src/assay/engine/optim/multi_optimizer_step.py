@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from assay.core.errors import InputError, did_you_mean
 from assay.engine.loop.deferred import Row
-from assay.engine.optim.optimizer_step import Backward
-from assay.engine.optim.optimizer_step_base import BackwardPart, NonFiniteError, Stateful
+from assay.engine.optim.optimizer_step import OptimizerStep
+from assay.engine.optim.optimizer_step_base import NonFiniteError, OptimizerStepBase, Stateful
 
 
-class Backwards(BackwardPart):
-    """One `Backward` for each name. The process gives a mapping of losses by these names, and all
+class MultiOptimizerStep(OptimizerStepBase):
+    """One `OptimizerStep` for each name. The process gives a mapping of losses by these names, and all
     are updated together.
 
     The loss of a part changes the parameters of its own optimizer and leaves all others as they
@@ -27,10 +27,10 @@ class Backwards(BackwardPart):
     """
 
     def __init__(
-        self, by_name: Mapping[str, Backward], *, every: Mapping[str, int] | None = None
+        self, by_name: Mapping[str, OptimizerStep], *, every: Mapping[str, int] | None = None
     ) -> None:
         if not by_name:
-            raise InputError("Backwards was given no Backward.")
+            raise InputError("MultiOptimizerStep was given no OptimizerStep.")
         self.by_name = dict(by_name)
         self.every = dict(every or {})
         self.optimizers = {name: part.optimizer for name, part in self.by_name.items()}
@@ -49,7 +49,7 @@ class Backwards(BackwardPart):
         self._updated: tuple[str, ...] = ()
         self._flag: Tensor | None = None
 
-    def __getitem__(self, name: str) -> Backward:
+    def __getitem__(self, name: str) -> OptimizerStep:
         return self.by_name[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -198,7 +198,7 @@ class Backwards(BackwardPart):
                 if name not in self._due:
                     part.rate.set(step)
 
-    def _due_at(self, step: int) -> dict[str, Backward]:
+    def _due_at(self, step: int) -> dict[str, OptimizerStep]:
         """In the last of every n steps: a critic that is ahead of its generator, as in Arjovsky et
         al., 1701.07875."""
         return {
@@ -208,7 +208,7 @@ class Backwards(BackwardPart):
         }
 
 
-def _refuse_shared(by_name: Mapping[str, Backward]) -> None:
+def _refuse_shared(by_name: Mapping[str, OptimizerStep]) -> None:
     """InputError when two optimizers train one parameter: each would undo what the other does."""
     owner: dict[int, str] = {}
     for name, part in by_name.items():

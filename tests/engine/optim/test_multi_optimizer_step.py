@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from assay.core.errors import CheckpointError, InputError
 from assay.core.ports import MemoryRecorder
 from assay.engine import (
-    Backward,
-    Backwards,
     Loader,
+    MultiOptimizerStep,
     NonFiniteError,
     Norms,
+    OptimizerStep,
     Process,
-    ScaledBackward,
+    ScaledOptimizerStep,
     SetValue,
     WarmupCosine,
 )
@@ -35,7 +35,9 @@ F64 = torch.float64
 class Named(Process):
     """A regression with three losses by name; `pairs` names those that are sums with a weight."""
 
-    def __init__(self, model: nn.Module, backward: Backward, pairs: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, model: nn.Module, backward: OptimizerStep, pairs: tuple[str, ...] = ()
+    ) -> None:
         self.model = model
         self.backward = backward
         self.pairs = pairs
@@ -66,7 +68,7 @@ def trained(
 ) -> tuple[dict[str, Any], MemoryRecorder]:
     model, recorder = net(dtype=F64), MemoryRecorder()
     weights = {"far": 0.5, "small": 0.01}
-    backward = Backward(
+    backward = OptimizerStep(
         torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), weights=weights, **given
     )
     data = Loader(points(31, dtype=F64), batch_size=12, accumulate=accumulate)
@@ -108,7 +110,7 @@ def test_several_losses_are_the_gradient_of_their_weighted_sum() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for _ in range(2):
         for batch in Loader(points(31, dtype=F64), batch_size=12):
-            losses, _ = Named(model, Backward(optimizer)).forward_step(batch)
+            losses, _ = Named(model, OptimizerStep(optimizer)).forward_step(batch)
             (losses["near"] + 0.5 * losses["far"] + 0.01 * losses["small"]).backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -131,9 +133,9 @@ class Broken(torch.autograd.Function):
         raise RuntimeError("this has no slope")
 
 
-def two_losses(second: Any) -> Backward:
+def two_losses(second: Any) -> OptimizerStep:
     model = net()
-    backward = Backward(torch.optim.SGD(model.parameters(), lr=0.1))
+    backward = OptimizerStep(torch.optim.SGD(model.parameters(), lr=0.1))
     pred = model(torch.ones(2, 4))
     backward.begin(None)
     backward({"first": pred.square().mean(), "second": second(pred)})
@@ -180,7 +182,7 @@ def test_debugging_changes_no_bit(pairs: tuple[str, ...]) -> None:
 
 def test_a_weight_for_a_loss_that_is_not_there_is_an_error() -> None:
     model = net()
-    backward = Backward(torch.optim.SGD(model.parameters(), lr=0.1), weights={"frist": 2.0})
+    backward = OptimizerStep(torch.optim.SGD(model.parameters(), lr=0.1), weights={"frist": 2.0})
     backward.begin(None)
 
     with pytest.raises(InputError, match="the loss 'frist'") as caught:
@@ -191,7 +193,7 @@ def test_a_weight_for_a_loss_that_is_not_there_is_an_error() -> None:
 
 def test_a_loss_with_weight_zero_is_recorded_and_teaches_nothing() -> None:
     model = net()
-    backward = Backward(torch.optim.SGD(model.parameters(), lr=0.1), weights={"shown": 0.0})
+    backward = OptimizerStep(torch.optim.SGD(model.parameters(), lr=0.1), weights={"shown": 0.0})
     pred = model(torch.ones(2, 4))
     backward.begin(None)
     backward({"first": pred.mean(), "shown": (pred.detach().abs() * math.inf).sum()})
@@ -228,8 +230,8 @@ class Game(Process):
 
 
 def both(
-    model: Any, kind: Any = Backward, every: Mapping[str, int] | None = None, **given: Any
-) -> Backwards:
+    model: Any, kind: Any = OptimizerStep, every: Mapping[str, int] | None = None, **given: Any
+) -> MultiOptimizerStep:
     maker = [*model.maker.parameters(), *model.bridge.parameters()]
     parts = {
         "critic": kind(torch.optim.SGD(model.critic.parameters(), lr=0.1, momentum=0.9), **given),
@@ -240,7 +242,7 @@ def both(
             **given,
         ),
     }
-    return Backwards(parts, every=every)
+    return MultiOptimizerStep(parts, every=every)
 
 
 def by_hand(accumulate: int = 1) -> dict[str, Any]:
@@ -270,7 +272,7 @@ def by_hand(accumulate: int = 1) -> dict[str, Any]:
 
 @pytest.mark.row("A51")
 @pytest.mark.parametrize("accumulate", [1, 2, 8])
-@pytest.mark.parametrize("kind", [Backward, ScaledBackward])
+@pytest.mark.parametrize("kind", [OptimizerStep, ScaledOptimizerStep])
 def test_two_optimizers_train_as_by_hand(accumulate: int, kind: Any) -> None:
     game = Game(lambda model: both(model, kind))
 
@@ -278,7 +280,7 @@ def test_two_optimizers_train_as_by_hand(accumulate: int, kind: Any) -> None:
 
     assert state.step == 6
     expected = by_hand()
-    atol = 1e-12 if kind is Backward else 1e-6  # the scale is 16 bits of fp32
+    atol = 1e-12 if kind is OptimizerStep else 1e-6  # the scale is 16 bits of fp32
     assert all(
         torch.allclose(each, expected[name], rtol=0, atol=atol)
         for name, each in weights_of(game.model).items()
@@ -309,7 +311,7 @@ def test_what_each_optimizer_does_is_recorded_under_its_name() -> None:
     assert [value for _, value in recorder.curve("train/loss")] == pytest.approx(total)
 
 
-@pytest.mark.parametrize("kind", [Backward, ScaledBackward])
+@pytest.mark.parametrize("kind", [OptimizerStep, ScaledOptimizerStep])
 def test_two_optimizers_go_on_exactly_where_they_were(kind: Any) -> None:
     def made() -> Any:
         game = Game(lambda model: both(model, kind, every={"maker": 2}))
@@ -332,7 +334,7 @@ def test_two_optimizers_go_on_exactly_where_they_were(kind: Any) -> None:
 
 def test_a_checkpoint_of_other_optimizers_is_refused() -> None:
     two = engine(Game(both), Loader(points(20, dtype=F64), batch_size=8))
-    one = engine(Game(lambda model: Backward(torch.optim.SGD(model.parameters(), lr=0.1))), [])
+    one = engine(Game(lambda model: OptimizerStep(torch.optim.SGD(model.parameters(), lr=0.1))), [])
 
     with pytest.raises(CheckpointError, match="other optimizers"):
         restore(one, kept(two))
@@ -397,12 +399,14 @@ def test_a_loss_that_no_optimizer_can_use_is_told(loss: Any, what: str, fix: str
 
 def test_two_optimizers_of_one_weight_are_refused() -> None:
     model = net()
-    parts = {name: Backward(torch.optim.SGD(model.parameters(), lr=0.1)) for name in ("one", "two")}
+    parts = {
+        name: OptimizerStep(torch.optim.SGD(model.parameters(), lr=0.1)) for name in ("one", "two")
+    }
 
     with pytest.raises(InputError, match="one and two both train a parameter of the shape"):
-        Backwards(parts)
+        MultiOptimizerStep(parts)
     with pytest.raises(InputError, match="no optimizer"):
-        Backwards({"one": parts["one"]}, every={"ome": 2})
+        MultiOptimizerStep({"one": parts["one"]}, every={"ome": 2})
 
 
 def test_the_rate_of_one_of_several_optimizers_can_be_changed() -> None:

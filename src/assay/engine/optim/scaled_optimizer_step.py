@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
-from assay.engine.optim.optimizer_step import Backward
+from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.optim.optimizer_step_base import NonFinite, NonFiniteError, Stateful
 from assay.engine.optim.schedules import Schedule
 from assay.engine.parallel.dtensor import own
 
 
-class ScaledBackward(Backward):
-    """A `Backward` with a loss scale that follows the gradients, as `torch.amp.GradScaler` does.
+class ScaledOptimizerStep(OptimizerStep):
+    """An `OptimizerStep` with a loss scale that follows the gradients, as `torch.amp.GradScaler` does.
 
     Gradients that overflow are no fault: the update is left out and counted in `overflows`, and the
     scale falls. `growth_interval` updates without one let it rise again. Below 1 scaling cannot

@@ -13,9 +13,9 @@ from torch import nn
 from assay.core.errors import InputError
 from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.numerics.precision import in_precision
-from assay.engine.optim.optimizer_step import Backward
+from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.optim.optimizer_step_base import NonFiniteError
-from assay.engine.optim.scaler import ScaledBackward
+from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 from assay.engine.optim.schedules import WarmupLinear
 from engine.toys import engine, net, supervised
 
@@ -31,7 +31,7 @@ def test_scale_and_weights_are_those_of_torch_whatever_overflows() -> None:
     weight, optimizer = one()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40, growth_interval=7)
     mine, own = one()
-    backward = ScaledBackward(own, scale=2.0**40, growth_interval=7)
+    backward = ScaledOptimizerStep(own, scale=2.0**40, growth_interval=7)
 
     for step, factor in enumerate(factors):
         scaler.scale((weight * factor).square().sum()).backward()  # type: ignore[no-untyped-call]
@@ -50,7 +50,7 @@ def test_scale_and_weights_are_those_of_torch_whatever_overflows() -> None:
 
 @pytest.mark.parametrize("pairs", [False, True])
 def test_where_nothing_overflows_a_scale_changes_nothing(pairs: bool) -> None:
-    def trained(backward: Backward, weight: nn.Parameter) -> list[float]:
+    def trained(backward: OptimizerStep, weight: nn.Parameter) -> list[float]:
         seen = []
         for step in range(5):
             backward.begin([3, 1])
@@ -63,8 +63,8 @@ def test_where_nothing_overflows_a_scale_changes_nothing(pairs: bool) -> None:
 
     (a, plain), (b, other) = one(), one()
 
-    assert trained(ScaledBackward(other, clip_norm=0.5), b) == trained(
-        Backward(plain, clip_norm=0.5), a
+    assert trained(ScaledOptimizerStep(other, clip_norm=0.5), b) == trained(
+        OptimizerStep(plain, clip_norm=0.5), a
     )
 
 
@@ -77,13 +77,13 @@ def test_gradients_that_would_vanish_in_half_precision_do_not() -> None:
         backward.update(0)
         return -weight.item()
 
-    assert gradient(Backward) == 0.0
-    assert gradient(ScaledBackward) == pytest.approx(1e-8, rel=0.1)
+    assert gradient(OptimizerStep) == 0.0
+    assert gradient(ScaledOptimizerStep) == pytest.approx(1e-8, rel=0.1)
 
 
 def test_a_scale_that_falls_below_one_ends_the_run_with_the_weights_as_they_were() -> None:
     weight, optimizer = one()
-    backward = ScaledBackward(optimizer, scale=2.0, non_finite="skip")
+    backward = ScaledOptimizerStep(optimizer, scale=2.0, non_finite="skip")
 
     backward.begin(None)
     backward((weight * math.inf).sum())
@@ -99,7 +99,7 @@ def test_a_scale_that_falls_below_one_ends_the_run_with_the_weights_as_they_were
 
 def test_a_rate_goes_on_when_an_update_is_left_out() -> None:
     weight, optimizer = one()
-    backward = ScaledBackward(optimizer, schedule=WarmupLinear())
+    backward = ScaledOptimizerStep(optimizer, schedule=WarmupLinear())
     backward.rate.total = 10
 
     backward.begin(None)
@@ -115,7 +115,7 @@ def test_fp16_trains_on_the_cpu_and_its_scale_is_in_the_checkpoint() -> None:
         model = net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         process = supervised(
-            model, backward=ScaledBackward(optimizer, scale=2.0**6, growth_interval=3)
+            model, backward=ScaledOptimizerStep(optimizer, scale=2.0**6, growth_interval=3)
         )
         process.forward_step = in_precision("fp16", torch.device("cpu"), process.forward_step)  # type: ignore[method-assign]
         return engine(process, steps=8)
@@ -133,7 +133,7 @@ def test_fp16_trains_on_the_cpu_and_its_scale_is_in_the_checkpoint() -> None:
 def test_sparse_gradients_are_scaled_back_too() -> None:
     table = nn.Embedding(4, 2, sparse=True)
     nn.init.zeros_(table.weight)
-    backward = ScaledBackward(torch.optim.SGD(table.parameters(), lr=1.0))
+    backward = ScaledOptimizerStep(torch.optim.SGD(table.parameters(), lr=1.0))
 
     backward.begin(None)
     backward(table(torch.tensor([1, 1])).sum())
@@ -145,11 +145,11 @@ def test_sparse_gradients_are_scaled_back_too() -> None:
 @pytest.mark.parametrize("wrong", [{"scale": 0.5}, {"growth_factor": 1.0}, {"backoff_factor": 1.5}])
 def test_what_is_no_scale_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InputError, match="loss scale"):
-        ScaledBackward(one()[1], **wrong)  # type: ignore[arg-type]
+        ScaledOptimizerStep(one()[1], **wrong)  # type: ignore[arg-type]
 
 
 def test_what_is_no_loss_is_told_as_ever() -> None:
-    backward = ScaledBackward(one()[1])
+    backward = ScaledOptimizerStep(one()[1])
     backward.begin(None)
 
     with pytest.raises(InputError, match="The loss is a float"):
