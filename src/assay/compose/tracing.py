@@ -10,8 +10,8 @@ from pathlib import Path
 from assay.compose.assembly import Assembled
 from assay.compose.house import House
 from assay.compose.launch import Launch
+from assay.core.event_log import Warned
 from assay.core.events import Handler
-from assay.core.facts import Warned
 from assay.core.ports import NullRecorder
 from assay.core.schema import parse_period
 from assay.core.trace_file import Level

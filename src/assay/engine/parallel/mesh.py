@@ -10,7 +10,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 from assay.core.errors import InputError
-from assay.core.manifest import Axis
+from assay.core.manifest import MeshAxis
 from assay.core.schema import PARALLEL_AXES as AXES
 from assay.engine.parallel.checkpoint_group import CheckpointGroup
 from assay.engine.parallel.data_parallel_group import BUCKET_BYTES, DataParallelGroup
@@ -186,7 +186,7 @@ def init_mesh(layout: Layout, device: torch.device, *, bucket_mb: int = 0) -> Me
         )
     else:
         ranks = DataParallelGroup(sharing, bucket_bytes=size)
-    axes = tuple(Axis(name=name, size=size) for name, size in layout.sizes.items())
+    axes = tuple(MeshAxis(name=name, size=size) for name, size in layout.sizes.items())
     return Mesh(
         layout=layout,
         devices=devices,
