@@ -149,7 +149,7 @@ def data_parallel_size(config: Config, count: int) -> int:
 
 def check_split(config: Config, count: int) -> None:
     """InputError when the batch cannot be divided among so many processes, with the arithmetic."""
-    from assay.engine.loop.batch_size import batch_size
+    from assay.engine.data.batch_size import batch_size
     from assay.engine.parallel.mesh import Layout
 
     layout = Layout.of(parallel_of(config))

@@ -201,7 +201,7 @@ def _end_by_order(
 def _run(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Launch) -> State:
     """Let the engine run, with all that listens to it."""
     from assay.build import entered
-    from assay.engine.checkpoint.engine_state import restore_listeners, unlike
+    from assay.engine.loop.engine_state import restore_listeners, unlike
     from assay.engine.numerics.deterministic import deterministic
 
     engine, house = assembled.engine, assembled.house
@@ -344,8 +344,8 @@ def go_on(
     can be trained on from its checkpoints, which are data, without that.
     """
     from assay.config import changed_keys
-    from assay.engine.checkpoint.engine_state import is_of_engine, restore
-    from assay.engine.optim.optimizer_state import put_settings, settings_of
+    from assay.engine.checkpoint.optimizer_state import put_settings, settings_of
+    from assay.engine.loop.engine_state import is_of_engine, restore
     from assay.query.diff import written
 
     old = load(view.folder.config_toml)

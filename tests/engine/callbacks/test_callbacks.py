@@ -40,7 +40,7 @@ from assay.engine import (
     Throughput,
 )
 from assay.engine.callbacks.batch_digest import BatchDigest
-from assay.engine.checkpoint.engine_state import capture, restore, unlike
+from assay.engine.loop.engine_state import capture, restore, unlike
 from engine.toys import Noisy, engine, hard_net, loader, same_bits, supervised
 
 Make = Callable[[Path], Any]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from assay.core.ports import MemoryRecorder
 from assay.engine import ByHand, Engine, Process
-from assay.engine.checkpoint.engine_state import capture
+from assay.engine.loop.engine_state import capture
 from engine.toys import engine, loader, net, same_bits, supervised
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from assay.core.errors import InputError
-from assay.engine.checkpoint.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture, restore
 from assay.engine.numerics.precision import in_precision
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.optim.optimizer_step_base import NonFiniteError

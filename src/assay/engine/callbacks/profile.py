@@ -11,7 +11,6 @@ from torch.profiler import ProfilerActivity, profile
 
 from assay.core.errors import InputError
 from assay.core.events import At, Event, Handler
-from assay.engine.callbacks.artifact import keep
 from assay.engine.loop.engine import Engine
 
 
@@ -76,10 +75,10 @@ class Profile:
         with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder) / "trace.json"
             done.export_chrome_trace(str(trace))
-            keep(engine, gzip.compress(trace.read_bytes(), mtime=0), f"{name}.json.gz")
+            self._keep(engine, gzip.compress(trace.read_bytes(), mtime=0), f"{name}.json.gz")
         by = "self_cuda_time_total" if engine.device.type == "cuda" else "self_cpu_time_total"
         table = done.key_averages().table(sort_by=by, row_limit=50)
-        keep(engine, table.encode(), f"{name}.txt")
+        self._keep(engine, table.encode(), f"{name}.txt")
 
     def leave(self) -> None:
         if self._profile is not None:

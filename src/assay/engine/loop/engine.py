@@ -20,7 +20,6 @@ from assay.core.events import Event, Every, Handler
 from assay.core.ports import Bind, NullRecorder, Recorder
 from assay.core.signals import NO_SIGNALS, Signals, obeyed, stopping
 from assay.core.stop import Stop
-from assay.engine.checkpoint.engine_state import restore
 from assay.engine.data.adopt import as_source
 from assay.engine.data.ahead import ahead
 from assay.engine.data.batches import blame_device, to_device
@@ -28,14 +27,14 @@ from assay.engine.data.dead_worker import died
 from assay.engine.data.loader import Loader
 from assay.engine.data.source import Window, seeded
 from assay.engine.loop.bus import Bus, Listens, bind_by_name, event_named
-from assay.engine.loop.deferred import Late, Row, Waiting
+from assay.engine.loop.engine_state import restore
 from assay.engine.loop.logged import Logged
-from assay.engine.loop.out_of_memory import is_out_of_memory, out_of_memory
 from assay.engine.loop.process import Process
 from assay.engine.loop.state import State
 from assay.engine.loop.styles.adapt import as_process
 from assay.engine.loop.styles.own_updates import OwnUpdates
 from assay.engine.numerics.buffers import Buffers
+from assay.engine.numerics.deferred import Late, Row, Waiting
 from assay.engine.numerics.nan_debug import DATA, MEND, NOWHERE, first_non_finite, in_the_data
 from assay.engine.numerics.seed import (
     STEP,
@@ -48,6 +47,7 @@ from assay.engine.numerics.seed import (
 from assay.engine.optim.criterion_misfit import CriterionError, blame_dtype, samples_line
 from assay.engine.optim.losses import Losses
 from assay.engine.optim.optimizer_step_base import NonFiniteError, OptimizerStepBase
+from assay.engine.optim.out_of_memory import is_out_of_memory, out_of_memory
 from assay.engine.parallel.data_parallel_group import as_peer_error
 
 if TYPE_CHECKING:

@@ -12,20 +12,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError, did_you_mean
-from assay.engine.checkpoint.sparse import entries
 from assay.engine.data.batches import size_of
 from assay.engine.data.collate import fields_of
 from assay.engine.data.instance import Instance
 from assay.engine.loop.logged import Logged
 from assay.engine.loop.state import State
 from assay.engine.metrics.metric import Metric
+from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.seed import HOOK, key, seed_all, undisturbed
+from assay.engine.numerics.sparse import entries
 from assay.engine.optim.criterion_misfit import misfit
 from assay.engine.optim.losses import Losses, detached
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.optim.optimizer_step_base import NonFiniteError, OptimizerStepBase
 from assay.engine.optim.reductions import Reduction, Reductions
-from assay.engine.parallel.dtensor import local_tensor
 
 Model = nn.Module
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from assay.engine.checkpoint.sparse import entries, is_sparse
+from assay.engine.numerics.sparse import entries, is_sparse
 
 DATA = "the data: "
 MEND = 'The weights are still those of before. Mend or leave out that sample, or [train] non_finite="skip".'

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
-from assay.engine.loop.deferred import Numbers, Place
+from assay.engine.numerics.deferred import Numbers, Place
 
 LOSS = "loss"
 """The name of the loss in the output of a process; `loss_weight` beside it is what divided it, None for a sum."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError, did_you_mean
-from assay.engine.loop.deferred import Row
+from assay.engine.numerics.deferred import Row
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.optim.optimizer_step_base import NonFiniteError, OptimizerStepBase, Stateful
 

@@ -17,9 +17,15 @@ from torch.optim import SGD, Optimizer
 
 from assay.core.errors import InputError, did_you_mean
 from assay.core.optimizer_closure import needs_closure
-from assay.engine.checkpoint.sparse import entries
-from assay.engine.loop.deferred import Numbers, Row
+from assay.engine.numerics.deferred import Numbers, Row
+from assay.engine.numerics.dtensor import (
+    clip_dtensor_norm_,
+    is_dtensor,
+    local_parameters,
+    local_tensor,
+)
 from assay.engine.numerics.seed import undisturbed
+from assay.engine.numerics.sparse import entries
 from assay.engine.optim import unprofiled
 from assay.engine.optim.clip import clip_norm_, clip_norm_on_device_
 from assay.engine.optim.losses import (
@@ -39,12 +45,6 @@ from assay.engine.optim.losses import (
 )
 from assay.engine.optim.optimizer_step_base import NonFinite, NonFiniteError, OptimizerStepBase
 from assay.engine.optim.schedules import LearningRate, Schedule
-from assay.engine.parallel.dtensor import (
-    clip_dtensor_norm_,
-    is_dtensor,
-    local_parameters,
-    local_tensor,
-)
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import AssayError
-from assay.engine.loop.deferred import Row
-from assay.engine.optim.optimizer_state import NamedState
+from assay.engine.checkpoint.optimizer_state import NamedState
+from assay.engine.numerics.deferred import Row
 
 NonFinite = Literal["stop", "skip", "ignore"]
 

@@ -27,7 +27,7 @@ from assay.engine import (
     Supervised,
     WarmupLinear,
 )
-from assay.engine.loop.deferred import LATE, copy_unless_, read
+from assay.engine.numerics.deferred import LATE, copy_unless_, read
 from engine.toys import hard_net, kept, loader, net, points, same_bits
 
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
