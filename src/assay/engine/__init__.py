@@ -59,11 +59,12 @@ from assay.engine.metrics import (
 from assay.engine.metrics.outputs import Collect, Evaluation, SaveOutputs
 from assay.engine.model.unwrap import unwrap
 from assay.engine.model.vocabulary import padded_vocabulary
+from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.seed import get_state, seed_all, set_state
 from assay.engine.optim.groups import Groups
 from assay.engine.optim.multi_optimizer_step import MultiOptimizerStep
 from assay.engine.optim.optimizer_step import OptimizerStep
-from assay.engine.optim.optimizer_step_base import NonFiniteError, OptimizerStepBase
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 from assay.engine.optim.ramps import Cycle, Ramp
 from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 from assay.engine.optim.schedules import (

@@ -27,8 +27,8 @@ from assay.engine.loop.engine import Engine
 from assay.engine.loop.engine_state import capture
 from assay.engine.loop.periods import every as each
 from assay.engine.numerics.dtensor import local_tensor
+from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.sparse import entries
-from assay.engine.optim.optimizer_step_base import NonFiniteError
 
 Mode = Literal["min", "max"]
 _LAST = 1000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from assay.core.errors import AssayError
-from assay.core.facts import Warned
+from assay.core.event_log import Warned
 from assay.core.ports import Recorder
 
 
