@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from assay.core.errors import ArgumentError
-from assay.engine.pipes.stream import Cursor, Pass, Position, Stream, as_stream
+from assay.engine.data.streams.stream import Cursor, Pass, Position, Stream, as_stream
 
 
 class _Joined(Stream):

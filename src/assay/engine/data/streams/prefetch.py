@@ -7,11 +7,11 @@ import threading
 from typing import Any
 
 from assay.core.errors import ArgumentError
-from assay.engine.pipes.itr.stage import Stage, at_least_one
-from assay.engine.pipes.stream import Cursor, Derived, Pass, Position, Stream
+from assay.engine.data.streams.stage import StreamStage, at_least_one
+from assay.engine.data.streams.stream import Cursor, DerivedStream, Pass, Position, Stream
 
 
-class Prefetch(Stage):
+class Prefetch(StreamStage):
     """Works `count` items ahead in a thread: for stages that wait for a file or a network. Work is
     for workers."""
 
@@ -26,19 +26,19 @@ class Prefetch(Stage):
                 inside=(),
                 fix="put Prefetch before it, or load with workers",
             )
-        return _Ahead(source, self.count)
+        return _Prefetched(source, self.count)
 
 
-class _Ahead(Derived):
+class _Prefetched(DerivedStream):
     def __init__(self, source: Stream, count: int) -> None:
         super().__init__(source)
         self.count = count
 
     def open(self, way: Pass, at: Position | None = None) -> Cursor:
-        return _AheadCursor(self.source.open(way, at), self.count)
+        return _PrefetchCursor(self.source.open(way, at), self.count)
 
 
-class _AheadCursor(Cursor):
+class _PrefetchCursor(Cursor):
     def __init__(self, source: Cursor, count: int) -> None:
         self.source, self.at = source, source.position()
         self.ready: queue.Queue[tuple[str, Any, Position]] = queue.Queue(count)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from assay.core.errors import ArgumentError
-from assay.engine.pipes.itr.stage import OverOne, Stage
-from assay.engine.pipes.stream import Cursor, Derived, Pass, Position, Stream
+from assay.engine.data.streams.stage import OverOne, StreamStage
+from assay.engine.data.streams.stream import Cursor, DerivedStream, Pass, Position, Stream
 
 
-class SplitByWorker(Stage):
+class SplitByWorker(StreamStage):
     """Every `n`-th item, where `n` workers of `m` ranks share the work: together they give each
     item once."""
 
@@ -17,7 +17,7 @@ class SplitByWorker(Stage):
         return _Split(source)
 
 
-class _Split(Derived):
+class _Split(DerivedStream):
     def __init__(self, source: Stream) -> None:
         if source.is_sharded:
             raise ArgumentError(

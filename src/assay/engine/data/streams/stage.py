@@ -5,16 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any
 
 from assay.core.errors import ArgumentError
-from assay.engine.pipes.stream import Cursor, Position, Stream
+from assay.engine.data.streams.stream import Cursor, Position, Stream
 
 
-class Stage(ABC):
+class StreamStage(ABC):
     """What a chain puts over a stream."""
-
-    kind: ClassVar[str] = "itr"
 
     @abstractmethod
     def over(self, source: Stream) -> Stream:

@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from assay.core.errors import ArgumentError
-from assay.engine.pipes import itr, lst
-from assay.engine.pipes.stream import ByHand, Stream, as_stream
+from assay.engine.data import map_style, streams
+from assay.engine.data.streams.stream import FunctionStream, Stream, as_stream
 
 
 def chain(pipes: Sequence[Any], *, collate: Callable[[list[Any]], Any] | None = None) -> Any:
-    """The data that a list of pipes makes: a sequence (`lst`) or a stream (`itr`), by the kind of
+    """The data that a list of pipes makes: a sequence (`map_style`) or a stream (`streams`), by the kind of
     the last one.
 
     The first is where the items come from: a sequence, a stream, or anything that can be iterated
-    again. Each further one is a stage of `lst` or `itr`, or a function of the items before it to
-    the items after it; a sequence before a stage of `itr` becomes a stream. `collate` makes a batch
+    again. Each further one is a stage of `map_style` or `streams`, or a function of the items before it to
+    the items after it; a sequence before a stage of `streams` becomes a stream. `collate` makes a batch
     of a list of samples.
 
     Raises ArgumentError for a stage that does not fit on what is before it.
@@ -27,7 +27,7 @@ def chain(pipes: Sequence[Any], *, collate: Callable[[list[Any]], Any] | None = 
             "there are no pipes", inside=("pipes",), fix="begin with SequenceWrapper"
         )
     made: Any = pipes[0]
-    if isinstance(made, lst.Stage | itr.Stage):
+    if isinstance(made, map_style.SequenceStage | streams.StreamStage):
         raise ArgumentError(
             f"{type(made).__name__} needs something before it",
             inside=("pipes", 0),
@@ -47,28 +47,28 @@ def chain(pipes: Sequence[Any], *, collate: Callable[[list[Any]], Any] | None = 
 
 def _over(source: Any, pipe: Any) -> Any:
     name = type(pipe).__name__
-    if isinstance(pipe, lst.ItrToLst):
+    if isinstance(pipe, map_style.StreamToSequence):
         return pipe.over(as_stream(source))
-    if isinstance(pipe, lst.Stage):
+    if isinstance(pipe, map_style.SequenceStage):
         if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
             raise ArgumentError(
-                f"lst.{name} needs items by index, but what is before it is a stream",
+                f"map_style.{name} needs items by index, but what is before it is a stream",
                 inside=(),
-                fix="put lst.ItrToLst between them, or use a stage of itr",
+                fix="put map_style.StreamToSequence between them, or use a stage of streams",
             )
         return pipe.over(source)
-    if isinstance(pipe, itr.Stage):
+    if isinstance(pipe, streams.StreamStage):
         return pipe.over(as_stream(source))
-    if isinstance(pipe, Stream | lst.SequenceWrapper):
+    if isinstance(pipe, Stream | map_style.SequenceWrapper):
         raise ArgumentError(
             f"{name} is a source: nothing can be before it",
             inside=(),
             fix="put it first, or in a Concat",
         )
     if callable(pipe):
-        return ByHand(as_stream(source), pipe, getattr(pipe, "__name__", name))
+        return FunctionStream(as_stream(source), pipe, getattr(pipe, "__name__", name))
     raise ArgumentError(
         f"a {name} is no pipe",
         inside=(),
-        fix="give a stage of lst or itr, or a function of an iterator to an iterator",
+        fix="give a stage of map_style or streams, or a function of an iterator to an iterator",
     )

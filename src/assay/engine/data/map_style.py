@@ -7,21 +7,31 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
-from typing import Any, ClassVar
+from typing import Any
 
 from assay.core.errors import ArgumentError
 from assay.engine.data.plan import Plan
-from assay.engine.pipes.stream import Pass, Stream
+from assay.engine.data.streams.stream import Pass, Stream
 
 TELL_EVERY_S = 10.0
 
 logger = logging.getLogger("assay")
 
+__all__ = [
+    "Cache",
+    "ConcatSequences",
+    "FilterSequence",
+    "MapSequence",
+    "RandomSplit",
+    "Select",
+    "SequenceStage",
+    "SequenceWrapper",
+    "StreamToSequence",
+]
 
-class Stage(ABC):
+
+class SequenceStage(ABC):
     """What a chain puts over a sequence."""
-
-    kind: ClassVar[str] = "lst"
 
     @abstractmethod
     def over(self, source: Sequence[Any]) -> Sequence[Any]:
@@ -47,7 +57,7 @@ class SequenceWrapper(Sequence[Any]):
         return self.items[index]
 
 
-class Map(Stage):
+class MapSequence(SequenceStage):
     """`function(item)` for each item, when it is asked for. `random` says that it draws; each item
     then has a key."""
 
@@ -55,10 +65,12 @@ class Map(Stage):
         self.function, self.random = function, random
 
     def over(self, source: Sequence[Any]) -> Sequence[Any]:
-        return _Mapped(source, self.function, self.random or getattr(source, "random", False))
+        return _MappedSequence(
+            source, self.function, self.random or getattr(source, "random", False)
+        )
 
 
-class _Mapped(Sequence[Any]):
+class _MappedSequence(Sequence[Any]):
     def __init__(self, source: Sequence[Any], function: Callable[[Any], Any], random: bool) -> None:
         self.source, self.function, self.random = source, function, random
         self.randomness = "sample" if random else "none"  # of a Loader over this
@@ -70,7 +82,7 @@ class _Mapped(Sequence[Any]):
         return self.function(self.source[index])
 
 
-class Filter(Stage):
+class FilterSequence(SequenceStage):
     """The items for which `function(item)` is true. All are looked at once, when the first is asked
     for."""
 
@@ -78,10 +90,12 @@ class Filter(Stage):
         self.function = function
 
     def over(self, source: Sequence[Any]) -> Sequence[Any]:
-        return _Chosen(source, lambda: [i for i in range(len(source)) if self.function(source[i])])
+        return _SelectedSequence(
+            source, lambda: [i for i in range(len(source)) if self.function(source[i])]
+        )
 
 
-class Subset(Stage):
+class Select(SequenceStage):
     """The items at `indices`, in that order."""
 
     def __init__(self, indices: Sequence[int]) -> None:
@@ -93,10 +107,10 @@ class Subset(Stage):
             raise ArgumentError(
                 f"`indices` has {beyond}, but there are {len(source)} items", inside=("indices",)
             )
-        return _Chosen(source, lambda: list(self.indices))
+        return _SelectedSequence(source, lambda: list(self.indices))
 
 
-class Part(Stage):
+class RandomSplit(SequenceStage):
     """Part number `part` of the items, split at random into parts of `sizes`, the same for whoever
     asks with a `seed`.
 
@@ -124,10 +138,10 @@ class Part(Stage):
             )
         plan = Plan(len(source), seed=self.seed, shuffle=True)
         start = sum(counts[: self.part])
-        return _Chosen(source, lambda: plan.indices(0, start, counts[self.part]).tolist())
+        return _SelectedSequence(source, lambda: plan.indices(0, start, counts[self.part]).tolist())
 
 
-class _Chosen(Sequence[Any]):
+class _SelectedSequence(Sequence[Any]):
     def __init__(self, source: Sequence[Any], choose: Callable[[], list[int]]) -> None:
         self.source, self.choose = source, choose
         self.random = getattr(source, "random", False)
@@ -145,7 +159,7 @@ class _Chosen(Sequence[Any]):
         return self.source[self._indices()[index]]
 
 
-class Concat(Sequence[Any]):
+class ConcatSequences(Sequence[Any]):
     """One sequence after the other."""
 
     def __init__(self, sequences: Sequence[Sequence[Any]]) -> None:
@@ -162,7 +176,7 @@ class Concat(Sequence[Any]):
         return self.sequences[i][where - (self.ends[i - 1] if i else 0)]
 
 
-class Cache(Stage):
+class Cache(SequenceStage):
     """Keeps every item once it was made; refused after a stage that draws, of which it would keep
     one draw for good."""
 
@@ -173,10 +187,10 @@ class Cache(Stage):
                 inside=(),
                 fix="put Cache before the stage that draws",
             )
-        return _Cached(source)
+        return _CachedSequence(source)
 
 
-class _Cached(Sequence[Any]):
+class _CachedSequence(Sequence[Any]):
     def __init__(self, source: Sequence[Any]) -> None:
         self.source, self.kept = source, dict[int, Any]()
 
@@ -190,17 +204,15 @@ class _Cached(Sequence[Any]):
         return self.kept[index]
 
 
-class ItrToLst(Stage):
+class StreamToSequence(SequenceStage):
     """Goes through a stream once and keeps its items: a sequence, for many epochs of what is not
     too large."""
 
-    kind: ClassVar[str] = "itr-to-lst"
-
     def over(self, source: Any) -> Sequence[Any]:
-        return _Kept(source)
+        return _ReadSequence(source)
 
 
-class _Kept(Sequence[Any]):
+class _ReadSequence(Sequence[Any]):
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.kept: list[Any] | None = None

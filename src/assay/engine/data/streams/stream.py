@@ -103,7 +103,7 @@ class Stream(ABC):
             cursor.close()
 
 
-class Derived(Stream):
+class DerivedStream(Stream):
     """A stream made from another one. What it does not say is as in that."""
 
     def __init__(self, source: Stream) -> None:
@@ -124,7 +124,7 @@ class Derived(Stream):
         return self.source.makers()
 
 
-class OfSequence(Stream):
+class SequenceStream(Stream):
     """The items of a sequence in order; a position is an index."""
 
     def __init__(self, sequence: Sequence[Any]) -> None:
@@ -144,7 +144,7 @@ class OfSequence(Stream):
 
 
 class _SequenceCursor(Cursor):
-    def __init__(self, stream: OfSequence, way: Pass, index: int) -> None:
+    def __init__(self, stream: SequenceStream, way: Pass, index: int) -> None:
         self.sequence, self.way, self.index = stream.sequence, way, index
         self.is_random = bool(stream.draws())
 
@@ -161,7 +161,7 @@ class _SequenceCursor(Cursor):
         return self.index
 
 
-class OfIterable(Stream):
+class IterableStream(Stream):
     """Anything that can be iterated again and again; it is replayed to get to a position."""
 
     def __init__(self, iterable: Iterable[Any]) -> None:
@@ -170,7 +170,7 @@ class OfIterable(Stream):
     def open(self, way: Pass, at: Position | None = None) -> Cursor:
         if hasattr(self.iterable, "set_epoch"):
             self.iterable.set_epoch(way.epoch)
-        return Replayed(lambda: iter(self.iterable), way, self.lane, at or 0)
+        return ReplayCursor(lambda: iter(self.iterable), way, self.lane, at or 0)
 
     def length(self, way: Pass) -> int | None:
         try:
@@ -194,21 +194,21 @@ def as_stream(thing: Any) -> Stream:
         and hasattr(thing, "__getitem__")
         and not isinstance(thing, IterableDataset | dict)
     ):
-        return OfSequence(thing)
+        return SequenceStream(thing)
     if isinstance(thing, Iterator):
         raise InputError(
             f"A {type(thing).__name__} can be gone through once only.",
             fix="Give something that can be iterated again: a list, a class with __iter__.",
         )
     if isinstance(thing, Iterable):
-        return OfIterable(thing)
+        return IterableStream(thing)
     raise InputError(
         f"A {type(thing).__name__} can neither be iterated nor asked for an item.",
         fix="Begin with a sequence, such as SequenceWrapper([...]), or with something that can be iterated.",
     )
 
 
-class ByHand(Derived):
+class FunctionStream(DerivedStream):
     """A stage that is a function of the items before it to the items after it: `def parse(items):
     ... yield ...`."""
 
@@ -220,7 +220,9 @@ class ByHand(Derived):
 
     def open(self, way: Pass, at: Position | None = None) -> Cursor:
         items = self.source.open(way)
-        return Replayed(lambda: iter(self.function(items)), way, self.lane, at or 0, items.close)
+        return ReplayCursor(
+            lambda: iter(self.function(items)), way, self.lane, at or 0, items.close
+        )
 
     def length(self, way: Pass) -> None:
         return None
@@ -232,7 +234,7 @@ class ByHand(Derived):
         return [self.name, *super().makers()]
 
 
-class Replayed(Cursor):
+class ReplayCursor(Cursor):
     """An iterator, gone through from its begin; the position is how many items it has given.
 
     Each item is drawn for under its own key, so that what is given after a replay is what would

@@ -6,11 +6,18 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from assay.core.errors import ArgumentError, InputError
-from assay.engine.pipes.itr.stage import OverOne, Stage, at_least_one, name_of
-from assay.engine.pipes.stream import Cursor, Derived, Pass, Position, Stream, drawing_under
+from assay.engine.data.streams.stage import OverOne, StreamStage, at_least_one, name_of
+from assay.engine.data.streams.stream import (
+    Cursor,
+    DerivedStream,
+    Pass,
+    Position,
+    Stream,
+    drawing_under,
+)
 
 
-class Map(Stage):
+class Map(StreamStage):
     """`function(item)` for each item. `random` says that it draws; then each item has a key of its
     own."""
 
@@ -18,10 +25,10 @@ class Map(Stage):
         self.function, self.random = function, random
 
     def over(self, source: Stream) -> Stream:
-        return _Mapped(source, self)
+        return _MappedStream(source, self)
 
 
-class _Mapped(Derived):
+class _MappedStream(DerivedStream):
     def __init__(self, source: Stream, stage: Map) -> None:
         super().__init__(source)
         self.stage = stage
@@ -61,7 +68,7 @@ class _MapCursor(OverOne):
         return [self.given, self.source.position()]
 
 
-class Filter(Stage):
+class Filter(StreamStage):
     """The items for which `function(item)` is true."""
 
     def __init__(self, function: Callable[[Any], bool]) -> None:
@@ -71,7 +78,7 @@ class Filter(Stage):
         return _Filtered(source, self.function)
 
 
-class _Filtered(Derived):
+class _Filtered(DerivedStream):
     def __init__(self, source: Stream, function: Callable[[Any], bool]) -> None:
         super().__init__(source)
         self.function = function
@@ -92,7 +99,7 @@ class _FilterCursor(OverOne):
         return next(item for item in self.source if self.function(item))
 
 
-class FlatMap(Stage):
+class FlatMap(StreamStage):
     """All items of `function(item)`, for each item: the lines of each file, the sentences of each
     text."""
 
@@ -103,7 +110,7 @@ class FlatMap(Stage):
         return _Flat(source, self.function)
 
 
-class _Flat(Derived):
+class _Flat(DerivedStream):
     def __init__(self, source: Stream, function: Callable[[Any], Iterable[Any]]) -> None:
         super().__init__(source)
         self.function = function
@@ -150,7 +157,7 @@ class _FlatCursor(OverOne):
         return [self.outer, self.inside]
 
 
-class Take(Stage):
+class Take(StreamStage):
     """The first `count` items of an epoch."""
 
     def __init__(self, count: int) -> None:
@@ -160,7 +167,7 @@ class Take(Stage):
         return _Taken(source, self.count)
 
 
-class _Taken(Derived):
+class _Taken(DerivedStream):
     def __init__(self, source: Stream, count: int) -> None:
         super().__init__(source)
         self.count = count
@@ -190,7 +197,7 @@ class _TakeCursor(OverOne):
         return [self.given, self.source.position()]
 
 
-class Length(Stage):
+class Length(StreamStage):
     """Says how many items there are, where nobody else can. If there are not that many, the epoch
     ends in an error."""
 
@@ -203,7 +210,7 @@ class Length(Stage):
         return _Lengthed(source, self.length)
 
 
-class _Lengthed(Derived):
+class _Lengthed(DerivedStream):
     def __init__(self, source: Stream, said: int) -> None:
         super().__init__(source)
         self.said = said

@@ -8,11 +8,11 @@ from random import Random
 from typing import Any
 
 from assay.core.errors import ArgumentError
-from assay.engine.pipes.itr.stage import OverOne, Stage, at_least_one, up_to
-from assay.engine.pipes.stream import Cursor, Derived, Pass, Position, Stream
+from assay.engine.data.streams.stage import OverOne, StreamStage, at_least_one, up_to
+from assay.engine.data.streams.stream import Cursor, DerivedStream, Pass, Position, Stream
 
 
-class Batch(Stage):
+class Batch(StreamStage):
     """Lists of `batch_size` items; the last one may be shorter, or is left out with `drop_last`."""
 
     def __init__(self, batch_size: int, *, drop_last: bool = False) -> None:
@@ -23,7 +23,7 @@ class Batch(Stage):
         return _Batched(source, self.batch_size, self.drop_last)
 
 
-class _Batched(Derived):
+class _Batched(DerivedStream):
     def __init__(self, source: Stream, size: int, drop_last: bool) -> None:
         super().__init__(source)
         self.size, self.drop_last = size, drop_last
@@ -50,7 +50,7 @@ class _BatchCursor(OverOne):
         return batch
 
 
-class _Blocks(Derived):
+class _Blocks(DerivedStream):
     """Blocks of items, each put in another order: the position is where the block began, and what
     was given of it."""
 
@@ -99,7 +99,7 @@ class _BlockCursor(OverOne):
         return [self.number - 1, self.began, self.inside]
 
 
-class Shuffle(Stage):
+class Shuffle(StreamStage):
     """Shuffle within blocks of `buffer` items, anew in each epoch. The order is that of the seed,
     epoch and shard.
 
@@ -121,7 +121,7 @@ class _Shuffled(_Blocks):
         return items
 
 
-class Bucket(Stage):
+class Bucket(StreamStage):
     """Batches of items of like length: blocks of `buffer` items are sorted by `length(item)`, cut,
     and shuffled.
 

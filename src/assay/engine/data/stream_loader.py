@@ -22,8 +22,8 @@ from assay.engine.data.batches import size_of
 from assay.engine.data.collate import collate as default
 from assay.engine.data.randomness import generators, same
 from assay.engine.data.source import OTHERS, TRIED, Window
+from assay.engine.data.streams.stream import Cursor, Pass, Position, Stream
 from assay.engine.numerics.seed import undisturbed
-from assay.engine.pipes.stream import Cursor, Pass, Position, Stream
 
 logger = logging.getLogger("assay")
 
@@ -45,7 +45,7 @@ class StreamLoader:
     """The batches that a stream gives, for training (`windows`) and evaluation (iteration over
     epoch 0).
 
-    An item that is a list, as `itr.Batch` makes it, is a list of samples, and is collated; anything
+    An item that is a list, as `streams.Batch` makes it, is a list of samples, and is collated; anything
     else is a batch as it is. `accumulate` batches make one optimizer step. With `workers`, or on
     several `ranks`, the stream has to have a `SplitByWorker`. Where the run is in its data is the
     position of each worker's stream, a few numbers.
@@ -72,7 +72,7 @@ class StreamLoader:
         if max(workers, 1) * ranks > 1 and not stream.is_sharded:
             raise InputError(
                 f"data.{split} is a stream that {max(workers, 1) * ranks} workers would each give whole.",
-                fix="Put itr.SplitByWorker into the chain, early, or load with workers = 0.",
+                fix="Put streams.SplitByWorker into the chain, early, or load with workers = 0.",
             )
         self.stream = stream
         self.is_seeded = seed is not None
@@ -258,7 +258,7 @@ class StreamLoader:
     def _drew(self) -> InputError:
         return InputError(
             f"A stage of data.{self.split} draws random numbers without saying so: a resumed run would see others.",
-            fix="Write itr.Map(function, random=True); each item is then drawn for under its own key.",
+            fix="Write streams.Map(function, random=True); each item is then drawn for under its own key.",
         )
 
 
