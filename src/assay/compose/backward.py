@@ -12,16 +12,16 @@ from assay.core.errors import ArgumentError, ConfigError, InputError, did_you_me
 
 if TYPE_CHECKING:
     from assay.engine.loop.process import Model
-    from assay.engine.optim.optimizer_step_base import BackwardPart
+    from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
 GIVEN = ("optimizer", "optimizers", "schedule", "schedules", "clip_norm", "non_finite")
 """What a part of the user's own is given, of these what it takes: of one optimizer or of several by name."""
 
 
-def make_backward(house: House, model: Model) -> BackwardPart:
+def make_backward(house: House, model: Model) -> OptimizerStepBase:
     """Optimizers and schedules, and what they are used by."""
-    from assay.engine import Backward, Backwards
-    from assay.engine.optim.scaler import ScaledBackward
+    from assay.engine import MultiOptimizerStep, OptimizerStep
+    from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 
     context, settings = house.context, house.values("train")
     optimizers = {
@@ -40,7 +40,7 @@ def make_backward(house: House, model: Model) -> BackwardPart:
         return _own(house, node, optimizers, schedules, how)
     given = house.values("backward")
     weights, every = given.get("weights", {}), given.get("every", {})
-    kind = ScaledBackward if settings.get("precision") == "fp16" else Backward
+    kind = ScaledOptimizerStep if settings.get("precision") == "fp16" else OptimizerStep
     if list(optimizers) == [""]:
         if every:
             where = _place(node, "every")
@@ -62,7 +62,7 @@ def make_backward(house: House, model: Model) -> BackwardPart:
         )
         for name, each in optimizers.items()
     }
-    return Backwards(parts, every=every)
+    return MultiOptimizerStep(parts, every=every)
 
 
 def _of(weights: Mapping[str, Any], name: str) -> Mapping[str, float]:
@@ -81,11 +81,11 @@ def _own(
     optimizers: dict[str, Any],
     schedules: dict[str, Any],
     how: dict[str, Any],
-) -> BackwardPart:
+) -> OptimizerStepBase:
     """What [backward] names, with what it takes of what there is."""
     from assay.build.parameters import signature_of
     from assay.build.targets import find as find_target
-    from assay.engine.optim.optimizer_step_base import BackwardPart
+    from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
     target = find_target(
         str(node.target), user_dirs=house.config.user_dirs, trusted=house.config.settings.trusted
@@ -111,14 +111,14 @@ def _own(
     part = house.build_at(
         ("backward",), **{key: value for key, value in there.items() if key in takes}
     )
-    if isinstance(part, BackwardPart):
+    if isinstance(part, OptimizerStepBase):
         if "" not in optimizers and list(part.optimizers) == [""]:
             house.context.set("optimizer", part.optimizers[""])
         return part
     raise InputError(
-        f"[backward] is a {type(part).__name__}, which is no BackwardPart.",
+        f"[backward] is a {type(part).__name__}, which is no OptimizerStepBase.",
         where=str(node.origin),
-        fix="Derive it from assay.engine.BackwardPart, or from Backward.",
+        fix="Derive it from assay.engine.OptimizerStepBase, or from OptimizerStep.",
     )
 
 

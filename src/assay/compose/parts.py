@@ -28,7 +28,7 @@ def make_process(house: House, *, training: bool) -> Process:
     from assay.engine.numerics.precision import in_precision
     from assay.engine.numerics.seed import INIT, key
     from assay.engine.optim.optimizer_state import idle_optimizer
-    from assay.engine.parallel.divide import divide
+    from assay.engine.parallel.partition import partition_model
 
     context, settings = house.context, house.values("train")
     seed_all(key(house.seed, INIT))
@@ -46,7 +46,7 @@ def make_process(house: House, *, training: bool) -> Process:
             model, settings, is_split=True
         )  # it looks at blocks, of which each process is about to have a few
     if house.mesh is not None:
-        divide(model, house.mesh, house.values("parallel"))
+        partition_model(model, house.mesh, house.values("parallel"))
     context.set("model", model)
     context.set("params", list(model.parameters()))
     if training:
@@ -170,7 +170,7 @@ def _loader_settings(house: House, split: str, settings: dict[str, Any]) -> dict
         given["timeout_s"] = parse_duration_s(settings["timeout"])
     given.setdefault("pin_memory", house.device.type == "cuda")
     if house.ranks is not None:
-        given |= {"rank": house.ranks.rank, "ranks": house.ranks.count}
+        given |= {"rank": house.ranks.rank, "ranks": house.ranks.size}
     if split == "train":
         if "sampler" not in settings and "batch_sampler" not in settings:
             given.setdefault("shuffle", True)

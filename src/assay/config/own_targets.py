@@ -13,12 +13,13 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     module: tuple(names.split())
     for module, names in {
         "assay.engine": """
-            Accuracy Adapted Backward Backwards Balanced BatchDigest ByHand ByLength Collect Confusion Constant Cycle
-            DistTensorData EMA EarlyStop EvalCallback Evaluate F1 Groups Instance Loader LoggerCallback Mean Memory
-            ModelWrapper Noam Norms OwnLoss Perplexity Pipelines Precision Probe Profile Ramp Recall ResetOptimizer
-            SaveOutputs ScaledBackward SetRequiresGrad SetValue StepFunction Subset Supervised Task Throughput
-            TorchSchedule WarmupCosine WarmupExponential WarmupLinear WarmupMultiStep WarmupPoly WarmupStep Weighted
-            chain padded_vocabulary
+            Accuracy Adapted Balanced BatchDigest ByHand ByLength Collect Confusion Constant Cycle
+            DistTensorData EMA EarlyStop EvalCallback Evaluate F1 Groups Instance Loader
+            LoggerCallback Mean Memory ModelWrapper MultiOptimizerStep Noam Norms OptimizerStep
+            OwnLoss Perplexity Pipelines Precision Probe Profile Ramp Recall ResetOptimizer
+            SaveOutputs ScaledOptimizerStep SetRequiresGrad SetValue StepFunction Subset Supervised
+            Task Throughput TorchSchedule WarmupCosine WarmupExponential WarmupLinear
+            WarmupMultiStep WarmupPoly WarmupStep Weighted chain padded_vocabulary
         """,
         "assay.engine.data.streams": """
             Batch Bucket Concat Filter FlatMap Length Map Mix Prefetch Shuffle SplitByWorker Take
@@ -35,7 +36,7 @@ _CODE = "is used in code, not in a config"
 
 NEVER: Mapping[str, str] = {
     "assay.engine.At": _CODE,
-    "assay.engine.BackwardPart": "is a base class",
+    "assay.engine.OptimizerStepBase": "is a base class",
     "assay.engine.Callback": "is a base class",
     "assay.engine.Display": "is set in [display]",
     "assay.engine.Engine": "runs a training",

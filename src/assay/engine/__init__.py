@@ -62,10 +62,11 @@ from assay.engine.model.vocabulary import padded_vocabulary
 from assay.engine.numerics.rnd import RndManager
 from assay.engine.numerics.seed import get_state, seed_all, set_state
 from assay.engine.optim.groups import Groups
-from assay.engine.optim.optimizer_step import Backward
-from assay.engine.optim.optimizer_step_base import BackwardPart, NonFiniteError
+from assay.engine.optim.multi_optimizer_step import MultiOptimizerStep
+from assay.engine.optim.optimizer_step import OptimizerStep
+from assay.engine.optim.optimizer_step_base import NonFiniteError, OptimizerStepBase
 from assay.engine.optim.ramps import Cycle, Ramp
-from assay.engine.optim.scaler import ScaledBackward
+from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 from assay.engine.optim.schedules import (
     Constant,
     Noam,
@@ -77,7 +78,6 @@ from assay.engine.optim.schedules import (
     WarmupPoly,
     WarmupStep,
 )
-from assay.engine.optim.several import Backwards
 
 __all__ = [
     "EMA",
@@ -85,9 +85,6 @@ __all__ = [
     "Accuracy",
     "Adapted",
     "At",
-    "Backward",
-    "BackwardPart",
-    "Backwards",
     "Balanced",
     "BatchDigest",
     "ByHand",
@@ -114,9 +111,12 @@ __all__ = [
     "Mean",
     "Memory",
     "ModelWrapper",
+    "MultiOptimizerStep",
     "Noam",
     "NonFiniteError",
     "Norms",
+    "OptimizerStep",
+    "OptimizerStepBase",
     "OwnLoss",
     "Perplexity",
     "Pipelines",
@@ -132,7 +132,7 @@ __all__ = [
     "Save",
     "SaveOutputs",
     "Saver",
-    "ScaledBackward",
+    "ScaledOptimizerStep",
     "SetRequiresGrad",
     "SetValue",
     "State",

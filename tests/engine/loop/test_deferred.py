@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from assay.core.facts import Warned
+from assay.core.event_log import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import (
     EMA,
-    Backward,
-    Backwards,
     Engine,
     Loader,
+    MultiOptimizerStep,
     NonFiniteError,
+    OptimizerStep,
     Supervised,
     WarmupLinear,
 )
@@ -98,7 +98,9 @@ def made(
     make, options = KINDS[kind]
     optimizer = make(model.parameters(), lr=0.01, fused=True, **options)
     weights = {"plain": 0.5, "seen": 0.0} if loss == "named" else None
-    backward = Backward(optimizer, schedule=WarmupLinear(warmup_steps=3), weights=weights, **given)
+    backward = OptimizerStep(
+        optimizer, schedule=WarmupLinear(warmup_steps=3), weights=weights, **given
+    )
     process = Kinds(model, nn.MSELoss(), backward=backward)
     process.kind = loss
     train = loader(shuffle=True) if train is None else train
@@ -136,7 +138,7 @@ def points_of(runs: Engine) -> list[tuple[str, int, float]]:
 
 def skipped_of(runs: Engine) -> int:
     backward = runs.process.backward
-    assert isinstance(backward, Backward)
+    assert isinstance(backward, OptimizerStep)
     return backward.skipped
 
 
@@ -339,14 +341,14 @@ def test_several_optimizers_leave_out_a_step_together(
         torch.manual_seed(0)
         model = nn.ModuleList([nn.Linear(4, 2), nn.Linear(2, 2)])
         parts = {
-            name: Backward(
+            name: OptimizerStep(
                 torch.optim.Adam(part.parameters(), lr=0.01, fused=True),
                 clip_norm=clip,
                 non_finite=policy,
             )
             for name, part, clip in zip(("first", "second"), model, (None, 0.5), strict=True)
         }
-        process = Game(model, nn.MSELoss(), backward=Backwards(parts, every=every))
+        process = Game(model, nn.MSELoss(), backward=MultiOptimizerStep(parts, every=every))
         train = Loader(spoilt(25) if spoil else points(40), batch_size=4, shuffle=True)
         return Engine(process, train, epochs=2, recorder=MemoryRecorder(), late=late)
 
@@ -448,7 +450,7 @@ def test_numbers_of_several_kinds_are_read_in_order() -> None:
 def test_on_a_gpu_a_step_makes_the_host_wait_for_nothing() -> None:
     model = hard_net().cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
-    process = Supervised(model, nn.MSELoss(), backward=Backward(optimizer, clip_norm=0.1))
+    process = Supervised(model, nn.MSELoss(), backward=OptimizerStep(optimizer, clip_norm=0.1))
     train = Loader(points(400), batch_size=8)
     runs = Engine(process, train, epochs=1, device="cuda", recorder=MemoryRecorder())
     runs.on("step_begin")(
@@ -469,7 +471,7 @@ def test_on_a_gpu_a_step_makes_the_host_wait_for_nothing() -> None:
 def test_on_a_gpu_a_step_that_is_not_finite_leaves_the_weights_as_they_were(policy: Any) -> None:
     model = hard_net().cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
-    process = Supervised(model, nn.MSELoss(), backward=Backward(optimizer, non_finite=policy))
+    process = Supervised(model, nn.MSELoss(), backward=OptimizerStep(optimizer, non_finite=policy))
     runs = Engine(
         process,
         Loader(spoilt(21), batch_size=4),

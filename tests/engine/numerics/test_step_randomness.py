@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from assay.core.event_log import Warned
 from assay.core.events import At, Event, Handler
-from assay.core.facts import Warned
-from assay.engine import Backward, Engine, Loader, Supervised
+from assay.engine import Engine, Loader, OptimizerStep, Supervised
 from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.data.adopt import as_source
 from assay.engine.data.source import TRIED, StatefulData
@@ -59,7 +59,7 @@ def engine(
     torch.manual_seed(0)
     model = Drawing(begin)
     process = Supervised(
-        model, nn.MSELoss(), backward=Backward(torch.optim.SGD(model.parameters(), lr=0.1))
+        model, nn.MSELoss(), backward=OptimizerStep(torch.optim.SGD(model.parameters(), lr=0.1))
     )
     data = data if data is not None else Loader(Points(), batch_size=4, shuffle=True, seed=1)
     return Engine(process, data, epochs=epochs, seed=1, handlers=handlers, **options)

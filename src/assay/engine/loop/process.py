@@ -22,10 +22,10 @@ from assay.engine.metrics.metric import Metric
 from assay.engine.numerics.seed import HOOK, key, seed_all, undisturbed
 from assay.engine.optim.criterion_misfit import misfit
 from assay.engine.optim.losses import Losses, detached
-from assay.engine.optim.optimizer_step import Backward
-from assay.engine.optim.optimizer_step_base import BackwardPart, NonFiniteError
+from assay.engine.optim.optimizer_step import OptimizerStep
+from assay.engine.optim.optimizer_step_base import NonFiniteError, OptimizerStepBase
 from assay.engine.optim.reductions import Reduction, Reductions
-from assay.engine.parallel.dtensor import own
+from assay.engine.parallel.dtensor import local_tensor
 
 Model = nn.Module
 
@@ -40,7 +40,7 @@ class Process(ABC):
     """
 
     model: nn.Module
-    backward: BackwardPart
+    backward: OptimizerStepBase
     metrics: Mapping[str, Metric]
     batch_hook: Callable[[Any], Any] | None = None
     """Gives the batch to train on in place of one, once for each micro-batch: mixup, for example. What it draws from
@@ -156,7 +156,7 @@ class Supervised(Process):
         criterion: nn.Module | None,
         optimizer: Optimizer | None = None,
         *,
-        backward: BackwardPart | None = None,
+        backward: OptimizerStepBase | None = None,
         metrics: Mapping[str, Metric] | None = None,
         batch_hook: Callable[[Any], Any] | None = None,
         input: Part | Sequence[Part] | None = None,
@@ -179,7 +179,7 @@ class Supervised(Process):
         if backward is not None:
             self.backward = backward
         elif optimizer is not None:
-            self.backward = Backward(optimizer)
+            self.backward = OptimizerStep(optimizer)
 
     def forward_step(self, batch: Any) -> tuple[Losses, Any]:
         if self._input is None:
@@ -302,7 +302,7 @@ def _bad_gradients(model: nn.Module) -> str:
     bad = [
         name
         for name, grad in grads.items()
-        if grad is not None and not entries(own(grad)).isfinite().all()
+        if grad is not None and not entries(local_tensor(grad)).isfinite().all()
     ]
     more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
     return f"gradients that are not finite: {', '.join(bad[:3])}{more}" if bad else ""

@@ -29,7 +29,7 @@ class Stateful(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-class BackwardPart(ABC):
+class OptimizerStepBase(ABC):
     """What stands between the losses of a window and the weights; the engine knows no more of it
     than this.
 

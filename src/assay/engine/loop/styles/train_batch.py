@@ -15,7 +15,7 @@ from assay.engine.loop.state import State
 from assay.engine.loop.styles.own_updates import OwnProcess, pair_output, without_graph
 from assay.engine.metrics.classes import Accuracy
 from assay.engine.metrics.metric import Metric
-from assay.engine.optim.optimizer_step_base import BackwardPart
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
 
 class Average(Protocol):
@@ -42,7 +42,7 @@ class TrainBatch(OwnProcess):
         trainer: Any,
         model: nn.Module,
         *,
-        backward: BackwardPart | None = None,
+        backward: OptimizerStepBase | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         self.trainer = trainer
