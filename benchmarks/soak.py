@@ -33,7 +33,7 @@ from assay.cli.main import main as assay
 from assay.compose.comparing import ORDER
 from assay.compose.verify_resume import compared
 from assay.core import run_file
-from assay.core.facts import Started, read_events
+from assay.core.event_log import Started, read_events
 from assay.store.layout import RUNS_DIR_VARIABLE, RunFolder, make_project, scan_runs
 from assay.store.series import read_series
 
@@ -123,7 +123,7 @@ USED = (
     *(
         "assay.engine.model.compiling",
         "assay.engine.callbacks.display",
-        "assay.engine.parallel.divide",
+        "assay.engine.parallel.partition",
     ),
 )
 WORKERS = (0, 2, 4)

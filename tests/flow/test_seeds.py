@@ -17,7 +17,7 @@ import torch
 
 from assay.config import get_at, load, plain
 from assay.core import run_file
-from assay.core.facts import Evaluated, read_events
+from assay.core.event_log import Evaluated, read_events
 from assay.query.run import RunView
 from assay.store.blobs import FileBlobs
 from assay.store.code_trees import read_tree
@@ -202,7 +202,8 @@ def test_a_dictionary_that_holds_all_comes_back_from_both_kinds_of_files(
 def test_blocks_of_plugins_and_pipes_load_as_they_stand() -> None:
     text = (SEEDS / "tagger" / "tagger.toml").read_text(encoding="utf-8")
     plugins = PLUGINS.replace("alchemy.", "")
-    pipes = PIPES.replace("alchemy.pipeline.", "assay.engine.pipes.")
+    pipes = PIPES.replace("alchemy.pipeline.lst.", "assay.engine.data.map_style.")
+    pipes = pipes.replace("alchemy.pipeline.itr.", "assay.engine.data.streams.")
     pipes = re.sub(r'"(alchemy|src\.task\.ner)\.', '"', pipes).replace(
         "/home/wsh/data/datasets/ace04/", ""
     )

@@ -13,8 +13,8 @@ from assay.compose.house import House
 from assay.compose.launch import Launch
 from assay.compose.parts import make_loader, make_process, splits_of
 from assay.compose.tasks import evaluation_of
+from assay.core.event_log import Warned
 from assay.core.events import Event, Handler
-from assay.core.facts import Warned
 from assay.core.ports import Bind, NullRecorder
 from assay.core.run_file import Best
 from assay.core.schema import is_evaluated, parse_duration_s, parse_steps
@@ -98,9 +98,9 @@ def assemble(
     if backward is not None:  # without one the engine says so
         backward.start(0, total=engine.state.max_steps, epoch_length=engine.state.epoch_length)
     if house.ranks is not None:
-        from assay.engine.parallel.data import join_data
+        from assay.engine.parallel.data import join_data_parallel
 
-        join_data(engine, house.ranks)
+        join_data_parallel(engine, house.ranks)
     pipeline = _join_pipeline(house, engine)
     if isinstance(engine.source, Loader):
         house.closing.callback(engine.source.close)  # one that was made of a DataLoader
@@ -108,11 +108,11 @@ def assemble(
     house.context.set("engine", engine)
     divided = ""
     if house.mesh is not None and house.mesh.layout.tensor > 1:
-        from assay.engine.parallel.alike import AlikeGradients
-        from assay.engine.parallel.tensor import told
+        from assay.engine.parallel.gradient_agreement import GradientAgreement
+        from assay.engine.parallel.tensor_parallel import describe_tensor_plan
 
-        divided = told(process.model)
-        engine.bus.extend(AlikeGradients(house.mesh.devices["tensor"]).handlers())
+        divided = describe_tensor_plan(process.model)
+        engine.bus.extend(GradientAgreement(house.mesh.devices["tensor"]).handlers())
     limit = limits(
         house.device,
         deterministic=bool(settings.get("deterministic", False)),

@@ -10,8 +10,8 @@ from pathlib import Path
 from assay.compose.assembly import Assembled
 from assay.compose.house import House
 from assay.compose.launch import Launch
+from assay.core.event_log import Warned
 from assay.core.events import Handler
-from assay.core.facts import Warned
 from assay.core.ports import NullRecorder
 from assay.core.schema import parse_period
 from assay.core.trace_file import Level
@@ -25,7 +25,7 @@ def traced(
     assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Launch
 ) -> Iterator[None]:
     """Trace the run within, if it is recorded: each rank writes a file of its own. Collective."""
-    from assay.engine.parallel.join import world
+    from assay.engine.parallel.process_group import world
 
     engine, place = assembled.engine, _folder(assembled.house, recorder)
     if place is None or not _how_often(assembled, launch)[0]:
@@ -80,6 +80,6 @@ def _folder(house: House, recorder: RunRecorder | NullRecorder) -> tuple[RunFold
     if house.mesh is not None and house.mesh.writers is not None:
         text = house.mesh.writers.gather(text)[0]
     elif house.ranks is not None:
-        text = house.ranks.gather_from_everyone(text)[0]
+        text = house.ranks.all_gather_world(text)[0]
     path, attempt = json.loads(text)
     return (RunFolder(Path(path)), attempt) if path else None

@@ -59,8 +59,8 @@ from assay.config.loading import Config
 from assay.config.secret_keys import without_secrets
 from assay.config.tree import get_at
 from assay.core.errors import CheckpointError, InputError, RankError
+from assay.core.event_log import EndStatus, Warned
 from assay.core.events import Handler
-from assay.core.facts import EndStatus, Warned
 from assay.core.ports import NullRecorder
 from assay.core.run_file import UNSAVED
 from assay.core.signals import heard_line, stopping
@@ -401,7 +401,7 @@ def go_on(
             )
         check_shared(house, view.folder.path)
         if house.ranks is not None:
-            house.ranks.wait()  # all have read what the first one now moves
+            house.ranks.barrier()  # all have read what the first one now moves
         if not house.is_first:
             return _train(assembled, NullRecorder, config, launch)
         secrets = secrets_of(config)

@@ -28,7 +28,7 @@ from assay.config.loading import Config
 from assay.core import run_file
 from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError
-from assay.core.facts import Started, read_events
+from assay.core.event_log import Started, read_events
 from assay.core.manifest import pointed
 from assay.query.run import RunView
 from assay.store.known_projects import forget

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from assay.core.errors import InputError, did_you_mean
+from assay.core.event_log import Warned
 from assay.core.events import At, Event, Handler
-from assay.core.facts import Warned
 from assay.engine.callbacks.artifact import keep
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.periods import Before
@@ -72,8 +72,8 @@ class Probe:
         seen, step = self._seen, engine.state.step
         self.leave()
         if engine.pipeline is not None:
-            seen = engine.pipeline.of_all(seen)
-            if not engine.pipeline.is_gathered:
+            seen = engine.pipeline.all_gather_stages(seen)
+            if not engine.pipeline.is_first_rank:
                 return
         if seen:
             keep(engine, save(seen), f"probe/step-{step:09d}.safetensors")

@@ -1,0 +1,212 @@
+"""What is wrong with the targets of a config, by their names alone: nothing is imported."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Collection, Iterator
+
+from assay.config.allow_list import (
+    FORM,
+    WRAP,
+    is_target,
+    nameless,
+    parts_of,
+    refused_by_name,
+    trust_command,
+)
+from assay.config.references import is_unresolved
+from assay.config.standard_keys import problem_at, shown, wrong_type
+from assay.config.tree import KeyPath, Leaf, List, Table, dotted, walk
+from assay.config.user_modules import TargetLocation, UserModules, modules_in
+from assay.core import schema
+from assay.core.diagnostics import Origin, Problem
+from assay.core.errors import did_you_mean, suggested
+
+
+def target_problems(
+    root: Table, modules: UserModules, trusted: Collection[str]
+) -> Iterator[Problem]:
+    """What is wrong with every `type` of a config, in the order of the file."""
+    for path, node in walk(root):
+        if not isinstance(node, Table) or "type" not in node.items or _is_data(path):
+            continue
+        leaf, here = node.items["type"], (*path, "type")
+        if not isinstance(leaf, Leaf) or not isinstance(leaf.value, str):
+            yield problem_at(
+                "wrong-type",
+                f"`{dotted(here)}` must be a target, not {shown(leaf)}",
+                leaf,
+                here,
+                FORM,
+            )
+        elif not is_unresolved(leaf):
+            yield from _target(leaf, leaf.value, here, modules, trusted)
+        args = node.items.get("args")
+        if args is not None and not isinstance(args, List):
+            yield wrong_type(args, (*path, "args"), "a list of positional arguments")
+
+
+def _is_data(path: KeyPath) -> bool:
+    """Whether the table at `path` is a standard one, in which `type` is an unknown key and told as
+    such."""
+    key = schema.find(path)
+    is_split = len(path) == 2 and path[0] == "data"
+    return not path or is_split or (key is not None and key.kind in ("table", "tables"))
+
+
+def _target(
+    leaf: Leaf, target: str, path: KeyPath, modules: UserModules, trusted: Collection[str]
+) -> Iterator[Problem]:
+    if (unnamed := nameless(target)) is not None:
+        yield problem_at("unknown-target", unnamed.message, leaf, path, unnamed.fix)
+        return
+    if not is_target(target):
+        yield problem_at("unknown-target", f"`{target}` is no target", leaf, path, FORM)
+        return
+    package = parts_of(target)[0]
+    if package == target:
+        yield from _short_name(leaf, target, path, modules)
+        return
+    refusal = refused_by_name(target, trusted)
+    if refusal is not None:
+        yield problem_at(refusal.kind, refusal.message, leaf, path, refusal.fix)
+        return
+    if package in ("assay", "torch") or package in trusted:
+        return
+    if package in sys.stdlib_module_names:
+        yield _of_python(leaf, target, package, path, modules)
+        return
+    found = modules.find(target)
+    if found is not None:
+        yield from _inside(found, leaf, target, path)
+        return
+    # torchvision is not torch misspelt: what is installed, or not very much alike, is meant as it
+    # is written.
+    near = did_you_mean(package, [*modules.names(), "torch", "assay", *trusted], cutoff=0.75)
+    folders = " and ".join(
+        dict.fromkeys(str(folder) for folder in modules.folders if folder.is_dir())
+    )
+    if near and not _is_installed(package):
+        message = (
+            f"there is no module `{package}` in {folders}"
+            if folders
+            else f"there is no module `{package}`"
+        )
+        yield problem_at("unknown-target", message, leaf, path, near)
+        return
+    message = (
+        f"`{package}` is neither a module in {folders or 'the user folder'} nor a trusted package"
+    )
+    yield problem_at("target-not-allowed", message, leaf, path, trust_command(package))
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _of_python(
+    leaf: Leaf, target: str, package: str, path: KeyPath, modules: UserModules
+) -> Problem:
+    if package in modules.names():
+        message, fix = (
+            f"`{target}`: Python's own module `{package}` hides your `{package}.py`",
+            "give it another name",
+        )
+    else:
+        message, fix = f"`{target}` is Python's own, which a config may not call", WRAP
+    return problem_at("target-not-allowed", message, leaf, path, fix)
+
+
+def _short_name(leaf: Leaf, name: str, path: KeyPath, modules: UserModules) -> Iterator[Problem]:
+    """A target without a module: a registered name, or a mistake."""
+    found = modules.registered.get(name, [])
+    if len(found) == 1:
+        return
+    if found:
+        both = " and ".join(str(one.origin) for one in found)
+        notes = tuple(
+            Problem(
+                kind="duplicate-name",
+                severity="note",
+                message=f"`{name}` is registered here",
+                origin=one.origin,
+            )
+            for one in found
+        )
+        times = "twice" if len(found) == 2 else f"{len(found)} times"
+        if len({one.kind for one in found}) == len(found):
+            kinds = " and ".join(one.kind or "no kind" for one in found)
+            times += f", as {kinds}, and a config cannot tell which is meant"
+        yield Problem(
+            kind="duplicate-name",
+            message=f"`{name}` is registered {times}: {both}",
+            origin=leaf.origin,
+            key=dotted(path),
+            fix=f'write "{found[0].target}" or "{found[1].target}"',
+            related=notes,
+        )
+        return
+    classes = [
+        f"{module}.{inner}" for module in modules.names() for inner in _names(modules.find(module))
+    ]
+    same = [target for target in classes if target.rpartition(".")[2] == name]
+    fix = suggested(same[:3]) or did_you_mean(name, modules.registered, 3) or FORM
+    message = f"nothing is registered as `{name}`, and it names no module"
+    yield problem_at("unknown-target", message, leaf, path, fix)
+
+
+def _names(found: TargetLocation | None) -> frozenset[str]:
+    return (found.module.names if found and found.module else None) or frozenset()
+
+
+def _inside(found: TargetLocation, leaf: Leaf, target: str, path: KeyPath) -> Iterator[Problem]:
+    """What is wrong with a target whose first part is a user module."""
+    module, rest = found.module, found.rest
+    if module is not None and module.syntax_error:
+        origin = Origin(
+            source=str(module.path),
+            line=module.line,
+            column=module.column,
+            end_column=module.column + 1,
+        )
+        note = Problem(
+            kind="import-failed", severity="note", message=module.syntax_error, origin=origin
+        )
+        message = f"{module.path} cannot be parsed, so `{target}` cannot be found"
+        yield Problem(
+            kind="import-failed",
+            message=message,
+            origin=leaf.origin,
+            key=dotted(path),
+            related=(note,),
+        )
+        return
+    if module is not None and module.names is None:
+        return
+    names = set(module.names or ()) if module is not None else set()
+    if found.folder is not None:
+        names.update(modules_in(found.folder))
+    if not rest:
+        fix = did_you_mean(target, [f"{target}.{name}" for name in names if name[:1].isupper()])
+        yield problem_at(
+            "unknown-target",
+            f"`{target}` is a module, not a class or function",
+            leaf,
+            path,
+            fix or FORM,
+        )
+    elif rest[0] not in names:
+        where = module.path if module is not None else found.folder
+        fix = did_you_mean(rest[0], names)
+        if not fix:
+            public = sorted(name for name in names if not name.startswith("_"))
+            fix = (
+                f"it has: {', '.join(public[:8])}{', ...' if len(public) > 8 else ''}"
+                if public
+                else ""
+            )
+        yield problem_at("unknown-target", f"{where} has no `{rest[0]}`", leaf, path, fix)
