@@ -15,8 +15,8 @@ from assay.core.schema import parse_duration_s
 if TYPE_CHECKING:
     from assay.build import Context
     from assay.engine import Loader, Process
+    from assay.engine.data.streams import Stream
     from assay.engine.loop.process import Model
-    from assay.engine.pipes import Stream
 
 
 def make_process(house: House, *, training: bool) -> Process:
@@ -102,8 +102,8 @@ def make_loader(house: House, split: str) -> Iterable[Any]:
     from assay.engine import Loader
     from assay.engine.data.adopt import gives_samples
     from assay.engine.data.loader import is_dataset
+    from assay.engine.data.streams import Stream
     from assay.engine.loop.names import LOADERS
-    from assay.engine.pipes import Stream
 
     settings = house.values("data", split)
     source, collate = _source(house, split)
@@ -207,8 +207,8 @@ def _stream_loader(
 ) -> Iterable[Any]:
     """The batches of a stream, which makes them itself; `collate` unless the config says
     another."""
+    from assay.engine.data.stream_loader import StreamLoader
     from assay.engine.loop.names import LOADERS
-    from assay.engine.pipes import StreamLoader
 
     workers = settings.pop("workers", 0)
     if settings.pop("collate", None):
@@ -217,9 +217,9 @@ def _stream_loader(
     if settings and isinstance(table, Table):
         name = next(iter(settings))
         fix = (
-            "itr.Shuffle shuffles a stream."
+            "streams.Shuffle shuffles a stream."
             if name == "shuffle"
-            else "itr.Batch and itr.Bucket make its batches."
+            else "streams.Batch and streams.Bucket make its batches."
         )
         what = f"data.{split}: `{name}` is for items by index, but this is a stream."
         raise InputError(what, where=str(table.key_origin(name)), fix=fix)
