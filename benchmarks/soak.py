@@ -30,10 +30,10 @@ from pathlib import Path
 from figures import Figure, machine, options, show
 
 from assay.cli.main import main as assay
-from assay.compose.comparing import ORDER
-from assay.compose.verify_resume import compared
 from assay.core import run_file
 from assay.core.facts import Started, read_events
+from assay.proof.differences import ORDER
+from assay.proof.verify_resume import compared
 from assay.store.layout import RUNS_DIR_VARIABLE, RunFolder, make_project, scan_runs
 from assay.store.series import read_series
 

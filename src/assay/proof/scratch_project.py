@@ -34,7 +34,7 @@ _NEVER_LINKED = frozenset({".assay", ".git", "__pycache__"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scratch:
+class ScratchProject:
     """The project in a folder of its own: where its modules are, and where its process is started,
     as what."""
 
@@ -44,7 +44,7 @@ class Scratch:
     environment: dict[str, str]
 
 
-def lay_out(run: RunView, attempt: Attempt, folder: Path) -> Scratch:
+def make_scratch_project(run: RunView, attempt: Attempt, folder: Path) -> ScratchProject:
     """Write the code that an attempt had below `folder`; what is no code lies there as links to the
     project of now.
 
@@ -62,7 +62,7 @@ def lay_out(run: RunView, attempt: Attempt, folder: Path) -> Scratch:
     cwd = Path(attempt.cwd) if attempt.cwd else was
     if any(cwd.is_relative_to(root) for root in (was, was.resolve())):
         cwd = restored(cwd, was, folder)
-    return Scratch(
+    return ScratchProject(
         project=project,
         user_dirs=tuple(path for path in dirs if path.is_dir()),
         cwd=cwd if cwd.is_dir() else folder,

@@ -21,13 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from assay.compose.checks import sound
-from assay.compose.comparing import Compared
-from assay.compose.judging import judge
-from assay.compose.launch import Launch, RunResult
-from assay.compose.records import refuse_redacted
-from assay.compose.scratch import lay_out
-from assay.compose.stretch import Stretch, config_of, processes, stretch_of
-from assay.compose.training import go_on, train
+from assay.compose.launch_settings import Launch, RunResult
+from assay.compose.run_record import refuse_redacted
+from assay.compose.run_scope import check_device
+from assay.compose.training import resume_run, train
 from assay.compose.trust import Trust, home_of, permit
 from assay.config import open_config
 from assay.config.settings import Settings
@@ -38,6 +35,10 @@ from assay.core.plain import to_plain
 from assay.core.run_file import Attempt
 from assay.core.secret_names import REDACTED
 from assay.core.verdict import Verdict
+from assay.proof.compare_runs import compare_runs
+from assay.proof.differences import Comparison
+from assay.proof.scratch_project import make_scratch_project
+from assay.proof.step_range import StepRange, config_of, processes, step_range
 from assay.query.diff import flat
 from assay.query.find import checkpoint_of, find
 from assay.query.run import RunView
@@ -57,7 +58,7 @@ _TASK = "task.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
+class ReplayResult:
     """What came out: a verdict, a line for each thing that was compared, and the run that it was
     compared with.
 
@@ -65,7 +66,7 @@ class Replayed:
     """
 
     verdict: Verdict
-    compared: tuple[Compared, ...]
+    compared: tuple[Comparison, ...]
     kept: Path | None = None
 
 
@@ -90,7 +91,7 @@ def replay(
     force: bool = False,
     trust: Trust = False,
     tell: Callable[[str], None] = lambda line: None,
-) -> Replayed:
+) -> ReplayResult:
     """Train RUN again, or from RUN@CKPT on, and compare curves and checkpoints with what was
     recorded.
 
@@ -104,14 +105,15 @@ def replay(
         what = f"The record of {view.id} is damaged. {' '.join(view.damages)}"
         fix = "" if view.error else "--force compares what can still be read"
         raise InputError(what, where=str(view.path), fix=fix)
-    stretch = stretch_of(view, name, steps)
-    attempt = stretch.attempts[-1]
-    permit_again(view, stretch, use="replay it", trust=trust)
-    changed = _changed_inputs(view, stretch)
+    span = step_range(view, name, steps)
+    attempt = span.attempts[-1]
+    permit_again(view, span, use="replay it", trust=trust)
+    changed = _changed_inputs(view, span)
     if changed and not force:
         first, (was, now) = next(iter(changed.items()))
         others = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
-        what = f"{view.id} cannot be replayed here: {first} was {was or 'not set'} and is {now or 'not set'}{others}."
+        before, after = was or "not set", now or "not set"
+        what = f"{view.id} cannot be replayed here: {first} was {before} and is {after}{others}."
         raise InputError(
             what,
             where=str(view.path),
@@ -121,15 +123,17 @@ def replay(
     is_kept = False
     try:
         begun = time.monotonic()
-        again = train_again(view, stretch, folder)
-        tell(f"replayed: {stretch.said}, {time.monotonic() - begun:.0f} s")
+        again = train_again(view, span, folder)
+        tell(f"replayed: {span.said}, {time.monotonic() - begun:.0f} s")
         changed |= unlike(
             attempt.environment, again.environment
         )  # a process that has computed knows more
-        verdict, compared = judge(view, again, stretch, changed)
+        verdict, compared = compare_runs(view, again, span, changed)
         is_kept = not verdict.equal
         keep_verdict(view, verdict, tell)
-        return Replayed(verdict=verdict, compared=compared, kept=again.path if is_kept else None)
+        return ReplayResult(
+            verdict=verdict, compared=compared, kept=again.path if is_kept else None
+        )
     finally:
         with contextlib.suppress(OSError):
             forget([folder / "project"])
@@ -137,13 +141,13 @@ def replay(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def permit_again(view: RunView, stretch: Stretch, *, use: str, trust: Trust) -> None:
+def permit_again(view: RunView, span: StepRange, *, use: str, trust: Trust) -> None:
     """Raise InputError for a run that was not made here, unless `trust` allows its code, and for
     one without secrets.
 
     Call it before `train_again`.
     """
-    attempt = stretch.attempts[-1]
+    attempt = span.attempts[-1]
     saved = open_config(config_of(view, attempt), [], user_dir=None)
     code = f"the {attempt.code.files} files that were kept with it"
     permit(view, saved.root, use=use, code=code, trust=trust)
@@ -151,7 +155,7 @@ def permit_again(view: RunView, stretch: Stretch, *, use: str, trust: Trust) -> 
 
 
 def train_again(
-    view: RunView, stretch: Stretch, folder: Path, *, traced_from: int | None = None
+    view: RunView, span: StepRange, folder: Path, *, traced_from: int | None = None
 ) -> RunView:
     """Train these steps of a run again from its own code and config, in a project in `folder` and
     its own OS process.
@@ -159,18 +163,18 @@ def train_again(
     With `traced_from` every step from there on is traced with all its operations. InputError with
     what the process said when it fails, and for code that is not here.
     """
-    attempt = stretch.attempts[-1]
-    scratch = lay_out(view, attempt, folder / "project")
+    attempt = span.attempts[-1]
+    scratch = make_scratch_project(view, attempt, folder / "project")
     task = _Task(
         config=str(_write_config(view, attempt, folder)),
         user_dirs=[str(path) for path in scratch.user_dirs],
         settings=str(scratch.project.root),
         threads=attempt.environment.get("torch", {}).get("threads"),
-        launch={**_launch(view, stretch), "traced_from": traced_from},
-        resumed=str(_begun(view, stretch, scratch.project.root, scratch.user_dirs))
-        if stretch.checkpoint
+        launch={**_launch(view, span), "traced_from": traced_from},
+        resumed=str(_begun(view, span, scratch.project.root, scratch.user_dirs))
+        if span.checkpoint
         else "",
-        checkpoint=stretch.checkpoint,
+        checkpoint=span.checkpoint,
         parent=view.id,
     )
     (folder / _TASK).write_text(json.dumps(asdict(task)), encoding="utf-8")
@@ -191,8 +195,8 @@ def _write_config(view: RunView, attempt: Attempt, folder: Path) -> Path:
     return path
 
 
-def _launch(view: RunView, stretch: Stretch) -> dict[str, Any]:
-    attempt, origin = stretch.attempts[-1], view.file.attempts[0].launch.get("from", "")
+def _launch(view: RunView, span: StepRange) -> dict[str, Any]:
+    attempt, origin = span.attempts[-1], view.file.attempts[0].launch.get("from", "")
     device, count = attempt.devices[0] if attempt.devices else None, processes(attempt)
     return {
         "device": device.partition(":")[0] if device is not None and count else device,
@@ -200,9 +204,9 @@ def _launch(view: RunView, stretch: Stretch) -> dict[str, Any]:
         "quiet": True,
         "max_steps": attempt.launch.get("max_steps"),
         "nproc": count,
-        "weights_from": _weights(view, origin) if origin and not stretch.checkpoint else "",
-        "stop_at": None if stretch.whole else stretch.last,
-        "is_interrupted": stretch.is_interrupted,
+        "weights_from": _weights(view, origin) if origin and not span.checkpoint else "",
+        "stop_at": None if span.whole else span.last,
+        "is_interrupted": span.is_interrupted,
     }
 
 
@@ -222,18 +226,18 @@ def _weights(view: RunView, origin: str) -> str:
     return str(path)
 
 
-def _begun(view: RunView, stretch: Stretch, project: Path, user_dirs: Sequence[Path]) -> Path:
+def _begun(view: RunView, span: StepRange, project: Path, user_dirs: Sequence[Path]) -> Path:
     """A run that has come as far as the checkpoint and no further, to go on with."""
-    source = next(each for each in view.checkpoints if each.name == stretch.checkpoint)
+    source = next(each for each in view.checkpoints if each.name == span.checkpoint)
     folder = RunFolder(project / "runs" / view.path.resolve().name)
     shutil.copytree(source.path, folder.checkpoints / source.name, copy_function=_link_or_copy)
     attempt = replace(
-        stretch.attempts[-1],
+        span.attempts[-1],
         number=1,
         from_step=0,
-        to_step=stretch.first,
+        to_step=span.first,
         status="stopped",
-        launch={**stretch.attempts[-1].launch, "user_dirs": [str(path) for path in user_dirs]},
+        launch={**span.attempts[-1].launch, "user_dirs": [str(path) for path in user_dirs]},
     )
     file = replace(
         view.file,
@@ -244,7 +248,7 @@ def _begun(view: RunView, stretch: Stretch, project: Path, user_dirs: Sequence[P
         summaries={},
         best=None,
     )
-    shutil.copyfile(config_of(view, stretch.attempts[-1]), folder.config_toml)
+    shutil.copyfile(config_of(view, span.attempts[-1]), folder.config_toml)
     run_file.write(folder.path, file)
     return folder.path
 
@@ -288,7 +292,7 @@ def work(place: str) -> RunResult:
     if not task.resumed:
         return train(config, launch, parent=task.parent)
     view = RunView(Path(task.resumed))
-    return go_on(
+    return resume_run(
         view, task.checkpoint, sound(config), launch, take_over=False, verify=True, force=False
     )
 
@@ -297,12 +301,12 @@ def _only_run(runs_dir: Path) -> RunView | None:
     return next((RunView(Path(entry.path)) for entry in scan_runs(runs_dir)), None)
 
 
-def _changed_inputs(view: RunView, stretch: Stretch) -> dict[str, tuple[str, str]]:
+def _changed_inputs(view: RunView, span: StepRange) -> dict[str, tuple[str, str]]:
     """What decides about bits and is not here as it was then, with both values."""
     found: dict[str, tuple[str, str]] = {}
     home = home_of(view)
     known = Settings(home.root).variables if home is not None else {}
-    for attempt in stretch.attempts:
+    for attempt in span.attempts:
         for device in attempt.devices:
             if not _is_here(device):
                 found.setdefault("device", (device, "not here"))
@@ -335,8 +339,6 @@ def _shortened(name: str, value: str) -> str:
 
 
 def _is_here(device: str) -> bool:
-    from assay.compose.house import check_device
-
     try:
         check_device(device)
     except InputError:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.debug import debug_handlers
-from assay.compose.house import House
-from assay.compose.launch import Launch
-from assay.compose.parts import make_loader, make_process, splits_of
+from assay.compose.launch_settings import Launch
+from assay.compose.make_parts import make_loader, make_process, splits_of
+from assay.compose.run_scope import RunScope
 from assay.compose.tasks import evaluation_of
 from assay.core.events import Event, Handler
 from assay.core.facts import Warned
@@ -31,10 +31,10 @@ def _say(line: str) -> None:
 
 
 @dataclass(slots=True)
-class Assembled:
+class PreparedRun:
     """An engine with all that listens to it, ready to run once it has a recorder."""
 
-    house: House
+    scope: RunScope
     engine: Engine
     saver_folder: Path | None = None
     attempt: int = 1
@@ -54,14 +54,14 @@ class Assembled:
 
         assert self.saver_folder is not None
         self.attempt = attempt or self.attempt
-        keep = self.house.values("checkpoint").get("keep", 3)
-        writers = self.house.mesh.writers if self.house.mesh is not None else None
+        keep = self.scope.values("checkpoint").get("keep", 3)
+        writers = self.scope.mesh.writers if self.scope.mesh is not None else None
         return Saver(self.saver_folder, keep=keep, attempt=self.attempt, writers=writers)
 
 
-def assemble(
-    house: House, launch: Launch, *, saver_folder: Path | None = None, bind: Bind | None = None
-) -> Assembled:
+def make_engine(
+    scope: RunScope, launch: Launch, *, saver_folder: Path | None = None, bind: Bind | None = None
+) -> PreparedRun:
     from assay.engine import Engine, Loader
     from assay.engine.data.adopt import as_source
     from assay.engine.data.source import Source
@@ -69,9 +69,9 @@ def assemble(
     from assay.engine.loop.run_length import larger
     from assay.engine.numerics.deterministic import limits
 
-    process = make_process(house, training=True)
-    settings = house.values("train")
-    train = make_loader(house, "train")
+    process = make_process(scope, training=True)
+    settings = scope.values("train")
+    train = make_loader(scope, "train")
     accumulate = 1 if isinstance(train, Source) else settings.get("accumulate", 1)
     epochs, steps, length = settings.get("epochs"), settings.get("steps"), ""
     if settings.get("until") == "last" and epochs is not None and steps is not None:
@@ -88,64 +88,64 @@ def assemble(
         samples=settings.get("samples"),
         seconds=parse_duration_s(settings["time"]) if "time" in settings else None,
         accumulate=accumulate,
-        seed=house.seed,
-        device=house.device,
-        bind=bind or house.context.bind,
+        seed=scope.seed,
+        device=scope.device,
+        bind=bind or scope.context.bind,
         stop=Stop(),
-        log_every=parse_steps(house.values("log").get("every", "1 step")),
+        log_every=parse_steps(scope.values("log").get("every", "1 step")),
     )
     backward = getattr(process, "backward", None)
     if backward is not None:  # without one the engine says so
         backward.start(0, total=engine.state.max_steps, epoch_length=engine.state.epoch_length)
-    if house.ranks is not None:
+    if scope.ranks is not None:
         from assay.engine.parallel.data import join_data
 
-        join_data(engine, house.ranks)
-    pipeline = _join_pipeline(house, engine)
+        join_data(engine, scope.ranks)
+    pipeline = _join_pipeline(scope, engine)
     if isinstance(engine.source, Loader):
-        house.closing.callback(engine.source.close)  # one that was made of a DataLoader
-    house.context.set("state", engine.state)
-    house.context.set("engine", engine)
+        scope.closing.callback(engine.source.close)  # one that was made of a DataLoader
+    scope.context.set("state", engine.state)
+    scope.context.set("engine", engine)
     divided = ""
-    if house.mesh is not None and house.mesh.layout.tensor > 1:
+    if scope.mesh is not None and scope.mesh.layout.tensor > 1:
         from assay.engine.parallel.alike import AlikeGradients
         from assay.engine.parallel.tensor import told
 
         divided = told(process.model)
-        engine.bus.extend(AlikeGradients(house.mesh.devices["tensor"]).handlers())
+        engine.bus.extend(AlikeGradients(scope.mesh.devices["tensor"]).handlers())
     limit = limits(
-        house.device,
+        scope.device,
         deterministic=bool(settings.get("deterministic", False)),
-        seeded=bool(house.seed),
+        seeded=bool(scope.seed),
         threads=threads_in_use(),
     )
-    spread = "" if house.mesh is None else f"mesh: {house.mesh.layout}"
+    spread = "" if scope.mesh is None else f"mesh: {scope.mesh.layout}"
     notes = [
         line
-        for line in (launch.after, length, limit, spread, _zero(house), divided, *pipeline)
+        for line in (launch.after, length, limit, spread, _zero(scope), divided, *pipeline)
         if line
     ]
-    loaders = {split: make_loader(house, split) for split in evaluation_plan(house)[1]}
-    return Assembled(house, engine, saver_folder, loaders=loaders, notes=notes)
+    loaders = {split: make_loader(scope, split) for split in evaluation_plan(scope)[1]}
+    return PreparedRun(scope, engine, saver_folder, loaders=loaders, notes=notes)
 
 
-def _join_pipeline(house: House, engine: Engine) -> list[str]:
+def _join_pipeline(scope: RunScope, engine: Engine) -> list[str]:
     """Where the model was split into stages, let the engine train through them; what there is to
     say of it."""
-    if house.mesh is None or house.mesh.pipeline is None:
+    if scope.mesh is None or scope.mesh.pipeline is None:
         return []
     from assay.engine.numerics.precision import in_precision
 
-    precision = house.values("train").get("precision", "fp32")
-    evaluate = house.values("evaluate").get("precision", "fp32")
-    house.mesh.pipeline.join(
-        engine, lambda run: in_precision(precision, house.device, run, evaluate=evaluate)
+    precision = scope.values("train").get("precision", "fp32")
+    evaluate = scope.values("evaluate").get("precision", "fp32")
+    scope.mesh.pipeline.join(
+        engine, lambda run: in_precision(precision, scope.device, run, evaluate=evaluate)
     )
-    return house.mesh.pipeline.lines
+    return scope.mesh.pipeline.lines
 
 
 def listen(
-    assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Launch, *, saving: bool
+    prepared: PreparedRun, recorder: RunRecorder | NullRecorder, launch: Launch, *, saving: bool
 ) -> None:
     """Everything that listens to a run, in the order of their priorities."""
     import logging
@@ -154,17 +154,17 @@ def listen(
     from assay.engine.callbacks.evaluate import length_of
     from assay.engine.model.compiling import CompileReport
 
-    house, engine = assembled.house, assembled.engine
-    period, _ = evaluation_plan(house)
-    loaders = assembled.loaders
-    limit = house.values("evaluate").get("limit")
-    pipes, metrics = evaluation_of(house)
+    scope, engine = prepared.scope, prepared.engine
+    period, _ = evaluation_plan(scope)
+    loaders = prepared.loaders
+    limit = scope.values("evaluate").get("limit")
+    pipes, metrics = evaluation_of(scope)
     evaluate = Evaluate(
-        loaders, every=period, limit=limit, seed=house.seed, pipes=pipes, metrics=metrics
+        loaders, every=period, limit=limit, seed=scope.seed, pipes=pipes, metrics=metrics
     )
     engine.bus.extend(evaluate.handlers())
-    if saving and house.is_on("checkpoint"):
-        settings = house.values("checkpoint")
+    if saving and scope.is_on("checkpoint"):
+        settings = scope.values("checkpoint")
 
         def remember(metric: str, mode: Any, value: float, step: int, checkpoint: str) -> None:
             assert isinstance(recorder, RunRecorder)  # it is the first one that tells
@@ -172,37 +172,37 @@ def listen(
                 Best(metric=metric, mode=mode, value=value, step=step, checkpoint=checkpoint)
             )
 
-        best = settings.get("best") if house.is_on("evaluate") else None
-        assembled.save = Save(
-            assembled.saver(),
+        best = settings.get("best") if scope.is_on("evaluate") else None
+        prepared.save = Save(
+            prepared.saver(),
             every=settings.get("every", "1 epoch"),
             best=(best["metric"], best["mode"]) if best else None,
             evaluate_every=period,
             on_best=remember,
             background=settings.get("background", True),
         )
-        engine.bus.extend(assembled.save.handlers())
-    shown = house.values("display")
+        engine.bus.extend(prepared.save.handlers())
+    shown = scope.values("display")
     quiet = (
         launch.quiet
-        or not house.is_first
+        or not scope.is_first
         or bool(shown.get("quiet", False))
-        or not house.is_on("display")
+        or not scope.is_on("display")
     )
     logger = recorder.logger if isinstance(recorder, RunRecorder) else logging.getLogger("assay")
     engine.bus.extend(Throughput().handlers())
-    if not any(isinstance(plugin.thing, Memory) for plugin in house.plugins):
+    if not any(isinstance(plugin.thing, Memory) for plugin in scope.plugins):
         engine.bus.extend(Memory().handlers())
-    if house.values("train").get("compile", False):
+    if scope.values("train").get("compile", False):
         engine.bus.extend(CompileReport(say=logger.info).handlers())
     lengths = {split: length_of(loader, limit) for split, loader in loaders.items()}
     display = Display(
         logger=logger, quiet=quiet, every=shown.get("every", "1 epoch"), lengths=lengths
     )
-    assembled.say = display.say
+    prepared.say = display.say
     engine.bus.extend(display.handlers())
     if launch.debug:
-        engine.bus.extend(debug_handlers(logger, splits_of(house.root)))
+        engine.bus.extend(debug_handlers(logger, splits_of(scope.root)))
 
     if launch.stop_at is not None:
 
@@ -219,7 +219,7 @@ def listen(
 
     def say_what_is_run() -> None:
         is_evaluated = bool(loaders) or period == "never"
-        for line in [*assembled.notes, *_opening(engine, is_evaluated=is_evaluated)]:
+        for line in [*prepared.notes, *_opening(engine, is_evaluated=is_evaluated)]:
             display.say(line)
         exactness = engine.source.exactness(
             engine.state.epoch
@@ -242,15 +242,15 @@ def listen(
     )
 
 
-def _zero(house: House) -> str:
+def _zero(scope: RunScope) -> str:
     """What [parallel.zero] comes to."""
-    settings = house.values("parallel")
+    settings = scope.values("parallel")
     zero = settings.get("zero", {})
     if not zero or not zero.get("enabled", True):
         return ""
-    if house.mesh is None:
+    if scope.mesh is None:
         return "ZeRO: one process has everything, there is nothing to share out"
-    layout, asked = house.mesh.layout, int(settings.get("shard", 1))
+    layout, asked = scope.mesh.layout, int(settings.get("shard", 1))
     sizes = f"data {layout.shard} is shard {layout.shard}, " if asked == 1 else ""
     kept = {
         1: "weights and gradients stay whole in a step",
@@ -260,11 +260,11 @@ def _zero(house: House) -> str:
     return f"ZeRO stage {layout.stage}: {sizes}{kept[layout.stage]}"
 
 
-def evaluation_plan(house: House) -> tuple[str, list[str]]:
+def evaluation_plan(scope: RunScope) -> tuple[str, list[str]]:
     """Return how often splits are evaluated, and which."""
-    settings = house.values("evaluate")
-    period = settings.get("every", "1 epoch") if house.is_on("evaluate") else "never"
-    looked_at = [name for name in splits_of(house.root) if is_evaluated(name)]
+    settings = scope.values("evaluate")
+    period = settings.get("every", "1 epoch") if scope.is_on("evaluate") else "never"
+    looked_at = [name for name in splits_of(scope.root) if is_evaluated(name)]
     return period, settings.get("splits", looked_at)
 
 

@@ -16,26 +16,24 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.compose.division import check_division
-from assay.compose.launch import Launch, RunResult
-from assay.compose.rank_folder import Deaths, Order, RankFolder, heard_in, tell_heard, text
-from assay.compose.records import failed, secrets_of
-from assay.compose.standstill import described
+from assay.compose.check_division import check_division
+from assay.compose.describe_standstill import describe_standstill
+from assay.compose.launch_settings import Launch, RunResult
+from assay.compose.rank_folder import Deaths, EndOrder, RankFolder, tell_heard, text
+from assay.compose.run_record import secrets_of
 from assay.config import dump, open_config
 from assay.config.loading import Config
 from assay.config.settings import Settings
 from assay.config.tree import get_at, plain
 from assay.core.directory import make_directory, open_directory
 from assay.core.errors import AssayError, InputError, PeerError, RankError
-from assay.core.ports import NullRecorder
 from assay.core.schema import PARALLEL_AXES, PARALLEL_TIMEOUT, parse_duration_s
-from assay.core.signals import Obeyed, Signals, answered, obeyed, obeying
+from assay.core.signals import Obeyed, Signals, answered, obeyed
 from assay.query.find import find
 from assay.store.layout import RunFolder
 
 if TYPE_CHECKING:
-    from assay.compose.house import House
-    from assay.engine.parallel.join import World
+    from assay.compose.run_scope import RunScope
     from assay.engine.parallel.start import Death
     from assay.engine.parallel.watch import Standstill
 
@@ -51,7 +49,7 @@ SECONDS_TO_SHARE = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class RankTask:
     """What every process of a run does: a config that nothing changes any more; the run to go on
     with, if there is one.
 
@@ -130,7 +128,7 @@ def is_spread(config: Config, launch: Launch) -> bool:
                 fix=f"torchrun --nproc-per-node {count}, or parallel.data={here.count}.",
             )
         return False
-    check_split(config, sharers(config, count))
+    check_split(config, data_parallel_size(config, count))
     check_division(config)
     return (count > 1 or launch.max_restarts > 0) and not launch.ranks_folder
 
@@ -141,7 +139,7 @@ def parallel_of(config: Config) -> dict[str, Any]:
     return dict(plain(node)) if node is not None else {}
 
 
-def sharers(config: Config, count: int) -> int:
+def data_parallel_size(config: Config, count: int) -> int:
     """How many of `count` processes have different samples."""
     given = parallel_of(config)
     return count // (int(given.get("tensor", 1)) * int(given.get("pipeline", 1)))
@@ -178,9 +176,9 @@ def spread_resume(
     return _spread(task, asked_processes(config, launch), config)
 
 
-def task_of(config: Config, launch: Launch, **options: Any) -> Task:
+def task_of(config: Config, launch: Launch, **options: Any) -> RankTask:
     """Write a config down for another process of this machine."""
-    return Task(
+    return RankTask(
         launch={**asdict(launch), "command": list(launch.command)},
         config=dump(config.root),
         path=str(config.path.resolve()) if config.path is not None else "",
@@ -194,7 +192,7 @@ def task_of(config: Config, launch: Launch, **options: Any) -> Task:
     )
 
 
-def _spread(task: Task, count: int, config: Config) -> RunResult:
+def _spread(task: RankTask, count: int, config: Config) -> RunResult:
     from assay.engine.parallel.nodes import nodes_of
     from assay.engine.parallel.start import OWN_JOBS, output_of, start
     from assay.engine.parallel.watch import RankWatchdog, StillRanks, SuspendedRanks, was_suspended
@@ -210,7 +208,9 @@ def _spread(task: Task, count: int, config: Config) -> RunResult:
         heard.append((number, time.monotonic()))
 
     def order(found: Standstill) -> None:
-        _newest(folder).order(Order(cause=described(found, timeout=timeout), signal=found.signal))
+        _newest(folder).order(
+            EndOrder(cause=describe_standstill(found, timeout=timeout), signal=found.signal)
+        )
 
     try:
         (folder / TASK).write_text(json.dumps(asdict(task)), encoding="utf-8")
@@ -327,14 +327,14 @@ def timeout_of(config: Config) -> str:
     return str(parallel_of(config).get("timeout", PARALLEL_TIMEOUT))
 
 
-def _attempt(folder: Path, number: int) -> RankFolder:
+def folder_of_attempt(folder: Path, number: int) -> RankFolder:
     """Return the folder of the ranks that were started together, for the time `number`."""
     return RankFolder(folder / f"ranks-{number}", launcher=folder)
 
 
 def _newest(folder: Path) -> RankFolder:
     numbers = [int(each.name.partition("-")[2]) for each in folder.glob("ranks-*")]
-    return _attempt(folder, max(numbers, default=0))
+    return folder_of_attempt(folder, max(numbers, default=0))
 
 
 def _cause(
@@ -351,33 +351,7 @@ def _cause(
     return RankError(others[0]["error"]) if others else None
 
 
-def work(place: str) -> int:
-    """What each process does; the exit code is 0 also for a run that was stopped, as nobody has to
-    end the others."""
-    from assay.engine.parallel.join import world
-    from assay.engine.parallel.watch import LostParent, RankWatchdog
-
-    folder, here = Path(place), world()
-    if here.restarts and heard_in(folder):
-        return 0  # torch's launcher takes an end after a signal for a failure
-    with obeying(echo_s=ECHO_S) as signals:
-        ranks = _attempt(folder, here.restarts)
-        ranks.begin(here.rank)
-        task = Task(**json.loads((folder / TASK).read_text(encoding="utf-8")))
-        try:
-            with RankWatchdog(LostParent(task.launcher)):
-                result = _do(task, _launch(task, folder, here), here.rank, text(folder / "folder"))
-        except BaseException as error:  # the edge of the process: who started it tells the person
-            with signals.held():
-                result = failed(NullRecorder(), None, error, step=0)
-                ranks.tell(here.rank, facts_of(result, here.rank))
-        else:
-            with signals.held():
-                ranks.tell(here.rank, facts_of(result, here.rank))
-    return 1 if result.status == "failed" else 0
-
-
-def facts_of(result: RunResult, rank: int) -> dict[str, Any]:
+def end_facts(result: RunResult, rank: int) -> dict[str, Any]:
     """Return what a rank tells of its end."""
     is_failed = result.status == "failed" and result.exception is not None
     return {
@@ -399,44 +373,7 @@ def signal_of(result: RunResult) -> int:
     return max(0, result.exit_code - 128) if result.status == "stopped" else 0
 
 
-def _launch(task: Task, folder: Path, here: World) -> Launch:
-    """Return the launch of one rank, with why it was started again, if it was."""
-    given = {**task.launch, "command": tuple(task.launch["command"])}
-    given["ranks_folder"] = str(_attempt(folder, here.restarts).path)
-    if (folder / "folder").exists() and not here.restarts:
-        given["after"] = "restart: processes of another machine have ended"
-    if here.restarts:
-        given["after"] = (
-            f"restart {here.restarts}: {_attempt(folder, here.restarts - 1).ended_by()}"
-        )
-    return Launch(**given)
-
-
-def _do(task: Task, launch: Launch, rank: int, begun: str) -> RunResult:
-    """Train, or go on. `begun` is the record that processes before these have begun, which then is
-    gone on with."""
-    from assay.compose.checks import sound
-    from assay.compose.training import go_on, train
-
-    config = config_of(task, Path(launch.ranks_folder), rank)
-    if begun:
-        view = find(begun)[0]
-        if view.status == "finished":  # somebody failed while leaving
-            return RunResult(
-                record_dir=view.path,
-                config=config,
-                status="finished",
-                id=view.id,
-                step=view.file.newest.to_step,
-            )
-        verify = task.options.get("verify", True)
-        return go_on(view, "", sound(config), launch, take_over=False, verify=verify, force=True)
-    if task.resumed:
-        return go_on(find(task.resumed)[0], task.checkpoint, sound(config), launch, **task.options)
-    return train(config, launch, **task.options)
-
-
-def config_of(task: Task, folder: Path, rank: int) -> Config:
+def config_of(task: RankTask, folder: Path, rank: int) -> Config:
     """Read the config of a task; `folder` is for a file of this rank's."""
     file = folder / f"config-{rank}.toml"
     file.write_text(task.config, encoding="utf-8")
@@ -488,35 +425,35 @@ def is_ending(ranks: RankFolder | None) -> bool:
     return ranks is not None and bool(ranks.ended_by())
 
 
-def tell_folder(launch: Launch, house: House, record: Path | None) -> None:
+def tell_folder(launch: Launch, scope: RunScope, record: Path | None) -> None:
     """Where the record is, for who started these processes, and for those that may go on after
     them. Collective."""
     place = str(record or "")
-    if house.ranks is not None:
-        place = house.ranks.gather_from_everyone(place)[0]
+    if scope.ranks is not None:
+        place = scope.ranks.gather_from_everyone(place)[0]
     if place:
         (Path(launch.ranks_folder).parent / "folder").write_text(place, encoding="utf-8")
 
 
-def check_shared(house: House, folder: Path) -> None:
+def check_shared(scope: RunScope, folder: Path) -> None:
     """InputError when what rank 0 writes in `folder` cannot be read by all others: it has to be on
     a shared disk."""
-    if house.ranks is None:
+    if scope.ranks is None:
         return
     nonce = folder / f".shared-{secrets.token_hex(8)}"
-    if house.is_first:
+    if scope.is_first:
         make_directory(nonce.parent)
         nonce.write_text("", encoding="utf-8")
-    name = house.ranks.gather_from_everyone(nonce.name)[0]
+    name = scope.ranks.gather_from_everyone(nonce.name)[0]
     until = time.monotonic() + SECONDS_TO_SHARE
     while not (folder / name).exists() and time.monotonic() < until:
         time.sleep(0.1)
         with contextlib.suppress(OSError):
             os.listdir(folder)  # a disk of the network looks again
-    seen = house.ranks.gather_from_everyone(
+    seen = scope.ranks.gather_from_everyone(
         (socket.gethostname(), str(folder), (folder / name).exists())
     )
-    if house.is_first:
+    if scope.is_first:
         nonce.unlink(missing_ok=True)
     for rank, (host, theirs, has_seen) in enumerate(seen):
         if not has_seen:

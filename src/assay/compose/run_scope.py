@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.debug import debugging
-from assay.compose.launch import Launch
-from assay.compose.rank_folder import Order, RankFolder
-from assay.compose.standstill import described
+from assay.compose.describe_standstill import describe_standstill
+from assay.compose.launch_settings import Launch
+from assay.compose.rank_folder import EndOrder, RankFolder
 from assay.config import dump
 from assay.config.loading import Config
 from assay.config.outside import with_outside
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class House:
+class RunScope:
     """What is being built for one run: the tree with its environment, the context, where it goes,
     how it is left."""
 
@@ -102,16 +102,16 @@ class House:
 
 
 @contextlib.contextmanager
-def open_house(
+def open_run_scope(
     config: Config,
     launch: Launch,
     *,
     joins: bool = False,
-    goes_on: str = "",
+    resumes: str = "",
     device: Device | None = None,
-) -> Iterator[House]:
+) -> Iterator[RunScope]:
     """`joins`: together with the other processes that were started for this run, which all go on
-    with `goes_on`.
+    with `resumes`.
 
     `device` is one that is known already, in place of the one of `launch`.
     """
@@ -138,26 +138,26 @@ def open_house(
         stack.enter_context(context.use())
         precision = get_at(root, ("train", "precision"))
         stack.enter_context(matmul_precision(plain(precision) if precision is not None else "fp32"))
-        house = House(config, root, context, seed, device, stack)
+        scope = RunScope(config, root, context, seed, device, stack)
         if joins:
-            house.rank, house.ranks_here = here.rank, here.local_count
-            house.rank_folder = rank_folder_of(launch)
-            settings = house.values("parallel")
+            scope.rank, scope.ranks_here = here.rank, here.local_count
+            scope.rank_folder = rank_folder_of(launch)
+            settings = scope.values("parallel")
             layout = Layout.of(settings, processes=here.count)
-            house.mesh = stack.enter_context(
+            scope.mesh = stack.enter_context(
                 joined(here, device, layout, bucket_mb=settings.get("bucket_mb", 0))
             )
-            _check_alike(house, goes_on)
-            if house.ranks is not None and not launch.ranks_folder:
-                house.rank_folder = _watching(
-                    house.ranks, here.rank, settings.get("timeout", PARALLEL_TIMEOUT), stack
+            _check_alike(scope, resumes)
+            if scope.ranks is not None and not launch.ranks_folder:
+                scope.rank_folder = _watching(
+                    scope.ranks, here.rank, settings.get("timeout", PARALLEL_TIMEOUT), stack
                 )
-            if house.rank_folder is not None:
-                house.beats = FileBeats(house.rank_folder.beat(here.rank))
-                if house.ranks is not None:
-                    house.ranks.beats = house.beats
-        _furnish(house)
-        yield house
+            if scope.rank_folder is not None:
+                scope.beats = FileBeats(scope.rank_folder.beat(here.rank))
+                if scope.ranks is not None:
+                    scope.ranks.beats = scope.beats
+        _furnish(scope)
+        yield scope
 
 
 def check_device(name: str) -> None:
@@ -181,17 +181,17 @@ def the_one_device(launch: Launch) -> str | None:
     return names[0] if names else None
 
 
-def _check_alike(house: House, goes_on: str) -> None:
+def _check_alike(scope: RunScope, resumes: str) -> None:
     """InputError when another process has another config: it was changed meanwhile, or draws by
     chance."""
-    if house.ranks is None:
+    if scope.ranks is None:
         return
-    if len(set(house.ranks.gather_from_everyone(goes_on))) > 1:
+    if len(set(scope.ranks.gather_from_everyone(resumes))) > 1:
         raise InputError(
             "The processes do not agree which run they go on with.",
             fix="Name it: assay resume RUN.",
         )
-    if len(set(house.ranks.gather_from_everyone(dump(house.config.root)))) > 1:
+    if len(set(scope.ranks.gather_from_everyone(dump(scope.config.root)))) > 1:
         raise InputError(
             "The processes of this run have read different configs.", fix="Start them with --nproc."
         )
@@ -223,7 +223,7 @@ def _watching(ranks: Ranks, rank: int, timeout: str, stack: ExitStack) -> RankFo
     ranks.wait()
 
     def order(found: Standstill) -> None:
-        folder.order(Order(cause=described(found, timeout=timeout)))
+        folder.order(EndOrder(cause=describe_standstill(found, timeout=timeout)))
 
     watchdog = RankWatchdog(
         SuspendedRanks(
@@ -235,27 +235,27 @@ def _watching(ranks: Ranks, rank: int, timeout: str, stack: ExitStack) -> RankFo
     return folder
 
 
-def _furnish(house: House) -> None:
+def _furnish(scope: RunScope) -> None:
     """Put in what is known from the start, promise the rest, make the plugins: they may say how the
     rest is made."""
     from assay.build import as_plugin, plugin_paths, promise_run
 
-    context, config = house.context, house.config
+    context, config = scope.context, scope.config
     context.set("context", context)
-    context.set("cfg", plain(house.root))
-    context.set("device", house.device)
+    context.set("cfg", plain(scope.root))
+    context.set("device", scope.device)
     context.set(
         "device_info",
-        {"name": str(house.device), "type": house.device.type, "index": house.device.index},
+        {"name": str(scope.device), "type": scope.device.type, "index": scope.device.index},
     )
     context.provide(_console, name="console")
-    promise_run(house.root, context, user_dirs=config.user_dirs, trusted=config.settings.trusted)
-    for path in plugin_paths(house.root):
-        plugin = as_plugin(dotted(path), house.build_at(path))
+    promise_run(scope.root, context, user_dirs=config.user_dirs, trusted=config.settings.trusted)
+    for path in plugin_paths(scope.root):
+        plugin = as_plugin(dotted(path), scope.build_at(path))
         context.set(plugin.where, plugin.thing)
         context.install(plugin.thing)
-        house.plugins.append(plugin)
-    context.set("plugins", [plugin.thing for plugin in house.plugins])
+        scope.plugins.append(plugin)
+    context.set("plugins", [plugin.thing for plugin in scope.plugins])
 
 
 def _console() -> Any:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class InitialWeights:
     """A checkpoint or a file of weights, None for none; `parent` is RUN@CHECKPOINT by id, "" when
     it is of no run.
 
@@ -55,23 +55,23 @@ class Origin:
         return "" if report.fits else f"weights of {self.path}: {report}"
 
 
-def asked_for(root: Table, address: str = "") -> Origin:
+def initial_weights(root: Table, address: str = "") -> InitialWeights:
     """What `--from` names, else what [load_weights] does; none where nobody asks."""
     if address:
-        return origin_of(address)
+        return find_weights(address)
     node = get_at(root, ("load_weights",))
     if node is None:
-        return Origin()
+        return InitialWeights()
     given = dict(plain(node)) if isinstance(node, Table) else {"path": plain(node)}
     address = given.pop("path")
     try:
-        found = origin_of(run_of(address) or address)
+        found = find_weights(run_of(address) or address)
     except InputError as error:
         raise InputError(error.what, where=str(node.origin), fix=error.fix) from error
-    return Origin(found.path, found.parent, given)
+    return InitialWeights(found.path, found.parent, given)
 
 
-def origin_of(address: str) -> Origin:
+def find_weights(address: str) -> InitialWeights:
     """What RUN, RUN@CHECKPOINT, a checkpoint's folder or a file of weights means; of a RUN its
     best, else its newest.
 
@@ -79,7 +79,7 @@ def origin_of(address: str) -> Origin:
     """
     path = Path(address).expanduser()
     if path.is_file() or (path / manifests.FILE_NAME).is_file():
-        return Origin(path, _parent_of(path))
+        return InitialWeights(path, _parent_of(path))
     view, name = find(address)
     try:
         found = checkpoint_of(
@@ -87,7 +87,7 @@ def origin_of(address: str) -> Origin:
         )
     except CheckpointError as error:
         raise InputError(error.what, where=error.where, fix=error.fix) from error
-    return Origin(found.path, f"{view.id}@{found.name}")
+    return InitialWeights(found.path, f"{view.id}@{found.name}")
 
 
 def _is_of_a_run(path: Path) -> bool:

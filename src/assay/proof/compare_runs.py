@@ -7,20 +7,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from assay.compose.comparing import (
-    CLOCKED,
-    ORDER,
-    PARTS,
-    Compared,
-    Parting,
-    compare_checkpoints,
-    parting,
-)
-from assay.compose.stretch import Stretch
 from assay.core.errors import CheckpointError, InputError
 from assay.core.manifest import folder_of_step
 from assay.core.trace_file import Phase
 from assay.core.verdict import Difference, Verdict
+from assay.proof.differences import (
+    CLOCKED,
+    ORDER,
+    PARTS,
+    Comparison,
+    CurveDifference,
+    compare_checkpoints,
+    curve_difference,
+)
+from assay.proof.step_range import StepRange
 from assay.query.run import RunView
 from assay.store.series import read_series
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 _PHASES: Mapping[str, Phase] = {"weights": "optimizer", "optimizer": "optimizer", "state": "state"}
 
 
-def judge(
-    view: RunView, again: RunView, stretch: Stretch, changed: Mapping[str, tuple[str, str]]
-) -> tuple[Verdict, tuple[Compared, ...]]:
+def compare_runs(
+    view: RunView, again: RunView, span: StepRange, changed: Mapping[str, tuple[str, str]]
+) -> tuple[Verdict, tuple[Comparison, ...]]:
     """InputError when there is nothing that could be compared."""
     partings: list[tuple[int, Difference]] = []
     compared = []
     count = 0
-    for name, left, right in _curves(view, again, stretch):
-        where = parting(left, right)
+    for name, left, right in _curves(view, again, span):
+        where = curve_difference(left, right)
         if where is not None:
             partings.append((where.step, _difference(name, where)))
         points = len(left) if left is not None else 0
@@ -46,17 +46,17 @@ def judge(
         title = "sample order" if name == ORDER else name
         said = f"equal, {points} point{'s' if points != 1 else ''}"
         compared.append(
-            Compared(
+            Comparison(
                 name=title, differences=(where.how,) if where is not None else (), otherwise=said
             )
         )
     if all(each.name != "sample order" for each in compared):
         compared.append(
-            Compared(
+            Comparison(
                 name="sample order", otherwise="not recorded (assay.engine.BatchDigest does it)"
             )
         )
-    found = _checkpoints(view, again, stretch)
+    found = _checkpoints(view, again, span)
     for name in PARTS:
         differences = [(step, each) for step, parts in found.items() for each in parts[name]]
         partings += [
@@ -68,20 +68,20 @@ def judge(
         told = (f"at step {first_step} {told[0]}", *told[1:]) if told else ()
         at = f"equal at step{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"
         compared.append(
-            Compared(
+            Comparison(
                 name=name, differences=told, otherwise=at if found else "no checkpoint to compare"
             )
         )
     count += len(found)
     if not count:
-        raise InputError(f"{view.id} has recorded nothing of {stretch.said}.", where=str(view.path))
+        raise InputError(f"{view.id} has recorded nothing of {span.said}.", where=str(view.path))
     first = min(partings, key=lambda pair: (pair[0], pair[1].name != ORDER), default=None)
     verdict = Verdict(
         question="replay",
         runs=(view.id, again.id),
         equal=first is None,
-        first_step=stretch.first + 1,
-        last_step=stretch.last,
+        first_step=span.first + 1,
+        last_step=span.last,
         compared=count,
         difference=first[1] if first is not None else None,
         cause="data order" if first is not None and first[1].phase == "data" else None,
@@ -92,20 +92,20 @@ def judge(
     return verdict, tuple(compared)
 
 
-def _difference(name: str, where: Parting) -> Difference:
+def _difference(name: str, where: CurveDifference) -> Difference:
     phase: Phase = "data" if name == ORDER else "loss"
     left, right = ("" if value is None else repr(value) for value in (where.left, where.right))
     return Difference(step=where.step, phase=phase, name=name, left=left, right=right)
 
 
 def _curves(
-    view: RunView, again: RunView, stretch: Stretch
+    view: RunView, again: RunView, span: StepRange
 ) -> Iterator[tuple[str, Series | None, Series | None]]:
-    """The curves of both within the stretch, by name, but for those of the clock."""
+    """The curves of both within the range of steps, by name, but for those of the clock."""
     import numpy as np  # here: a verdict is read without it
 
     a, b = (
-        {name: _within(each, stretch) for name, each in read_series(run.folder.metrics).items()}
+        {name: _within(each, span) for name, each in read_series(run.folder.metrics).items()}
         for run in (view, again)
     )
     damaged = bool(view.damages)
@@ -115,14 +115,14 @@ def _curves(
             right = _masked(right, np.isin(right.steps, left.steps)) if left is not None else None
         if name.startswith(CLOCKED) or not (len(left or ()) or len(right or ())):
             continue
-        if not stretch.whole:  # of the last step each has what came before it was left
+        if not span.whole:  # of the last step each has what came before it was left
             at_end = [
-                int((each.steps == stretch.last).sum()) if each is not None else 0
+                int((each.steps == span.last).sum()) if each is not None else 0
                 for each in (left, right)
             ]
             if at_end[0] != at_end[1]:
                 left, right = (
-                    _masked(each, each.steps < stretch.last) if each is not None else None
+                    _masked(each, each.steps < span.last) if each is not None else None
                     for each in (left, right)
                 )
                 if not (len(left or ()) or len(right or ())):
@@ -130,11 +130,9 @@ def _curves(
         yield name, left if len(left or ()) else None, right if len(right or ()) else None
 
 
-def _within(series: Series, stretch: Stretch) -> Series:
-    inside = series.steps <= stretch.last
-    return _masked(
-        series, inside & (series.steps > stretch.first) if stretch.checkpoint else inside
-    )
+def _within(series: Series, span: StepRange) -> Series:
+    inside = series.steps <= span.last
+    return _masked(series, inside & (series.steps > span.first) if span.checkpoint else inside)
 
 
 def _masked(series: Series, inside: Any) -> Series:
@@ -148,9 +146,7 @@ def _masked(series: Series, inside: Any) -> Series:
     )
 
 
-def _checkpoints(
-    view: RunView, again: RunView, stretch: Stretch
-) -> dict[int, dict[str, list[str]]]:
+def _checkpoints(view: RunView, again: RunView, span: StepRange) -> dict[int, dict[str, list[str]]]:
     """What differs in the checkpoints that both have, by step. InputError when one of the record's
     is damaged."""
     theirs = {each.name: each for each in again.checkpoints}
@@ -159,7 +155,7 @@ def _checkpoints(
         other, step = theirs.get(each.name), each.step
         if other is None or step is None or each.name != folder_of_step(step):
             continue
-        if stretch.first < step <= stretch.last:
+        if span.first < step <= span.last:
             try:
                 found[step] = compare_checkpoints(each.path, other.path)
             except CheckpointError as error:

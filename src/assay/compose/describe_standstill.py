@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SHOWN_FRAMES = 5
 
 
-def described(found: Standstill, *, timeout: str) -> str:
+def describe_standstill(found: Standstill, *, timeout: str) -> str:
     """Say what a person has to know, as one line and indented ones below it."""
     if not found.is_hang:
         return "The ranks did not end by themselves after the second signal."

@@ -21,7 +21,7 @@ _NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class Comparison:
     """One of the things that were compared, with where the two runs differ: nowhere when they are
     equal.
 
@@ -36,7 +36,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parting:
+class CurveDifference:
     """Where two curves part: at which step, and how in words. `left` and `right` are the values
     there, if there are."""
 
@@ -66,11 +66,11 @@ def _group(part: str) -> str:
     return "optimizer" if kind in ("optimizer", "scaler", "backward") else "state"
 
 
-def parting(left: Series | None, right: Series | None) -> Parting | None:
+def curve_difference(left: Series | None, right: Series | None) -> CurveDifference | None:
     """Where two curves part, None when they are the same bit for bit."""
     if left is None or right is None:
         known = right if left is None else left
-        return Parting(
+        return CurveDifference(
             step=int(known.steps[0]) if known is not None else 0, how="is in one of them only"
         )
     if (
@@ -83,17 +83,19 @@ def parting(left: Series | None, right: Series | None) -> Parting | None:
     ):
         if step != other:
             first = int(min(step, other))
-            return Parting(step=first, how=f"has a point at step {first} in one of them only")
+            return CurveDifference(
+                step=first, how=f"has a point at step {first} in one of them only"
+            )
         if value.tobytes() != its.tobytes():
-            return Parting(
+            return CurveDifference(
                 step=int(step), how=f"from step {step} on", left=float(value), right=float(its)
             )
     longer = left if len(left) > len(right) else right
     how = f"has {len(left.steps)} points and {len(right.steps)}"
-    return Parting(step=int(longer.steps[min(len(left), len(right))]), how=how)
+    return CurveDifference(step=int(longer.steps[min(len(left), len(right))]), how=how)
 
 
-def shown(compared: tuple[Compared, ...]) -> list[str]:
+def format_comparisons(compared: tuple[Comparison, ...]) -> list[str]:
     """A line for each thing that was compared."""
     width = max(len(each.name) for each in compared)
     return [

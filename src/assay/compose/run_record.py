@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.compose.assembly import Assembled
-from assay.compose.house import House
-from assay.compose.launch import Launch, RunResult
+from assay.compose.launch_settings import Launch, RunResult
+from assay.compose.make_engine import PreparedRun
+from assay.compose.run_scope import RunScope
 from assay.compose.unfinished import job_of
 from assay.config import config_hash, dump, seedless_hash
 from assay.config.check import standard_defaults
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 def new_record(
     config: Config,
     launch: Launch,
-    assembled: Assembled | None,
+    prepared: PreparedRun | None,
     *,
     kind: Any = "train",
     parent: str = "",
     device: Any = None,
 ) -> RunRecorder | NullRecorder:
-    if launch.no_file or (assembled is not None and not assembled.house.is_first):
+    if launch.no_file or (prepared is not None and not prepared.scope.is_first):
         return NullRecorder()
     project = project_around(config.path)
     values = plain(config.root)
@@ -68,10 +68,10 @@ def new_record(
         launch={
             **launch.recorded(),
             **recorded_of(config),
-            **({"fused": is_fused(assembled.engine)} if assembled is not None else {}),
+            **({"fused": is_fused(prepared.engine)} if prepared is not None else {}),
         },
         seeds={"seed": int(values.get("seed", 0))},
-        devices=[str(assembled.engine.device if assembled else device)],
+        devices=[str(prepared.engine.device if prepared else device)],
         command=launch.command or None,
         code_dirs=code_outside(config.user_dirs, project),
         keep_output=True,
@@ -79,8 +79,8 @@ def new_record(
         **log_formats(config),
     )
     tell_info(recorder, config_toml)
-    if assembled is not None:
-        assembled.saver_folder = recorder.folder.checkpoints
+    if prepared is not None:
+        prepared.saver_folder = recorder.folder.checkpoints
         tell_changes(recorder)
     return recorder
 
@@ -112,9 +112,9 @@ def tell_changes(recorder: RunRecorder) -> None:
             recorder.logger.info("%s", said)
 
 
-def set_recorder(house: House, recorder: RunRecorder | NullRecorder) -> None:
-    house.context.set("recorder", recorder)
-    house.context.set(
+def set_recorder(scope: RunScope, recorder: RunRecorder | NullRecorder) -> None:
+    scope.context.set("recorder", recorder)
+    scope.context.set(
         "record_dir", recorder.folder.path if isinstance(recorder, RunRecorder) else None
     )
 
@@ -151,7 +151,7 @@ def is_fused(engine: Engine) -> bool:
 
 
 def tell_defaults(
-    recorder: RunRecorder | NullRecorder, config: Config, found: Examined, assembled: Assembled
+    recorder: RunRecorder | NullRecorder, config: Config, found: Examined, prepared: PreparedRun
 ) -> None:
     """Log every default and everything injected, and keep them beside the config: nothing is taken
     silently."""
@@ -160,7 +160,7 @@ def tell_defaults(
     taken = []
     for each in [*standard_defaults(config.root), *found.defaults]:
         if each.key == "optimizer.fused":
-            each = replace(each, value=str(is_fused(assembled.engine)))
+            each = replace(each, value=str(is_fused(prepared.engine)))
         recorder.logger.info(
             "default %s = %s (%s, %s)", each.key, each.value, each.owner, each.origin
         )

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.compose.comparing import CLOCKED, ORDER, compare_checkpoints
-from assay.compose.replay import keep_verdict, permit_again, train_again, unlike
-from assay.compose.stretch import stretch_of
 from assay.compose.trust import Trust
 from assay.core.errors import AssayError, InputError
 from assay.core.manifest import folder_of_step
 from assay.core.trace_file import PHASES, Phase
 from assay.core.verdict import Cause, Difference, Verdict
+from assay.proof.differences import CLOCKED, ORDER, compare_checkpoints
+from assay.proof.replay import keep_verdict, permit_again, train_again, unlike
+from assay.proof.step_range import step_range
 from assay.query.diff import diff, flat
 from assay.query.find import find_run
 from assay.query.run import RunView
@@ -52,7 +52,7 @@ _WITHOUT_WEIGHT = ("tag", "desc", "threads", "trace", "log", "display", "checkpo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diverged:
+class DivergeResult:
     """A verdict with what was done to reach it, and what could not be done."""
 
     verdict: Verdict
@@ -60,7 +60,7 @@ class Diverged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Start:
+class _RestartPoint:
     """The step from which both runs are trained again: the beginning, or a checkpoint with equal
     bits."""
 
@@ -75,7 +75,7 @@ def diverge(
     reruns: bool = True,
     trust: Trust = False,
     tell: Callable[[str], None] = lambda line: None,
-) -> Diverged:
+) -> DivergeResult:
     """Compare the traces and curves of two runs; train the suspicious steps of both again where
     these are too coarse.
 
@@ -114,7 +114,7 @@ def diverge(
     )
     for view in (a, b):
         keep_verdict(view, verdict, tell)
-    return Diverged(verdict=verdict, notes=tuple(notes))
+    return DivergeResult(verdict=verdict, notes=tuple(notes))
 
 
 def _recorded(a: RunView, b: RunView) -> Alignment:
@@ -208,14 +208,14 @@ def _again(
     assert first is not None
     start = _common_checkpoint(a, b, first.step)
     since = max(start.step, found.equal_until) + 1
-    stretches = [stretch_of(view, start.name, f":{first.step}") for view in (a, b)]
-    for view, steps in zip((a, b), stretches, strict=True):
+    ranges = [step_range(view, start.name, f":{first.step}") for view in (a, b)]
+    for view, steps in zip((a, b), ranges, strict=True):
         permit_again(view, steps, use="train it again", trust=trust)
     folder = Path(tempfile.mkdtemp(prefix="assay-diverge-")).resolve()
     try:
         begun = time.monotonic()
         views = []
-        for view, steps, name in zip((a, b), stretches, ("left", "right"), strict=True):
+        for view, steps, name in zip((a, b), ranges, ("left", "right"), strict=True):
             place = folder / name
             place.mkdir()
             views.append(train_again(view, steps, place, traced_from=since))
@@ -229,7 +229,8 @@ def _again(
         for view, is_same in zip((a, b), repeats, strict=True):
             if not is_same:
                 notes.append(
-                    f"{view.id}, trained again, has other bits than the first time: something in it is not fixed"
+                    f"{view.id}, trained again, has other bits than the first time:"
+                    " something in it is not fixed"
                 )
         if fine.difference is None:
             notes.append(f"trained again, both are equal up to step {first.step}")
@@ -244,7 +245,7 @@ def _again(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _common_checkpoint(a: RunView, b: RunView, before: int) -> _Start:
+def _common_checkpoint(a: RunView, b: RunView, before: int) -> _RestartPoint:
     """Return the newest checkpoint before a step that both runs have with equal bits."""
     theirs = {each.name: each for each in b.checkpoints}
     for each in sorted(a.checkpoints, key=lambda each: -(each.step or 0)):
@@ -253,8 +254,8 @@ def _common_checkpoint(a: RunView, b: RunView, before: int) -> _Start:
             continue
         with suppress(AssayError):
             if not any(compare_checkpoints(each.path, other.path).values()):
-                return _Start(step=step, name=each.name)
-    return _Start()
+                return _RestartPoint(step=step, name=each.name)
+    return _RestartPoint()
 
 
 def _cause(found: Alignment, changed: Mapping[str, tuple[str, str]]) -> Cause:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from types import FrameType
 
 from assay.compose.checks import problems_of_shape
-from assay.compose.launch import Launch, RunResult
-from assay.compose.records import code_of, failed, new_record
+from assay.compose.launch_settings import Launch, RunResult
+from assay.compose.run_record import code_of, failed, new_record
 from assay.compose.testing import Edit, train_and_test
 from assay.compose.training import train
 from assay.config import expand, open_config

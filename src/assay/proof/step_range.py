@@ -18,7 +18,7 @@ _STEPS = re.compile(r"(\d*):(\d*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class StepRange:
     """The steps after `first` up to `last`, and the attempts that made them. `whole`: the run ended
     there by itself.
 
@@ -37,7 +37,7 @@ class Stretch:
         return f"steps {self.first + 1} to {self.last}"
 
 
-def stretch_of(view: RunView, name: str, steps: str) -> Stretch:
+def step_range(view: RunView, name: str, steps: str) -> StepRange:
     """Which steps; InputError for a run that cannot be done again, or not from there."""
     where = str(view.path)
     if view.kind != "train":
@@ -79,7 +79,7 @@ def stretch_of(view: RunView, name: str, steps: str) -> Stretch:
     if last <= first:
         raise InputError(f"There is no step after {first}: {view.id} has made {end}.", where=where)
     config_of(view, view.file.newest)
-    stretch = Stretch(
+    span = StepRange(
         first=first,
         last=last,
         attempts=_attempts(view, first, last),
@@ -87,8 +87,8 @@ def stretch_of(view: RunView, name: str, steps: str) -> Stretch:
         is_interrupted=last == end and view.status == "stopped",
         checkpoint=checkpoint,
     )
-    _refuse_seams(view, stretch)
-    return stretch
+    _refuse_seams(view, span)
+    return span
 
 
 def _given(steps: str) -> tuple[int | None, int | None]:
@@ -96,7 +96,10 @@ def _given(steps: str) -> tuple[int | None, int | None]:
         return None, None
     found = _STEPS.fullmatch(steps.strip())
     if found is None or not any(found.groups()):
-        raise InputError(f"--steps {steps} is no stretch.", fix="--steps 100:200, or :200, or 100:")
+        raise InputError(
+            f"--steps must be a range of steps, not {steps}.",
+            fix="--steps 100:200, or :200, or 100:",
+        )
     return (int(found[1]) if found[1] else None), (int(found[2]) if found[2] else None)
 
 
@@ -120,15 +123,15 @@ def _attempts(view: RunView, first: int, last: int) -> tuple[Attempt, ...]:
     return tuple(reversed(found))
 
 
-def _refuse_seams(view: RunView, stretch: Stretch) -> None:
+def _refuse_seams(view: RunView, span: StepRange) -> None:
     """InputError when the steps were not all made from the same code and config."""
-    if any("time" in _table(config_of(view, attempt), "train") for attempt in stretch.attempts):
+    if any("time" in _table(config_of(view, attempt), "train") for attempt in span.attempts):
         raise InputError(
             f"A clock ended {view.id} (train.time): it is never twice the same.",
             where=str(view.path),
             fix="train with train.steps or train.epochs what has to be replayed",
         )
-    for before, after in zip(stretch.attempts, stretch.attempts[1:], strict=False):
+    for before, after in zip(span.attempts, span.attempts[1:], strict=False):
         differs = [
             name
             for name, a, b in (
@@ -148,12 +151,10 @@ def _refuse_seams(view: RunView, stretch: Stretch) -> None:
             steps = [
                 each.step for each in view.checkpoints if each.step is not None and each.step >= at
             ]
-            fixes = [
-                f"the steps before it alone: assay replay {view.id} --steps {stretch.first}:{at}"
-            ]
+            fixes = [f"the steps before it alone: assay replay {view.id} --steps {span.first}:{at}"]
             fixes += (
                 [f"those after it: assay replay {view.id}@{steps[0]}"]
-                if steps and steps[0] < stretch.last
+                if steps and steps[0] < span.last
                 else []
             )
             what = f"Attempt {after.number} of {view.id} went on from step {at} with {' and '.join(differs)}."

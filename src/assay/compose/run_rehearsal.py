@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.compose.assembly import evaluation_plan
 from assay.compose.checks import passed
-from assay.compose.house import House, open_house
-from assay.compose.launch import Launch
-from assay.compose.parts import make_loader, make_process
-from assay.compose.ranks import TASK, Task, asked_processes, config_of, task_of
+from assay.compose.launch_ranks import TASK, RankTask, asked_processes, config_of, task_of
+from assay.compose.launch_settings import Launch
+from assay.compose.make_engine import evaluation_plan
+from assay.compose.make_parts import make_loader, make_process
+from assay.compose.run_scope import RunScope, open_run_scope
 from assay.compose.tasks import make_task
 from assay.config.loading import Config
 from assay.config.tree import get_at, plain
@@ -43,7 +43,7 @@ class RehearsalError(InputError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RehearsalRequest:
     """Conditions of a rehearsal: those of the run, where nothing is given.
 
     `batch` declares one in the notation of the report, in place of the data; `memory_bytes` are
@@ -57,7 +57,7 @@ class Wanted:
     """Return how many ranks share the data where [parallel] names no axis."""
 
 
-def rehearse(config: Config, wanted: Wanted | None = None) -> Rehearsal:
+def rehearse(config: Config, wanted: RehearsalRequest | None = None) -> Rehearsal:
     """Try one step of what a config trains, without its memory, and report what it needs.
 
     Call it in an OS process of its own: libraries that are imported meanwhile may keep fake
@@ -66,7 +66,7 @@ def rehearse(config: Config, wanted: Wanted | None = None) -> Rehearsal:
     from assay.engine.loop.device import memory_of, pick_device
     from assay.engine.rehearse.ladder import rehearse as climb
 
-    wanted = wanted or Wanted()
+    wanted = wanted or RehearsalRequest()
     has_own = get_at(config.root, ("backward", "type")) is not None
     config, _ = passed(config, *(() if has_own else ("optimizer",)), "data", "train")
     device = pick_device(wanted.device, must_exist=False)
@@ -79,15 +79,15 @@ def rehearse(config: Config, wanted: Wanted | None = None) -> Rehearsal:
 
         stands_for = stand_in(site.fakes, device)
         with ExitStack() as stack:
-            house = stack.enter_context(open_house(config, Launch(), device=stands_for))
+            scope = stack.enter_context(open_run_scope(config, Launch(), device=stands_for))
             if layout.processes > 1:
                 from assay.engine.rehearse.imagined import imagined_mesh
 
-                bucket = int(house.values("parallel").get("bucket_mb", 0))
-                house.mesh = stack.enter_context(
+                bucket = int(scope.values("parallel").get("bucket_mb", 0))
+                scope.mesh = stack.enter_context(
                     imagined_mesh(layout, stands_for, bucket_mb=bucket)
                 )
-            yield _parts(house, site, wanted, device)
+            yield _parts(scope, site, wanted, device)
 
     report = climb(build, limit_bytes=limit)
     axes = {axis: count for axis, count in layout.sizes.items() if count > 1}
@@ -115,9 +115,9 @@ def rehearse_apart(config: Config, launch: Launch) -> Rehearsal:
 def work(place: str) -> int:
     """Rehearse the task in the folder `place` and leave the report there."""
     folder = Path(place)
-    task = Task(**json.loads((folder / TASK).read_text(encoding="utf-8")))
+    task = RankTask(**json.loads((folder / TASK).read_text(encoding="utf-8")))
     device = Launch(device=task.launch["device"]).devices()
-    wanted = Wanted(device=device[0] if device else None, **task.options)
+    wanted = RehearsalRequest(device=device[0] if device else None, **task.options)
     report = rehearse(config_of(task, folder, 0), wanted)
     (folder / _REPORT).write_text(dumps(report), encoding="utf-8")
     return 0
@@ -138,22 +138,22 @@ def _layout(config: Config, processes: int) -> Layout:
     return Layout.of(plain(node) if node is not None else {}, processes=processes)
 
 
-def _parts(house: House, site: Site, wanted: Wanted, device: Any) -> Parts:
+def _parts(scope: RunScope, site: Site, wanted: RehearsalRequest, device: Any) -> Parts:
     from assay.engine.rehearse.ladder import Parts
     from assay.engine.rehearse.shapes import declared_batch
     from assay.engine.rehearse.stages import data_stages
 
-    make_task(house)
+    make_task(scope)
     evaluation = None
     if wanted.batch:
         train: Any = [declared_batch(wanted.batch)]
     else:
-        train = _unhurried(make_loader(house, "train"))
-        evaluation = _evaluated(house)
+        train = _unhurried(make_loader(scope, "train"))
+        evaluation = _evaluated(scope)
     stages = tuple(data_stages(train))
-    process = _process(house, site)
-    windows = _windows(house, train, process)
-    keep, folder = _checkpoints(house)
+    process = _process(scope, site)
+    windows = _windows(scope, train, process)
+    keep, folder = _checkpoints(scope)
     return Parts(
         process=process,
         windows=windows,
@@ -166,17 +166,17 @@ def _parts(house: House, site: Site, wanted: Wanted, device: Any) -> Parts:
     )
 
 
-def _process(house: House, site: Site) -> Process:
+def _process(scope: RunScope, site: Site) -> Process:
     """Build the process where the rung has it: its model first, which may have to be converted."""
     from assay.engine.rehearse.ladder import BuildFailedError
 
     try:
         with site.building(site.guard or site.observer):
-            model = house.build("model")
+            model = scope.build("model")
         if site.fakes is not None:
-            site.fakes.place(model, house.device)
+            site.fakes.place(model, scope.device)
         with site.building(site.observer):
-            return make_process(house, training=True)
+            return make_process(scope, training=True)
     except Exception as error:
         raise BuildFailedError(str(error)) from error
 
@@ -188,43 +188,43 @@ def _unhurried(data: Any) -> Any:
     return data.changed(workers=0) if isinstance(data, Loader) and data.workers else data
 
 
-def _evaluated(house: House) -> tuple[str, Any] | None:
+def _evaluated(scope: RunScope) -> tuple[str, Any] | None:
     """Return the first batch of the first split that is evaluated."""
-    period, splits = evaluation_plan(house)
+    period, splits = evaluation_plan(scope)
     if period == "never" or not splits:
         return None
-    loader: Iterable[Any] = _unhurried(make_loader(house, splits[0]))
+    loader: Iterable[Any] = _unhurried(make_loader(scope, splits[0]))
     batch = next(iter(loader), None)
     return None if batch is None else (splits[0], batch)
 
 
-def _windows(house: House, train: Iterable[Any], process: Process) -> Iterator[Window]:
+def _windows(scope: RunScope, train: Iterable[Any], process: Process) -> Iterator[Window]:
     """Return the steps of the first epoch, as this rank sees them."""
     from assay.engine import Engine, Loader
     from assay.engine.data.source import Source
 
-    settings = house.values("train")
+    settings = scope.values("train")
     engine = Engine(
         process,
         train,
         epochs=settings.get("epochs"),
         steps=settings.get("steps"),
         accumulate=1 if isinstance(train, Source) else settings.get("accumulate", 1),
-        seed=house.seed,
+        seed=scope.seed,
     )
     if hasattr(process, "backward"):  # a process without one is told by its first step
         length = engine.state.epoch_length
         process.backward.start(0, total=engine.state.max_steps, epoch_length=length)
     windows = engine.source.windows(0, 0)
-    if house.ranks is None:
+    if scope.ranks is None:
         return windows
     from assay.engine.parallel.data import join_data
 
     if isinstance(train, Loader):
-        join_data(engine, house.ranks)
+        join_data(engine, scope.ranks)
     else:  # a declared batch is that of this rank
-        process.backward.peers = house.ranks  # type: ignore[attr-defined]
-    return _begun(house.ranks, windows)
+        process.backward.peers = scope.ranks  # type: ignore[attr-defined]
+    return _begun(scope.ranks, windows)
 
 
 def _begun(ranks: Any, windows: Iterable[Window]) -> Iterator[Window]:
@@ -233,16 +233,16 @@ def _begun(ranks: Any, windows: Iterable[Window]) -> Iterator[Window]:
         yield window
 
 
-def _checkpoints(house: House) -> tuple[int, Path]:
+def _checkpoints(scope: RunScope) -> tuple[int, Path]:
     """Return how many checkpoints may exist at once, and a folder of the disk they are written
     to."""
-    path = house.config.path
+    path = scope.config.path
     project = find_project(path.resolve().parent if path is not None else Path.cwd())
     folder = project.runs_dir if project is not None else Path.cwd()
     while not folder.exists():
         folder = folder.parent
-    if not house.is_on("checkpoint"):
+    if not scope.is_on("checkpoint"):
         return 0, folder
-    settings = house.values("checkpoint")
+    settings = scope.values("checkpoint")
     is_written = 1  # the oldest is deleted when the newest is complete
     return int(settings.get("keep", 3)) + bool(settings.get("best")) + is_written, folder

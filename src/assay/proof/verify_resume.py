@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.compose.checks import sound
-from assay.compose.comparing import CLOCKED, ORDER, Compared, compare_checkpoints, parting
-from assay.compose.launch import Launch
+from assay.compose.launch_settings import Launch
 from assay.config import dump, from_plain, plain
 from assay.config.loading import Config
 from assay.core import run_file
@@ -30,6 +29,13 @@ from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError
 from assay.core.facts import Started, read_events
 from assay.core.manifest import pointed
+from assay.proof.differences import (
+    CLOCKED,
+    ORDER,
+    Comparison,
+    compare_checkpoints,
+    curve_difference,
+)
 from assay.query.run import RunView
 from assay.store.known import forget
 from assay.store.layout import RUNS_DIR_VARIABLE, Project, RunFolder, make_project, scan_runs
@@ -49,7 +55,7 @@ class ResumeCheck:
 
     steps: int
     killed_at: tuple[int, ...]
-    compared: tuple[Compared, ...]
+    compared: tuple[Comparison, ...]
     resumed_from: tuple[int, ...] = ()
     kept: Path | None = None
 
@@ -307,25 +313,25 @@ def _failure(trial: _Trial, name: str, code: int) -> AssayError:
     return kind(f"The {which} run failed, and said:\n{trial.said(name)}")
 
 
-def compared(whole: RunFolder, killed: RunFolder) -> tuple[Compared, ...]:
+def compared(whole: RunFolder, killed: RunFolder) -> tuple[Comparison, ...]:
     """What two finished runs have left, compared: the final checkpoint by part, every curve, the
     order of samples."""
     left, right = (
         folder.checkpoints / pointed(folder.checkpoints, "final") for folder in (whole, killed)
     )
     parts = compare_checkpoints(left, right)
-    out = [Compared(name=name, differences=tuple(found)) for name, found in parts.items()]
+    out = [Comparison(name=name, differences=tuple(found)) for name, found in parts.items()]
     a, b = (read_series(folder.metrics) for folder in (whole, killed))
     names = [name for name in dict.fromkeys([*a, *b]) if not name.startswith(CLOCKED)]
-    curves = {name: parting(a.get(name), b.get(name)) for name in names}
+    curves = {name: curve_difference(a.get(name), b.get(name)) for name in names}
     order = curves.pop(ORDER)
     partings = {name: where for name, where in curves.items() if where is not None}
     found = tuple(f"{name} {where.how}" for name, where in partings.items())
     first = min((where.step for where in partings.values()), default=None)
-    out.append(Compared(name="metrics", differences=found, step=first))
+    out.append(Comparison(name="metrics", differences=found, step=first))
     parted = (order.how,) if order is not None else ()
     out.append(
-        Compared(
+        Comparison(
             name="sample order", differences=parted, step=order.step if order is not None else None
         )
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from assay.compose.house import House
+from assay.compose.run_scope import RunScope
 from assay.config.tree import KeyPath, Table, get_at
 from assay.core.errors import ArgumentError, ConfigError, InputError, did_you_mean
 
@@ -18,27 +18,27 @@ GIVEN = ("optimizer", "optimizers", "schedule", "schedules", "clip_norm", "non_f
 """What a part of the user's own is given, of these what it takes: of one optimizer or of several by name."""
 
 
-def make_backward(house: House, model: Model) -> OptimizerStepBase:
+def make_optimizer_step(scope: RunScope, model: Model) -> OptimizerStepBase:
     """Optimizers and schedules, and what they are used by."""
     from assay.engine import MultiOptimizerStep, OptimizerStep
     from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 
-    context, settings = house.context, house.values("train")
+    context, settings = scope.context, scope.values("train")
     optimizers = {
-        name: _optimizer(house, model, path) for name, path in _paths(house, "optimizer").items()
+        name: _optimizer(scope, model, path) for name, path in _paths(scope, "optimizer").items()
     }
     if "" in optimizers:
         context.set("optimizer", optimizers[""])
-    schedules = _schedules(house, optimizers)
+    schedules = _schedules(scope, optimizers)
     if optimizers:
         context.set("optimizer", optimizers.get("", optimizers))
     if schedules:
         context.set("schedule", schedules.get("", schedules))
     how = {"clip_norm": settings.get("clip_norm"), "non_finite": settings.get("non_finite", "stop")}
-    node = house.root.items.get("backward")
+    node = scope.root.items.get("backward")
     if isinstance(node, Table) and node.target is not None:
-        return _own(house, node, optimizers, schedules, how)
-    given = house.values("backward")
+        return _own(scope, node, optimizers, schedules, how)
+    given = scope.values("backward")
     weights, every = given.get("weights", {}), given.get("every", {})
     kind = ScaledOptimizerStep if settings.get("precision") == "fp16" else OptimizerStep
     if list(optimizers) == [""]:
@@ -76,7 +76,7 @@ def _of(weights: Mapping[str, Any], name: str) -> Mapping[str, float]:
 
 
 def _own(
-    house: House,
+    scope: RunScope,
     node: Table,
     optimizers: dict[str, Any],
     schedules: dict[str, Any],
@@ -88,7 +88,7 @@ def _own(
     from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
     target = find_target(
-        str(node.target), user_dirs=house.config.user_dirs, trusted=house.config.settings.trusted
+        str(node.target), user_dirs=scope.config.user_dirs, trusted=scope.config.settings.trusted
     )
     signature = signature_of(target)
     takes = signature.by_keyword() if signature else {}
@@ -101,19 +101,19 @@ def _own(
         there["optimizer"] = optimizers[""]
     if "" in schedules:
         there["schedule"] = schedules[""]
-    for key in house.values("train").keys() & how.keys():
+    for key in scope.values("train").keys() & how.keys():
         if key not in takes:
-            where = str(house.root.items["train"].key_origin(key))  # type: ignore[union-attr]
+            where = str(scope.root.items["train"].key_origin(key))  # type: ignore[union-attr]
             fix = f"Leave it out, or let {node.target} take {key}."
             raise InputError(
                 f"[train] {key} is given, and {node.target} does not take it.", where=where, fix=fix
             )
-    part = house.build_at(
+    part = scope.build_at(
         ("backward",), **{key: value for key, value in there.items() if key in takes}
     )
     if isinstance(part, OptimizerStepBase):
         if "" not in optimizers and list(part.optimizers) == [""]:
-            house.context.set("optimizer", part.optimizers[""])
+            scope.context.set("optimizer", part.optimizers[""])
         return part
     raise InputError(
         f"[backward] is a {type(part).__name__}, which is no OptimizerStepBase.",
@@ -126,9 +126,9 @@ def _place(node: Any, key: str) -> str:
     return str(node.key_origin(key)) if isinstance(node, Table) and key in node.items else ""
 
 
-def _paths(house: House, section: str) -> dict[str, KeyPath]:
+def _paths(scope: RunScope, section: str) -> dict[str, KeyPath]:
     """Where the calls of a section are: one, under the name "", or several by their names."""
-    node = house.root.items.get(section)
+    node = scope.root.items.get(section)
     if node is None:
         return {}
     if isinstance(node, Table) and "type" not in node.items:
@@ -136,16 +136,16 @@ def _paths(house: House, section: str) -> dict[str, KeyPath]:
     return {"": (section,)}
 
 
-def _schedules(house: House, optimizers: Mapping[str, Any]) -> dict[str, Any]:
-    paths = _paths(house, "schedule")
-    node = house.root.items.get("schedule")
+def _schedules(scope: RunScope, optimizers: Mapping[str, Any]) -> dict[str, Any]:
+    paths = _paths(scope, "schedule")
+    node = scope.root.items.get("schedule")
     for name in paths:
         if name and name not in optimizers:
             fix = did_you_mean(name, optimizers) or f"there are: {', '.join(optimizers)}"
             raise InputError(
                 f"[schedule.{name}] belongs to no optimizer.", where=_place(node, name), fix=fix
             )
-    if "" in paths and "" not in optimizers and optimizers and _is_of_torch(house, paths[""]):
+    if "" in paths and "" not in optimizers and optimizers and _is_of_torch(scope, paths[""]):
         fix = f"Write {', '.join(f'[schedule.{name}]' for name in optimizers)}."
         raise InputError(
             "A scheduler of torch belongs to one optimizer, and there are several.", fix=fix
@@ -153,45 +153,45 @@ def _schedules(house: House, optimizers: Mapping[str, Any]) -> dict[str, Any]:
     schedules: dict[str, Any] = {}
     for name, path in paths.items():
         if name:
-            house.context.set(
+            scope.context.set(
                 "optimizer", optimizers[name]
             )  # a scheduler of torch asks for it by this name
-        schedules[name] = house.build_at(path)
+        schedules[name] = scope.build_at(path)
     return schedules
 
 
-def _is_of_torch(house: House, path: KeyPath) -> bool:
-    target = getattr(get_at(house.root, path), "target", None)
+def _is_of_torch(scope: RunScope, path: KeyPath) -> bool:
+    target = getattr(get_at(scope.root, path), "target", None)
     return str(target).startswith("torch.optim.lr_scheduler") or str(target).endswith(
         "TorchSchedule"
     )
 
 
-def _optimizer(house: House, model: Model, path: KeyPath) -> Any:
+def _optimizer(scope: RunScope, model: Model, path: KeyPath) -> Any:
     """The optimizer, in its fused form where there is one and nothing else is asked for."""
     from assay.build.builder import problem_of
     from assay.build.targets import find as find_target
     from assay.engine.optim.groups import Groups
     from assay.engine.optim.optimizer_state import may_fuse
 
-    node = get_at(house.root, path)
+    node = get_at(scope.root, path)
     written = node.items if isinstance(node, Table) else {}
     extra: dict[str, Any] = {}
     if isinstance(node, Table) and node.target is not None:
-        trusted = house.config.settings.trusted
-        kind = find_target(node.target, user_dirs=house.config.user_dirs, trusted=trusted)
+        trusted = scope.config.settings.trusted
+        kind = find_target(node.target, user_dirs=scope.config.user_dirs, trusted=trusted)
         extra = {"fused": True} if may_fuse(kind, model, written) else {}
     if path[1:] and "params" not in written:
         extra["params"] = _parameters(model, str(path[1]), str(node.origin if node else ""))
-    optimizer = house.build_at(path, **extra)
+    optimizer = scope.build_at(path, **extra)
     if isinstance(params := written.get("params"), Table):
-        groups = house.build_at((*path, "params"))  # built above: the same again
+        groups = scope.build_at((*path, "params"))  # built above: the same again
         if isinstance(groups, Groups):
             try:
                 groups.check(optimizer)
             except ArgumentError as error:
                 raise ConfigError(
-                    [problem_of(error, house.root, (*path, "params"), params.origin)]
+                    [problem_of(error, scope.root, (*path, "params"), params.origin)]
                 ) from error
     return optimizer
 

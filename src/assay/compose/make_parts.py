@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from assay.compose.backward import make_backward
-from assay.compose.house import House
+from assay.compose.make_optimizer_step import make_optimizer_step
+from assay.compose.run_scope import RunScope
 from assay.compose.tasks import dataset_of, make_task
 from assay.config.tree import Table, get_at, plain
 from assay.core.errors import InputError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from assay.engine.pipes import Stream
 
 
-def make_process(house: House, *, training: bool) -> Process:
+def make_process(scope: RunScope, *, training: bool) -> Process:
     """Task, model, optimizer, backward, criterion and process, in the order in which they need each
     other."""
     from assay.engine import as_process, seed_all
@@ -30,42 +30,42 @@ def make_process(house: House, *, training: bool) -> Process:
     from assay.engine.optim.optimizer_state import idle_optimizer
     from assay.engine.parallel.divide import divide
 
-    context, settings = house.context, house.values("train")
-    seed_all(key(house.seed, INIT))
-    if make_task(house) is not None:
-        seed_all(key(house.seed, INIT))  # whatever it drew, the model begins the same
-    model = house.build("model")
+    context, settings = scope.context, scope.values("train")
+    seed_all(key(scope.seed, INIT))
+    if make_task(scope) is not None:
+        seed_all(key(scope.seed, INIT))  # whatever it drew, the model begins the same
+    model = scope.build("model")
     refuse_lazy(model)
-    use_threads(plain(house.root).get("threads", "auto"), model, ranks=house.ranks_here)
-    move(model, house.device)
+    use_threads(plain(scope.root).get("threads", "auto"), model, ranks=scope.ranks_here)
+    move(model, scope.device)
     if settings.get("channels_last"):
         channels_last(model)
-    is_split = house.mesh is not None and house.mesh.layout.pipeline > 1
+    is_split = scope.mesh is not None and scope.mesh.layout.pipeline > 1
     if is_split and training:
         _speed_up(
             model, settings, is_split=True
         )  # it looks at blocks, of which each process is about to have a few
-    if house.mesh is not None:
-        divide(model, house.mesh, house.values("parallel"))
+    if scope.mesh is not None:
+        divide(model, scope.mesh, scope.values("parallel"))
     context.set("model", model)
     context.set("params", list(model.parameters()))
     if training:
-        backward = make_backward(house, model)
+        backward = make_optimizer_step(scope, model)
         context.set("backward", backward)
     else:
         backward = None
         context.set("optimizer", idle_optimizer())
-    if "criterion" in house.root.items:
-        context.set("criterion", house.build("criterion"))
+    if "criterion" in scope.root.items:
+        context.set("criterion", scope.build("criterion"))
     elif not training:
         context.set("criterion", None)
-    written = house.build("process")
+    written = scope.build("process")
     process: Process = as_process(written, model=model, backward=backward)
     for owner in {id(written): written, id(process): process}.values():
-        place(owner, house.device)
-    evaluate = house.values("evaluate").get("precision", "fp32")
+        place(owner, scope.device)
+    evaluate = scope.values("evaluate").get("precision", "fp32")
     precision = settings.get("precision", "fp32")
-    forward = in_precision(precision, house.device, process.forward_step, evaluate=evaluate)
+    forward = in_precision(precision, scope.device, process.forward_step, evaluate=evaluate)
     process.forward_step = forward  # type: ignore[method-assign]
     context.set("process", process)
     if training and not is_split:
@@ -97,7 +97,7 @@ def promise_no_training(context: Context) -> None:
         context.promise(name, Promise(never="this is a test, which does not train"))
 
 
-def make_loader(house: House, split: str) -> Iterable[Any]:
+def make_loader(scope: RunScope, split: str) -> Iterable[Any]:
     """The batches of a split: those of its source, or made of its samples."""
     from assay.engine import Loader
     from assay.engine.data.adopt import gives_samples
@@ -105,44 +105,44 @@ def make_loader(house: House, split: str) -> Iterable[Any]:
     from assay.engine.loop.names import LOADERS
     from assay.engine.pipes import Stream
 
-    settings = house.values("data", split)
-    source, collate = _source(house, split)
+    settings = scope.values("data", split)
+    source, collate = _source(scope, split)
     if settings.get("workers") or getattr(source, "num_workers", 0):
-        house.context.check_for_workers(source, f"data.{split}.source")
+        scope.context.check_for_workers(source, f"data.{split}.source")
     if isinstance(source, Stream):
         others = {key: settings[key] for key in settings if key != "source"}
-        return _stream_loader(house, split, source, others, collate)
+        return _stream_loader(scope, split, source, others, collate)
     if gives_samples(source):
-        return _batches_of_samples(house, split, source, settings, collate)
+        return _batches_of_samples(scope, split, source, settings, collate)
     if not is_dataset(source):
         if collate is not None:
             raise InputError(
                 f"The task gave a collate with data.{split}, which gives whole batches."
             )
-        _check_batches(house, split, source)
-        house.context.set(f"{split}_loader", source, type=LOADERS.get(split))
+        _check_batches(scope, split, source)
+        scope.context.set(f"{split}_loader", source, type=LOADERS.get(split))
         return source  # type: ignore[no-any-return]
     if not {"batch_size", "micro_batch_size", "batch_sampler"} & settings.keys():
         raise InputError(
             f"[data.{split}] has no batch_size.", fix=f"Write batch_size = 64 under [data.{split}]."
         )
-    given = _loader_settings(house, split, settings)
+    given = _loader_settings(scope, split, settings)
     if collate is not None:
         given.setdefault("collate", collate)
-    loader = Loader(source, seed=house.seed, split=split, **given)
-    house.closing.callback(loader.close)
+    loader = Loader(source, seed=scope.seed, split=split, **given)
+    scope.closing.callback(loader.close)
     if not loader.steps_per_epoch:
-        _refuse_empty(house, split, loader)
-    house.context.set(f"{split}_loader", loader, type=LOADERS.get(split))
+        _refuse_empty(scope, split, loader)
+    scope.context.set(f"{split}_loader", loader, type=LOADERS.get(split))
     return loader
 
 
-def _source(house: House, split: str) -> tuple[Any, Any]:
+def _source(scope: RunScope, split: str) -> tuple[Any, Any]:
     """What the data of a split come from, and the collate that a task gave with them, None for
     none."""
-    if get_at(house.root, ("data", split, "source")) is not None:
-        return house.build_at(("data", split, "source")), None
-    found = dataset_of(house, split)
+    if get_at(scope.root, ("data", split, "source")) is not None:
+        return scope.build_at(("data", split, "source")), None
+    found = dataset_of(scope, split)
     if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
         return found, None
     data, options = found
@@ -155,7 +155,7 @@ def _source(house: House, split: str) -> tuple[Any, Any]:
     return data, options.get("collate", options.get("collate_fn"))
 
 
-def _loader_settings(house: House, split: str, settings: dict[str, Any]) -> dict[str, Any]:
+def _loader_settings(scope: RunScope, split: str, settings: dict[str, Any]) -> dict[str, Any]:
     """The table of a split as arguments of a `Loader`."""
     calls = ("sampler", "batch_sampler", "collate", "worker_init")
     given = {
@@ -163,28 +163,28 @@ def _loader_settings(house: House, split: str, settings: dict[str, Any]) -> dict
     }
     for name in calls:
         if name in settings:
-            given[name] = house.build_at(("data", split, name))
+            given[name] = scope.build_at(("data", split, name))
             if settings.get("workers"):
-                house.context.check_for_workers(given[name], f"data.{split}.{name}")
+                scope.context.check_for_workers(given[name], f"data.{split}.{name}")
     if "timeout" in settings:
         given["timeout_s"] = parse_duration_s(settings["timeout"])
-    given.setdefault("pin_memory", house.device.type == "cuda")
-    if house.ranks is not None:
-        given |= {"rank": house.ranks.rank, "ranks": house.ranks.count}
+    given.setdefault("pin_memory", scope.device.type == "cuda")
+    if scope.ranks is not None:
+        given |= {"rank": scope.ranks.rank, "ranks": scope.ranks.count}
     if split == "train":
         if "sampler" not in settings and "batch_sampler" not in settings:
             given.setdefault("shuffle", True)
-        accumulate = house.values("train").get("accumulate")
+        accumulate = scope.values("train").get("accumulate")
         if accumulate is not None:
             given["accumulate"] = accumulate
-    elif house.ranks is not None and "micro_batch_size" not in given and "batch_size" in given:
+    elif scope.ranks is not None and "micro_batch_size" not in given and "batch_size" in given:
         given["micro_batch_size"] = given.pop("batch_size")  # that of each rank
     return given
 
 
-def _refuse_empty(house: House, split: str, loader: Loader) -> None:
+def _refuse_empty(scope: RunScope, split: str, loader: Loader) -> None:
     """At the start, not at the first evaluation an hour later."""
-    table = get_at(house.root, ("data", split))
+    table = get_at(scope.root, ("data", split))
     assert isinstance(table, Table)
     written = table.items.get("source", table)
     size, batch = len(loader.dataset), loader.batch_size
@@ -203,7 +203,7 @@ def _refuse_empty(house: House, split: str, loader: Loader) -> None:
 
 
 def _stream_loader(
-    house: House, split: str, stream: Stream, settings: dict[str, Any], collate: Any
+    scope: RunScope, split: str, stream: Stream, settings: dict[str, Any], collate: Any
 ) -> Iterable[Any]:
     """The batches of a stream, which makes them itself; `collate` unless the config says
     another."""
@@ -212,8 +212,8 @@ def _stream_loader(
 
     workers = settings.pop("workers", 0)
     if settings.pop("collate", None):
-        collate = house.build_at(("data", split, "collate"))
-    table = get_at(house.root, ("data", split))
+        collate = scope.build_at(("data", split, "collate"))
+    table = get_at(scope.root, ("data", split))
     if settings and isinstance(table, Table):
         name = next(iter(settings))
         fix = (
@@ -223,21 +223,21 @@ def _stream_loader(
         )
         what = f"data.{split}: `{name}` is for items by index, but this is a stream."
         raise InputError(what, where=str(table.key_origin(name)), fix=fix)
-    accumulate = house.values("train").get("accumulate", 1) if split == "train" else 1
+    accumulate = scope.values("train").get("accumulate", 1) if split == "train" else 1
     loader = StreamLoader(
         stream,
-        seed=house.seed,
+        seed=scope.seed,
         split=split,
         accumulate=accumulate,
         workers=workers,
         collate=collate,
     )
-    house.context.set(f"{split}_loader", loader, type=LOADERS.get(split))
+    scope.context.set(f"{split}_loader", loader, type=LOADERS.get(split))
     return loader
 
 
 def _batches_of_samples(
-    house: House, split: str, dataset: Any, settings: dict[str, Any], collate: Any
+    scope: RunScope, split: str, dataset: Any, settings: dict[str, Any], collate: Any
 ) -> Iterable[Any]:
     """Return batches of what an IterableDataset gives; InputError for keys of items by index."""
     from assay.build.sources import ORDER_KEYS, SHUFFLE_INSIDE, batches_of
@@ -245,7 +245,7 @@ def _batches_of_samples(
     from assay.engine.loop.batch_size import batch_size
     from assay.engine.loop.names import LOADERS
 
-    table = get_at(house.root, ("data", split))
+    table = get_at(scope.root, ("data", split))
     assert isinstance(table, Table)
     node, kind = table.items.get("source"), type(dataset).__name__
     if "batch_size" not in settings:
@@ -259,23 +259,23 @@ def _batches_of_samples(
         if name in settings:
             what = f"data.{split}: `{name}` is for items by index, but a {kind} gives one sample after the other."
             raise InputError(what, where=str(table.key_origin(name)), fix=SHUFFLE_INSIDE)
-    given = _loader_settings(house, split, settings)
+    given = _loader_settings(scope, split, settings)
     sizes = batch_size(settings["batch_size"], accumulate=given.get("accumulate"), split=split)
     for name in ("batch_size", "micro_batch_size", "accumulate", "shuffle", "rank", "ranks"):
         given.pop(name, None)
     if collate is not None:
         given.setdefault("collate", collate)
     loader = batched(dataset, batch_size=sizes.micro, **given)
-    house.context.set(f"{split}_loader", loader, type=LOADERS.get(split))
+    scope.context.set(f"{split}_loader", loader, type=LOADERS.get(split))
     return loader
 
 
-def _check_batches(house: House, split: str, source: Any) -> None:
+def _check_batches(scope: RunScope, split: str, source: Any) -> None:
     """InputError when `source`, which is no data set, cannot give the batches of a split as the
     config asks for."""
     from assay.build import loader_keys
 
-    table = get_at(house.root, ("data", split))
+    table = get_at(scope.root, ("data", split))
     assert isinstance(table, Table)
     node = table.items.get("source")
     name, where = type(source).__name__, str(node.origin if node is not None else table.origin)
