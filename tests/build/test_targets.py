@@ -12,7 +12,7 @@ import bypass
 from assay.build.isolation import user_code
 from assay.build.targets import TargetError, find, owner_of, resolve
 from assay.config import own_targets, torch_targets
-from assay.config.allowed import can_trust, refused_by_name
+from assay.config.allow_list import can_trust, refused_by_name
 from assay.core.diagnostics import Origin, render
 
 Write = Callable[..., Path]

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from assay.core import run_file
-from assay.core.facts import read_events
+from assay.core.event_log import read_events
 from flow.conftest import Assay, begun, wait_for
 from flow.test_train import only_run
 

@@ -17,7 +17,7 @@ from assay.cli.main import main
 from assay.config import changed_keys, load, plain
 from assay.core import run_file
 from assay.core.errors import InputError
-from assay.core.facts import Ended, read_events
+from assay.core.event_log import Ended, read_events
 
 pytestmark = pytest.mark.slow
 

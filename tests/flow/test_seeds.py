@@ -17,7 +17,7 @@ import torch
 
 from assay.config import get_at, load, plain
 from assay.core import run_file
-from assay.core.facts import Evaluated, read_events
+from assay.core.event_log import Evaluated, read_events
 from assay.query.run import RunView
 from assay.store.blobs import FileBlobs
 from assay.store.code import read_tree

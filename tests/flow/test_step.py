@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from assay.core import run_file
-from assay.core.facts import Saved, read_events
+from assay.core.event_log import Saved, read_events
 from assay.core.manifest import read as read_manifest
 from assay.store.series import read_series
 from flow.test_train import last_digest, only_run

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from assay.core import run_file
 from assay.core.errors import InputError
-from assay.core.facts import Edit
+from assay.core.event_log import Edit
 from assay.core.run_file import Best
 from assay.query.expression import MAX_TERMS, Names, parse, show
 from assay.query.table import list_runs

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from assay.core.errors import CheckpointError, InputError
-from assay.core.facts import Edit
+from assay.core.event_log import Edit
 from assay.core.run_file import Best
 from assay.query.find import checkpoint_of, find, find_checkpoint, find_run
 from assay.query.place import all_projects, project_here, projects_here

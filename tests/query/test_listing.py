@@ -14,7 +14,7 @@ import pytest
 
 import assay
 from assay.core.errors import InputError
-from assay.core.facts import Edit
+from assay.core.event_log import Edit
 from assay.query.run import RunView
 from assay.store.layout import Project
 from run_folders import edit, make_project, make_run

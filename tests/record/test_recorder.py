@@ -21,7 +21,7 @@ import pytest
 from assay.core import lease as leases
 from assay.core import run_file
 from assay.core.errors import InputError, LeaseError, RecordError
-from assay.core.facts import Ended, Evaluated, Started, Warned, read_events
+from assay.core.event_log import Ended, Evaluated, Started, Warned, read_events
 from assay.core.run_file import Best
 from assay.query.run import RunView
 from assay.record import compaction

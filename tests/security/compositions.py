@@ -178,7 +178,7 @@ class Grammar:
     not."""
 
     def __init__(self, rng: random.Random) -> None:
-        from assay.config.allowed import LISTED
+        from assay.config.allow_list import LISTED
 
         self.rng = rng
         self.things = {
@@ -489,11 +489,11 @@ def run(
     import assay.compose
     import assay.engine
     import assay.plugins
-    from assay.config import allowed
+    from assay.config import allow_list
 
     for name in listed:
         module, _, last = name.rpartition(".")
-        allowed.LISTED[module] = (*allowed.LISTED.get(module, ()), last)  # type: ignore[index]
+        allow_list.LISTED[module] = (*allow_list.LISTED.get(module, ()), last)  # type: ignore[index]
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     (folder / f"{CANARY}.py").write_text("run = fly = print\n")

@@ -25,7 +25,7 @@ from typing import Any
 
 import bypass
 from assay.config import own_targets, torch_targets
-from assay.config.sources.places import MAX_BYTES, MAX_VALUES
+from assay.config.sources.positions import MAX_BYTES, MAX_VALUES
 from assay.config.variants import MAX_VARIANTS
 from assay.core import schema
 from languages import WRITERS

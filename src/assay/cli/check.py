@@ -18,7 +18,7 @@ from assay.cli.rehearsal import lines as lines_of
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.diagnostics import Problem, render, summary, to_json
 from assay.core.errors import InputError
-from assay.core.plain import to_plain
+from assay.core.json_codec import to_plain
 
 if TYPE_CHECKING:
     from assay.build import Examined

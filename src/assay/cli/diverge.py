@@ -9,7 +9,7 @@ import click
 
 from assay.cli.permission import permission, trust_option
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
-from assay.core.plain import to_plain
+from assay.core.json_codec import to_plain
 from assay.core.terminal import folded
 from assay.core.verdict import Difference, Verdict
 

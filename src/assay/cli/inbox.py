@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from assay.cli.terminal import echo, paint, use_color
-from assay.core.plain import dumps, to_plain
+from assay.core.json_codec import dumps, to_plain
 from assay.core.terminal import visible
 from assay.query.catalog import Catalog
 from assay.query.inbox import Inbox, Message

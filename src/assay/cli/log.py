@@ -12,7 +12,7 @@ import click
 
 from assay.cli.terminal import echo
 from assay.core.errors import InputError
-from assay.core.facts import (
+from assay.core.event_log import (
     Changed,
     Ended,
     Evaluated,
@@ -24,7 +24,7 @@ from assay.core.facts import (
     event_line,
     read_events,
 )
-from assay.core.plain import dumps
+from assay.core.json_codec import dumps
 from assay.core.regular_file import open_regular
 from assay.core.terminal import visible
 from assay.query.find import find_run

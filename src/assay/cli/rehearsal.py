@@ -12,7 +12,7 @@ import click
 
 from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.errors import InputError, did_you_mean
-from assay.core.rehearsal import Finding, Memory, Rehearsal
+from assay.core.rehearsal import Finding, PeakMemory, Rehearsal
 from assay.core.schema import PARALLEL_AXES, parse_size_bytes
 from assay.core.terminal import visible
 from assay.query.words import duration, size
@@ -173,11 +173,11 @@ def _facts(report: Rehearsal) -> Iterator[tuple[str, str]]:
         yield "checkpoints", f"{each} each, {disk.checkpoints} at once: {needed}; {free}"
 
 
-def _peak(memory: Memory | None) -> int:
+def _peak(memory: PeakMemory | None) -> int:
     return memory.peak_bytes if memory is not None else 0
 
 
-def _memory(name: str, memory: Memory) -> Iterator[tuple[str, str]]:
+def _memory(name: str, memory: PeakMemory) -> Iterator[tuple[str, str]]:
     yield name, f"{size(memory.peak_bytes)} at most: {memory.where}"
     shares = {
         "weights": memory.weights_bytes,

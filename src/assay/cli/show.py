@@ -17,8 +17,8 @@ import click
 from assay.cli.terminal import STATUS_STYLES, echo, echo_json, paint, use_color
 from assay.cli.words import WIDTH, count, wrapped
 from assay.core.errors import InputError
-from assay.core.facts import Warned
-from assay.core.plain import dumps, to_plain
+from assay.core.event_log import Warned
+from assay.core.json_codec import dumps, to_plain
 from assay.core.run_file import IMPORTED
 from assay.core.terminal import elided, escaped_json, visible
 from assay.query.determinism import KINDS, Condition, Kind, conditions

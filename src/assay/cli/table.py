@@ -10,7 +10,7 @@ import click
 
 from assay.cli.terminal import echo, paint, use_color
 from assay.core.errors import InputError, RecordError, did_you_mean
-from assay.core.plain import dumps
+from assay.core.json_codec import dumps
 from assay.core.terminal import visible
 from assay.query.catalog import Asked, Catalog
 from assay.query.find import find_run

@@ -14,8 +14,8 @@ from assay.compose.split_lengths import lengths_of
 from assay.config import check_shape
 from assay.config.defaults import HOMES
 from assay.config.expansion import told_once
+from assay.config.external_values import with_outside
 from assay.config.loading import Config
-from assay.config.outside import with_outside
 from assay.config.references import asks_lengths, asks_machine, is_plain, with_lengths, with_machine
 from assay.config.tree import Table
 from assay.core.errors import ConfigError, InputError

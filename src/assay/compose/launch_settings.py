@@ -9,7 +9,7 @@ from typing import Any
 
 from assay.config.loading import Config
 from assay.core.devices import device_names
-from assay.core.facts import EndStatus
+from assay.core.event_log import EndStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from assay.compose.launch_settings import Launch
 from assay.compose.make_parts import make_loader, make_process, splits_of
 from assay.compose.run_scope import RunScope
 from assay.compose.tasks import evaluation_of
+from assay.core.event_log import Warned
 from assay.core.events import Event, Handler
-from assay.core.facts import Warned
 from assay.core.ports import Bind, NullRecorder
 from assay.core.run_file import Best
 from assay.core.schema import is_evaluated, parse_duration_s, parse_steps

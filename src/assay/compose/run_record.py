@@ -20,10 +20,10 @@ from assay.config.loading import Config
 from assay.config.references import outside_used
 from assay.config.secret_keys import redacted_keys, without_secrets
 from assay.config.tree import dotted, plain
-from assay.core import defaults
-from assay.core.defaults import Taken
+from assay.core import defaults_file
+from assay.core.defaults_file import Taken
 from assay.core.errors import AssayError, InputError
-from assay.core.facts import EndStatus
+from assay.core.event_log import EndStatus
 from assay.core.ports import NullRecorder
 from assay.core.secret import Secrets, secrets_under
 from assay.core.secret_names import REDACTED, is_opaque, sureness
@@ -169,7 +169,7 @@ def tell_defaults(
         recorder.logger.info("injected %s by %s (%s, %s)", one.key, one.by, one.owner, one.origin)
         taken.append(Taken(key=one.key, value=one.by, owner=one.owner, injected=True))
     try:
-        defaults.write(recorder.folder.path, tuple(taken))
+        defaults_file.write(recorder.folder.path, tuple(taken))
     except OSError as error:  # a full disk: the run has them in its log
         recorder.logger.warning("the defaults are not kept beside the config: %s", error)
 

@@ -23,7 +23,7 @@ from assay.compose.tasks import make_task
 from assay.config.loading import Config
 from assay.config.tree import get_at, plain
 from assay.core.errors import InputError
-from assay.core.plain import dumps, read_json
+from assay.core.json_codec import dumps, read_json
 from assay.core.rehearsal import FORMAT, Rehearsal
 from assay.store.layout import find_project
 

@@ -16,8 +16,8 @@ from assay.compose.describe_standstill import describe_standstill
 from assay.compose.launch_settings import Launch
 from assay.compose.rank_folder import EndOrder, RankFolder
 from assay.config import dump
+from assay.config.external_values import with_outside
 from assay.config.loading import Config
-from assay.config.outside import with_outside
 from assay.config.tree import KeyPath, Table, dotted, get_at, plain
 from assay.core.errors import ConfigError, InputError
 from assay.core.lease import this_place

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from assay.compose.run_scope import RunScope
 from assay.config.tree import List, get_at
 from assay.core.errors import AssayError, InputError
-from assay.core.facts import Warned
+from assay.core.event_log import Warned
 from assay.core.ports import Recorder
 
 if TYPE_CHECKING:

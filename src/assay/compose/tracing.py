@@ -10,8 +10,8 @@ from pathlib import Path
 from assay.compose.launch_settings import Launch
 from assay.compose.make_engine import PreparedRun
 from assay.compose.run_scope import RunScope
+from assay.core.event_log import Warned
 from assay.core.events import Handler
-from assay.core.facts import Warned
 from assay.core.ports import NullRecorder
 from assay.core.schema import parse_period
 from assay.core.trace_file import Level

@@ -59,8 +59,8 @@ from assay.config.loading import Config
 from assay.config.secret_keys import without_secrets
 from assay.config.tree import get_at
 from assay.core.errors import CheckpointError, InputError, RankError
+from assay.core.event_log import EndStatus, Warned
 from assay.core.events import Handler
-from assay.core.facts import EndStatus, Warned
 from assay.core.ports import NullRecorder
 from assay.core.run_file import UNSAVED
 from assay.core.signals import heard_line, stopping

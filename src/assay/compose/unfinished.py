@@ -11,7 +11,7 @@ from assay.config import canonical, config_hash, plain
 from assay.config.loading import Config
 from assay.config.tree import Table
 from assay.core.errors import AssayError, InputError
-from assay.core.facts import Saved
+from assay.core.event_log import Saved
 from assay.core.lease import process_start
 from assay.core.run_file import Attempt
 from assay.query.diff import flat

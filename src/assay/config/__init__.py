@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from assay.config.check import check_shape as check_shape
-    from assay.config.diff import Change as Change
+    from assay.config.diff import KeyChange as KeyChange
     from assay.config.diff import changed_keys as changed_keys
     from assay.config.expansion import expand as expand
     from assay.config.freeze import canonical as canonical
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _NAMES_BY_HOME = {
     "check": ("check_shape",),
-    "diff": ("Change", "changed_keys"),
+    "diff": ("KeyChange", "changed_keys"),
     "expansion": ("expand",),
     "freeze": ("canonical", "config_hash", "dump", "seedless_hash"),
     "lazy": ("L", "LazyCall"),
@@ -61,8 +61,8 @@ _NAMES_BY_HOME = {
 _HOMES = {name: home for home, names in _NAMES_BY_HOME.items() for name in names}
 
 __all__ = [
-    "Change",
     "Config",
+    "KeyChange",
     "L",
     "LazyCall",
     "Leaf",

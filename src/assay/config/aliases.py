@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from assay.config.literals import value_of
 from assay.config.overrides import Setting
 from assay.config.tree import (
     KeyPath,
@@ -22,7 +23,6 @@ from assay.config.tree import (
     parse_dotted,
     set_at,
 )
-from assay.config.values import value_of
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import nearest
 

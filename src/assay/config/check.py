@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
-from assay.config.homes import meant_elsewhere
+from assay.config.external_values import with_outside
 from assay.config.loading import Config
-from assay.config.outside import with_outside
+from assay.config.misplaced_keys import meant_elsewhere
 from assay.config.overrides import CLI
 from assay.config.standard_keys import evaluation_problems, key_problems, source_problems
-from assay.config.targets import target_problems
+from assay.config.target_names import target_problems
 from assay.config.tree import MAX_DEPTH, KeyPath, Leaf, Node, Table, dotted, get_at
 from assay.config.user_modules import UserModules
 from assay.core import schema

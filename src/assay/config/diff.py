@@ -9,7 +9,7 @@ from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class KeyChange:
     """One key whose value differs; None stands for "not there"."""
 
     key: str
@@ -17,7 +17,7 @@ class Change:
     after: Node | None
 
 
-def changed_keys(a: Table, b: Table) -> list[Change]:
+def changed_keys(a: Table, b: Table) -> list[KeyChange]:
     """Every key that `a` and `b` do not agree on, as deep as both have it, in the order of `a`,
     then of `b`.
 
@@ -26,7 +26,7 @@ def changed_keys(a: Table, b: Table) -> list[Change]:
     return list(_changes(a, b, ()))
 
 
-def _changes(a: Node | None, b: Node | None, path: KeyPath) -> Iterator[Change]:
+def _changes(a: Node | None, b: Node | None, path: KeyPath) -> Iterator[KeyChange]:
     match a, b:
         case Table(), Table():
             for key in dict.fromkeys([*a.items, *b.items]):
@@ -37,7 +37,7 @@ def _changes(a: Node | None, b: Node | None, path: KeyPath) -> Iterator[Change]:
                 after = b.items[i] if i < len(b.items) else None
                 yield from _changes(before, after, (*path, i))
         case _ if a is None or b is None or not same(a, b):
-            yield Change(key=dotted(path), before=a, after=b)
+            yield KeyChange(key=dotted(path), before=a, after=b)
 
 
 def _is_flat(node: List) -> bool:

@@ -39,7 +39,7 @@ def with_key(text: str, path: KeyPath, value: Node, *, source: str = "<string>")
     >>> print(with_key("lr = 0.1  # too much?\\n", ("lr",), read("x = 0.01", "").items["x"]), end="")
     lr = 0.01  # too much?
     """
-    page = _Page.of(text, source)
+    page = _TomlDocument.of(text, source)
     try:
         wanted = set_at(page.root, path, value)
     except KeyError as error:
@@ -51,7 +51,7 @@ def with_key(text: str, path: KeyPath, value: Node, *, source: str = "<string>")
 
 def without_key(text: str, path: KeyPath, *, source: str = "<string>") -> str:
     """`text` without what is at `path`. InputError when nothing is there."""
-    page = _Page.of(text, source)
+    page = _TomlDocument.of(text, source)
     if get_at(page.root, path) is None:
         raise InputError(f"There is no `{dotted(path)}` to remove.", where=source)
     wanted = delete_at(page.root, path)
@@ -94,7 +94,7 @@ def inline(node: Node) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Page:
+class _TomlDocument:
     """A text, what it says, and where its lines begin."""
 
     text: str
@@ -104,7 +104,7 @@ class _Page:
     line_starts: tuple[int, ...]
 
     @classmethod
-    def of(cls, text: str, source: str) -> _Page:
+    def of(cls, text: str, source: str) -> _TomlDocument:
         mark = "\ufeff" if text.startswith("\ufeff") else ""
         bare = text.removeprefix(mark)
         starts = (0, *(i + 1 for i, letter in enumerate(bare) if letter == "\n"))

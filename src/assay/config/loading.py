@@ -15,7 +15,7 @@ from assay.config.merge import merged
 from assay.config.references import Draws, Uses
 from assay.config.settings import Settings
 from assay.config.sources import ini, json, objects, python, toml, yaml
-from assay.config.sources.places import MAX_BYTES
+from assay.config.sources.positions import MAX_BYTES
 from assay.config.tree import Node, Table
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError

@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from assay.config.homes import meant_elsewhere
+from assay.config.literals import value_of
+from assay.config.misplaced_keys import meant_elsewhere
 from assay.config.tree import (
     KeyPath,
     Leaf,
@@ -21,7 +22,6 @@ from assay.config.tree import (
     get_at,
     set_at,
 )
-from assay.config.values import value_of
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean

@@ -421,7 +421,7 @@ def text_of(value: Scalar) -> str:
             return str(value)
 
 
-class _Stop(Exception):
+class _UnresolvedError(Exception):
     """A reference that cannot be followed; what is wrong with it has been written down."""
 
 
@@ -464,7 +464,7 @@ class _Resolver:
                 return replace(found, origin=replace(leaf.origin, note=f"from {dotted(target)}"))
             whole_text = self.joined(leaf, text, path)
             return replace(leaf, value=None if whole_text == NONE else whole_text)
-        except _Stop:
+        except _UnresolvedError:
             return leaf
 
     def joined(self, leaf: Leaf, text: str, path: KeyPath) -> str:
@@ -536,7 +536,7 @@ class _Resolver:
         if get_at(self.root, target) is None:
             problem = _unknown(self.root, target, f"${{{inside}}}", leaf.origin, path)
             self.problems.append(problem)
-            raise _Stop
+            raise _UnresolvedError
         return target
 
     def follow(self, target: KeyPath, leaf: Leaf, path: KeyPath) -> Node:
@@ -548,7 +548,7 @@ class _Resolver:
                     self.told.update(places[i:])
                     chain = " -> ".join([*circle, circle[0] if place == target else dotted(target)])
                     self.stop(leaf, path, "reference-cycle", f"a value needs itself: {chain}")
-                raise _Stop
+                raise _UnresolvedError
         if len(self.following) >= MAX_CHAIN:
             raise self.stop(
                 leaf,
@@ -567,7 +567,7 @@ class _Resolver:
                 self.following.pop()
             self.done[target] = made, _size(made)
             if len(self.problems) > before and isinstance(made, Leaf):
-                raise _Stop  # what it leads to is wrong, and has been told
+                raise _UnresolvedError  # what it leads to is wrong, and has been told
         found, size = self.done[target]
         self.added += size
         if self.added > MAX_NODES:
@@ -579,11 +579,13 @@ class _Resolver:
             )
         return found
 
-    def stop(self, leaf: Leaf, path: KeyPath, kind: str, message: str, fix: str = "") -> _Stop:
+    def stop(
+        self, leaf: Leaf, path: KeyPath, kind: str, message: str, fix: str = ""
+    ) -> _UnresolvedError:
         self.problems.append(
             Problem(kind=kind, message=message, origin=leaf.origin, key=dotted(path), fix=fix)
         )
-        return _Stop()
+        return _UnresolvedError()
 
 
 def _size(node: Node) -> int:

@@ -33,7 +33,7 @@ Mode = Literal["grid", "zip", "random"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
+class Interval:
     """Numbers from `low` to `high`, both included; whole ones when both ends are."""
 
     low: int | float
@@ -64,12 +64,12 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class SweepAxis:
     """One key that varies. `setting` is what it sets, with the first value."""
 
     setting: Setting
     values: tuple[Node, ...] = ()
-    range: Range | None = None
+    range: Interval | None = None
 
     @property
     def key(self) -> str:
@@ -84,7 +84,7 @@ class Axis:
         return replace(self.setting, value=noted(value, note))
 
 
-Point = tuple[tuple[Axis, Node], ...]
+Point = tuple[tuple[SweepAxis, Node], ...]
 """One value for every axis."""
 
 
@@ -93,7 +93,7 @@ class Sweep:
     """What varies, and how the values are put together."""
 
     mode: Mode
-    axes: tuple[Axis, ...]
+    axes: tuple[SweepAxis, ...]
     origin: Origin
     count: int = 0
     draw: int = 0
@@ -133,7 +133,7 @@ class Sweep:
         for row in rows:
             yield tuple(zip(self.axes, row, strict=True))
 
-    def single(self) -> Iterator[tuple[Axis, Node]]:
+    def single(self) -> Iterator[tuple[SweepAxis, Node]]:
         """Every value of every axis once: what has to make sense by itself. Of a range its ends."""
         for axis in self.axes:
             if axis.range is not None:
@@ -269,7 +269,7 @@ def _axes(
     mode: Mode,
     options: tuple[str, ...],
     problems: list[Problem],
-) -> Iterator[Axis]:
+) -> Iterator[SweepAxis]:
     for key, node in table.items.items():
         if key in options and not above:
             continue
@@ -292,7 +292,7 @@ def _axes(
                 _problem("wrong-value", f"`{shown}` has no values", node.origin, shown, _FORM)
             )
         elif isinstance(node, List):
-            yield Axis(setting=setting, values=node.items)
+            yield SweepAxis(setting=setting, values=node.items)
         elif _is_range(node):
             assert isinstance(node, Table)
             found = _range(node, shown, mode, problems)
@@ -302,7 +302,7 @@ def _axes(
                     if mode == "random"
                     else tuple(Leaf(value, node.origin) for value in found.spaced())
                 )
-                yield Axis(
+                yield SweepAxis(
                     setting=setting, values=spaced, range=found if mode == "random" else None
                 )
         elif isinstance(node, Table) and "type" not in node.items:
@@ -313,7 +313,7 @@ def _axes(
             problems.append(_problem("wrong-type", message, node.origin, shown, near or _FORM))
 
 
-def _range(node: Table, shown: str, mode: Mode, problems: list[Problem]) -> Range | None:
+def _range(node: Table, shown: str, mode: Mode, problems: list[Problem]) -> Interval | None:
     before = len(problems)
     for key in node.items:
         if key not in RANGE:
@@ -363,7 +363,7 @@ def _range(node: Table, shown: str, mode: Mode, problems: list[Problem]) -> Rang
             )
         )
         return None
-    return Range(low=low, high=high, is_log=scale == "log", count=count, origin=node.origin)
+    return Interval(low=low, high=high, is_log=scale == "log", count=count, origin=node.origin)
 
 
 def _mode(node: Node | None, problems: list[Problem]) -> Mode:
@@ -410,7 +410,7 @@ def _whole(
     return None
 
 
-def _uneven(axes: Sequence[Axis]) -> Iterator[Problem]:
+def _uneven(axes: Sequence[SweepAxis]) -> Iterator[Problem]:
     """Axes of a zip that are longer or shorter than the first."""
     for axis in axes[1:]:
         if len(axis.values) != len(axes[0].values):
@@ -423,7 +423,7 @@ def _uneven(axes: Sequence[Axis]) -> Iterator[Problem]:
             )
 
 
-def _value(axis: Axis, stream: random.Random) -> Node:
+def _value(axis: SweepAxis, stream: random.Random) -> Node:
     share = stream.random()
     if axis.range is not None:
         return Leaf(axis.range.at(share), axis.range.origin)

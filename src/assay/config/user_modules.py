@@ -34,7 +34,7 @@ class UserModule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class TargetLocation:
     """Where a dotted target leads. `module` is None for a folder without `__init__.py`; `rest` is
     the path inside."""
 
@@ -44,7 +44,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
+class RegisteredName:
     """A class or function under `@register`: the short name, the kind it was given (or ""), and
     where it stands."""
 
@@ -72,10 +72,10 @@ class UserModules:
         self._parsed: dict[Path, UserModule] = {}
 
     @cached_property
-    def registered(self) -> dict[str, list[Registered]]:
+    def registered(self) -> dict[str, list[RegisteredName]]:
         """Everything under `@register` by its name. Looked for when a config uses a short name, and
         only then."""
-        found: dict[str, list[Registered]] = {}
+        found: dict[str, list[RegisteredName]] = {}
         for file, module in _files_below(self.folders):
             for each in _registered_in(file, module):
                 found.setdefault(each.name, []).append(each)
@@ -89,7 +89,7 @@ class UserModules:
     def _names(self) -> tuple[str, ...]:
         return tuple(sorted({name for folder in self.folders for name in modules_in(folder)}))
 
-    def find(self, target: str) -> Found | None:
+    def find(self, target: str) -> TargetLocation | None:
         """What `package.module.Name` or `package.module:Name` leads to; None when the first part is
         no user module."""
         dotted, _, inside = target.partition(":")
@@ -99,24 +99,24 @@ class UserModules:
                 return self._descend(folder, parts, tuple(inside.split(".")) if inside else ())
         return None
 
-    def _descend(self, folder: Path, parts: list[str], inside: tuple[str, ...]) -> Found:
+    def _descend(self, folder: Path, parts: list[str], inside: tuple[str, ...]) -> TargetLocation:
         for i, part in enumerate(parts):
             file, package = folder / f"{part}.py", folder / part
             if package.is_dir() and (package / "__init__.py").is_file():
                 module = self._module(package / "__init__.py")
                 rest = tuple(parts[i + 1 :])
                 if not rest or not _is_module(package, rest[0]):
-                    return Found(module=module, folder=package, rest=rest + inside)
+                    return TargetLocation(module=module, folder=package, rest=rest + inside)
                 folder = package
             elif file.is_file():
-                return Found(
+                return TargetLocation(
                     module=self._module(file), folder=None, rest=tuple(parts[i + 1 :]) + inside
                 )
             elif package.is_dir():
                 folder = package
             else:
-                return Found(module=None, folder=folder, rest=tuple(parts[i:]) + inside)
-        return Found(module=None, folder=folder, rest=inside)
+                return TargetLocation(module=None, folder=folder, rest=tuple(parts[i:]) + inside)
+        return TargetLocation(module=None, folder=folder, rest=inside)
 
     def _module(self, path: Path) -> UserModule:
         if path not in self._parsed:
@@ -263,7 +263,7 @@ def _may_enter(entry: os.DirEntry[str], own: set[str]) -> bool:
     return is_inside and not os.path.exists(os.path.join(entry.path, "pyvenv.cfg"))
 
 
-def _registered_in(file: Path, module: str) -> tuple[Registered, ...]:
+def _registered_in(file: Path, module: str) -> tuple[RegisteredName, ...]:
     try:
         state = file.stat()
     except OSError:
@@ -274,11 +274,11 @@ def _registered_in(file: Path, module: str) -> tuple[Registered, ...]:
 @lru_cache(maxsize=2000)
 def _registered_as_of(
     file: Path, module: str, _mtime_ns: int, _size: int
-) -> tuple[Registered, ...]:
+) -> tuple[RegisteredName, ...]:
     return tuple(_read_registered(file, module))
 
 
-def _read_registered(file: Path, module: str) -> Iterator[Registered]:
+def _read_registered(file: Path, module: str) -> Iterator[RegisteredName]:
     try:
         raw = read_bytes(file, MAX_BYTES, follow=True)
         if b"register" not in raw:
@@ -293,7 +293,7 @@ def _read_registered(file: Path, module: str) -> Iterator[Registered]:
             mark = decorator.func if isinstance(decorator, ast.Call) else decorator
             if ast.unparse(mark) in marks:
                 name, kind = _registration(decorator, statement.name)
-                yield Registered(
+                yield RegisteredName(
                     name=name,
                     kind=kind,
                     module=module,

@@ -206,7 +206,7 @@ def frame_groups(
     """
     view = memoryview(data)
     size = len(view)
-    search = _Search(view, is_frame)
+    search = _FrameSearch(view, is_frame)
     offset, extent = start, extent or Extent(start, 0, 0, 0, 0)
     while offset < size:
         limit = min(extent.end, size) if offset < extent.end else size
@@ -235,7 +235,7 @@ def frame_groups(
             offset = frame.end
 
 
-class _Search:
+class _FrameSearch:
     """The search for the next intact frame behind one that is damaged, within a budget of work for
     the whole file."""
 

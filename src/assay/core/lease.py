@@ -19,7 +19,7 @@ from typing import Literal
 
 from assay.core.directory import create_file
 from assay.core.errors import LeaseError, RecordError
-from assay.core.plain import dumps, read_json
+from assay.core.json_codec import dumps, read_json
 from assay.core.regular_file import open_regular
 
 FORMAT = 1

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from assay.core.errors import CheckpointError, RecordError
-from assay.core.plain import parse_json, read_json, write_atomic, write_json
+from assay.core.json_codec import parse_json, read_json, write_atomic, write_json
 from assay.core.regular_file import kind_of_mode, read_bytes
 
 FORMAT = 1
@@ -40,7 +40,7 @@ _LEFT = ".left-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class File:
+class ManifestFile:
     """One file of the folder. `sha256` in hex of its bytes."""
 
     name: str
@@ -70,7 +70,7 @@ class ShardedTensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class MeshAxis:
     """One axis of the device mesh that wrote the checkpoint: data, shard, tensor, pipeline."""
 
     name: str
@@ -78,7 +78,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class CheckpointPart:
     """A part that can be read alone. `files`: its tensors' files. `sharded` lists tensors that lie
     in pieces."""
 
@@ -107,9 +107,9 @@ class Manifest:
     run: str
     attempt: int
     created_ns: int
-    files: tuple[File, ...]
-    parts: tuple[Part, ...]
-    layout: tuple[Axis, ...] = ()
+    files: tuple[ManifestFile, ...]
+    parts: tuple[CheckpointPart, ...]
+    layout: tuple[MeshAxis, ...] = ()
     digest: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class Manifest:
         sha256_by_name = {file.name: file.sha256 for file in self.files}
         return " ".join(sha256_by_name[name] for name in (found.tree, *found.files))
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> CheckpointPart:
         """The part of that name; CheckpointError lists those that exist."""
         for part in self.parts:
             if part.name == name:
@@ -308,7 +308,7 @@ def read(folder: Path) -> Manifest:
     return manifest
 
 
-def missing_files(folder: Path, files: Sequence[File]) -> str:
+def missing_files(folder: Path, files: Sequence[ManifestFile]) -> str:
     """Why the folder is not what its manifest says (a file missing or of another length), or ""
     when it is."""
     for file in files:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from assay.core.errors import RecordError
-from assay.core.facts import RunFact
+from assay.core.event_log import RunFact
 from assay.core.metrics_file import check_name
 
 

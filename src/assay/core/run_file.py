@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from assay.core.facts import EndStatus
-from assay.core.plain import read_json, write_json
+from assay.core.event_log import EndStatus
+from assay.core.json_codec import read_json, write_json
 
 FORMAT = 1
 FILE_NAME = "run.json"

@@ -25,7 +25,7 @@ from typing import Any, Literal, get_args
 from assay.core import frames
 from assay.core.errors import RecordError
 from assay.core.frames import Damage, Extent, Frame
-from assay.core.plain import from_plain
+from assay.core.json_codec import from_plain
 
 FORM = frames.Form(kind=b"T", version=1)
 
@@ -58,7 +58,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class TraceSite:
     """A place at which a tensor is fingerprinted. `module` is a dotted path as `model.blocks.0`,
     `name` what of it.
 
@@ -79,7 +79,7 @@ class Digest:
     """The fingerprint of one tensor at one step."""
 
     step: int
-    site: Site
+    site: TraceSite
     occurrence: int
     fingerprint: int
 
@@ -95,7 +95,7 @@ def pack_head(head: Head) -> bytes:
     return 2 * frames.pack(HEAD, 0, 0, _text(data))
 
 
-def pack_site(site: Site) -> bytes:
+def pack_site(site: TraceSite) -> bytes:
     """Return the frame that defines a site, twice: the fingerprints of the site depend on it."""
     data = {
         name: getattr(site, name) for name in ("phase", "module", "name", "dtype", "shape", "kind")
@@ -120,7 +120,7 @@ def read(data: bytes | memoryview, *, where: str = "trace") -> Iterator[Head | D
     damage = frames.check_file_head(data, FORM, where=where)
     if damage is not None:
         yield damage
-    sites: dict[int, Site] = {}
+    sites: dict[int, TraceSite] = {}
     head: Head | None = None
     for item in frames.scan(data, is_frame=lambda tag, words: tag in (DIGESTS, SITE, HEAD)):
         match item:
@@ -141,12 +141,12 @@ def read(data: bytes | memoryview, *, where: str = "trace") -> Iterator[Head | D
                     yield Damage(item.offset, item.end, torn=False)
 
 
-def _decode(frame: Frame, sites: dict[int, Site]) -> list[Head | Digest]:
+def _decode(frame: Frame, sites: dict[int, TraceSite]) -> list[Head | Digest]:
     match frame.tag:
         case 0xFFFD:  # HEAD
             return [from_plain(Head, _json(frame.payload))]
         case 0xFFFE:  # SITE
-            sites[frame.a] = from_plain(Site, {**_json(frame.payload), "id": frame.a})
+            sites[frame.a] = from_plain(TraceSite, {**_json(frame.payload), "id": frame.a})
         case 1:  # DIGESTS
             entries = _ENTRY.iter_unpack(frame.payload[: frame.b * _ENTRY.size])
             return [

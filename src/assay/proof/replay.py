@@ -30,8 +30,8 @@ from assay.config import open_config
 from assay.config.settings import Settings
 from assay.core import run_file
 from assay.core.errors import AssayError, InputError
-from assay.core.facts import Edit
-from assay.core.plain import to_plain
+from assay.core.event_log import Edit
+from assay.core.json_codec import to_plain
 from assay.core.run_file import Attempt
 from assay.core.secret_names import REDACTED
 from assay.core.verdict import Verdict

@@ -157,7 +157,8 @@ def _refuse_seams(view: RunView, span: StepRange) -> None:
                 if steps and steps[0] < span.last
                 else []
             )
-            what = f"Attempt {after.number} of {view.id} went on from step {at} with {' and '.join(differs)}."
+            with_what = " and ".join(differs)
+            what = f"Attempt {after.number} of {view.id} went on from step {at} with {with_what}."
             raise InputError(what, where=str(view.path), fix="; ".join(fixes))
 
 

@@ -27,7 +27,7 @@ from assay.config.loading import Config
 from assay.core import run_file
 from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError
-from assay.core.facts import Started, read_events
+from assay.core.event_log import Started, read_events
 from assay.core.manifest import pointed
 from assay.proof.differences import (
     CLOCKED,
@@ -117,7 +117,7 @@ def verify_resume(
             raise InputError(
                 "The run is over too soon to be killed.", fix="train longer: train.epochs=..."
             )
-        found = compared(whole, killed)
+        found = compare_finished_runs(whole, killed)
         check = ResumeCheck(
             steps=steps,
             killed_at=tuple(killed_at),
@@ -313,7 +313,7 @@ def _failure(trial: _Trial, name: str, code: int) -> AssayError:
     return kind(f"The {which} run failed, and said:\n{trial.said(name)}")
 
 
-def compared(whole: RunFolder, killed: RunFolder) -> tuple[Comparison, ...]:
+def compare_finished_runs(whole: RunFolder, killed: RunFolder) -> tuple[Comparison, ...]:
     """What two finished runs have left, compared: the final checkpoint by part, every curve, the
     order of samples."""
     left, right = (

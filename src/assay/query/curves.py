@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from assay.core.plain import dumps
+from assay.core.json_codec import dumps
 from assay.store.layout import RunFolder
 from assay.store.series import read_series
 from assay.store.tail import Tail

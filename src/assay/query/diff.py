@@ -238,7 +238,7 @@ def _lines(store: Blobs, file: CodeFile | None) -> list[str] | None:
 
 
 def _plain(each: Changed | MetricChanged | FileChanged) -> dict[str, Any]:
-    from assay.core.plain import to_plain
+    from assay.core.json_codec import to_plain
 
     data: dict[str, Any] = to_plain(each)
     return {"left": None, "right": None, **data} if not isinstance(each, FileChanged) else data

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from assay.core.plain import dumps
+from assay.core.json_codec import dumps
 from assay.core.terminal import elided, visible
 from assay.query.table import Column, Found, RunRow
 from assay.query.words import number

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from assay.core.errors import AssayError
-from assay.core.plain import dumps
+from assay.core.json_codec import dumps
 from assay.query.catalog import Asked, Catalog
 from assay.query.groups import Spread, spread
 from assay.query.significance import welch

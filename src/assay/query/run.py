@@ -18,10 +18,10 @@ from assay.core import manifest as manifests
 from assay.core import run_file
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError, RecordError, choose
-from assay.core.facts import Edit, Timed, read_edits, read_events
+from assay.core.event_log import Edit, Timed, read_edits, read_events
 from assay.core.ids import id_of_folder
+from assay.core.json_codec import from_plain
 from assay.core.manifest import Checkpoint
-from assay.core.plain import from_plain
 from assay.core.regular_file import read_bytes
 from assay.core.run_file import IMPORTED, UNSAVED, Best, Code, Kind, RunFile, Status, Summary
 from assay.core.verdict import Verdict

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import InputError, did_you_mean
-from assay.core.facts import Edit
-from assay.core.plain import dumps
+from assay.core.event_log import Edit
+from assay.core.json_codec import dumps
 from assay.core.run_file import UNSAVED, Summary
 from assay.core.terminal import cell_count, elided, for_terminal, visible
 from assay.query.status import State, seconds_of, state_of

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from assay.core.directory import make_directory
-from assay.core.plain import write_atomic
+from assay.core.json_codec import write_atomic
 from assay.core.regular_file import read_bytes
 from assay.core.secret import Secrets
 from assay.record.cleaning import kind_of

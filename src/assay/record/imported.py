@@ -22,10 +22,10 @@ from assay.core import run_file
 from assay.core.diagnostics import Origin
 from assay.core.directory import create_file, discard, make_directory
 from assay.core.errors import AssayError, RecordError
-from assay.core.facts import Edit, Ended, RunFact, Started, Warned, event_line
+from assay.core.event_log import Edit, Ended, RunFact, Started, Warned, event_line
 from assay.core.ids import folder_name
+from assay.core.json_codec import dumps, write_atomic
 from assay.core.metrics_file import check_name
-from assay.core.plain import dumps, write_atomic
 from assay.core.regular_file import open_regular, read_bytes
 from assay.core.run_file import Attempt, Code, RunFile
 from assay.core.secret import Secrets

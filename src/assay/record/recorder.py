@@ -25,9 +25,9 @@ from assay.core import lease as leases
 from assay.core import metrics_file, run_file
 from assay.core.directory import create_file, open_directory
 from assay.core.errors import AssayError, InputError, LeaseError, RecordError
-from assay.core.facts import Ended, EndStatus, RunFact, Started, Warned, event_line
+from assay.core.event_log import Ended, EndStatus, RunFact, Started, Warned, event_line
 from assay.core.ids import is_plain_name, new_run_id
-from assay.core.plain import sync_file, write_atomic, write_json
+from assay.core.json_codec import sync_file, write_atomic, write_json
 from assay.core.regular_file import read_bytes
 from assay.core.run_file import Attempt, Best, Code, Kind, RunFile
 from assay.core.secret import Secrets

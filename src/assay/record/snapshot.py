@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import AssayError
-from assay.core.plain import write_atomic
+from assay.core.json_codec import write_atomic
 from assay.core.ports import Blobs
 from assay.core.regular_file import read_bytes
 from assay.core.run_file import Code

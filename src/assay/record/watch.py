@@ -13,7 +13,7 @@ from pathlib import Path
 
 from assay.core.directory import make_directory
 from assay.core.errors import InputError
-from assay.core.plain import dumps
+from assay.core.json_codec import dumps
 from assay.core.regular_file import open_regular
 from assay.record.edits import append_line
 from assay.store.watched import FileChange, FileEvent

@@ -30,8 +30,8 @@ from assay.core import frames, metrics_file
 from assay.core.directory import open_directory
 from assay.core.errors import RecordError
 from assay.core.frames import TICK_NS, Damage, Extent
+from assay.core.json_codec import write_atomic
 from assay.core.metrics_file import KeySet
-from assay.core.plain import write_atomic
 from assay.record.bus_error import guard
 from assay.record.recordable import numbers_of, whole_step
 from assay.store.layout import refusal

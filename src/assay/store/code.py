@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from assay.core.errors import RecordError
-from assay.core.plain import dumps, from_plain, parse_json
+from assay.core.json_codec import dumps, from_plain, parse_json
 from assay.core.ports import Blobs
 from assay.store.blobs import FileBlobs
 from assay.store.layout import Project

@@ -26,11 +26,11 @@ from platformdirs import user_cache_path
 
 from assay.core.directory import PRIVATE, create_file, make_directory
 from assay.core.errors import AssayError, InputError
-from assay.core.facts import Edit, read_edits
+from assay.core.event_log import Edit, read_edits
 from assay.core.ids import id_of_folder
+from assay.core.json_codec import dumps, from_plain
 from assay.core.lease import Lease
 from assay.core.lease import read as read_lease
-from assay.core.plain import dumps, from_plain
 from assay.core.regular_file import read_bytes, read_start
 from assay.core.run_file import RunFile, Summary
 from assay.store.conditions import Condition, Sql

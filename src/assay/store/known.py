@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from assay.core.directory import PRIVATE, make_directory, open_directory
-from assay.core.plain import write_atomic
+from assay.core.json_codec import write_atomic
 from assay.core.regular_file import read_bytes
 
 FILE_NAME = "projects.txt"

@@ -32,7 +32,7 @@ from assay.core.directory import (
 )
 from assay.core.errors import InputError, RecordError, did_you_mean
 from assay.core.ids import id_of_folder
-from assay.core.plain import dumps, from_plain, parse_json
+from assay.core.json_codec import dumps, from_plain, parse_json
 from assay.core.ports import Blobs
 from assay.core.regular_file import open_regular, size_text
 from assay.store.code import code_blobs

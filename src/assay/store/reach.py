@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from assay.core.errors import RecordError
-from assay.core.facts import MAX_BYTES
-from assay.core.plain import parse_json
+from assay.core.event_log import MAX_BYTES
+from assay.core.json_codec import parse_json
 from assay.core.ports import Blobs
 from assay.core.regular_file import read_bytes
 from assay.store.artifacts import INDEX_NAME

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from assay.core.event_log import Warned
 from assay.core.events import At, Event, Handler
-from assay.core.facts import Warned
 from assay.engine import Engine, Loader, OptimizerStep, Supervised
 from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.data.adopt import as_source

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from assay.config.params.arguments import Argument
+from assay.config.params.coercion import CoercionError, described, fitted, parsed, type_of
 from assay.config.params.group import Holder, caller, child, is_holder, store_at
-from assay.config.params.kinds import Misfit, described, fitted, parsed, type_of
 from assay.config.params.limits import Choice, Range
 from assay.config.tree import KeyPath, dotted
 from assay.core.diagnostics import Origin, Problem
@@ -171,7 +171,7 @@ def _replaced(
             if isinstance(limit, Choice)
             else fitted(value, wanted, text)
         )
-    except Misfit as misfit:
+    except CoercionError as misfit:
         kind = "wrong-value" if isinstance(limit, Choice) else "wrong-type"
         return [
             _misfit(kind, path, str(misfit), value, origin, _advice(wanted, limit, value, text))
@@ -193,11 +193,11 @@ def _chosen(value: Any, limit: Choice, text: str | None) -> Any:
     for choice in limit.choices:
         try:
             made = fitted(value, type_of(choice), text)
-        except Misfit:
+        except CoercionError:
             continue
         if limit.allows(made) and made == choice:
             return choice
-    raise Misfit(limit.wanted())
+    raise CoercionError(limit.wanted())
 
 
 def _misfit(

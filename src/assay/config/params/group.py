@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from assay.config.params.kinds import type_of
+from assay.config.params.coercion import type_of
 from assay.config.params.limits import Choice, Range
 from assay.config.tree import KeyPath, dotted
 from assay.core.diagnostics import Origin
@@ -38,8 +38,8 @@ class Notes:
             raise InputError(what, where=str(origin), fix=limit.near(value))
         self.origins[name] = origin
         if type(value) is dict and all(isinstance(key, str) for key in value):
-            return Group(value, origin)
-        return copy.deepcopy(value) if isinstance(value, Group) else value
+            return ParamDict(value, origin)
+        return copy.deepcopy(value) if isinstance(value, ParamDict) else value
 
     def forget(self, name: str) -> None:
         self.limits.pop(name, None)
@@ -66,7 +66,7 @@ class Holder(Protocol):
     def _drop(self, name: str) -> None: ...
 
 
-class Group(dict[str, Any]):
+class ParamDict(dict[str, Any]):
     """A dictionary of parameters: `p.optim.lr` is `p.optim["lr"]`. The limits set on its values
     hold."""
 
@@ -120,7 +120,7 @@ class Group(dict[str, Any]):
         self.update(other)
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Group:
+    def __deepcopy__(self, memo: dict[int, Any]) -> ParamDict:
         return _restored(
             {name: copy.deepcopy(value, memo) for name, value in self.items()}, self._notes
         )
@@ -142,7 +142,7 @@ class Group(dict[str, Any]):
             raise InputError(
                 f"The name of a parameter must be a string, not {name!r}.", where=str(origin)
             )
-        if not isinstance(value, Group) or value is not self.get(name):
+        if not isinstance(value, ParamDict) or value is not self.get(name):
             super().__setitem__(name, self._notes.admitted(name, value, origin))
 
     def _drop(self, name: str) -> None:
@@ -174,7 +174,7 @@ def store_at(root: Any, path: KeyPath, value: Any, origin: Origin) -> None:
         try:
             holder = child(holder, part)
         except KeyError:
-            _put(holder, part, Group(None, origin), origin, path[:depth])
+            _put(holder, part, ParamDict(None, origin), origin, path[:depth])
             holder = child(holder, part)
     _put(holder, path[-1], value, origin, path[:-1])
 
@@ -194,8 +194,8 @@ def _put(holder: Any, part: str | int, value: Any, origin: Origin, above: KeyPat
         raise InputError(what, where=str(origin), fix=f"Set `{dotted(above)}` as a whole.")
 
 
-def _restored(values: dict[str, Any], notes: Notes) -> Group:
-    group = Group()
+def _restored(values: dict[str, Any], notes: Notes) -> ParamDict:
+    group = ParamDict()
     dict.update(group, values)
     group._notes.limits.update(notes.limits)
     group._notes.origins.update(notes.origins)

@@ -25,10 +25,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from assay.config.diff import Change, changed_keys
+from assay.config.diff import KeyChange, changed_keys
 from assay.config.params import files
 from assay.config.params.arguments import read_arguments
 from assay.config.params.changes import Unknown, assign, change
+from assay.config.params.coercion import type_of
 from assay.config.params.declared import (
     REQUIRED,
     Declared,
@@ -39,8 +40,15 @@ from assay.config.params.declared import (
     hints_of,
     joined,
 )
-from assay.config.params.group import Group, Notes, caller, child, is_holder, store_at, unknown_name
-from assay.config.params.kinds import type_of
+from assay.config.params.group import (
+    Notes,
+    ParamDict,
+    caller,
+    child,
+    is_holder,
+    store_at,
+    unknown_name,
+)
 from assay.config.params.limits import arange, choice
 from assay.config.params.naming import experiment_name
 from assay.config.params.trees import PYTHON, node_of, table_of
@@ -191,11 +199,11 @@ class BaseParams:
         """For `p.lr = p.arange(0.1, 0, 1)`: a number from `left` to `right`, both included."""
         return arange(default, left, right)
 
-    def optim_option(self, /, **options: Any) -> Group:
+    def optim_option(self, /, **options: Any) -> ParamDict:
         """Declare the group `optim`. It may be assigned as well: `self.optim =
         self.optim_option(lr=0.1)`."""
-        self._store("optim", Group(options), caller())
-        group: Group = self.__dict__["optim"]
+        self._store("optim", ParamDict(options), caller())
+        group: ParamDict = self.__dict__["optim"]
         return group
 
     def lock(self) -> Self:
@@ -315,7 +323,7 @@ class BaseParams:
         text = json.dumps(files.encoded(settings), sort_keys=True)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
-    def diff(self, other: BaseParams) -> list[Change]:
+    def diff(self, other: BaseParams) -> list[KeyChange]:
         """Every key whose value differs, in the order of these parameters, then of `other`'s."""
         return changed_keys(self._table(), other._table())
 
@@ -508,7 +516,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, BaseParams):
         return {name: _plain(value.__dict__[name]) for name in value}
     return (
-        {name: _plain(item) for name, item in value.items()} if isinstance(value, Group) else value
+        {name: _plain(item) for name, item in value.items()}
+        if isinstance(value, ParamDict)
+        else value
     )
 
 

@@ -13,14 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
+from assay.config.literals import value_of
 from assay.config.sources import toml
-from assay.config.sources.places import (
+from assay.config.sources.positions import (
     MAX_BYTES,
     MAX_MISTAKES,
     MAX_VALUES,
     MAX_WORD,
-    Places,
-    Refused,
+    TextPositions,
+    UnreadableError,
     by_place,
     duplicate,
     too_deep,
@@ -39,7 +40,6 @@ from assay.config.tree import (
     from_plain,
     parse_dotted,
 )
-from assay.config.values import value_of
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean
 
@@ -55,12 +55,12 @@ _PERCENT = re.compile(r"%%|%\((?P<name>[^()]+)\)s|%")
 def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, list[Problem]]:
     """Return the tree, and what is wrong: the first syntax error, or every key that is given
     twice."""
-    places = Places(text.removeprefix("\ufeff"), source, keep=excerpt)
+    places = TextPositions(text.removeprefix("\ufeff"), source, keep=excerpt)
     try:
-        reader = _Reader(places)
+        reader = _IniReader(places)
         reader.lines()
         root = reader.tree()
-    except Refused as stop:
+    except UnreadableError as stop:
         return Table({}, Origin(source=source)), [stop.problem]
     return root, sorted(reader.duplicates[:MAX_MISTAKES], key=by_place)
 
@@ -94,29 +94,29 @@ class _Section:
 
 
 @dataclass(slots=True)
-class _Box:
+class _SectionBuilder:
     """A table being filled."""
 
     origin: Origin
-    items: dict[str, _Box | Node] = field(default_factory=dict)
+    items: dict[str, _SectionBuilder | Node] = field(default_factory=dict)
     key_origins: dict[str, Origin] = field(default_factory=dict)
 
     def frozen(self) -> Table:
         items = {
-            key: item.frozen() if isinstance(item, _Box) else item
+            key: item.frozen() if isinstance(item, _SectionBuilder) else item
             for key, item in self.items.items()
         }
         return Table(items, self.origin, self.key_origins)
 
 
-class _Reader:
+class _IniReader:
     """Reads lines into sections, then sections into a tree; raises Refused at the first syntax
     error."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: TextPositions) -> None:
         large = too_large(places.text, places.source)
         if large is not None:
-            raise Refused(large)
+            raise UnreadableError(large)
         self.places = places
         self.duplicates: list[Problem] = []
         self.top = _Section("", places.origin(0, 0))
@@ -125,7 +125,7 @@ class _Reader:
         self.added = 0
 
     def fail(self, message: str, start: int, end: int, fix: str = "") -> NoReturn:
-        raise Refused(
+        raise UnreadableError(
             Problem(kind="syntax", message=message, origin=self.places.origin(start, end), fix=fix)
         )
 
@@ -154,7 +154,7 @@ class _Reader:
             option = self.option(section, bare, here)
             values += 1
             if values > MAX_VALUES:
-                raise Refused(too_many(self.places.source))
+                raise UnreadableError(too_many(self.places.source))
 
     def header(self, text: str, at: int) -> _Section:
         found = _HEADER.fullmatch(text)
@@ -189,7 +189,7 @@ class _Reader:
     def path(self, name: str, at: int) -> KeyPath:
         """Return the keys that a dotted name stands for."""
         if len(name) > MAX_WORD * 4:
-            raise Refused(too_long(self.places.origin(at, at + len(name))))
+            raise UnreadableError(too_long(self.places.origin(at, at + len(name))))
         try:
             path = parse_dotted(name.strip())
         except ValueError:
@@ -197,13 +197,13 @@ class _Reader:
         if not path or not all(isinstance(part, str) for part in path):
             self.fail(f"`{name}` is no name", at, at + len(name), 'write a.b, or "any text"')
         if len(path) > MAX_DEPTH:
-            raise Refused(too_deep(self.places.origin(at, at + len(name))))
+            raise UnreadableError(too_deep(self.places.origin(at, at + len(name))))
         return path
 
     # --- the tree
 
     def tree(self) -> Table:
-        root = _Box(self.top.origin)
+        root = _SectionBuilder(self.top.origin)
         for section in self.sections.values():
             if section.name == DEFAULT:
                 for option in section.options.values():
@@ -219,14 +219,14 @@ class _Reader:
         return root.frozen()
 
     def descend(
-        self, box: _Box, path: KeyPath, origin: Origin, *, above: KeyPath = ()
-    ) -> _Box | None:
+        self, box: _SectionBuilder, path: KeyPath, origin: Origin, *, above: KeyPath = ()
+    ) -> _SectionBuilder | None:
         """Return the table at `path` in `box`, made if need be; None, which is noted, when a value
         stands there."""
         for i, part in enumerate(path):
             assert isinstance(part, str)
-            inner = box.items.setdefault(part, _Box(origin))
-            if not isinstance(inner, _Box):
+            inner = box.items.setdefault(part, _SectionBuilder(origin))
+            if not isinstance(inner, _SectionBuilder):
                 key = dotted((*above, *path[: i + 1]))
                 problem = duplicate(key, origin, box.key_origins[part])
                 message = f"`{key}` has a value already, so it cannot hold more"
@@ -236,11 +236,11 @@ class _Reader:
             box = inner
         return box
 
-    def put(self, box: _Box, section: _Section, option: _Option) -> None:
+    def put(self, box: _SectionBuilder, section: _Section, option: _Option) -> None:
         *above, key = self.path(option.name, self.offset(option.key_origin))
         assert isinstance(key, str)
         if len(section.path) + len(above) >= MAX_DEPTH:
-            raise Refused(too_deep(option.key_origin))
+            raise UnreadableError(too_deep(option.key_origin))
         node = self.node(section, option)
         inner = self.descend(box, tuple(above), option.key_origin, above=section.path)
         if inner is None:
@@ -275,7 +275,7 @@ class _Reader:
         if text[:1] and text[0] in "[{\"'":
             return self.written_as_toml(text, option, origin, is_raw=text == raw)
         if len(text) > MAX_WORD and re.fullmatch(r"[+-]?[\d_.eE+-]+", text):
-            raise Refused(too_long(origin))
+            raise UnreadableError(too_long(origin))
         return from_plain(value_of(text), origin)
 
     def written_as_toml(self, text: str, option: _Option, origin: Origin, *, is_raw: bool) -> Node:
@@ -298,9 +298,9 @@ class _Reader:
         root, problems = toml.read_all(lead + text, self.places.source)
         for problem in problems:
             related = tuple(replace(each, origin=moved(each.origin)) for each in problem.related)
-            raise Refused(replace(problem, origin=moved(problem.origin), related=related))
+            raise UnreadableError(replace(problem, origin=moved(problem.origin), related=related))
         if len(root.items) > 1:
-            raise Refused(
+            raise UnreadableError(
                 Problem(kind="syntax", message="this is more than one value", origin=origin)
             )
         return _with_origins(root.items["value"], moved)
@@ -351,7 +351,7 @@ class _Reader:
             length += len(parts[-2]) + len(piece)
             if length > MAX_TEXT or self.added + length > MAX_BYTES:
                 what = "the values that %(...)s puts together are too long"
-                raise Refused(
+                raise UnreadableError(
                     Problem(kind="too-large", message=what, origin=self.places.origin(*place))
                 )
         self.added += length

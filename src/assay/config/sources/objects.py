@@ -15,8 +15,8 @@ from typing import Any
 
 from assay.config.lazy import Call, Section, Spot, target_of
 from assay.config.params.trees import tree_of
-from assay.config.sources.places import MAX_VALUES, too_deep, too_many
-from assay.config.sources.written import Expression, SourceFile
+from assay.config.sources.positions import MAX_VALUES, too_deep, too_many
+from assay.config.sources.source_map import Expression, SourceFile
 from assay.config.tree import MAX_DEPTH, KeyPath, Leaf, List, Node, Table, dotted, leaf_of
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import AssayError
@@ -36,7 +36,7 @@ def read(value: object, source: str) -> tuple[Table, list[Problem]]:
             names = {key: given[key] for key in given.keys()}  # noqa: SIM118  mapping-like is enough
             return maker.root(names, {}), maker.problems
         return tree_of(value), []
-    except Refused as stop:
+    except OversizedError as stop:
         return Table({}, origin), [stop.problem]
 
 
@@ -47,7 +47,7 @@ def is_holder(value: Any) -> bool:
     )
 
 
-class Refused(Exception):
+class OversizedError(Exception):
     """A config that is too large to be read."""
 
     def __init__(self, problem: Problem) -> None:
@@ -147,12 +147,12 @@ class TreeMaker:
         """The node for `value`; None when there is none, which is told."""
         self.values += 1
         if self.values > MAX_VALUES:
-            raise Refused(too_many(self.origin.source))
+            raise OversizedError(too_many(self.origin.source))
         origin = (
             expression.origin() if expression is not None and expression.says(value) else around
         )
         if len(path) > MAX_DEPTH:
-            raise Refused(too_deep(origin))
+            raise OversizedError(too_deep(origin))
         if isinstance(value, Enum):
             value = value.value
         elif getattr(value, "ndim", None) == 0 and callable(getattr(value, "item", None)):

@@ -24,9 +24,9 @@ from typing import Any
 
 from assay.config.lazy import Section, calling_frame
 from assay.config.params.trees import tree_of
-from assay.config.sources.objects import Refused, TreeMaker, is_holder, lifted, mark, uses
-from assay.config.sources.places import MAX_BYTES, too_deep, too_large
-from assay.config.sources.written import Expression, SourceFile
+from assay.config.sources.objects import OversizedError, TreeMaker, is_holder, lifted, mark, uses
+from assay.config.sources.positions import MAX_BYTES, too_deep, too_large
+from assay.config.sources.source_map import Expression, SourceFile
 from assay.config.tree import Table
 from assay.config.user_modules import UserModules
 from assay.core import schema
@@ -54,7 +54,7 @@ def read_all(
         try:
             module = loading.run(path, source=source, text=text)
             root, problems = _tree(loading, module, loading.files[str(path)])
-        except Refused as stop:
+        except OversizedError as stop:
             root, problems = empty, [stop.problem]
         except ConfigError as error:
             root, problems = empty, list(error.problems)
@@ -148,14 +148,14 @@ class _Loading:
         """Executes a config file; ConfigError with what went wrong in it."""
         refused = too_large(text, source)
         if refused is not None:
-            raise Refused(refused)
+            raise OversizedError(refused)
         try:
             tree = ast.parse(text, filename=str(path))
             code = compile(tree, str(path), "exec", dont_inherit=True)
         except SyntaxError as error:
             raise ConfigError([_syntax(error, source)]) from None
         except (RecursionError, MemoryError):
-            raise Refused(too_deep(Origin(source=source))) from None
+            raise OversizedError(too_deep(Origin(source=source))) from None
         except ValueError as error:
             raise ConfigError(
                 [Problem(kind="syntax", message=str(error), origin=Origin(source=source))]
@@ -180,7 +180,7 @@ class _Loading:
         self.running.append(path)
         try:
             exec(code, module.__dict__)
-        except (Refused, ConfigError, KeyboardInterrupt):
+        except (OversizedError, ConfigError, KeyboardInterrupt):
             raise
         except (
             BaseException

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from assay.config.sources import toml_tokens as tokens
-from assay.config.sources.places import (
+from assay.config.sources.positions import (
     MAX_MISTAKES,
     MAX_VALUES,
     MAX_WORD,
-    Places,
-    Refused,
+    TextPositions,
+    UnreadableError,
     by_place,
     duplicate,
     too_deep,
@@ -42,11 +42,11 @@ def read(text: str, source: str, *, excerpt: bool = False) -> Table:
 def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, list[Problem]]:
     """Return the tree without the statements that have a mistake, and the mistakes from top to
     bottom."""
-    places = Places(text.removeprefix("\ufeff"), source, keep=excerpt)
+    places = TextPositions(text.removeprefix("\ufeff"), source, keep=excerpt)
     try:
-        parser = _Parser(places)
+        parser = _TomlParser(places)
         parser.document()
-    except Refused as stop:
+    except UnreadableError as stop:
         return Table({}, Origin(source=source)), [stop.problem]
     except RecursionError:  # of a caller that has few frames left
         return Table({}, Origin(source=source)), [too_deep(places.origin(0, 1))]
@@ -56,8 +56,8 @@ def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, l
 def value_in(text: str) -> Node | None:
     """Return the one value that `text` is; None when it is no TOML value, or more than one."""
     try:
-        return _Parser(Places(text, "<value>", keep=False)).single()
-    except (Refused, _Abandoned, RecursionError):
+        return _TomlParser(TextPositions(text, "<value>", keep=False)).single()
+    except (UnreadableError, _Abandoned, RecursionError):
         return None
 
 
@@ -65,7 +65,7 @@ def value_in(text: str) -> Node | None:
 
 
 @dataclass(slots=True, eq=False)
-class _Box:
+class _TableBuilder:
     """Table that may still grow.
 
     Made by its own header (`is_headed`), by dotted keys under the header of `dotted_in`, or, with
@@ -75,27 +75,27 @@ class _Box:
     path: KeyPath
     origin: Origin
     is_headed: bool = False
-    dotted_in: _Box | None = None
-    items: dict[str, _Box | _Rows | Node] = field(default_factory=dict)
+    dotted_in: _TableBuilder | None = None
+    items: dict[str, _TableBuilder | _TableArray | Node] = field(default_factory=dict)
     key_origins: dict[str, Origin] = field(default_factory=dict)
 
-    def add(self, key: str, item: _Box | _Rows | Node, key_origin: Origin) -> None:
+    def add(self, key: str, item: _TableBuilder | _TableArray | Node, key_origin: Origin) -> None:
         self.items[key] = item
         self.key_origins[key] = key_origin
 
     def frozen(self) -> Table:
         items = {
-            key: item.frozen() if isinstance(item, _Box | _Rows) else item
+            key: item.frozen() if isinstance(item, _TableBuilder | _TableArray) else item
             for key, item in self.items.items()
         }
         return Table(items, self.origin, self.key_origins)
 
 
 @dataclass(slots=True, eq=False)
-class _Rows:
+class _TableArray:
     """Array of tables that may still grow: `[[plugins]]`."""
 
-    rows: list[_Box]
+    rows: list[_TableBuilder]
 
     def frozen(self) -> List:
         return List(tuple(row.frozen() for row in self.rows), self.rows[0].origin)
@@ -121,7 +121,7 @@ class _Key:
     end: int
 
 
-class _Parser:
+class _TomlParser:
     """Reads one statement after the other.
 
     A mistake inside a value is noted and the value is read on, so that all mistakes of a list are
@@ -129,17 +129,17 @@ class _Parser:
     leaves nothing in the tree.
     """
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: TextPositions) -> None:
         large = too_large(places.text, places.source)
         if large is not None:
-            raise Refused(large)
+            raise UnreadableError(large)
         self.places = places
         self.origin = places.origin
         self.text = places.text
         self.at = 0
         self.closings: list[str] = []  # brackets that the statement has yet to close
         self.values = 0
-        self.root = _Box((), self.origin(0, 0))
+        self.root = _TableBuilder((), self.origin(0, 0))
         self.problems: list[Problem] = []
 
     def document(self) -> None:
@@ -147,7 +147,7 @@ class _Parser:
         while self.skip(tokens.BLANK) < len(self.text):
             try:
                 if self.text[self.at] == "[":
-                    here = _Box(
+                    here = _TableBuilder(
                         (), self.root.origin
                     )  # of nobody, for the pairs below a header with a mistake
                     here = self.header()
@@ -198,7 +198,7 @@ class _Parser:
             resume = self.places.line_end(resume) + 1
         raise _Abandoned(resume=min(resume, len(self.text)))
 
-    def twice(self, box: _Box, keys: list[_Key], index: int) -> None:
+    def twice(self, box: _TableBuilder, keys: list[_Key], index: int) -> None:
         """Note that `keys[index]`, which stands in `box` already, cannot be defined by this
         statement."""
         origin = self.origin(keys[0].start, keys[-1].end)
@@ -210,7 +210,7 @@ class _Parser:
                 f"`{dotted(path)}` has a value already, so it cannot hold more",
                 problem.fix,
             )
-            if isinstance(box.items[name], _Box | _Rows):
+            if isinstance(box.items[name], _TableBuilder | _TableArray):
                 message = (
                     f"`{dotted(path)}` has a header of its own, so a dotted key cannot add to it"
                 )
@@ -221,7 +221,7 @@ class _Parser:
 
     # --- statements
 
-    def header(self) -> _Box:
+    def header(self) -> _TableBuilder:
         """Read `[a.b]` or `[[a.b]]` and return the table that it opens; one of nobody when it may
         open none."""
         opening, closing = ("[[", "]]") if self.text.startswith("[[", self.at) else ("[", "]")
@@ -240,13 +240,13 @@ class _Parser:
             )
             self.abandon("this header is not closed", self.at, self.at + 1, fix)
         self.at += len(closing)
-        nobody = _Box((), self.root.origin)
+        nobody = _TableBuilder((), self.root.origin)
         box = self.root
         for index, key in enumerate(keys[:-1]):
             inner = self.inner(box, key)
-            if isinstance(inner, _Rows):
+            if isinstance(inner, _TableArray):
                 inner = inner.rows[-1]
-            elif not isinstance(inner, _Box):
+            elif not isinstance(inner, _TableBuilder):
                 self.twice(box, keys, index)
                 return nobody
             box = inner
@@ -254,24 +254,24 @@ class _Parser:
         found = box.items.get(last.name)
         origin = self.origin(keys[0].start, last.end)
         if opening == "[[":
-            rows = _Rows([]) if found is None else found
-            if isinstance(rows, _Rows):
+            rows = _TableArray([]) if found is None else found
+            if isinstance(rows, _TableArray):
                 rows.rows.append(
-                    _Box((*box.path, last.name, len(rows.rows)), origin, is_headed=True)
+                    _TableBuilder((*box.path, last.name, len(rows.rows)), origin, is_headed=True)
                 )
                 if found is None:
                     box.add(last.name, rows, self.origin(last.start, last.end))
                 return rows.rows[-1]
         else:
             table = self.inner(box, last)
-            if isinstance(table, _Box) and not table.is_headed and table.dotted_in is None:
+            if isinstance(table, _TableBuilder) and not table.is_headed and table.dotted_in is None:
                 table.is_headed = True
                 table.origin = origin
                 return table
         self.twice(box, keys, len(keys) - 1)
         return nobody
 
-    def pair(self, owner: _Box) -> None:
+    def pair(self, owner: _TableBuilder) -> None:
         """Read `a.b = value`, in a statement or in an inline table, into `owner`."""
         count = len(self.problems)
         keys = self.keys()
@@ -286,7 +286,7 @@ class _Parser:
         for index, key in enumerate(keys[:-1]):
             inner = self.inner(box, key)
             if (
-                not isinstance(inner, _Box)
+                not isinstance(inner, _TableBuilder)
                 or inner.is_headed
                 or inner.dotted_in not in (None, owner)
             ):
@@ -300,11 +300,11 @@ class _Parser:
         else:
             box.add(last.name, node, self.origin(last.start, last.end))
 
-    def inner(self, box: _Box, key: _Key) -> _Box | _Rows | Node:
+    def inner(self, box: _TableBuilder, key: _Key) -> _TableBuilder | _TableArray | Node:
         """Return what stands at `key` in `box`: a fresh table when nothing does."""
         if key.name not in box.items:
             origin = self.origin(key.start, key.end)
-            box.add(key.name, _Box((*box.path, key.name), origin), origin)
+            box.add(key.name, _TableBuilder((*box.path, key.name), origin), origin)
         return box.items[key.name]
 
     def no_equals(self, keys: list[_Key]) -> NoReturn:
@@ -366,7 +366,7 @@ class _Parser:
         start = self.at
         self.values += 1
         if self.values > MAX_VALUES:
-            raise Refused(too_many(self.places.source))
+            raise UnreadableError(too_many(self.places.source))
         if len(path) > MAX_DEPTH:
             raise self.too_deep(start)
         match self.text[start : start + 1]:
@@ -375,7 +375,7 @@ class _Parser:
                 self.bracketed("]", lambda: items.append(self.value((*path, len(items)))))
                 return List(tuple(items), self.origin(start, self.at))
             case "{":
-                box = _Box(path, self.origin(start, start))
+                box = _TableBuilder(path, self.origin(start, start))
                 self.bracketed("}", lambda: self.pair(box))
                 box.origin = self.origin(start, self.at)
                 return box.frozen()
@@ -540,5 +540,5 @@ class _Parser:
             tokens.PAIR_START.match(self.text, line) or tokens.HEADER_START.match(self.text, line)
         )
 
-    def too_deep(self, at: int) -> Refused:
-        return Refused(too_deep(self.origin(at, at + 1)))
+    def too_deep(self, at: int) -> UnreadableError:
+        return UnreadableError(too_deep(self.origin(at, at + 1)))

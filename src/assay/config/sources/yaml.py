@@ -14,13 +14,13 @@ from importlib import import_module
 from itertools import islice
 from typing import Any
 
-from assay.config.sources.places import (
+from assay.config.sources.positions import (
     MAX_BYTES,
     MAX_MISTAKES,
     MAX_VALUES,
     MAX_WORD,
-    Places,
-    Refused,
+    TextPositions,
+    UnreadableError,
     by_place,
     duplicate,
     too_deep,
@@ -57,7 +57,7 @@ def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, l
     except ImportError:
         raise MissingExtraError("A config in YAML", extra="yaml") from None
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    places = Places(text.removeprefix("\ufeff"), source, keep=excerpt)
+    places = TextPositions(text.removeprefix("\ufeff"), source, keep=excerpt)
     empty = Table({}, Origin(source=source))
     refused = too_large(
         places.text, source, limit=MAX_BYTES if loader is not yaml.SafeLoader else _SLOW_BYTES
@@ -76,7 +76,7 @@ def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, l
         composer = _Composer(places)
         try:
             composer.follow(yaml.parse(text, Loader=loader))
-        except Refused as stop:
+        except UnreadableError as stop:
             return empty, [stop.problem]
         except yaml.MarkedYAMLError as error:
             failure = _Failure(places, text, error, composer)
@@ -126,7 +126,7 @@ class _Composer:
     """Follows the events of a parser and puts the tree together, without recursion and without
     making any object."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: TextPositions) -> None:
         self.places = places
         self.problems: list[Problem] = []
         self.open: list[_Open] = []
@@ -169,7 +169,7 @@ class _Composer:
     def enter(self, event: Any, start: int, end: int) -> None:
         is_table = type(event).__name__ == "MappingStartEvent"
         if len(self.open) > MAX_DEPTH:
-            raise Refused(too_deep(self.places.origin(start, start + 1)))
+            raise UnreadableError(too_deep(self.places.origin(start, start + 1)))
         self.count(1)
         if event.tag not in (None, "!", _TAG + ("map" if is_table else "seq")):
             self.tag(event.tag, start, end)
@@ -301,7 +301,7 @@ class _Composer:
     def count(self, values: int) -> None:
         self.values += values
         if self.values > MAX_VALUES:
-            raise Refused(too_many(self.places.source))
+            raise UnreadableError(too_many(self.places.source))
 
     def alias(self, name: str, start: int, end: int) -> None:
         made = self.anchors.get(name)
@@ -325,7 +325,7 @@ class _Composer:
             return
         self.count(made.size)
         if len(self.open) + made.height > MAX_DEPTH + 1:
-            raise Refused(too_deep(self.places.origin(start, end)))
+            raise UnreadableError(too_deep(self.places.origin(start, end)))
         self.put(made, end)
 
     def value(self, event: Any, origin: Origin) -> tuple[Scalar] | None:
@@ -396,7 +396,12 @@ def _timestamp(text: str) -> tuple[Scalar] | None:
 
 
 def _problem(
-    places: Places, message: str, start: int, end: int, fix: str = "", noticed: int | None = None
+    places: TextPositions,
+    message: str,
+    start: int,
+    end: int,
+    fix: str = "",
+    noticed: int | None = None,
 ) -> Problem:
     related: tuple[Problem, ...] = ()
     if noticed is not None:
@@ -414,7 +419,7 @@ class _Failure:
     be the same. `cut` is an offset in the block to leave out, so that the rest can be read.
     """
 
-    def __init__(self, places: Places, text: str, error: Any, composer: _Composer) -> None:
+    def __init__(self, places: TextPositions, text: str, error: Any, composer: _Composer) -> None:
         self.places = places
         self.text = text
         self.at = min(error.problem_mark.index if error.problem_mark else len(text), len(text))

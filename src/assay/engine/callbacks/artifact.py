@@ -4,7 +4,7 @@ training."""
 from __future__ import annotations
 
 from assay.core.errors import AssayError
-from assay.core.facts import Warned
+from assay.core.event_log import Warned
 from assay.core.ports import Recorder
 from assay.engine.loop.engine import Engine
 

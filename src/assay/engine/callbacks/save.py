@@ -13,8 +13,8 @@ from typing import Any, Literal
 from torch import nn
 
 from assay.core.errors import CheckpointError, InputError, did_you_mean
+from assay.core.event_log import Saved, Warned
 from assay.core.events import Event, Handler
-from assay.core.facts import Saved, Warned
 from assay.core.manifest import Kind, Manifest, folder_of_step, pointed
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.checkpoint.background import Background

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from assay.core.errors import CheckpointError
-from assay.core.facts import Warned
+from assay.core.event_log import Warned
 from assay.engine.checkpoint.codec import digest
 from assay.engine.checkpoint.weights import load_model_state
 from assay.engine.optim.criterion import criterion_state, load_criterion_state

@@ -13,7 +13,7 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from assay.core import reach
+from assay.core import object_graph
 from assay.core.errors import InputError
 from assay.engine.numerics.seed import SAMPLE, key, key_all, undisturbed
 
@@ -178,7 +178,7 @@ class Fetch:
 def keyable(thing: object) -> Iterator[tuple[Any, str]]:
     """Everything inside a data set that takes a key for its own generator, `set_rng(key)`, with the
     way to it."""
-    for inner, way in reach.inside(thing, limit=MAX_SEARCHED):
+    for inner, way in object_graph.inside(thing, limit=MAX_SEARCHED):
         if callable(getattr(type(inner), "set_rng", None)):
             yield inner, way
 
@@ -201,7 +201,7 @@ def private_generators(thing: object) -> list[tuple[str, str]]:
 def generators_in(thing: object) -> Iterator[tuple[Any, str]]:
     """Return each generator that a thing has of its own, with the way to it; the global ones are
     nobody's."""
-    for inner, way in reach.inside(thing, limit=MAX_SEARCHED):
+    for inner, way in object_graph.inside(thing, limit=MAX_SEARCHED):
         if isinstance(inner, tuple(_KEYED)) and not any(inner is shared for shared in _GLOBAL):
             yield inner, way
 

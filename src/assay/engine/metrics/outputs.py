@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import InputError, choose, did_you_mean
-from assay.core.plain import dumps
+from assay.core.json_codec import dumps
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.callbacks.artifact import keep_in
 from assay.engine.metrics.metric import matrix_csv, parts_of

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from assay.core.closure import needs_closure
 from assay.core.errors import InputError, did_you_mean
+from assay.core.optimizer_closure import needs_closure
 from assay.engine.checkpoint.sparse import entries
 from assay.engine.loop.deferred import Numbers, Row
 from assay.engine.numerics.seed import undisturbed

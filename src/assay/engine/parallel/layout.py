@@ -10,7 +10,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 from assay.core.errors import InputError
-from assay.core.manifest import Axis
+from assay.core.manifest import MeshAxis
 from assay.core.schema import PARALLEL_AXES as AXES
 from assay.engine.parallel.ranks import BUCKET_BYTES, Ranks
 from assay.engine.parallel.staged import StagedRanks
@@ -184,7 +184,7 @@ def laid_out(layout: Layout, device: torch.device, *, bucket_mb: int = 0) -> Mes
         ranks: Ranks = StagedRanks(sharing, devices["pipeline"].get_group(), bucket_bytes=size)
     else:
         ranks = Ranks(sharing, bucket_bytes=size)
-    axes = tuple(Axis(name=name, size=size) for name, size in layout.sizes.items())
+    axes = tuple(MeshAxis(name=name, size=size) for name, size in layout.sizes.items())
     return Mesh(
         layout=layout,
         devices=devices,

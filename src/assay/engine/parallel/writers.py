@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from assay.core.manifest import Axis
+from assay.core.manifest import MeshAxis
 from assay.engine.parallel.ranks import host_backend, peers
 
 
@@ -18,7 +18,7 @@ class Writers:
     Made by all of them together. `axes` are those of the layout that they write in.
     """
 
-    def __init__(self, axes: tuple[Axis, ...] = ()) -> None:
+    def __init__(self, axes: tuple[MeshAxis, ...] = ()) -> None:
         self.rank = dist.get_rank()
         self.axes = axes
         self._group = dist.new_group(backend=host_backend())

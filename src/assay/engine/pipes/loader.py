@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from assay.core.errors import AssayError, InputError
-from assay.core.parent import end_with, main_pid
+from assay.core.parent_death import end_with, main_pid
 from assay.engine.data.batches import size_of
 from assay.engine.data.collate import collate as default
 from assay.engine.data.randomness import generators, same

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import AssayError
-from assay.core.rehearsal import Finding, Memory
+from assay.core.rehearsal import Finding, PeakMemory
 from assay.engine.data.batches import mapped
 from assay.engine.metrics.metric import as_metric
 from assay.engine.parallel.dtensor import own
@@ -81,7 +81,7 @@ class Trial:
         with self._open():
             self.observer.ledger.use(map(own, weights), "weights")
 
-    def train(self, batches: Sequence[Any], sizes: Sequence[int] | None) -> Memory:
+    def train(self, batches: Sequence[Any], sizes: Sequence[int] | None) -> PeakMemory:
         """Make one optimizer step from these micro-batches and return its memory."""
         process, ledger = self.process, self.observer.ledger
         process.train()
@@ -101,7 +101,7 @@ class Trial:
             self.findings.append(self._criterion.finding)
         return memory
 
-    def differentiate(self, batches: Sequence[Any]) -> Memory:
+    def differentiate(self, batches: Sequence[Any]) -> PeakMemory:
         """Make forward and backward pass of these micro-batches, no update; return the memory."""
         ledger = self.observer.ledger
         self.process.train()
@@ -114,7 +114,7 @@ class Trial:
             self._forget_gradients()
         return memory
 
-    def evaluate(self, batch: Any) -> Memory:
+    def evaluate(self, batch: Any) -> PeakMemory:
         """Make one evaluation step, measured by the metrics of the process; return its memory."""
         process, ledger = self.process, self.observer.ledger
         process.eval()
@@ -170,7 +170,7 @@ class Trial:
             for attributes, name, value in before:
                 attributes[name] = value
 
-    def without_activations(self) -> Memory:
+    def without_activations(self) -> PeakMemory:
         """Return the memory of weights, gradients and optimizer, for a step that cannot be
         tried."""
         ledger = self.observer.ledger

@@ -18,8 +18,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from assay.core.errors import InputError, RecordError
-from assay.core.facts import EndStatus
-from assay.core.plain import parse_json
+from assay.core.event_log import EndStatus
+from assay.core.json_codec import parse_json
 from assay.core.regular_file import open_regular, read_bytes
 from assay.store.foreign.run import (
     ForeignFile,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from assay.core.errors import RecordError
-from assay.core.facts import EndStatus
+from assay.core.event_log import EndStatus
 from assay.core.ids import run_id_of
 from assay.core.metrics_file import KeySet
 from assay.core.regular_file import FileTooLargeError, read_bytes

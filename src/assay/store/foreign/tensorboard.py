@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import InputError
-from assay.core.facts import EndStatus
+from assay.core.event_log import EndStatus
 from assay.core.regular_file import read_start
 from assay.store.foreign import protobuf
 from assay.store.foreign.protobuf import Field, MalformedError, by_number, part, text, whole

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import InputError, RecordError
+from assay.core.json_codec import parse_json
 from assay.core.metrics_file import KeySet
-from assay.core.plain import parse_json
 from assay.core.regular_file import read_start
 from assay.store.foreign import protobuf
 from assay.store.foreign.protobuf import (

@@ -11,8 +11,8 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import FileResponse
 
 from assay.core.errors import AssayError, RecordError
-from assay.core.facts import Ended, Warned
-from assay.core.plain import to_plain
+from assay.core.event_log import Ended, Warned
+from assay.core.json_codec import to_plain
 from assay.core.run_file import IMPORTED, Attempt
 from assay.query.again import commands_for
 from assay.query.config_rows import config_files, config_rows

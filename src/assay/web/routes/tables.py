@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
 from assay.core.errors import AssayError, InputError
-from assay.core.plain import to_plain
+from assay.core.json_codec import to_plain
 from assay.query.catalog import Asked
 from assay.query.result_tables import ShownCell, ShownTable, follow, seen_now, shown
 from assay.record import table_edits

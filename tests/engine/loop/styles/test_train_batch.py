@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from assay import AvgMeter, Meter
 from assay.core.errors import InputError
+from assay.core.event_log import Evaluated, Warned
 from assay.core.events import Event
-from assay.core.facts import Evaluated, Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import (
     Callback,

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from assay.core.errors import InputError
+from assay.core.event_log import Warned
 from assay.core.events import Event, Handler
-from assay.core.facts import Warned
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.callbacks.evaluate import Evaluate
 from assay.engine.loop.engine import Engine

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Collection, Iterator
 
-from assay.config.allowed import (
+from assay.config.allow_list import (
     FORM,
     WRAP,
     is_target,
@@ -18,7 +18,7 @@ from assay.config.allowed import (
 from assay.config.references import is_unresolved
 from assay.config.standard_keys import problem_at, shown, wrong_type
 from assay.config.tree import KeyPath, Leaf, List, Table, dotted, walk
-from assay.config.user_modules import Found, UserModules, modules_in
+from assay.config.user_modules import TargetLocation, UserModules, modules_in
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean, suggested
@@ -159,11 +159,11 @@ def _short_name(leaf: Leaf, name: str, path: KeyPath, modules: UserModules) -> I
     yield problem_at("unknown-target", message, leaf, path, fix)
 
 
-def _names(found: Found | None) -> frozenset[str]:
+def _names(found: TargetLocation | None) -> frozenset[str]:
     return (found.module.names if found and found.module else None) or frozenset()
 
 
-def _inside(found: Found, leaf: Leaf, target: str, path: KeyPath) -> Iterator[Problem]:
+def _inside(found: TargetLocation, leaf: Leaf, target: str, path: KeyPath) -> Iterator[Problem]:
     """What is wrong with a target whose first part is a user module."""
     module, rest = found.module, found.rest
     if module is not None and module.syntax_error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from assay.config.sources.places import MAX_WORD
+from assay.config.sources.positions import MAX_WORD
 from assay.config.sources.toml import value_in
 from assay.config.tree import plain
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from assay.core.errors import RecordError
-from assay.core.plain import dumps, from_plain, parse_json, to_plain
+from assay.core.json_codec import dumps, from_plain, parse_json, to_plain
 from assay.core.regular_file import read_bytes
 
 VERSION = 1

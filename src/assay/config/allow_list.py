@@ -28,7 +28,7 @@ _TARGET = re.compile(rf"{_NAME}(?:\.{_NAME})*(?::{_NAME}(?:\.{_NAME})*)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class TargetRefusal:
     """Why no config may name a target, and what to do instead.
 
     `kind` is `unknown-target` where another name was meant, else `target-not-allowed`.
@@ -48,7 +48,7 @@ def is_target(text: str) -> bool:
     return _TARGET.fullmatch(text) is not None
 
 
-def nameless(target: str) -> Refusal | None:
+def nameless(target: str) -> TargetRefusal | None:
     """Return why a class or function of Python cannot be a target: it has no name to be found by.
 
     >>> nameless("config.<lambda>").message, nameless("model.Net")
@@ -58,7 +58,7 @@ def nameless(target: str) -> Refusal | None:
         return None
     what = "a lambda" if target.endswith("<lambda>") else f"`{target}`"
     fix = "define a function in a module of its own and name that"
-    return Refusal(message=f"{what} has no name that a config could keep", fix=fix)
+    return TargetRefusal(message=f"{what} has no name that a config could keep", fix=fix)
 
 
 def parts_of(target: str) -> list[str]:
@@ -102,7 +102,7 @@ def trust_command(name: str) -> str:
     return f"assay config trust {name}" if can_trust(name) else ""
 
 
-def refused_by_name(target: str, trusted: Collection[str] = ()) -> Refusal | None:
+def refused_by_name(target: str, trusted: Collection[str] = ()) -> TargetRefusal | None:
     """Return why the well-formed `target` is not allowed, whatever this project defines; None where
     it may be.
 
@@ -115,9 +115,11 @@ def refused_by_name(target: str, trusted: Collection[str] = ()) -> Refusal | Non
     special = next((name for name in names if name.startswith("__")), None)
     if names[0] == "__main__":
         fix = "write it into a file beside the config, as model.py: other processes, and later runs, have to find it"
-        return Refusal(message=f"`{target}` is only where this script or notebook runs", fix=fix)
+        return TargetRefusal(
+            message=f"`{target}` is only where this script or notebook runs", fix=fix
+        )
     if special is not None:
-        return Refusal(message=f"`{special}` in `{target}` is not for configs", fix=WRAP)
+        return TargetRefusal(message=f"`{special}` in `{target}` is not for configs", fix=WRAP)
     if names[0] == "assay":
         return _refused_of_assay(target, ".".join(names))
     if names[0] == "torch":
@@ -136,7 +138,7 @@ def is_reviewed(name: str) -> bool:
     return last in LISTED.get(module, ()) or bool(_never(name)) or is_on_trust
 
 
-def _refused_of_assay(target: str, name: str) -> Refusal | None:
+def _refused_of_assay(target: str, name: str) -> TargetRefusal | None:
     if is_listed(name):
         return None
     near = "" if name in own_targets.NEVER else _meant(name)
@@ -144,18 +146,20 @@ def _refused_of_assay(target: str, name: str) -> Refusal | None:
         return _unknown(target, name, near)
     why = own_targets.NEVER.get(name, "is not for configs")
     fix = near or "what assay offers to configs is in assay.engine and assay.plugins"
-    return Refusal(message=f"`{target}` {why}", fix=fix)
+    return TargetRefusal(message=f"`{target}` {why}", fix=fix)
 
 
-def _refused_of_torch(target: str, name: str, trusted: Collection[str]) -> Refusal | None:
+def _refused_of_torch(target: str, name: str, trusted: Collection[str]) -> TargetRefusal | None:
     if not _is_public(name):
         fix = f"of torch, a config names what computes in {', '.join(torch_targets.PLACES)}; else {WRAP}"
-        return Refusal(message=f"`{target}` is a part of torch that a config may not call", fix=fix)
+        return TargetRefusal(
+            message=f"`{target}` is a part of torch that a config may not call", fix=fix
+        )
     if is_listed(name):
         return None
     why = _never(name)
     if why:
-        return Refusal(message=f"`{target}` {why}", fix=WRAP)
+        return TargetRefusal(message=f"`{target}` {why}", fix=WRAP)
     if name in trusted:
         return None
     near = (
@@ -168,17 +172,17 @@ def _refused_of_torch(target: str, name: str, trusted: Collection[str]) -> Refus
     if near:  # a torch that nobody has reviewed may have it
         message = f"`{target}` is no class or function of torch that assay knows"
         fix = f"{near} Else: {command}" if command else near
-        return Refusal(message=message, fix=fix, kind="unknown-target")
+        return TargetRefusal(message=message, fix=fix, kind="unknown-target")
     message = f"`{target}` is not among the classes and functions of torch that a config may name"
-    return Refusal(message=message, fix=command)
+    return TargetRefusal(message=message, fix=command)
 
 
-def _unknown(target: str, name: str, near: str) -> Refusal:
+def _unknown(target: str, name: str, near: str) -> TargetRefusal:
     """Return the refusal of a mistyped name, in the words that a mistyped name of the user's own
     module gets."""
     module, _, last = name.rpartition(".")
     message = f"`{target}` is unknown: the module `{module}` has no `{last}`"
-    return Refusal(message=message, fix=near, kind="unknown-target")
+    return TargetRefusal(message=message, fix=near, kind="unknown-target")
 
 
 @functools.cache

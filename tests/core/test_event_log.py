@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from assay.core.facts import (
+from assay.core.event_log import (
     Changed,
     Edit,
     Ended,

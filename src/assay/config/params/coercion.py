@@ -11,12 +11,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from assay.config.values import MAX_VALUE, value_of
+from assay.config.literals import MAX_VALUE, value_of
 
 OPENING, CLOSING = "([", ")]"
 
 
-class Misfit(Exception):
+class CoercionError(Exception):
     """A value does not fit; the message says what is wanted, as in "a whole number"."""
 
 
@@ -153,7 +153,7 @@ def _member(name: str, kind: type[Enum], value: Any = None) -> Enum:
     for member in kind:
         if name == member.name or member.value in (name, value):
             return member
-    raise Misfit(described(kind))
+    raise CoercionError(described(kind))
 
 
 def _sequence(value: Any, wanted: Any, text: str | None) -> Any:
@@ -165,18 +165,18 @@ def _sequence(value: Any, wanted: Any, text: str | None) -> Any:
     elif isinstance(value, tuple | list):
         typed = [None] * len(value)
     else:
-        raise Misfit(described(wanted))
+        raise CoercionError(described(wanted))
     is_open = issubclass(kind, list) or (len(parts) == 2 and parts[1] is Ellipsis)
     kinds = [parts[0]] * len(value) if is_open and parts else list(parts) or [Any] * len(value)
     if len(kinds) != len(value):
-        raise Misfit(described(wanted))
+        raise CoercionError(described(wanted))
     try:
         made = [
             fitted(item, each, typed_item)
             for item, each, typed_item in zip(value, kinds, typed, strict=True)
         ]
-    except Misfit:
-        raise Misfit(described(wanted)) from None
+    except CoercionError:
+        raise CoercionError(described(wanted)) from None
     return tuple(made) if issubclass(kind, tuple) else made
 
 
@@ -199,16 +199,16 @@ def _one_of(
     for kind in kinds:
         try:
             made = fitted(value, kind, text)
-        except Misfit:
+        except CoercionError:
             continue
         if allowed is None or any(
             type(made) is type(choice) and made == choice for choice in allowed
         ):
             return made
-    raise Misfit(described(wanted))
+    raise CoercionError(described(wanted))
 
 
 def _checked(is_fit: bool, value: Any, wanted: str) -> Any:
     if not is_fit:
-        raise Misfit(wanted)
+        raise CoercionError(wanted)
     return value

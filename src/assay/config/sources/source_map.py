@@ -23,7 +23,7 @@ class Expression:
     def origin(self) -> Origin:
         return self.file.origin(_span(self.node))
 
-    def entry(self, key: str) -> Entry | None:
+    def entry(self, key: str) -> KeySource | None:
         return self.file.entry(self.node, key)
 
     def item(self, index: int) -> Expression | None:
@@ -42,7 +42,7 @@ class Expression:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KeySource:
     """Where a key stands, and what was given for it."""
 
     origin: Origin
@@ -50,7 +50,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class SectionEdit:
     """`section["key"] = value` or, without a key, `section.update(...)`. `names` lead to the
     section."""
 
@@ -81,7 +81,7 @@ class SourceFile:
     nodes: dict[Span, ast.expr] = field(default_factory=dict)
     assigned: dict[Span, ast.expr] = field(default_factory=dict)
     bindings: dict[str, list[Binding]] = field(default_factory=dict)
-    edits: list[Edit] = field(default_factory=list)
+    edits: list[SectionEdit] = field(default_factory=list)
     keys: dict[int, tuple[dict[str, tuple[Span, ast.expr]], list[ast.expr]]] = field(
         default_factory=dict
     )
@@ -109,7 +109,7 @@ class SourceFile:
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr="update")) as call):
                 names = _chain(owner)
                 if names:
-                    self.edits.append(Edit(names, None, self.spot(call)))
+                    self.edits.append(SectionEdit(names, None, self.spot(call)))
             case ast.ImportFrom(names=names_of) | ast.Import(names=names_of):
                 for alias in names_of:
                     self._bind(
@@ -135,19 +135,19 @@ class SourceFile:
         elif isinstance(target, ast.Subscript | ast.Attribute):
             names = _chain(target)
             if names:
-                self.edits.append(Edit(names[:-1], names[-1], self.spot(target)))
+                self.edits.append(SectionEdit(names[:-1], names[-1], self.spot(target)))
 
     def is_imported(self, name: str) -> bool:
         """Whether the module got the name from elsewhere: by an import, or by none of its
         statements."""
         return name not in self.bindings or self.bindings[name][-1].value is None
 
-    def name(self, name: str) -> Entry | None:
+    def name(self, name: str) -> KeySource | None:
         """Where a name of the module was last given a value."""
         if name not in self.bindings:
             return None
         last = self.bindings[name][-1]
-        return Entry(
+        return KeySource(
             self.origin(last.span), self.at(last.value) if last.value is not None else None
         )
 
@@ -174,19 +174,19 @@ class SourceFile:
         node = self.nodes.get((spot.line, spot.column, spot.end_line, spot.end_column))
         return Expression(self, node) if node is not None else None
 
-    def entry(self, node: ast.expr, key: str) -> Entry | None:
+    def entry(self, node: ast.expr, key: str) -> KeySource | None:
         """Where `key` stands in what wrote it: a dictionary, a call, or the target of an
         assignment."""
         match node:
             case ast.Attribute() | ast.Subscript():
                 span = _span(node)
                 value = self.assigned.get(span)
-                return Entry(self.origin(span), self.at(value) if value is not None else None)
+                return KeySource(self.origin(span), self.at(value) if value is not None else None)
             case ast.Dict() | ast.Call():
                 named, others = self._keys_of(node)
                 if key in named:
                     span, value = named[key]
-                    return Entry(self.origin(span), self.at(value))
+                    return KeySource(self.origin(span), self.at(value))
                 for other in others:
                     inner = self.at(other).node
                     if (

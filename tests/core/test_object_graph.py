@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from assay.core import reach
+from assay.core import object_graph
 from assay.core.errors import InputError
 
 
@@ -55,7 +55,7 @@ MODEL = Model()
     ],
 )
 def test_what_is_held_is_found_with_the_shortest_way_to_it(thing: Any, way: str) -> None:
-    assert reach.path_to(thing, {"model": MODEL}) == reach.Held(name="model", way=way)
+    assert object_graph.path_to(thing, {"model": MODEL}) == object_graph.Held(name="model", way=way)
 
 
 def uses_a_global() -> Model:
@@ -66,7 +66,7 @@ def uses_a_global() -> Model:
     "thing", [Pipe(), [1, "a", None], Model(), uses_a_global, Pipe(owner=uses_a_global)]
 )
 def test_what_is_not_held_or_only_named_is_not_found(thing: Any) -> None:
-    assert reach.path_to(thing, {"model": MODEL}) is None
+    assert object_graph.path_to(thing, {"model": MODEL}) is None
 
 
 def test_a_logger_is_sent_by_its_name_and_holds_nothing() -> None:
@@ -75,7 +75,7 @@ def test_a_logger_is_sent_by_its_name_and_holds_nothing() -> None:
     logger = logging.getLogger("test_reach")
     logger.addHandler(handler)
     try:
-        assert reach.path_to(Pipe(owner=logger), {"model": MODEL}) is None
+        assert object_graph.path_to(Pipe(owner=logger), {"model": MODEL}) is None
     finally:
         logger.removeHandler(handler)
 
@@ -83,11 +83,11 @@ def test_a_logger_is_sent_by_its_name_and_holds_nothing() -> None:
 def test_things_in_circles_end_and_so_do_endless_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     circle = Pipe()
     circle.stages = [circle, Pipe(owner=circle)]
-    assert reach.path_to(circle, {"model": MODEL}) is None
+    assert object_graph.path_to(circle, {"model": MODEL}) is None
 
-    monkeypatch.setattr(reach, "MAX_OBJECTS", 100)
+    monkeypatch.setattr(object_graph, "MAX_OBJECTS", 100)
     many = Pipe(stages=[Pipe() for _ in range(1000)], owner=Slots(MODEL))
-    assert reach.path_to(many, {"model": MODEL}) is None
+    assert object_graph.path_to(many, {"model": MODEL}) is None
 
 
 def test_nothing_of_the_objects_own_code_is_run() -> None:
@@ -101,14 +101,16 @@ def test_nothing_of_the_objects_own_code_is_run() -> None:
         def __iter__(self) -> Any:
             raise AssertionError
 
-    assert reach.path_to(Angry(), {"model": MODEL}) == reach.Held(name="model", way=".inner")
+    assert object_graph.path_to(Angry(), {"model": MODEL}) == object_graph.Held(
+        name="model", way=".inner"
+    )
 
 
 def test_the_error_names_the_path_and_what_is_held() -> None:
     with pytest.raises(InputError) as caught:
-        reach.check_for_workers(
+        object_graph.check_for_workers(
             Pipe(stages=[Pipe(owner=MODEL)]), "data.train.source", {"model": MODEL}
         )
 
     assert "`data.train.source.stages[0].owner` holds the model of the run" in str(caught.value)
-    reach.check_for_workers(Pipe(), "data.train.source", {"model": MODEL})
+    object_graph.check_for_workers(Pipe(), "data.train.source", {"model": MODEL})

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date, time
 from typing import Any
 
+from assay.config.literals import value_of
 from assay.config.references import IN_TEXT, OUTSIDE, each_text, escaped, text_of
 from assay.config.tree import (
     KeyPath,
@@ -18,7 +19,6 @@ from assay.config.tree import (
     dotted,
     from_plain,
 )
-from assay.config.values import value_of
 from assay.core import schema
 from assay.core.diagnostics import Problem
 from assay.core.errors import did_you_mean
@@ -33,12 +33,12 @@ def with_outside(
     unless text is wanted), a global keeps its type. What comes from outside is never a reference
     itself.
     """
-    outside = _Outside(environ, variables)
+    outside = _ExternalValues(environ, variables)
     return each_text(root, outside.node), outside.problems
 
 
 @dataclass
-class _Outside:
+class _ExternalValues:
     environ: Mapping[str, str]
     variables: Mapping[str, Any]
     problems: list[Problem] = field(default_factory=list)

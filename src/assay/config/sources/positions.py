@@ -15,7 +15,7 @@ MAX_WORD = 1000
 MAX_MISTAKES = 20  # syntax errors listed for one file; more help nobody
 
 
-class Refused(Exception):
+class UnreadableError(Exception):
     """Text that is too large or too deep to be read at all."""
 
     def __init__(self, problem: Problem) -> None:
@@ -23,7 +23,7 @@ class Refused(Exception):
         self.problem = problem
 
 
-class Places:
+class TextPositions:
     """Offsets in a text turned into origins."""
 
     def __init__(self, text: str, source: str, *, keep: bool) -> None:
