@@ -123,7 +123,7 @@ USED = (
     *(
         "assay.engine.model.compiling",
         "assay.engine.callbacks.display",
-        "assay.engine.parallel.divide",
+        "assay.engine.parallel.partition",
     ),
 )
 WORKERS = (0, 2, 4)

@@ -202,7 +202,8 @@ def test_a_dictionary_that_holds_all_comes_back_from_both_kinds_of_files(
 def test_blocks_of_plugins_and_pipes_load_as_they_stand() -> None:
     text = (SEEDS / "tagger" / "tagger.toml").read_text(encoding="utf-8")
     plugins = PLUGINS.replace("alchemy.", "")
-    pipes = PIPES.replace("alchemy.pipeline.", "assay.engine.pipes.")
+    pipes = PIPES.replace("alchemy.pipeline.lst.", "assay.engine.data.map_style.")
+    pipes = pipes.replace("alchemy.pipeline.itr.", "assay.engine.data.streams.")
     pipes = re.sub(r'"(alchemy|src\.task\.ner)\.', '"', pipes).replace(
         "/home/wsh/data/datasets/ace04/", ""
     )

@@ -224,8 +224,8 @@ def _work(folder: str) -> int:
 
 def _is_one_of_several() -> bool:
     """Whether torchrun or srun has started others like this process, and they have met."""
-    join = sys.modules.get("assay.engine.parallel.join")
-    return join is not None and join.world().count > 1
+    ranks = sys.modules.get("assay.engine.parallel.process_group")
+    return ranks is not None and ranks.world().count > 1
 
 
 def _end_at_once(code: int) -> NoReturn:

@@ -19,9 +19,9 @@ def check_division(config: Config) -> None:
     size = int(given.get("tensor", 1))
     if size == 1 and int(given.get("pipeline", 1)) == 1:
         return
-    from assay.engine.parallel.layout import Layout
-    from assay.engine.parallel.stages import cut
-    from assay.engine.parallel.tensor import check_plan, plan_of
+    from assay.engine.parallel.mesh import Layout
+    from assay.engine.parallel.pipeline_split import split_model
+    from assay.engine.parallel.tensor_parallel import check_plan, plan_of
 
     model, layout = _outline(config), Layout.of(given)
     if not hasattr(model, "named_modules"):
@@ -29,7 +29,7 @@ def check_division(config: Config) -> None:
     if size > 1:
         check_plan(model, plan_of(model, given.get("tensor_plan")), size)
     if layout.pipeline > 1:
-        cut(model, layout.stage_count, layout.split)
+        split_model(model, layout.stage_count, layout.split)
 
 
 def _outline(config: Config) -> Any:

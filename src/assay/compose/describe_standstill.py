@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from assay.record.tracebacks import is_of_house, is_of_user
 
 if TYPE_CHECKING:
-    from assay.engine.parallel.stacks import Frame, Stack
-    from assay.engine.parallel.watch import Standing, Standstill
+    from assay.engine.parallel.stacks import RankStack, StackFrame
+    from assay.engine.parallel.watchdog import StalledRank, Standstill
 
 _SHOWN_FRAMES = 5
 
@@ -34,7 +34,7 @@ def describe_standstill(found: Standstill, *, timeout: str) -> str:
     return "\n  ".join(lines)
 
 
-def _headline(found: Standstill, culprits: Sequence[Standing]) -> str:
+def _headline(found: Standstill, culprits: Sequence[StalledRank]) -> str:
     first = culprits[0]
     silent_s = min(each.silent_s for each in culprits)
     since = f"for {silent_s:.0f} s" + (
@@ -47,7 +47,7 @@ def _headline(found: Standstill, culprits: Sequence[Standing]) -> str:
     return f"The ranks have waited for each other {since}: not all of them join one collective."
 
 
-def _lines(stack: Stack) -> list[str]:
+def _lines(stack: RankStack) -> list[str]:
     """Return lines as in a traceback, the innermost last: those of the user, and the one where it
     stands."""
     if not stack.frames:
@@ -60,7 +60,7 @@ def _lines(stack: Stack) -> list[str]:
     return lines
 
 
-def _place(stack: Stack) -> str:
+def _place(stack: RankStack) -> str:
     """Name the line at which a rank waits."""
     if not stack.frames:
         return "a place that it did not tell"
@@ -68,7 +68,7 @@ def _place(stack: Stack) -> str:
     return f"{Path(frame.file).name}, line {frame.line}, in {frame.name}"
 
 
-def _calling(frames: Sequence[Frame]) -> list[Frame]:
+def _calling(frames: Sequence[StackFrame]) -> list[StackFrame]:
     """Return the frames of the user, the innermost first; without any the one in which assay calls
     the library."""
     theirs = [frame for frame in frames if is_of_user(frame.file)]

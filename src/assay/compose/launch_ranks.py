@@ -34,8 +34,8 @@ from assay.store.layout import RunFolder
 
 if TYPE_CHECKING:
     from assay.compose.run_scope import RunScope
-    from assay.engine.parallel.start import Death
-    from assay.engine.parallel.watch import Standstill
+    from assay.engine.parallel.launcher import RankExit
+    from assay.engine.parallel.watchdog import Standstill
 
 TASK = "task.json"
 ECHO_S = 1.0
@@ -109,7 +109,7 @@ def asked_processes(config: Config, launch: Launch) -> int:
 def is_spread(config: Config, launch: Launch) -> bool:
     """Whether this process has to start those that do the work. InputError when there are not as
     many as asked for."""
-    from assay.engine.parallel.join import world
+    from assay.engine.parallel.process_group import world
 
     count, here = asked_processes(config, launch), world()
     if here.count > 1 and (launch.nnodes == 1 or launch.ranks_folder):
@@ -148,7 +148,7 @@ def data_parallel_size(config: Config, count: int) -> int:
 def check_split(config: Config, count: int) -> None:
     """InputError when the batch cannot be divided among so many processes, with the arithmetic."""
     from assay.engine.loop.batch_size import batch_size
-    from assay.engine.parallel.layout import Layout
+    from assay.engine.parallel.mesh import Layout
 
     layout = Layout.of(parallel_of(config))
     node = get_at(config.root, ("data", "train"))
@@ -193,12 +193,17 @@ def task_of(config: Config, launch: Launch, **options: Any) -> RankTask:
 
 
 def _spread(task: RankTask, count: int, config: Config) -> RunResult:
+    from assay.engine.parallel.launcher import JOB_PREFIX, launch_ranks, read_output
     from assay.engine.parallel.nodes import nodes_of
-    from assay.engine.parallel.start import OWN_JOBS, output_of, start
-    from assay.engine.parallel.watch import RankWatchdog, StillRanks, SuspendedRanks, was_suspended
+    from assay.engine.parallel.watchdog import (
+        RankWatchdog,
+        StalledRanks,
+        SuspendedRanks,
+        describe_suspension,
+    )
 
     nodes = nodes_of(*(task.launch[name] for name in ("nnodes", "node_rank", "rendezvous")))
-    folder = Path(tempfile.mkdtemp(prefix=OWN_JOBS))
+    folder = Path(tempfile.mkdtemp(prefix=JOB_PREFIX))
     timeout = timeout_of(config)
     heard: list[tuple[int, float]] = []
 
@@ -220,9 +225,9 @@ def _spread(task: RankTask, count: int, config: Config) -> RunResult:
             Deaths(lambda: _newest(folder)),
             SuspendedRanks(
                 lambda: _newest(folder).pids(),
-                lambda rank, pid: _newest(folder).tell_failed(rank, was_suspended(rank, pid)),
+                lambda rank, pid: _newest(folder).tell_failed(rank, describe_suspension(rank, pid)),
             ),
-            StillRanks(
+            StalledRanks(
                 lambda: _newest(folder).watched(),
                 order,
                 timeout_s=parse_duration_s(timeout),
@@ -230,7 +235,7 @@ def _spread(task: RankTask, count: int, config: Config) -> RunResult:
             ),
         )
         with answered(hear), RankWatchdog(*checks):
-            deaths = start(
+            deaths = launch_ranks(
                 ["-m", "assay", "_rank", str(folder)],
                 count // nodes.count,
                 folder=folder,
@@ -259,7 +264,7 @@ def _spread(task: RankTask, count: int, config: Config) -> RunResult:
                 with open_directory(kept.parent) as ranks:
                     descriptor = ranks.open(kept.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
                 with open(descriptor, "a", encoding="utf-8") as file:
-                    file.write(secrets_of(config).clean(output_of(folder, local)))
+                    file.write(secrets_of(config).clean(read_output(folder, local)))
         if least and told:  # rank 0 of another machine tells more
             first = {**told[min(told)], "id": first.get("id", ""), "step": first.get("step", 0)}
         return RunResult(
@@ -276,7 +281,7 @@ def _spread(task: RankTask, count: int, config: Config) -> RunResult:
 
 
 def _outcome(
-    ranks: RankFolder, first: Mapping[str, Any], deaths: Sequence[Death], number: int
+    ranks: RankFolder, first: Mapping[str, Any], deaths: Sequence[RankExit], number: int
 ) -> dict[str, Any]:
     """Return how the run ended, of which rank 0 told `first`; `number` is the signal of the
     launcher, 0 for none.
@@ -338,7 +343,7 @@ def _newest(folder: Path) -> RankFolder:
 
 
 def _cause(
-    told: Mapping[int, Mapping[str, Any]], own: str, deaths: Sequence[Death]
+    told: Mapping[int, Mapping[str, Any]], own: str, deaths: Sequence[RankExit]
 ) -> AssayError | None:
     """The first thing that went wrong, and what followed from it left out."""
     if own:
@@ -430,7 +435,7 @@ def tell_folder(launch: Launch, scope: RunScope, record: Path | None) -> None:
     them. Collective."""
     place = str(record or "")
     if scope.ranks is not None:
-        place = scope.ranks.gather_from_everyone(place)[0]
+        place = scope.ranks.all_gather_world(place)[0]
     if place:
         (Path(launch.ranks_folder).parent / "folder").write_text(place, encoding="utf-8")
 
@@ -444,13 +449,13 @@ def check_shared(scope: RunScope, folder: Path) -> None:
     if scope.is_first:
         make_directory(nonce.parent)
         nonce.write_text("", encoding="utf-8")
-    name = scope.ranks.gather_from_everyone(nonce.name)[0]
+    name = scope.ranks.all_gather_world(nonce.name)[0]
     until = time.monotonic() + SECONDS_TO_SHARE
     while not (folder / name).exists() and time.monotonic() < until:
         time.sleep(0.1)
         with contextlib.suppress(OSError):
             os.listdir(folder)  # a disk of the network looks again
-    seen = scope.ranks.gather_from_everyone(
+    seen = scope.ranks.all_gather_world(
         (socket.gethostname(), str(folder), (folder / name).exists())
     )
     if scope.is_first:

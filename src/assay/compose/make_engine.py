@@ -98,9 +98,9 @@ def make_engine(
     if backward is not None:  # without one the engine says so
         backward.start(0, total=engine.state.max_steps, epoch_length=engine.state.epoch_length)
     if scope.ranks is not None:
-        from assay.engine.parallel.data import join_data
+        from assay.engine.parallel.data import join_data_parallel
 
-        join_data(engine, scope.ranks)
+        join_data_parallel(engine, scope.ranks)
     pipeline = _join_pipeline(scope, engine)
     if isinstance(engine.source, Loader):
         scope.closing.callback(engine.source.close)  # one that was made of a DataLoader
@@ -108,11 +108,11 @@ def make_engine(
     scope.context.set("engine", engine)
     divided = ""
     if scope.mesh is not None and scope.mesh.layout.tensor > 1:
-        from assay.engine.parallel.alike import AlikeGradients
-        from assay.engine.parallel.tensor import told
+        from assay.engine.parallel.gradient_agreement import GradientAgreement
+        from assay.engine.parallel.tensor_parallel import describe_tensor_plan
 
-        divided = told(process.model)
-        engine.bus.extend(AlikeGradients(scope.mesh.devices["tensor"]).handlers())
+        divided = describe_tensor_plan(process.model)
+        engine.bus.extend(GradientAgreement(scope.mesh.devices["tensor"]).handlers())
     limit = limits(
         scope.device,
         deterministic=bool(settings.get("deterministic", False)),

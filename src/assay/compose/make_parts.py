@@ -15,8 +15,8 @@ from assay.core.schema import parse_duration_s
 if TYPE_CHECKING:
     from assay.build import Context
     from assay.engine import Loader, Process
+    from assay.engine.data.streams import Stream
     from assay.engine.loop.process import Model
-    from assay.engine.pipes import Stream
 
 
 def make_process(scope: RunScope, *, training: bool) -> Process:
@@ -28,7 +28,7 @@ def make_process(scope: RunScope, *, training: bool) -> Process:
     from assay.engine.numerics.precision import in_precision
     from assay.engine.numerics.seed import INIT, key
     from assay.engine.optim.optimizer_state import idle_optimizer
-    from assay.engine.parallel.divide import divide
+    from assay.engine.parallel.partition import partition_model
 
     context, settings = scope.context, scope.values("train")
     seed_all(key(scope.seed, INIT))
@@ -46,7 +46,7 @@ def make_process(scope: RunScope, *, training: bool) -> Process:
             model, settings, is_split=True
         )  # it looks at blocks, of which each process is about to have a few
     if scope.mesh is not None:
-        divide(model, scope.mesh, scope.values("parallel"))
+        partition_model(model, scope.mesh, scope.values("parallel"))
     context.set("model", model)
     context.set("params", list(model.parameters()))
     if training:
@@ -102,8 +102,8 @@ def make_loader(scope: RunScope, split: str) -> Iterable[Any]:
     from assay.engine import Loader
     from assay.engine.data.adopt import gives_samples
     from assay.engine.data.loader import is_dataset
+    from assay.engine.data.streams import Stream
     from assay.engine.loop.names import LOADERS
-    from assay.engine.pipes import Stream
 
     settings = scope.values("data", split)
     source, collate = _source(scope, split)
@@ -170,7 +170,7 @@ def _loader_settings(scope: RunScope, split: str, settings: dict[str, Any]) -> d
         given["timeout_s"] = parse_duration_s(settings["timeout"])
     given.setdefault("pin_memory", scope.device.type == "cuda")
     if scope.ranks is not None:
-        given |= {"rank": scope.ranks.rank, "ranks": scope.ranks.count}
+        given |= {"rank": scope.ranks.rank, "ranks": scope.ranks.size}
     if split == "train":
         if "sampler" not in settings and "batch_sampler" not in settings:
             given.setdefault("shuffle", True)
@@ -207,8 +207,8 @@ def _stream_loader(
 ) -> Iterable[Any]:
     """The batches of a stream, which makes them itself; `collate` unless the config says
     another."""
+    from assay.engine.data.stream_loader import StreamLoader
     from assay.engine.loop.names import LOADERS
-    from assay.engine.pipes import StreamLoader
 
     workers = settings.pop("workers", 0)
     if settings.pop("collate", None):
@@ -217,9 +217,9 @@ def _stream_loader(
     if settings and isinstance(table, Table):
         name = next(iter(settings))
         fix = (
-            "itr.Shuffle shuffles a stream."
+            "streams.Shuffle shuffles a stream."
             if name == "shuffle"
-            else "itr.Batch and itr.Bucket make its batches."
+            else "streams.Batch and streams.Bucket make its batches."
         )
         what = f"data.{split}: `{name}` is for items by index, but this is a stream."
         raise InputError(what, where=str(table.key_origin(name)), fix=fix)

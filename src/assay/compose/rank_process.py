@@ -24,14 +24,14 @@ from assay.core.signals import obeying
 from assay.query.find import find
 
 if TYPE_CHECKING:
-    from assay.engine.parallel.join import World
+    from assay.engine.parallel.process_group import World
 
 
 def work(place: str) -> int:
     """What each process does; the exit code is 0 also for a run that was stopped, as nobody has to
     end the others."""
-    from assay.engine.parallel.join import world
-    from assay.engine.parallel.watch import LostParent, RankWatchdog
+    from assay.engine.parallel.process_group import world
+    from assay.engine.parallel.watchdog import LostParent, RankWatchdog
 
     folder, here = Path(place), world()
     if here.restarts and heard_in(folder):

@@ -30,7 +30,7 @@ from assay.store.layout import find_project
 if TYPE_CHECKING:
     from assay.engine.data.source import Window
     from assay.engine.loop.process import Process
-    from assay.engine.parallel.layout import Layout
+    from assay.engine.parallel.mesh import Layout
     from assay.engine.rehearse.ladder import Parts, Site
 
 
@@ -126,13 +126,13 @@ def work(place: str) -> int:
 def is_first_rank() -> bool:
     """Return True unless this is one of the processes of a run that leave it to another to
     speak."""
-    from assay.engine.parallel.join import world
+    from assay.engine.parallel.process_group import world
 
     return world().rank == 0
 
 
 def _layout(config: Config, processes: int) -> Layout:
-    from assay.engine.parallel.layout import Layout
+    from assay.engine.parallel.mesh import Layout
 
     node = get_at(config.root, ("parallel",))
     return Layout.of(plain(node) if node is not None else {}, processes=processes)
@@ -218,10 +218,10 @@ def _windows(scope: RunScope, train: Iterable[Any], process: Process) -> Iterato
     windows = engine.source.windows(0, 0)
     if scope.ranks is None:
         return windows
-    from assay.engine.parallel.data import join_data
+    from assay.engine.parallel.data import join_data_parallel
 
     if isinstance(train, Loader):
-        join_data(engine, scope.ranks)
+        join_data_parallel(engine, scope.ranks)
     else:  # a declared batch is that of this rank
         process.backward.peers = scope.ranks  # type: ignore[attr-defined]
     return _begun(scope.ranks, windows)

@@ -26,10 +26,10 @@ from assay.core.schema import PARALLEL_TIMEOUT, parse_duration_s
 if TYPE_CHECKING:
     from assay.build import Context, Plugin
     from assay.engine.loop.device import Device
-    from assay.engine.parallel.beats import Beats
-    from assay.engine.parallel.layout import Mesh
-    from assay.engine.parallel.ranks import Ranks
-    from assay.engine.parallel.watch import Standstill
+    from assay.engine.parallel.data_parallel_group import DataParallelGroup
+    from assay.engine.parallel.heartbeats import Heartbeats
+    from assay.engine.parallel.mesh import Mesh
+    from assay.engine.parallel.watchdog import Standstill
 
 
 @dataclass(slots=True)
@@ -53,11 +53,11 @@ class RunScope:
     """Number of processes of this run on the machine."""
     rank_folder: RankFolder | None = None
     """Folder of the processes of this machine."""
-    beats: Beats | None = None
+    beats: Heartbeats | None = None
     """Signs of life of this process."""
 
     @property
-    def ranks(self) -> Ranks | None:
+    def ranks(self) -> DataParallelGroup | None:
         """Those of them that share the samples."""
         return None if self.mesh is None else self.mesh.ranks
 
@@ -120,12 +120,12 @@ def open_run_scope(
     from assay.engine.numerics.precision import matmul_precision
 
     if joins:
-        from assay.engine.parallel.beats import FileBeats
-        from assay.engine.parallel.join import joined, own_device, world
-        from assay.engine.parallel.layout import Layout
+        from assay.engine.parallel.heartbeats import FileHeartbeats
+        from assay.engine.parallel.mesh import Layout
+        from assay.engine.parallel.process_group import device_of_rank, process_group, world
 
         here = world()
-        device = pick_device(own_device(the_one_device(launch), here))
+        device = pick_device(device_of_rank(the_one_device(launch), here))
     elif device is None:
         device = pick_device(the_one_device(launch))
     root = _with_outside(config)
@@ -145,7 +145,7 @@ def open_run_scope(
             settings = scope.values("parallel")
             layout = Layout.of(settings, processes=here.count)
             scope.mesh = stack.enter_context(
-                joined(here, device, layout, bucket_mb=settings.get("bucket_mb", 0))
+                process_group(here, device, layout, bucket_mb=settings.get("bucket_mb", 0))
             )
             _check_alike(scope, resumes)
             if scope.ranks is not None and not launch.ranks_folder:
@@ -153,7 +153,7 @@ def open_run_scope(
                     scope.ranks, here.rank, settings.get("timeout", PARALLEL_TIMEOUT), stack
                 )
             if scope.rank_folder is not None:
-                scope.beats = FileBeats(scope.rank_folder.beat(here.rank))
+                scope.beats = FileHeartbeats(scope.rank_folder.beat(here.rank))
                 if scope.ranks is not None:
                     scope.ranks.beats = scope.beats
         _furnish(scope)
@@ -186,12 +186,12 @@ def _check_alike(scope: RunScope, resumes: str) -> None:
     chance."""
     if scope.ranks is None:
         return
-    if len(set(scope.ranks.gather_from_everyone(resumes))) > 1:
+    if len(set(scope.ranks.all_gather_world(resumes))) > 1:
         raise InputError(
             "The processes do not agree which run they go on with.",
             fix="Name it: assay resume RUN.",
         )
-    if len(set(scope.ranks.gather_from_everyone(dump(scope.config.root)))) > 1:
+    if len(set(scope.ranks.all_gather_world(dump(scope.config.root)))) > 1:
         raise InputError(
             "The processes of this run have read different configs.", fix="Start them with --nproc."
         )
@@ -203,10 +203,15 @@ def rank_folder_of(launch: Launch) -> RankFolder | None:
     return RankFolder(path, launcher=path.parent) if launch.ranks_folder else None
 
 
-def _watching(ranks: Ranks, rank: int, timeout: str, stack: ExitStack) -> RankFolder:
+def _watching(ranks: DataParallelGroup, rank: int, timeout: str, stack: ExitStack) -> RankFolder:
     """Look after the processes of this machine, which somebody else has started, in a folder of
     theirs."""
-    from assay.engine.parallel.watch import RankWatchdog, StillRanks, SuspendedRanks, was_suspended
+    from assay.engine.parallel.watchdog import (
+        RankWatchdog,
+        StalledRanks,
+        SuspendedRanks,
+        describe_suspension,
+    )
 
     own = Path(
         stack.enter_context(
@@ -215,21 +220,21 @@ def _watching(ranks: Ranks, rank: int, timeout: str, stack: ExitStack) -> RankFo
     )
     here = [
         path
-        for place, path in ranks.gather_from_everyone((this_place(), str(own)))
+        for place, path in ranks.all_gather_world((this_place(), str(own)))
         if place == this_place()
     ]
     folder = RankFolder(Path(here[0]))
     folder.begin(rank)
-    ranks.wait()
+    ranks.barrier()
 
     def order(found: Standstill) -> None:
         folder.order(EndOrder(cause=describe_standstill(found, timeout=timeout)))
 
     watchdog = RankWatchdog(
         SuspendedRanks(
-            folder.pids, lambda rank, pid: folder.tell_failed(rank, was_suspended(rank, pid))
+            folder.pids, lambda rank, pid: folder.tell_failed(rank, describe_suspension(rank, pid))
         ),
-        StillRanks(folder.watched, order, timeout_s=parse_duration_s(timeout)),
+        StalledRanks(folder.watched, order, timeout_s=parse_duration_s(timeout)),
     )
     stack.enter_context(watchdog)
     return folder

@@ -25,7 +25,7 @@ def traced(
     prepared: PreparedRun, recorder: RunRecorder | NullRecorder, launch: Launch
 ) -> Iterator[None]:
     """Trace the run within, if it is recorded: each rank writes a file of its own. Collective."""
-    from assay.engine.parallel.join import world
+    from assay.engine.parallel.process_group import world
 
     engine, place = prepared.engine, _folder(prepared.scope, recorder)
     if place is None or not _how_often(prepared, launch)[0]:
@@ -80,6 +80,6 @@ def _folder(scope: RunScope, recorder: RunRecorder | NullRecorder) -> tuple[RunF
     if scope.mesh is not None and scope.mesh.writers is not None:
         text = scope.mesh.writers.gather(text)[0]
     elif scope.ranks is not None:
-        text = scope.ranks.gather_from_everyone(text)[0]
+        text = scope.ranks.all_gather_world(text)[0]
     path, attempt = json.loads(text)
     return (RunFolder(Path(path)), attempt) if path else None

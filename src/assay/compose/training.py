@@ -399,7 +399,7 @@ def resume_run(
             )
         check_shared(scope, view.folder.path)
         if scope.ranks is not None:
-            scope.ranks.wait()  # all have read what the first one now moves
+            scope.ranks.barrier()  # all have read what the first one now moves
         if not scope.is_first:
             return _train(prepared, NullRecorder, config, launch)
         secrets = secrets_of(config)

@@ -28,6 +28,7 @@ from assay.engine.callbacks.throughput import Throughput
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.weights import load_checkpoint, load_weights, save_weights
+from assay.engine.data.chain import chain
 from assay.engine.data.instance import DistTensorData, Instance
 from assay.engine.data.loader import Loader
 from assay.engine.data.patience import WorkerError
@@ -77,7 +78,6 @@ from assay.engine.optim.schedules import (
     WarmupPoly,
     WarmupStep,
 )
-from assay.engine.pipes import chain
 
 __all__ = [
     "EMA",

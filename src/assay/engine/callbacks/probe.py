@@ -72,8 +72,8 @@ class Probe:
         seen, step = self._seen, engine.state.step
         self.leave()
         if engine.pipeline is not None:
-            seen = engine.pipeline.of_all(seen)
-            if not engine.pipeline.is_gathered:
+            seen = engine.pipeline.all_gather_stages(seen)
+            if not engine.pipeline.is_first_rank:
                 return
         if seen:
             keep(engine, save(seen), f"probe/step-{step:09d}.safetensors")

@@ -15,7 +15,7 @@ from assay.engine.checkpoint.codec import digest
 from assay.engine.checkpoint.weights import load_model_state
 from assay.engine.optim.criterion import criterion_state, load_criterion_state
 from assay.engine.optim.optimizer_step_base import Stateful
-from assay.engine.parallel.dtensor import as_held
+from assay.engine.parallel.dtensor import distribute_state_like
 
 if TYPE_CHECKING:
     from assay.engine.loop.engine import Engine
@@ -27,7 +27,7 @@ PARTS = ("model", "optimizer", "scaler", "backward", "criterion", "state")
 def capture(engine: Engine) -> dict[str, Any]:
     """Everything a checkpoint keeps, by part; each listener with a state is a part of its own."""
     parts = _own(engine)
-    return parts if engine.pipeline is None else engine.pipeline.whole(parts)
+    return parts if engine.pipeline is None else engine.pipeline.merge_checkpoint(parts)
 
 
 def _own(engine: Engine) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
     """Put a loaded checkpoint into an engine that has not run yet, and into those that listen to it
     by now."""
     if engine.pipeline is not None:
-        parts = engine.pipeline.own(parts)
+        parts = engine.pipeline.local_checkpoint(parts)
     load_model_state(engine.process.model, parts["model"])
     backward = engine.process.backward
     holders = backward.parts(engine.process.model)
@@ -72,11 +72,11 @@ def unlike(engine: Engine, parts: Mapping[str, Any]) -> list[str]:
     of them."""
     now = _own(engine)
     if engine.pipeline is not None:
-        parts = engine.pipeline.own(parts)
+        parts = engine.pipeline.local_checkpoint(parts)
     return [
         name
         for name, state in parts.items()
-        if name in now and digest(now[name]) != digest(as_held(now[name], state))
+        if name in now and digest(now[name]) != digest(distribute_state_like(now[name], state))
     ]
 
 
@@ -94,7 +94,7 @@ def restore_listeners(engine: Engine, parts: Mapping[str, Any]) -> None:
     """Give those that listen to an engine their states of a checkpoint. A state too many or too few
     is a warning."""
     if engine.pipeline is not None:
-        parts = engine.pipeline.own(parts)
+        parts = engine.pipeline.local_checkpoint(parts)
     listeners = stateful(engine)
     for name, listener in listeners.items():
         if name in parts:

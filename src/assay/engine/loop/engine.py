@@ -48,12 +48,12 @@ from assay.engine.numerics.seed import (
 from assay.engine.optim.criterion_misfit import CriterionError, blame_dtype, samples_line
 from assay.engine.optim.losses import Losses
 from assay.engine.optim.optimizer_step_base import NonFiniteError, OptimizerStepBase
-from assay.engine.parallel.ranks import lost
+from assay.engine.parallel.data_parallel_group import as_peer_error
 
 if TYPE_CHECKING:
     from assay.engine.checkpoint.saver import Saver
+    from assay.engine.parallel.data_parallel_group import DataParallelGroup
     from assay.engine.parallel.pipeline import Pipeline
-    from assay.engine.parallel.ranks import Ranks
 
 KEYS_AHEAD = 64
 _LOGGER = logging.getLogger("assay")
@@ -115,7 +115,7 @@ class Engine:
         self._owns_signals = stop is None
         self.log_every = log_every
         self.logged = Logged()
-        self.ranks: Ranks | None = None
+        self.ranks: DataParallelGroup | None = None
         self.pipeline: Pipeline | None = None
         self.seconds: dict[str, float] = {}
         self._happened: Counter[Event] = Counter()
@@ -179,7 +179,7 @@ class Engine:
             state.stop.settle()
             self.fire(Event.RUN_END)
         except BaseException as error:
-            clear = died(error) or (lost(error) if self.ranks is not None else None)
+            clear = died(error) or (as_peer_error(error) if self.ranks is not None else None)
             state.error = clear or error
             self.fire(Event.EXCEPTION)
             if clear is not None:
@@ -370,7 +370,7 @@ class Engine:
             if ranks is not None:
                 self.logged.is_idle = False
                 state.micro_step = before + ranks.micro_steps
-                ranks.follow_(process.model.buffers())
+                ranks.broadcast_(process.model.buffers())
         except BaseException as error:
             state.micro_step = before
             self._blame(window, error)
@@ -514,7 +514,7 @@ class Engine:
         if state.epoch_step and "(replayed" in source.exactness(state.epoch):
             windows = _replayed(windows, state.epoch_step)
         if self.pipeline is not None:
-            windows = self.pipeline.placed_windows(windows)
+            windows = self.pipeline.drop_unused_windows(windows)
         if not self._is_elsewhere:
             return windows
 
@@ -530,7 +530,7 @@ class Engine:
         """The key of what micro-batch `i` of this step draws: dealt out to several ranks, each
         keeps its number."""
         if self.ranks is not None:
-            i = i * self.ranks.count + self.ranks.rank
+            i = i * self.ranks.size + self.ranks.rank
         if stage:
             return key(self.seed, STEP, self.state.step, i, stage)
         return key(self.seed, STEP, self.state.step, i) if i else self._key_of(self.state.step)
@@ -613,7 +613,7 @@ class Engine:
             where = self._origin_inside(window)
         if ranks is None:
             return where
-        return ranks.first_word(where, unless=NOWHERE)
+        return ranks.first_report(where, unless=NOWHERE)
 
     def _origin_inside(self, window: Window) -> str:
         """The same of what is computed: the step is done again."""
@@ -819,7 +819,7 @@ class Engine:
                 fix=f'Give Engine(..., device="{there}"), or move the model before its optimizer is made.',
             )
 
-    def _agree(self, ranks: Ranks) -> None:
+    def _agree(self, ranks: DataParallelGroup) -> None:
         """Stop where one of the ranks was asked to, and at the least bound that one of them has
         reached."""
         state = self.state

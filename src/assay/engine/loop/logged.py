@@ -14,7 +14,7 @@ from assay.engine.data.batches import size_of
 from assay.engine.metrics.means import Mean
 
 if TYPE_CHECKING:
-    from assay.engine.parallel.ranks import Ranks
+    from assay.engine.parallel.data_parallel_group import DataParallelGroup
 
 LATE = 64
 """Steps whose values may wait on a device before they are fetched together."""
@@ -50,7 +50,7 @@ class Logged:
             mean = self.means[name] = Mean()
         mean.add(value, weight)
 
-    def take(self, prefix: str, ranks: Ranks | None = None) -> dict[str, float]:
+    def take(self, prefix: str, ranks: DataParallelGroup | None = None) -> dict[str, float]:
         """All means by `prefix/name`, over all `ranks`; waits for the device. Afterwards there are
         none."""
         means, self.means = self.means, {}
@@ -77,13 +77,13 @@ class Logged:
         return {step: {f"train/{name}": next(values) for name in means} for step, means in waiting}
 
 
-def _of_all(means: dict[str, Mean], ranks: Ranks) -> dict[str, Mean]:
+def _of_all(means: dict[str, Mean], ranks: DataParallelGroup) -> dict[str, Mean]:
     """The means of all ranks together; a name need not be on each of them."""
-    if not any(ranks.sum_values([len(means)])):
+    if not any(ranks.all_reduce_values([len(means)])):
         return {}
     own = {name: (float(mean.total), float(mean.weight)) for name, mean in means.items()}
     whole: dict[str, Mean] = {}
-    for theirs in ranks.gather(own):
+    for theirs in ranks.all_gather(own):
         for name, pair in theirs.items():
             whole.setdefault(name, Mean()).add_sum(*pair)
     return whole

@@ -25,7 +25,7 @@ from assay.engine.optim.losses import Losses, detached
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.optim.optimizer_step_base import NonFiniteError, OptimizerStepBase
 from assay.engine.optim.reductions import Reduction, Reductions
-from assay.engine.parallel.dtensor import own
+from assay.engine.parallel.dtensor import local_tensor
 
 Model = nn.Module
 
@@ -302,7 +302,7 @@ def _bad_gradients(model: nn.Module) -> str:
     bad = [
         name
         for name, grad in grads.items()
-        if grad is not None and not entries(own(grad)).isfinite().all()
+        if grad is not None and not entries(local_tensor(grad)).isfinite().all()
     ]
     more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
     return f"gradients that are not finite: {', '.join(bad[:3])}{more}" if bad else ""

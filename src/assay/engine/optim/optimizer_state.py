@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from assay.core.errors import CheckpointError
 from assay.engine.checkpoint.sparse import is_sparse
-from assay.engine.parallel.dtensor import is_divided, like
+from assay.engine.parallel.dtensor import distribute_like, is_dtensor
 
 
 def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
@@ -89,8 +89,8 @@ def _group_of(
 def _laid_out_as(parameter: torch.Tensor, value: Any) -> Any:
     """State in the memory layout of its parameter: fused updates walk through both as they lie
     there."""
-    if is_divided(parameter) and isinstance(value, torch.Tensor) and value.shape == parameter.shape:
-        return like(parameter, value)
+    if is_dtensor(parameter) and isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+        return distribute_like(parameter, value)
     if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
         return value
     if (

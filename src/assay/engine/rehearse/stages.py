@@ -11,7 +11,7 @@ from assay.engine.numerics.seed import undisturbed
 from assay.engine.rehearse.module_stack import Call
 from assay.engine.rehearse.shapes import shape_of
 
-_PIPES = "assay.engine.pipes"
+_CHAINED = ("assay.engine.data.streams.", "assay.engine.data.map_style")
 
 
 def data_stages(data: Any) -> Iterator[DataStage]:
@@ -20,7 +20,7 @@ def data_stages(data: Any) -> Iterator[DataStage]:
     chain = []
     while source is not None:
         chain.append(source)
-        is_pipe = type(source).__module__.startswith(_PIPES)
+        is_pipe = type(source).__module__.startswith(_CHAINED)
         source = getattr(source, "source", None) if is_pipe else None
     for number, stage in enumerate(reversed(chain)):
         with undisturbed(keyed=True):
