@@ -37,7 +37,7 @@ from assay.proof.differences import (
     curve_difference,
 )
 from assay.query.run import RunView
-from assay.store.known import forget
+from assay.store.known_projects import forget
 from assay.store.layout import RUNS_DIR_VARIABLE, Project, RunFolder, make_project, scan_runs
 from assay.store.series import read_series
 
