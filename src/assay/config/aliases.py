@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from assay.config.literals import value_of
 from assay.config.overrides import Setting
+from assay.config.sources.literals import value_of
 from assay.config.tree import (
     KeyPath,
     Leaf,

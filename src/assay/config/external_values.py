@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import date, time
 from typing import Any
 
-from assay.config.literals import value_of
 from assay.config.references import IN_TEXT, OUTSIDE, each_text, escaped, text_of
+from assay.config.sources.literals import value_of
 from assay.config.tree import (
     KeyPath,
     Leaf,

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from assay.config.literals import value_of
 from assay.config.misplaced_keys import meant_elsewhere
+from assay.config.sources.literals import value_of
 from assay.config.tree import (
     KeyPath,
     Leaf,

@@ -5,6 +5,6 @@ from __future__ import annotations
 
 from assay.config.params.limits import arange, choice
 from assay.config.params.params import BaseParams, Params
-from assay.config.params.trees import tree_of
+from assay.config.sources.classes import tree_of
 
 __all__ = ["BaseParams", "Params", "arange", "choice", "tree_of"]

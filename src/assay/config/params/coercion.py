@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from assay.config.literals import MAX_VALUE, value_of
+from assay.config.sources.literals import MAX_VALUE, value_of
 
 OPENING, CLOSING = "([", ")]"
 

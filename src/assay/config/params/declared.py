@@ -3,18 +3,15 @@ conflicts told."""
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import inspect
-import linecache
 import re
-import textwrap
-import tokenize
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from assay.config.sources.classes import class_body_lines
 from assay.config.tree import dotted
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError
@@ -48,7 +45,7 @@ def declarations(cls: type, namespace: str, origin: Origin) -> dict[Names, Decla
         if not _is_class_variable(annotations.get(name))
         and (name in annotations or not _belongs_to_class(cls.__dict__[name]))
     ]
-    lines = lines_of(cls.__name__, origin) if names else {}
+    lines = class_body_lines(cls.__name__, origin) if names else {}
     return {
         (*before, name): Declared(
             default=_default(cls.__dict__.get(name, REQUIRED)),
@@ -99,34 +96,6 @@ def hints_of(cls: type) -> Mapping[str, Any]:
         return typing.get_type_hints(cls)
     except (NameError, TypeError, AttributeError, SyntaxError):
         return {}
-
-
-def lines_of(name: str, origin: Origin) -> dict[str, int]:
-    """The line of each name set in the body of the class `name`, which is at `origin` or a little
-    below."""
-    lines = linecache.getlines(origin.source)[max(0, origin.line - 1) :]
-    start = next(
-        (i for i, line in enumerate(lines) if re.match(rf"\s*class\s+{name}\b", line)), None
-    )
-    if start is None:
-        return {}
-    try:
-        (body,) = ast.parse(textwrap.dedent("".join(inspect.getblock(lines[start:])))).body
-    except (SyntaxError, ValueError, tokenize.TokenError):
-        return {}
-    first = origin.line + start - 1
-    return dict(_named(body, first)) if isinstance(body, ast.ClassDef) else {}
-
-
-def _named(body: ast.ClassDef, first: int) -> Iterator[tuple[str, int]]:
-    for statement in body.body:
-        match statement:
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                yield name, first + statement.lineno
-            case ast.Assign(targets=targets):
-                for target in targets:
-                    if isinstance(target, ast.Name):
-                        yield target.id, first + statement.lineno
 
 
 def _is_class_variable(annotation: Any) -> bool:

@@ -51,7 +51,7 @@ from assay.config.params.group import (
 )
 from assay.config.params.limits import arange, choice
 from assay.config.params.naming import experiment_name
-from assay.config.params.trees import PYTHON, node_of, table_of
+from assay.config.sources.classes import PYTHON, node_of, table_of
 from assay.config.tree import KeyPath, Table, dotted, parse_dotted, set_at
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem

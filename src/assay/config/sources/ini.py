@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
-from assay.config.literals import value_of
 from assay.config.sources import toml
+from assay.config.sources.literals import value_of
 from assay.config.sources.positions import (
     MAX_BYTES,
     MAX_MISTAKES,

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from assay.config.lazy import Call, Section, Spot, target_of
-from assay.config.params.trees import tree_of
+from assay.config.sources.classes import tree_of
 from assay.config.sources.positions import MAX_VALUES, too_deep, too_many
 from assay.config.sources.source_map import Expression, SourceFile
 from assay.config.tree import MAX_DEPTH, KeyPath, Leaf, List, Node, Table, dotted, leaf_of

@@ -1,18 +1,21 @@
-"""Parameters and dataclasses as the tree that every front end makes, each value with the place
-where it was set."""
+"""Front end for `Params` and dataclasses: a tree in which each value knows the line that set it."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
+import linecache
 import os
-from collections.abc import Iterable, Mapping
+import re
+import textwrap
+import tokenize
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, time
 from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
-from assay.config.params.declared import lines_of
 from assay.config.tree import List, Node, Table, from_plain
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError
@@ -92,7 +95,9 @@ def _dataclass_tree(value: Any, origin: Origin, where: str) -> Table:
     source = PYTHON
     try:
         source = inspect.getsourcefile(kind) or PYTHON
-        lines = lines_of(kind.__name__, Origin(source=source, line=inspect.getsourcelines(kind)[1]))
+        lines = class_body_lines(
+            kind.__name__, Origin(source=source, line=inspect.getsourcelines(kind)[1])
+        )
     except (OSError, TypeError):
         pass  # made where there is no file
 
@@ -108,3 +113,33 @@ def _dataclass_tree(value: Any, origin: Origin, where: str) -> Table:
     return table_of(
         ((each.name, getattr(value, each.name)) for each in fields), origins, origin, where
     )
+
+
+def class_body_lines(name: str, origin: Origin) -> dict[str, int]:
+    """Return the line of each name that the body of the class `name` sets.
+
+    `origin` is the class statement or a line above it, such as a decorator.
+    """
+    lines = linecache.getlines(origin.source)[max(0, origin.line - 1) :]
+    start = next(
+        (i for i, line in enumerate(lines) if re.match(rf"\s*class\s+{name}\b", line)), None
+    )
+    if start is None:
+        return {}
+    try:
+        (body,) = ast.parse(textwrap.dedent("".join(inspect.getblock(lines[start:])))).body
+    except (SyntaxError, ValueError, tokenize.TokenError):
+        return {}
+    first = origin.line + start - 1
+    return dict(_named(body, first)) if isinstance(body, ast.ClassDef) else {}
+
+
+def _named(body: ast.ClassDef, first: int) -> Iterator[tuple[str, int]]:
+    for statement in body.body:
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name, first + statement.lineno
+            case ast.Assign(targets=targets):
+                for target in targets:
+                    if isinstance(target, ast.Name):
+                        yield target.id, first + statement.lineno
