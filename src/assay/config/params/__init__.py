@@ -1,5 +1,4 @@
-"""Hyper-parameters as a class: `Params` with what a trainer counts by, `BaseParams` without,
-limits, dataclasses."""
+"""Hyper-parameters as a class: `Params` with a trainer's counters, `BaseParams` without."""
 
 from __future__ import annotations
 

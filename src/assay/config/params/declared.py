@@ -1,5 +1,4 @@
-"""Parameters declared in the body of a class: found, placed, and joined along the bases, with
-conflicts told."""
+"""Parameters declared in the bodies of classes, with their lines, merged along the bases."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Declared:
-    """One parameter: its default, or REQUIRED, and the class that declares it."""
+    """Declared parameter: its default, or REQUIRED, and the class that declares it."""
 
     default: Any
     owner: type
@@ -32,8 +31,7 @@ class Declared:
 
 
 def declarations(cls: type, namespace: str, origin: Origin) -> dict[Names, Declared]:
-    """What the body of `cls` declares, in order: annotated names, and other values that are no part
-    of a class."""
+    """Return the parameters in the body of `cls`, in order: annotated names and plain values."""
     annotations = inspect.get_annotations(cls)
     before = (namespace,) if namespace else ()
     names = [
@@ -57,8 +55,10 @@ def declarations(cls: type, namespace: str, origin: Origin) -> dict[Names, Decla
 
 
 def joined(cls: type, own: Mapping[type, Mapping[Names, Declared]]) -> dict[Names, Declared]:
-    """What `cls` and its bases declare. Two bases of which neither knows the other must not differ
-    in a default."""
+    """Return the parameters of `cls` and its bases.
+
+    Raises InputError when two unrelated bases differ in a default.
+    """
     all_: dict[Names, Declared] = {}
     conflicts: dict[Names, tuple[Declared, Declared]] = {}
     for owner in reversed(cls.__mro__):
@@ -75,7 +75,7 @@ def joined(cls: type, own: Mapping[type, Mapping[Names, Declared]]) -> dict[Name
 
 
 def clash(one: type, other: type, a: Any, b: Any) -> bool:
-    """Whether two classes of which neither is derived from the other want different values."""
+    """Return whether two unrelated classes want different values."""
     related = issubclass(other, one) or issubclass(one, other)
     return not related and not (type(a) is type(b) and bool(a == b))
 
@@ -90,8 +90,7 @@ def conflict(cls: type, key: str, one: tuple[type, Any], other: tuple[type, Any]
 
 
 def hints_of(cls: type) -> Mapping[str, Any]:
-    """The resolved annotations of `cls` and its bases; none where one of them cannot be
-    resolved."""
+    """Return the resolved annotations of `cls` and its bases; none if one cannot be resolved."""
     try:
         return typing.get_type_hints(cls)
     except (NameError, TypeError, AttributeError, SyntaxError):
@@ -105,7 +104,7 @@ def _is_class_variable(annotation: Any) -> bool:
 
 
 def _default(value: Any) -> Any:
-    """What stands behind the `field(...)` of a dataclass."""
+    """Return the default of a dataclass `field(...)`, and any other value as it is."""
     if not isinstance(value, dataclasses.Field):
         return value
     if value.default_factory is not dataclasses.MISSING:
@@ -114,5 +113,5 @@ def _default(value: Any) -> Any:
 
 
 def _belongs_to_class(value: Any) -> bool:
-    """Functions, properties and other descriptors, and classes inside the class."""
+    """Return whether a value is a function, property or other descriptor, or a nested class."""
     return hasattr(type(value), "__get__") or isinstance(value, type)

@@ -24,8 +24,7 @@ PYTHON = "<python>"
 
 
 def tree_of(settings: object) -> Table:
-    """The tree of a Params or a dataclass, or of a class of either whose parameters all have a
-    default."""
+    """Return the tree of a Params or dataclass, or of such a class without required parameters."""
     if isinstance(settings, type):
         kind = settings
         try:
@@ -41,7 +40,7 @@ def tree_of(settings: object) -> Table:
 
 
 def node_of(value: Any, origin: Origin, where: str = "") -> Node:
-    """The node for a value that Python code holds."""
+    """Return the node for a value of a Python program."""
     if hasattr(type(value), "tree"):
         node: Node = value.tree()
         return node
@@ -69,15 +68,15 @@ def node_of(value: Any, origin: Origin, where: str = "") -> Node:
             raise InputError(
                 f"`{where}` is of type {type(value).__name__}, which no config can hold.",
                 where=str(origin),
-                fix='Write the call down instead: L(Name)(...) or {"type": "package.module.Name", ...}.',
+                fix="Write the call down instead: L(Name)(...)"
+                ' or {"type": "package.module.Name", ...}.',
             )
 
 
 def table_of(
     items: Iterable[tuple[Any, Any]], origins: Mapping[str, Origin], origin: Origin, where: str = ""
 ) -> Table:
-    """The table of these values. `origins` tells where each was set; without one it was at
-    `origin`."""
+    """Return the table of these values; `origins` gives the place of each, else `origin` does."""
     nodes: dict[str, Node] = {}
     for name, value in items:
         if not isinstance(name, str):
@@ -87,8 +86,7 @@ def table_of(
 
 
 def _dataclass_tree(value: Any, origin: Origin, where: str) -> Table:
-    """A value that is the default of its field was set where the field is, any other where the
-    object was made."""
+    """Return the tree of a dataclass: a default has its field's origin, others the object's."""
     kind = type(value)
     fields = [each for each in dataclasses.fields(value) if each.init]
     lines: dict[str, int] = {}
