@@ -200,7 +200,7 @@ def test_everything_that_assay_offers_is_either_listed_or_refused_with_a_reason(
         "assay.engine.loop.styles.adapt.as_process",
         "assay.plugins.TensorBoard.attach",
         "assay.plugins.tensorboard.RunRecorder",
-        "assay.engine.parallel.Ranks",
+        "assay.engine.parallel.DataParallelGroup",
     ],
 )
 def test_what_assay_has_besides_is_no_target(target: str, project: Path) -> None:

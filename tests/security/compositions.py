@@ -355,7 +355,7 @@ class Grammar:
 def base() -> dict[str, Any]:
     """The smallest config that trains without any code of the user's."""
     rows = [[i, i % 3] for i in range(4)]
-    source = {"type": "assay.engine.pipes.SequenceWrapper", "datapipe": rows}
+    source = {"type": "assay.engine.data.map_style.SequenceWrapper", "datapipe": rows}
     collate = {"type": "torch.utils.data.default_collate", "_partial_": True}
     return {
         "model": {"type": "torch.nn.Embedding", "num_embeddings": 4, "embedding_dim": 3},

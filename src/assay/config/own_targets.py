@@ -20,11 +20,12 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
             Task Throughput TorchSchedule WarmupCosine WarmupExponential WarmupLinear
             WarmupMultiStep WarmupPoly WarmupStep Weighted chain padded_vocabulary
         """,
-        "assay.engine.pipes": "SequenceWrapper chain",
-        "assay.engine.pipes.itr": """
+        "assay.engine.data.streams": """
             Batch Bucket Concat Filter FlatMap Length Map Mix Prefetch Shuffle SplitByWorker Take
         """,
-        "assay.engine.pipes.lst": "Cache Concat Filter ItrToLst Map Part SequenceWrapper Subset",
+        "assay.engine.data.map_style": """
+            Cache ConcatSequences FilterSequence MapSequence RandomSplit Select SequenceWrapper StreamToSequence
+        """,
         "assay.plugins": "TensorBoard",
     }.items()
 }
@@ -59,8 +60,10 @@ NEVER: Mapping[str, str] = {
     "assay.engine.load_checkpoint": "reads any file; [load_weights] says where weights come from",
     "assay.engine.load_weights": "reads any file; [load_weights] says where weights come from",
     "assay.engine.on": _CODE,
-    "assay.engine.pipes.itr.Stage": "is a base class",
-    "assay.engine.pipes.lst.Stage": "is a base class",
+    "assay.engine.data.map_style.SequenceStage": "is a base class",
+    "assay.engine.data.streams.Pass": _CODE,
+    "assay.engine.data.streams.Stream": "is a base class",
+    "assay.engine.data.streams.StreamStage": "is a base class",
     "assay.engine.save_weights": "writes files where it is told to",
     "assay.engine.seed_all": "changes generators of the whole process; `seed` sets them",
     "assay.engine.set_state": "changes generators of the whole process; `seed` sets them",

@@ -34,13 +34,13 @@ from assay.engine import (
     Probe,
     Process,
 )
-from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.data.instance import DistTensorData, Instance
+from assay.engine.loop.engine_state import capture, restore
 from assay.engine.metrics.outputs import Collect
 from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
-from assay.engine.parallel.data import join_data
-from assay.engine.parallel.divide import divide
-from assay.engine.parallel.layout import Layout, laid_out
+from assay.engine.parallel.data import join_data_parallel
+from assay.engine.parallel.mesh import Layout, init_mesh
+from assay.engine.parallel.partition import partition_model
 
 WIDTH = 6
 PIPELINE = Layout(pipeline=2)
@@ -196,9 +196,9 @@ def train(
     """Train, and everything that is kept of it; `resumed`: from there, in which case nothing else
     is done."""
     model = Deep(dropout)
-    mesh = laid_out(layout, torch.device("cpu")) if dist.is_initialized() else None
+    mesh = init_mesh(layout, torch.device("cpu")) if dist.is_initialized() else None
     if mesh is not None:
-        divide(model, mesh)
+        partition_model(model, mesh)
     process = kind(model, **how)
     loader = Loader(
         data if data is not None else points(), batch_size=12, shuffle=True, accumulate=4
@@ -208,7 +208,7 @@ def train(
         process, loader, recorder=MemoryRecorder(), epochs=2, steps=steps, handlers=handlers
     )
     if mesh is not None:
-        join_data(engine, mesh.ranks)
+        join_data_parallel(engine, mesh.ranks)
         assert mesh.pipeline is not None
         mesh.pipeline.join(engine)
     if resumed is not None:
@@ -358,9 +358,9 @@ def classes(size: int) -> TensorDataset:
 
 def evaluated() -> Any:
     model = Deep()
-    mesh = laid_out(INTERLEAVED, torch.device("cpu")) if dist.is_initialized() else None
+    mesh = init_mesh(INTERLEAVED, torch.device("cpu")) if dist.is_initialized() else None
     if mesh is not None:
-        divide(model, mesh)
+        partition_model(model, mesh)
     engine = Engine(
         Classes(model), Loader(classes(12), batch_size=12, accumulate=2), recorder=MemoryRecorder()
     )
@@ -368,7 +368,7 @@ def evaluated() -> Any:
     valid = Loader(classes(21), micro_batch_size=8, split="valid")
     engine.bus.extend(Evaluate({"valid": valid}, pipes=[collect]).handlers())
     if mesh is not None:
-        join_data(engine, mesh.ranks)
+        join_data_parallel(engine, mesh.ranks)
         assert mesh.pipeline is not None
         mesh.pipeline.join(engine)
     engine.run()

@@ -19,16 +19,16 @@ from assay.core.manifest import Kind, Manifest, folder_of_step, pointed
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.checkpoint.background import Background
 from assay.engine.checkpoint.codec import decode, encode
-from assay.engine.checkpoint.engine_state import capture
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
-from assay.engine.checkpoint.sparse import entries
 from assay.engine.checkpoint.tensor_file import Staging
 from assay.engine.data.patience import WorkerError
 from assay.engine.loop.engine import Engine
+from assay.engine.loop.engine_state import capture
 from assay.engine.loop.periods import every as each
-from assay.engine.optim.optimizer_step_base import NonFiniteError
-from assay.engine.parallel.dtensor import own
+from assay.engine.numerics.dtensor import local_tensor
+from assay.engine.numerics.nan_debug import NonFiniteError
+from assay.engine.numerics.sparse import entries
 
 Mode = Literal["min", "max"]
 _LAST = 1000
@@ -169,7 +169,7 @@ class Save:
         if (
             self.saver.writers is not None
             and engine.ranks is not None
-            and not engine.ranks.all_agree(not spoilt)
+            and not engine.ranks.all_true(not spoilt)
         ):
             spoilt = spoilt or ["a weight that another process has"]
         if spoilt:
@@ -298,7 +298,7 @@ def _spoilt(model: nn.Module) -> list[str]:
     weights = [
         name
         for name, weight in model.named_parameters()
-        if not entries(own(weight)).isfinite().all()
+        if not entries(local_tensor(weight)).isfinite().all()
     ]
     return weights + [
         name for name, buffer in model.named_buffers() if entries(buffer).isnan().any()

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from assay.core.rehearsal import DataStage, Layer
+from assay.engine.data.shapes import shape_of
 from assay.engine.loop.process import Process
 from assay.engine.numerics.seed import undisturbed
 from assay.engine.rehearse.module_stack import Call
-from assay.engine.rehearse.shapes import shape_of
 
-_PIPES = "assay.engine.pipes"
+_CHAINED = ("assay.engine.data.streams.", "assay.engine.data.map_style")
 
 
 def data_stages(data: Any) -> Iterator[DataStage]:
@@ -20,7 +20,7 @@ def data_stages(data: Any) -> Iterator[DataStage]:
     chain = []
     while source is not None:
         chain.append(source)
-        is_pipe = type(source).__module__.startswith(_PIPES)
+        is_pipe = type(source).__module__.startswith(_CHAINED)
         source = getattr(source, "source", None) if is_pipe else None
     for number, stage in enumerate(reversed(chain)):
         with undisturbed(keyed=True):
