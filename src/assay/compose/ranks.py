@@ -232,6 +232,7 @@ def _spread(task: Task, count: int, config: Config) -> RunResult:
                 order,
                 timeout_s=parse_duration_s(timeout),
                 heard=heard,
+                departed=lambda: _newest(folder).departed(),
             ),
         )
         with answered(hear), RankWatchdog(*checks):
@@ -367,9 +368,9 @@ def work(place: str) -> int:
         return 0  # torch's launcher takes an end after a signal for a failure
     with obeying(echo_s=ECHO_S) as signals:
         ranks = _attempt(folder, here.restarts)
-        ranks.begin(here.rank)
-        task = Task(**json.loads((folder / TASK).read_text(encoding="utf-8")))
         try:
+            ranks.begin(here.rank)
+            task = Task(**json.loads((folder / TASK).read_text(encoding="utf-8")))
             with RankWatchdog(LostParent(task.launcher)):
                 result = _do(task, _launch(task, folder, here), here.rank, text(folder / "folder"))
         except BaseException as error:  # the edge of the process: who started it tells the person
