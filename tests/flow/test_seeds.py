@@ -20,10 +20,10 @@ from assay.core import run_file
 from assay.core.event_log import Evaluated, read_events
 from assay.query.run import RunView
 from assay.store.blobs import FileBlobs
-from assay.store.code import read_tree
+from assay.store.code_trees import read_tree
+from assay.store.file_changes import files_left
 from assay.store.layout import open_project, run_folders
 from assay.store.series import read_series
-from assay.store.watched import files_left
 from event_reader import read
 from examples import EXAMPLES, SRC
 from warm_python import Run
@@ -450,7 +450,7 @@ ALONE = {
         "engine"
     },
     "from assay.build import Context\nwith Context().use(): pass": {"build", "config"},
-    "from assay.record.event_file import EventFile\nfrom pathlib import Path\n"
+    "from assay.interop.event_file import EventFile\nfrom pathlib import Path\n"
     "f = EventFile(Path('b')); f.scalars([('a', 1.0)], 1); f.close()": {"record"},
     "from assay.store.series import read_series\nprint(read_series('none.bin'))": {"store"},
     "from assay.query.find import find_run\nfrom assay import start\nstart().finish(); print(find_run('last').id)": {

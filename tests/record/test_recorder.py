@@ -29,7 +29,7 @@ from assay.record import recorder as recorder_module
 from assay.record.recorder import RunRecorder, ending
 from assay.store.artifacts import artifacts
 from assay.store.blobs import FileBlobs
-from assay.store.known import known_projects
+from assay.store.known_projects import known_projects
 from assay.store.layout import Project, RunFolder, open_project, run_folders
 from assay.store.series import read_series
 

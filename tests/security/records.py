@@ -35,8 +35,8 @@ from assay.query.table import list_runs
 from assay.record import edits
 from assay.record.recorder import RunRecorder
 from assay.store.layout import Project, RunFolder
+from assay.store.metrics_tail import Tail
 from assay.store.packing import pack
-from assay.store.tail import Tail
 from assay.store.trash import bring_back, clean, remove
 from run_folders import make_checkpoint, make_project, make_run
 

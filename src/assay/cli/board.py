@@ -18,7 +18,7 @@ from assay.query.find import find_run
 from assay.query.run import RunView
 
 if TYPE_CHECKING:
-    from assay.query.board import Board
+    from assay.interop.board import Board
 
 _EVERY_S = 2.0
 _HOST = "127.0.0.1"
@@ -44,7 +44,7 @@ def command(runs: tuple[str, ...], port: int, logdir: str | None) -> int:
     views = list({view.id: view for view in map(find_run, runs)}.values())
     if importlib.util.find_spec("tensorboard") is None:
         raise MissingExtraError("`assay board`", extra="tensorboard")
-    from assay.query.board import Board
+    from assay.interop.board import Board
 
     named = {_name(view): view for view in views}
     if logdir is not None:

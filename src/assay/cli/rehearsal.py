@@ -15,7 +15,7 @@ from assay.core.errors import InputError, did_you_mean
 from assay.core.rehearsal import Finding, PeakMemory, Rehearsal
 from assay.core.schema import PARALLEL_AXES, parse_size_bytes
 from assay.core.terminal import visible
-from assay.query.words import duration, size
+from assay.query.formatting import duration, size
 
 if TYPE_CHECKING:
     from assay.compose import Launch

@@ -23,9 +23,9 @@ from assay.core.run_file import IMPORTED
 from assay.core.terminal import elided, escaped_json, visible
 from assay.query.determinism import KINDS, Condition, Kind, conditions
 from assay.query.find import find
-from assay.query.place import projects_here
+from assay.query.formatting import age, duration, moment, number, size
+from assay.query.project_lookup import projects_here
 from assay.query.run import RunView
-from assay.query.words import age, duration, moment, number, size
 
 _KIND_TITLES: Mapping[Kind, str] = {
     "trap": "Traps",

@@ -24,7 +24,7 @@ from assay.query.diff import diff, flat
 from assay.query.find import find_run
 from assay.query.run import RunView
 from assay.query.traces import Alignment, align, ranks_of, steps_of
-from assay.store.known import forget
+from assay.store.known_projects import forget
 from assay.store.series import read_series
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from assay.core.ports import NullRecorder
 from assay.core.secret import Secrets, secrets_under
 from assay.core.secret_names import REDACTED, is_opaque, sureness
 from assay.core.signals import Terminated, number_of
-from assay.query.previous import since_previous
+from assay.query.previous_run import since_previous
 from assay.query.run import RunView
 from assay.record.info import info_lines
 from assay.record.recorder import RunRecorder, ending

@@ -43,7 +43,7 @@ from assay.query.find import checkpoint_of, find
 from assay.query.run import RunView
 from assay.record.edits import append
 from assay.record.environment import environment
-from assay.store.known import forget
+from assay.store.known_projects import forget
 from assay.store.layout import RunFolder, scan_runs
 
 _DECISIVE = (

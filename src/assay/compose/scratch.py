@@ -15,9 +15,9 @@ from assay.core.run_file import Attempt
 from assay.core.secret_names import REDACTED
 from assay.query.run import RunView
 from assay.record.environment import VARIABLES
-from assay.store.code import code_blobs, read_tree
+from assay.store.code_trees import code_blobs, read_tree
 from assay.store.layout import RUNS_DIR_VARIABLE, Project, find_project, make_project
-from assay.store.restoring import restored, write_tree
+from assay.store.restore_code import restored, write_tree
 
 _OF_THE_PLACE = frozenset(
     {

@@ -31,7 +31,7 @@ from assay.core.errors import AssayError, InputError
 from assay.core.event_log import Started, read_events
 from assay.core.manifest import pointed
 from assay.query.run import RunView
-from assay.store.known import forget
+from assay.store.known_projects import forget
 from assay.store.layout import RUNS_DIR_VARIABLE, Project, RunFolder, make_project, scan_runs
 from assay.store.series import read_series
 

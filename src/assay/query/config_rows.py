@@ -26,7 +26,7 @@ from assay.core import defaults_file
 from assay.core.errors import AssayError
 from assay.query.diff import written
 from assay.query.run import RunView
-from assay.query.texts import read_text
+from assay.query.text_files import read_text
 
 Kind = Literal["file", "override", "default", "injected", "resolved"]
 

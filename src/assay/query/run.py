@@ -25,7 +25,7 @@ from assay.core.manifest import Checkpoint
 from assay.core.regular_file import read_bytes
 from assay.core.run_file import IMPORTED, UNSAVED, Best, Code, Kind, RunFile, Status, Summary
 from assay.core.verdict import Verdict
-from assay.query.status import State, seconds_of, state_of
+from assay.query.status import RunState, seconds_of, state_of
 from assay.store.artifacts import Artifact, artifacts
 from assay.store.index import described
 from assay.store.layout import RunFolder, run_in
@@ -128,9 +128,9 @@ class RunView:
     # ---------------------------------------------------------------------------------------------------- what happened
 
     @cached_property
-    def state(self) -> State:
+    def state(self) -> RunState:
         if self._file is None:
-            return State("damaged")
+            return RunState("damaged")
         return state_of(self.path, self._file.status, leases.read(self.path))
 
     @property
