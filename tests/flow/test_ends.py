@@ -14,7 +14,7 @@ import pytest
 from assay.core import run_file
 from assay.core.event_log import read_events
 from flow.conftest import Assay, begun, wait_for
-from flow.test_train import only_run
+from flow.test_train import last_digest, only_run
 
 pytestmark = pytest.mark.slow
 
@@ -184,6 +184,34 @@ def test_a_hang_of_a_run_that_may_be_restarted_is_gone_over(assay: Assay, odd: P
     assert restarted.returncode == 0, restarted.stderr
     assert "restart 1: " in restarted.stderr and "stood still" in restarted.stderr
     assert [each.status for each in run_file.read(only_run(odd)).attempts] == ["failed", "finished"]
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_loader_worker_that_hangs_on_any_rank_leaves_a_checkpoint_of_the_last_step(
+    rank: str, assay: Assay, toy: Path
+) -> None:
+    points = (toy / "points.py").read_text()
+    at = 'int(os.environ.get("DIE_AT", 0))'
+    (toy / "points.py").write_text(
+        points.replace(at, f'{at} * (os.environ.get("RANK") == os.environ.get("DIE_ON"))')
+    )
+    given = ["run", "toy.toml", "--nproc", "2", "data.train.workers=2", "data.train.timeout=1 s"]
+    given.append("checkpoint.every=11 steps")
+    assert assay(*given).returncode == 0
+    run = only_run(toy)
+    expected = last_digest(run)
+    run.rename(toy.parent / "reference")
+
+    hung = assay(*given, DIE_ON=rank, DIE_AT="62", DIE_BY="SIGSTOP")
+
+    assert hung.returncode == 1
+    assert re.search(r"loader worker \d of data\.train \(pid \d+\) has been at", hung.stderr)
+    run = only_run(toy)
+    steps = [int(each.name.removeprefix("step-")) for each in run.glob("checkpoints/step-*")]
+    assert max(steps) % 11 and max(steps) % 8, "of the last step, not of a period or an epoch"
+    assert assay("resume", "last", "--nproc", "2").returncode == 0
+    assert run_file.read(run).newest.from_step == max(steps)
+    assert last_digest(run) == expected
 
 
 # -------------------------------------------------------------------------------------------------------------- signals
