@@ -26,7 +26,7 @@ from assay.core.verdict import Difference, Verdict
 @trust_option
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def command(left: str, right: str, no_rerun: bool, trust: bool, as_json: bool) -> int:
-    from assay.compose import diverge
+    from assay.proof import diverge
 
     done = diverge(
         left,

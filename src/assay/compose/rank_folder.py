@@ -25,8 +25,8 @@ OWN_END_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """Order to end at once: `cause` is what a person is told, `signal` the one behind it, 0 for
+class EndOrder:
+    """EndOrder to end at once: `cause` is what a person is told, `signal` the one behind it, 0 for
     none."""
 
     cause: str
@@ -161,19 +161,19 @@ class RankFolder:
         """Return the first signal that the launcher heard, 0 without one."""
         return heard_in(self.launcher) if self.launcher is not None else 0
 
-    def order(self, order: Order) -> None:
-        """Order all ranks to end at once."""
+    def order(self, order: EndOrder) -> None:
+        """EndOrder all ranks to end at once."""
         _write(self.path / "order.json", asdict(order))
 
-    def ordered(self) -> Order | None:
+    def ordered(self) -> EndOrder | None:
         """Return the order that was given, None without one."""
         with suppress(FileNotFoundError):
-            return Order(**json.loads((self.path / "order.json").read_text(encoding="utf-8")))
+            return EndOrder(**json.loads((self.path / "order.json").read_text(encoding="utf-8")))
         return None
 
     @contextmanager
     def under_orders(
-        self, end: Callable[[Order], object], hear: Callable[[int], object]
+        self, end: Callable[[EndOrder], object], hear: Callable[[int], object]
     ) -> Iterator[None]:
         """Inside, call `end` in a thread of its own once an order was given, unless the block is
         left soon after.

@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader
 from assay.core.event_log import Warned
 from assay.core.events import At, Event, Handler
 from assay.engine import Engine, Loader, OptimizerStep, Supervised
-from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.data.adopt import as_source
 from assay.engine.data.source import TRIED, StatefulData
+from assay.engine.loop.engine_state import capture, restore
 from assay.engine.numerics import seed
 from assay.engine.numerics.seed import WATCHED_STEPS, StepRandomness, seed_all, undisturbed
 from engine.toys import same_bits

@@ -19,16 +19,16 @@ from assay.core.manifest import Kind, Manifest, folder_of_step, pointed
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.checkpoint.background import Background
 from assay.engine.checkpoint.codec import decode, encode
-from assay.engine.checkpoint.engine_state import capture
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
-from assay.engine.checkpoint.sparse import entries
 from assay.engine.checkpoint.tensor_file import Staging
 from assay.engine.data.patience import WorkerError
 from assay.engine.loop.engine import Engine
+from assay.engine.loop.engine_state import capture
 from assay.engine.loop.periods import every as each
-from assay.engine.optim.optimizer_step_base import NonFiniteError
-from assay.engine.parallel.dtensor import local_tensor
+from assay.engine.numerics.dtensor import local_tensor
+from assay.engine.numerics.nan_debug import NonFiniteError
+from assay.engine.numerics.sparse import entries
 
 Mode = Literal["min", "max"]
 _LAST = 1000
