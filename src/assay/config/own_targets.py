@@ -24,7 +24,8 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
             Batch Bucket Concat Filter FlatMap Length Map Mix Prefetch Shuffle SplitByWorker Take
         """,
         "assay.engine.data.map_style": """
-            Cache ConcatSequences FilterSequence MapSequence RandomSplit Select SequenceWrapper StreamToSequence
+            Cache ConcatSequences FilterSequence MapSequence RandomSplit Select SequenceWrapper
+            StreamToSequence
         """,
         "assay.plugins": "TensorBoard",
     }.items()
