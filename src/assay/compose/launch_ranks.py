@@ -232,6 +232,7 @@ def _spread(task: RankTask, count: int, config: Config) -> RunResult:
                 order,
                 timeout_s=parse_duration_s(timeout),
                 heard=heard,
+                departed=lambda: _newest(folder).departed(),
             ),
         )
         with answered(hear), RankWatchdog(*checks):

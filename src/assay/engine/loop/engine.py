@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from assay.core.errors import InputError
+from assay.core.errors import InputError, PeerError
 from assay.core.event_log import Warned
 from assay.core.events import Event, Every, Handler
 from assay.core.ports import Bind, NullRecorder, Recorder
@@ -122,6 +122,8 @@ class Engine:
         self._owns_signals = stop is None
         self.log_every = log_every
         self.logged = LoggedMeans()
+        self.is_between_steps = True
+        """False while an update is made that other ranks do not have yet."""
         self.ranks: DataParallelGroup | None = None
         self.pipeline: Pipeline | None = None
         self.seconds: dict[str, float] = {}
@@ -374,14 +376,18 @@ class Engine:
                 self._train_through(self.pipeline, window)
             self._updating = perf_counter()
             self._update()
+            self.is_between_steps = False
             if ranks is not None:
                 self.logged.is_idle = False
                 state.micro_step = before + ranks.micro_steps
                 ranks.broadcast_(process.model.buffers())
         except BaseException as error:
             state.micro_step = before
+            if isinstance(error, PeerError) and self.is_between_steps and self._buffers is not None:
+                self._buffers.put_back()  # so that the last step can be saved: another rank failed
             self._blame(window, error)
             raise
+        self.is_between_steps = True
         state.loss = process.backward.loss
         state.step += 1
         state.epoch_step += 1
