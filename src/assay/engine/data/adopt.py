@@ -28,8 +28,7 @@ _NEAR = 100
 
 
 def as_source(data: Iterable[Any] | Source, *, accumulate: int = 1, seed: int = 0) -> Source:
-    """Return `data` as a `Source`: a DataLoader of torch becomes a `Loader`, an iterable is
-    replayed.
+    """Return `data` as a `Source`; a DataLoader of torch becomes a `Loader`.
 
     A source is returned as it is.
 

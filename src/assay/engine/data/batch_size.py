@@ -9,9 +9,7 @@ from assay.core.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSize:
-    """Samples of one optimizer step: `micro` per forward pass and rank, `accumulate` passes, all
-    ranks.
-    """
+    """Samples of one optimizer step: ranks x `accumulate` x `micro`."""
 
     micro: int
     accumulate: int = 1
@@ -38,8 +36,7 @@ def batch_size(
     ranks: int = 1,
     split: str = "train",
 ) -> BatchSize:
-    """Compute the sizes that are not given; InputError, naming sizes that fit, if they do not
-    divide.
+    """Compute the sizes that are not given; InputError names sizes that fit.
 
     >>> batch_size(64, accumulate=4, ranks=2)
     BatchSize(micro=8, accumulate=4, ranks=2)

@@ -13,8 +13,7 @@ from assay.engine.data.collate import fields_of, with_fields
 
 
 def size_of(batch: Any) -> int:
-    """Return the number of samples in a batch: the first dim of its first tensor, 0 if there is
-    none.
+    """Return the number of samples: the first dim of the first tensor, 0 if there is none.
 
     A list of plain values counts as an array, a lone number in a tensor as one sample.
     """

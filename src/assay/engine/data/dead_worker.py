@@ -18,9 +18,7 @@ class WorkerDiedError(AssayError):
 
 
 def died(error: BaseException) -> WorkerDiedError | None:
-    """Return the error to raise instead of `error` if a worker of torch's DataLoader died, else
-    None.
-    """
+    """Return the error to raise for a dead worker of torch's DataLoader, else None."""
     if isinstance(error, OSError | EOFError) and _is_of_loader(error):
         # Its pipe broke before torch heard of its end, which raises wherever it is heard of: let
         # that be here.

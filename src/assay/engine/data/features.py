@@ -31,8 +31,7 @@ OutputMode = Literal["classification", "regression"]
 
 
 def cached(build: Callable[..., Any], *arguments: Any, folder: str | Path, **named: Any) -> Any:
-    """Return `build(*arguments, **named)`, computed by one process and read from `folder` by all
-    others.
+    """Return `build(*arguments, **named)`, computed by one process and read by all others.
 
     Kept under a name that changes with the code of the module that `build` is in, with the
     arguments, and with what is in the files that they name. Several processes, of one run or of

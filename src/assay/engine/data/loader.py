@@ -203,9 +203,7 @@ class Loader:
         return self._windows(epoch, self._cuts(epoch, start))
 
     def windows_after(self, epoch: int, samples: int) -> Iterator[Window]:
-        """Yield the windows of an epoch of which `samples` were seen, whatever the batch size
-        then.
-        """
+        """Yield the windows of an epoch of which `samples` were seen."""
         return self._windows(epoch, self._cuts_from(epoch, samples))
 
     def tasks(self, epoch: int, start: int) -> Iterator[Task]:
@@ -213,9 +211,7 @@ class Loader:
         return ((epoch, *part) for cut in self._cuts(epoch, start) for part in cut)
 
     def indices(self, epoch: int, samples: int, number: int) -> list[int]:
-        """Return the indices of micro-batch `number` of this rank, in the step after `samples`
-        samples.
-        """
+        """Return the indices of micro-batch `number` of this rank after `samples` samples."""
         cut = next(self._cuts_from(epoch, samples), [])
         return self._own(cut)[number][1] if number < len(self._own(cut)) else []
 
@@ -231,9 +227,7 @@ class Loader:
         return full + bool(rest and not self.drop_last)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch that the next iteration yields; `windows` takes its epoch as an
-        argument.
-        """
+        """Set the epoch of the next iteration; `windows` takes its epoch as an argument."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:

@@ -33,9 +33,7 @@ class WorkerError(AssayError):
 
 
 class Patience:
-    """Time limit of a batch: `timeout_s` if given, 0 for none; else learned from the longest so
-    far.
-    """
+    """Time limit of a batch: `timeout_s`, 0 for none, None for one learned from past batches."""
 
     def __init__(self, timeout_s: float | None = None) -> None:
         self.timeout_s = timeout_s
@@ -76,9 +74,7 @@ def on_request(writer: Connection) -> None:
 
 
 def stack_of(pid: int, reader: Connection) -> list[str]:
-    """Return the frames of a worker, innermost first, as `FILE:LINE in NAME`; [] without an
-    answer.
-    """
+    """Return the frames of a worker, innermost first, as `FILE:LINE in NAME`."""
     text = b""
     with suppress(OSError, AttributeError):  # it is gone; Windows has no such signal
         os.kill(pid, signal.SIGUSR1)

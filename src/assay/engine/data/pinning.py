@@ -14,9 +14,7 @@ _LOOK_S = 0.1
 
 
 def pinned_ahead(batches: Iterator[Any]) -> Generator[Any]:
-    """Yield the batches, pinned one ahead in a thread; iterating them must not draw random
-    numbers.
-    """
+    """Yield the batches, pinned one ahead in a thread, in which nothing may be drawn."""
     ready: Queue[tuple[Any, BaseException | None]] = Queue(_AHEAD)
     stopped = threading.Event()
 

@@ -29,9 +29,7 @@ class Order(Protocol):
     n: int
 
     def indices(self, epoch: int, start: int, count: int) -> npt.NDArray[np.int64]:
-        """Return the indices at positions `start` to `start + count`; fewer at the end of the
-        epoch.
-        """
+        """Return the indices at positions `start` to `start + count`, within the epoch."""
         ...
 
 
@@ -57,9 +55,7 @@ class Plan:
         self._half_bits = (bits + 1) // 2
 
     def indices(self, epoch: int, start: int, count: int) -> npt.NDArray[np.int64]:
-        """Return the indices at positions `start` to `start + count`; fewer at the end of the
-        epoch.
-        """
+        """Return the indices at positions `start` to `start + count`, within the epoch."""
         positions = np.arange(start, min(start + count, self.n), dtype=np.uint64)
         if not self.shuffle or self.n < 2:
             return positions.astype(np.int64)

@@ -23,9 +23,7 @@ MAX_SEARCHED = 5_000
 
 
 class MapDataset(Protocol):
-    """Map-style data set: a length and items by index; `__getitems__(indices)` is used if
-    present.
-    """
+    """Map-style data set; `__getitems__(indices)` is used if present."""
 
     def __len__(self) -> int: ...
 
@@ -145,9 +143,7 @@ class Fetch:
             raise
 
     def _check(self, epoch: int, position: int, indices: Sequence[int]) -> None:
-        """Load the first sample twice and compare; InputError if it draws under randomness
-        "none".
-        """
+        """Load the first sample twice and compare; InputError if "none" turns out wrong."""
         first = indices[:1]
         with undisturbed():
             if not self._is_same_twice(epoch, position, first):
@@ -183,9 +179,7 @@ def keyable(thing: object) -> Iterator[tuple[Any, str]]:
 
 
 def private_generators(thing: object) -> list[tuple[str, str]]:
-    """Return (path, type) of each generator inside a data set: (".rng",
-    "numpy.random.Generator").
-    """
+    """Return (path, type) of each generator inside a data set."""
     found = []
     for generator, way in generators_in(thing):
         kind = next(each for each in _KEYED if isinstance(generator, each))

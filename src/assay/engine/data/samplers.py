@@ -170,10 +170,10 @@ class _Epochwise:
 
     def indices(self, epoch: int, start: int, count: int) -> Ints:
         if epoch != self._epoch:
-            self._indices, self._epoch = self._of(epoch), epoch
+            self._indices, self._epoch = self._drawn(epoch), epoch
         return self._indices[start : start + count]
 
-    def _of(self, epoch: int) -> Ints:
+    def _drawn(self, epoch: int) -> Ints:
         raise NotImplementedError
 
 
@@ -184,7 +184,7 @@ class _WithoutReplacement(_Epochwise):
         self._weights = weights
         self._seed = seed
 
-    def _of(self, epoch: int) -> Ints:
+    def _drawn(self, epoch: int) -> Ints:
         drawn = uniform(
             key(self._seed, ORDER, epoch, 2), np.arange(len(self._weights), dtype=np.uint64)
         )
@@ -245,11 +245,11 @@ class _Grouped:
     def indices(self, epoch: int, start: int, count: int) -> Ints:
         stop = min(start + count, self.n)
         first = start // self._window * self._window
-        windows = [self._of(epoch, begin) for begin in range(first, stop, self._window)]
+        windows = [self._window_at(epoch, begin) for begin in range(first, stop, self._window)]
         return np.concatenate([np.empty(0, dtype=np.int64), *windows])[start - first : stop - first]
 
-    def _of(self, epoch: int, begin: int) -> Ints:
-        """The indices of the window that begins at a position."""
+    def _window_at(self, epoch: int, begin: int) -> Ints:
+        """Return the indices of the window that begins at a position."""
         indices = self._plan.indices(epoch, begin, self._window)
         indices = indices[np.argsort(self._lengths[indices], kind="stable")]
         whole = len(indices) // self._batch_size
@@ -282,14 +282,14 @@ class Listed(_Epochwise):
         self.batch_size = int(max(np.diff(self._ends, prepend=0), default=1))
 
     def batches(self, epoch: int) -> Iterator[tuple[int, list[int]]]:
-        """(position of the first, indices) of each batch of an epoch."""
+        """Yield (first position, indices) of each batch of an epoch."""
         indices = self.indices(epoch, 0, 0x7FFFFFFF).tolist()
         begin = 0
         for end in self._ends.tolist():
             yield begin, indices[begin:end]
             begin = end
 
-    def _of(self, epoch: int) -> Ints:
+    def _drawn(self, epoch: int) -> Ints:
         listed = self._listed(epoch)
         if not self._in_batches:
             return np.asarray([int(index) for index in listed], dtype=np.int64)

@@ -60,8 +60,7 @@ class Source(Protocol):
 
 
 class Replayed:
-    """Source over any iterable of batches; a mid-epoch resume iterates the seen batches and drops
-    them.
+    """Source over any iterable of batches; a mid-epoch resume replays the seen batches.
 
     Iterating is keyed: torch, numpy and `random` by (seed, epoch, batch), and generators that the
     iterable has of its own by (seed, epoch). Whether the same comes again then is found out by
@@ -181,9 +180,7 @@ class Replayed:
 
 
 def _copied(batches: Any) -> Any:
-    """Return a shallow copy, so that a trial changes no counter of the original; else the
-    original.
-    """
+    """Return a shallow copy, so that a trial changes no counter; else the original."""
     try:
         return copy(batches)
     except Exception:  # whatever a class of the user does when it is copied
@@ -232,8 +229,8 @@ class StatefulData(Replayed):
         )
 
     def _goes_on(self, epoch: int) -> bool | None:
-        """Return True if the batches after a loaded state equal those that followed it; None
-        without any.
+        """Return True if the batches after a loaded state are the expected ones; None if
+        untestable.
         """
         twin: Any = _copied(self.batches)
         source, whole, states = Replayed(twin, seed=self.seed), [], []
@@ -271,9 +268,7 @@ class Seedable(Protocol):
 
 
 def seeded(data: Iterable[Any], seed: int | None) -> tuple[Iterable[Any], int]:
-    """Return (data, seed) of a run: data without a seed takes that of the engine, and vice versa;
-    else 0.
-    """
+    """Return (data, seed) of a run: the seed of the data or of the engine, whichever is given."""
     if not isinstance(data, Seedable):
         return data, seed or 0
     if data.is_seeded:

@@ -93,9 +93,7 @@ class StreamLoader:
         return self._exactness
 
     def _differs(self, epoch: int) -> str:
-        """Load the first batches twice, from the begin and a position; return why they differ, or
-        "".
-        """
+        """Load the first batches twice; return why they differ, or ""."""
         twin = copy(self)
         twin.accumulate = 1
         first, positions = [], []

@@ -53,9 +53,7 @@ Task = tuple[int, int, Sequence[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parent:
-    """Process that a worker ends with, 0 if it is no child of it. `ends_it`: the kernel may do
-    so.
-    """
+    """Process that a worker ends with, 0 if it is no child. `ends_it`: the kernel may do so."""
 
     pid: int
     ends_it: bool
@@ -118,9 +116,7 @@ class Workers:
             self.is_busy = False
 
     def start(self) -> None:
-        """Start the processes unless they run; from the main thread, because they end with the
-        thread.
-        """
+        """Start the processes unless they run; from the main thread, with which they end."""
         if not self._processes:
             self._start()
 

@@ -51,9 +51,7 @@ class _BatchCursor(OverOne):
 
 
 class _Blocks(DerivedStream):
-    """Stream of reordered blocks; a position is the begin of the block and the items given of
-    it.
-    """
+    """Stream of reordered blocks; a position is a block's begin and the items given of it."""
 
     def __init__(self, source: Stream, size: int) -> None:
         super().__init__(source)
@@ -122,8 +120,7 @@ class _Shuffled(_Blocks):
 
 
 class Bucket(StreamStage):
-    """Stage that batches items of similar length: blocks are sorted by `length(item)`, cut,
-    shuffled.
+    """Stage that batches items of similar length, within blocks of `buffer` items.
 
     Items of one length stay in their order; with a `Shuffle` before, that is another one in each
     epoch.

@@ -18,9 +18,7 @@ from assay.engine.data.streams.stream import (
 
 
 class Map(StreamStage):
-    """Stage that yields `function(item)`. `random`: it draws, and each item gets a key of its
-    own.
-    """
+    """Stage that yields `function(item)`. `random`: each item is drawn for under its own key."""
 
     def __init__(self, function: Callable[[Any], Any], *, random: bool = False) -> None:
         self.function, self.random = function, random

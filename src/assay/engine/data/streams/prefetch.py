@@ -12,9 +12,7 @@ from assay.engine.data.streams.stream import Cursor, DerivedStream, Pass, Positi
 
 
 class Prefetch(StreamStage):
-    """Stage that reads `count` items ahead in a thread, for stages that wait for disk or
-    network.
-    """
+    """Stage that reads `count` items ahead in a thread, for slow disks and networks."""
 
     def __init__(self, count: int = 8) -> None:
         self.count = at_least_one(count, "count")

@@ -10,9 +10,7 @@ from assay.engine.data.streams.stream import Cursor, DerivedStream, Pass, Positi
 
 
 class SplitByWorker(StreamStage):
-    """Stage that keeps every `n`-th item for `n` workers over all ranks: together they give each
-    once.
-    """
+    """Stage that gives each of `n` workers over all ranks every `n`-th item."""
 
     def over(self, source: Stream) -> Stream:
         return _Split(source)

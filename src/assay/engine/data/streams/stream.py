@@ -66,9 +66,7 @@ class Cursor(ABC):
 
 
 class Stream(ABC):
-    """Ordered items that can be opened at any position. `lane`, the number of stages before, keys
-    draws.
-    """
+    """Ordered items that can be opened at any position; `lane` keys what a stage draws."""
 
     lane: int = 0
     is_sharded: bool = False
