@@ -151,8 +151,8 @@ def listen(
     import logging
 
     from assay.engine import Display, Evaluate, Loader, Memory, Save, Throughput
+    from assay.engine.callbacks.compile_report import CompileReport
     from assay.engine.callbacks.evaluate import length_of
-    from assay.engine.model.compiling import CompileReport
 
     scope, engine = prepared.scope, prepared.engine
     period, _ = evaluation_plan(scope)

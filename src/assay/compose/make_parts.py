@@ -23,11 +23,11 @@ def make_process(scope: RunScope, *, training: bool) -> Process:
     """Task, model, optimizer, backward, criterion and process, in the order in which they need each
     other."""
     from assay.engine import as_process, seed_all
+    from assay.engine.checkpoint.optimizer_state import idle_optimizer
     from assay.engine.loop.device import channels_last, move, place, use_threads
     from assay.engine.model.lazy_modules import refuse_lazy
     from assay.engine.numerics.precision import in_precision
     from assay.engine.numerics.seed import INIT, key
-    from assay.engine.optim.optimizer_state import idle_optimizer
     from assay.engine.parallel.partition import partition_model
 
     context, settings = scope.context, scope.values("train")
@@ -242,7 +242,7 @@ def _batches_of_samples(
     """Return batches of what an IterableDataset gives; InputError for keys of items by index."""
     from assay.build.sources import ORDER_KEYS, SHUFFLE_INSIDE, batches_of
     from assay.engine.data.adopt import batched
-    from assay.engine.loop.batch_size import batch_size
+    from assay.engine.data.batch_size import batch_size
     from assay.engine.loop.names import LOADERS
 
     table = get_at(scope.root, ("data", split))

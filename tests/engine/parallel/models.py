@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from assay.engine.parallel.dtensor import full_tensor
+from assay.engine.numerics.dtensor import full_tensor
 from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
 from assay.engine.parallel.partition import partition_model
 

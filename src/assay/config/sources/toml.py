@@ -1,5 +1,4 @@
-"""Parser for TOML 1.1 that keeps the place of every key and value, and reads on behind a
-mistake."""
+"""Parser for TOML 1.1 that keeps the origin of every key and value and recovers from mistakes."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ from assay.core.errors import ConfigError
 
 
 def read(text: str, source: str, *, excerpt: bool = False) -> Table:
-    """Return the tree of a TOML text; raise ConfigError with every syntax error and duplicate in
-    it.
+    """Return the tree of a TOML text. Raises ConfigError with every syntax error and duplicate.
 
     `excerpt` keeps the text in every origin, for a `source` that is no file.
     """
@@ -40,8 +38,7 @@ def read(text: str, source: str, *, excerpt: bool = False) -> Table:
 
 
 def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, list[Problem]]:
-    """Return the tree without the statements that have a mistake, and the mistakes from top to
-    bottom."""
+    """Return the tree without faulty statements, and the mistakes from top to bottom."""
     places = TextPositions(text.removeprefix("\ufeff"), source, keep=excerpt)
     try:
         parser = _TomlParser(places)
@@ -61,7 +58,7 @@ def value_in(text: str) -> Node | None:
         return None
 
 
-# --- tables being filled ---------------------------------------------------------------------------------------------
+# --- tables being filled --------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
@@ -101,7 +98,7 @@ class _TableArray:
         return List(tuple(row.frozen() for row in self.rows), self.rows[0].origin)
 
 
-# --- the parser ------------------------------------------------------------------------------------------------------
+# --- the parser -----------------------------------------------------------------------------------
 
 
 class _Abandoned(Exception):
@@ -122,7 +119,7 @@ class _Key:
 
 
 class _TomlParser:
-    """Reads one statement after the other.
+    """Parser of one statement after the other.
 
     A mistake inside a value is noted and the value is read on, so that all mistakes of a list are
     found. A mistake after which nothing is sure abandons the statement. Either way the statement
@@ -147,9 +144,7 @@ class _TomlParser:
         while self.skip(tokens.BLANK) < len(self.text):
             try:
                 if self.text[self.at] == "[":
-                    here = _TableBuilder(
-                        (), self.root.origin
-                    )  # of nobody, for the pairs below a header with a mistake
+                    here = self.detached()  # unless the header is right
                     here = self.header()
                 elif self.text[self.at] in "]}":
                     self.abandon(f"`{self.text[self.at]}` closes nothing", self.at, self.at + 1)
@@ -172,8 +167,7 @@ class _TomlParser:
     def wrong(
         self, message: str, start: int, end: int, fix: str = "", *, noticed: int | None = None
     ) -> None:
-        """Note a syntax error at [start, end), and where it was noticed if that is on another
-        line."""
+        """Note a syntax error at [start, end), and the line on which it was noticed, if another."""
         related: tuple[Problem, ...] = ()
         if noticed is not None and self.places.line_start(noticed) != self.places.line_start(start):
             at = self.origin(noticed, min(noticed + 1, self.places.line_end(noticed)))
@@ -199,8 +193,7 @@ class _TomlParser:
         raise _Abandoned(resume=min(resume, len(self.text)))
 
     def twice(self, box: _TableBuilder, keys: list[_Key], index: int) -> None:
-        """Note that `keys[index]`, which stands in `box` already, cannot be defined by this
-        statement."""
+        """Note that `keys[index]` is in `box` already, so that this statement cannot define it."""
         origin = self.origin(keys[0].start, keys[-1].end)
         name = keys[index].name
         path = (*box.path, name)
@@ -222,25 +215,17 @@ class _TomlParser:
     # --- statements
 
     def header(self) -> _TableBuilder:
-        """Read `[a.b]` or `[[a.b]]` and return the table that it opens; one of nobody when it may
-        open none."""
+        """Read `[a.b]` or `[[a.b]]` and return the table that it opens.
+
+        Returns a detached table when the header may open none.
+        """
         opening, closing = ("[[", "]]") if self.text.startswith("[[", self.at) else ("[", "]")
         self.at += len(opening)
         start = self.at
         keys = self.keys()
         if not self.text.startswith(closing, self.at):
-            name = self.text[start : keys[-1].end].strip()
-            is_whole = self.text.startswith(("\n", "\r", "#", "]"), self.at) or self.at == len(
-                self.text
-            )
-            fix = (
-                f"write {opening}{name}{closing}"
-                if is_whole
-                else "a name with other characters needs quotes"
-            )
-            self.abandon("this header is not closed", self.at, self.at + 1, fix)
+            self.unclosed_header(opening, closing, self.text[start : keys[-1].end].strip())
         self.at += len(closing)
-        nobody = _TableBuilder((), self.root.origin)
         box = self.root
         for index, key in enumerate(keys[:-1]):
             inner = self.inner(box, key)
@@ -248,28 +233,46 @@ class _TomlParser:
                 inner = inner.rows[-1]
             elif not isinstance(inner, _TableBuilder):
                 self.twice(box, keys, index)
-                return nobody
+                return self.detached()
             box = inner
+        opened = self.open_row(box, keys) if opening == "[[" else self.open_table(box, keys)
+        if opened is None:
+            self.twice(box, keys, len(keys) - 1)
+        return opened or self.detached()
+
+    def detached(self) -> _TableBuilder:
+        """Return a table outside of the tree, for the pairs below a header with a mistake."""
+        return _TableBuilder((), self.root.origin)
+
+    def unclosed_header(self, opening: str, closing: str, name: str) -> NoReturn:
+        is_at_end = self.at == len(self.text)
+        is_whole = is_at_end or self.text.startswith(("\n", "\r", "#", "]"), self.at)
+        fix = "a name with other characters needs quotes"
+        if is_whole:
+            fix = f"write {opening}{name}{closing}"
+        self.abandon("this header is not closed", self.at, self.at + 1, fix)
+
+    def open_row(self, box: _TableBuilder, keys: list[_Key]) -> _TableBuilder | None:
+        """Add a table to the array at the last key; None when something else is there."""
         last = keys[-1]
-        found = box.items.get(last.name)
-        origin = self.origin(keys[0].start, last.end)
-        if opening == "[[":
-            rows = _TableArray([]) if found is None else found
-            if isinstance(rows, _TableArray):
-                rows.rows.append(
-                    _TableBuilder((*box.path, last.name, len(rows.rows)), origin, is_headed=True)
-                )
-                if found is None:
-                    box.add(last.name, rows, self.origin(last.start, last.end))
-                return rows.rows[-1]
-        else:
-            table = self.inner(box, last)
-            if isinstance(table, _TableBuilder) and not table.is_headed and table.dotted_in is None:
-                table.is_headed = True
-                table.origin = origin
-                return table
-        self.twice(box, keys, len(keys) - 1)
-        return nobody
+        rows = box.items.get(last.name, _TableArray([]))
+        if not isinstance(rows, _TableArray):
+            return None
+        path = (*box.path, last.name, len(rows.rows))
+        row = _TableBuilder(path, self.origin(keys[0].start, last.end), is_headed=True)
+        rows.rows.append(row)
+        if last.name not in box.items:
+            box.add(last.name, rows, self.origin(last.start, last.end))
+        return row
+
+    def open_table(self, box: _TableBuilder, keys: list[_Key]) -> _TableBuilder | None:
+        """Return the table at the last key; None when its header or its dotted keys were there."""
+        table = self.inner(box, keys[-1])
+        if not isinstance(table, _TableBuilder) or table.is_headed or table.dotted_in is not None:
+            return None
+        table.is_headed = True
+        table.origin = self.origin(keys[0].start, keys[-1].end)
+        return table
 
     def pair(self, owner: _TableBuilder) -> None:
         """Read `a.b = value`, in a statement or in an inline table, into `owner`."""
@@ -301,7 +304,7 @@ class _TomlParser:
             box.add(last.name, node, self.origin(last.start, last.end))
 
     def inner(self, box: _TableBuilder, key: _Key) -> _TableBuilder | _TableArray | Node:
-        """Return what stands at `key` in `box`: a fresh table when nothing does."""
+        """Return the item at `key` in `box`, a new table if there is none."""
         if key.name not in box.items:
             origin = self.origin(key.start, key.end)
             box.add(key.name, _TableBuilder((*box.path, key.name), origin), origin)
@@ -361,8 +364,7 @@ class _TomlParser:
     # --- values
 
     def value(self, path: KeyPath) -> Node:
-        """Read the value that starts here. With a mistake in it, which is noted, the node means
-        nothing."""
+        """Read the value that starts here; after a mistake in it the node is meaningless."""
         start = self.at
         self.values += 1
         if self.values > MAX_VALUES:
@@ -425,7 +427,7 @@ class _TomlParser:
         self.closings.pop()
 
     def is_next_statement(self, opened: int, closing: str, *, has_comma: bool) -> bool:
-        """Tell a statement behind the unclosed bracket at `opened` from one more item."""
+        """Distinguish a statement behind the unclosed bracket at `opened` from one more item."""
         line = self.places.line_start(self.at)
         if line <= opened or self.text[line : self.at].strip():
             return False
@@ -437,8 +439,7 @@ class _TomlParser:
         return bool(header.match(self.text, line)) and not self.is_closed_later(closing)
 
     def is_closed_later(self, closing: str) -> bool:
-        """Look for the bracket that closes the innermost one, up to what can only be a
-        statement."""
+        """Search for the bracket that closes the innermost one, up to the next sure statement."""
         depth = 0
         for found in tokens.BRACKET.finditer(self.text, self.at):
             match found.lastgroup:
@@ -529,7 +530,7 @@ class _TomlParser:
     # --- places
 
     def skip(self, pattern: re.Pattern[str]) -> int:
-        """Go past what `pattern`, which matches anywhere, matches here; return the new place."""
+        """Advance past the match of `pattern`, which always matches; return the new offset."""
         found = pattern.match(self.text, self.at)
         assert found is not None
         self.at = found.end()
