@@ -33,7 +33,7 @@ from assay.engine.checkpoint.background import Background
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.tensor_file import Staging
-from assay.store.known import forget
+from assay.store.known_projects import forget
 from assay.store.layout import make_project
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "01_digits"

@@ -42,7 +42,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
 from assay.core.ports import Recorder
-from assay.engine import Backward, Display, Engine, Supervised, WarmupCosine
+from assay.engine import Display, Engine, OptimizerStep, Supervised, WarmupCosine
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "03_gpt"
 NORM, RATE = 1.0, 1e-2
@@ -92,7 +92,7 @@ def by_engine(batches: Batches, recorder: Recorder) -> Side:
     def ready() -> Loop:
         schedule = WarmupCosine(warmup_ratio=WARMUP, start=0.001)
         process = Supervised(
-            model, criterion, backward=Backward(optimizer, schedule=schedule, clip_norm=NORM)
+            model, criterion, backward=OptimizerStep(optimizer, schedule=schedule, clip_norm=NORM)
         )
         display = Display(logger=logging.getLogger("benchmark"), stream=Terminal())
         return Engine(process, batches, recorder=recorder, handlers=display.handlers()).run

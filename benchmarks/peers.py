@@ -42,7 +42,7 @@ from loops import Batches, Terminal, batches_of, network, recorded_in, settle
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from assay.engine import Backward, Display, Engine, Supervised
+from assay.engine import Display, Engine, OptimizerStep, Supervised
 from assay.record.recorder import RunRecorder
 
 BITES = 1e-3
@@ -193,7 +193,7 @@ def assay_working(
     model: nn.Module, optimizer: SGD, batches: Batches, recorder: RunRecorder
 ) -> None:
     process = Supervised(
-        model, nn.CrossEntropyLoss(), backward=Backward(optimizer, clip_norm=BITES)
+        model, nn.CrossEntropyLoss(), backward=OptimizerStep(optimizer, clip_norm=BITES)
     )
     display = Display(logger=logging.getLogger("benchmark"), stream=Terminal())
     Engine(process, batches, recorder=recorder, handlers=display.handlers()).run()

@@ -124,11 +124,11 @@ TINY = Case(
 def estimate(path: str) -> dict[str, Any]:
     """Rehearse a config; what it tells, how long it took, and the memory of this process."""
     begun = time.perf_counter(), time.process_time()
-    from assay.compose.rehearsal import Wanted, rehearse
+    from assay.compose.run_rehearsal import RehearsalRequest, rehearse
     from assay.config import open_config
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    report = rehearse(open_config(path, user_dir=HERE), Wanted(device=device))
+    report = rehearse(open_config(path, user_dir=HERE), RehearsalRequest(device=device))
     seconds, cpu_seconds = time.perf_counter() - begun[0], time.process_time() - begun[1]
     assert report.memory is not None, report.findings
     return {

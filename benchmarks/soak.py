@@ -30,10 +30,10 @@ from pathlib import Path
 from figures import Figure, machine, options, show
 
 from assay.cli.main import main as assay
-from assay.compose.comparing import ORDER
-from assay.compose.verify_resume import compared
 from assay.core import run_file
-from assay.core.facts import Started, read_events
+from assay.core.event_log import Started, read_events
+from assay.proof.differences import ORDER
+from assay.proof.verify_resume import compare_finished_runs
 from assay.store.layout import RUNS_DIR_VARIABLE, RunFolder, make_project, scan_runs
 from assay.store.series import read_series
 
@@ -123,7 +123,7 @@ USED = (
     *(
         "assay.engine.model.compiling",
         "assay.engine.callbacks.display",
-        "assay.engine.parallel.divide",
+        "assay.engine.parallel.partition",
     ),
 )
 WORKERS = (0, 2, 4)
@@ -165,7 +165,7 @@ def soak(folder: Path, kills: int, draw: random.Random) -> tuple[list[Figure], b
         trial = Trial(folder, f"killed-{trials}")
         moments = trial.killed(min(KILLS_A_TRIAL, kills - caught.total()), whole_s, draw)
         caught.update(moments)
-        parts = compared(whole.record, trial.record)
+        parts = compare_finished_runs(whole.record, trial.record)
         different = [
             f"{each.name} ({', '.join(each.differences)})" for each in parts if each.differences
         ]

@@ -70,7 +70,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from assay.core.ports import Recorder
-from assay.engine import Backward, Display, Engine, Supervised, WarmupCosine
+from assay.engine import Display, Engine, OptimizerStep, Supervised, WarmupCosine
 from assay.engine.optim.schedules import Schedule
 from assay.record.recorder import RunRecorder
 
@@ -158,7 +158,9 @@ def by_engine(
 
     def ready() -> Loop:
         process = Supervised(
-            model, criterion, backward=Backward(optimizer, schedule=schedule, clip_norm=max_norm)
+            model,
+            criterion,
+            backward=OptimizerStep(optimizer, schedule=schedule, clip_norm=max_norm),
         )
         display = Display(logger=logging.getLogger("benchmark"), stream=Terminal())
         return Engine(

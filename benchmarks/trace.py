@@ -24,7 +24,7 @@ from torch import nn
 from torch.optim import AdamW
 
 from assay.core.trace_file import Level
-from assay.engine import Backward, Engine, Supervised
+from assay.engine import Engine, OptimizerStep, Supervised
 from assay.engine.trace.tracer import Tracer
 from assay.record.trace_writer import TraceWriter
 
@@ -49,7 +49,7 @@ def side(name: str, batches: Batches, level: Level | None, folder: Path) -> Side
     every = 100 if level == "default" else 1
 
     def ready() -> Loop:
-        process = Supervised(model, criterion, backward=Backward(optimizer))
+        process = Supervised(model, criterion, backward=OptimizerStep(optimizer))
         engine = Engine(process, batches)
         if level is not None:
             writer = TraceWriter(folder / f"{level}.bin", 1, on_problem=print)

@@ -1,11 +1,11 @@
-"""What other trackers wrote: archives in `store/foreign`, made by `make_files.py` there."""
+"""What other trackers wrote: archives in `tests/interop`, made by `make_files.py` there."""
 
 from __future__ import annotations
 
 import tarfile
 from pathlib import Path
 
-FOLDER = Path(__file__).parent / "store" / "foreign"
+FOLDER = Path(__file__).parent / "interop"
 
 
 def unpacked(name: str, to: Path) -> Path:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from assay.core import frames, lease, manifest, metrics_file, run_file
-from assay.core.facts import Edit, RunFact, edit_line, event_line
+from assay.core.event_log import Edit, RunFact, edit_line, event_line
 from assay.core.ids import folder_name, new_run_id
-from assay.core.manifest import File, Manifest
+from assay.core.json_codec import write_json
+from assay.core.manifest import Manifest, ManifestFile
 from assay.core.metrics_file import KeySet
-from assay.core.plain import write_json
 from assay.core.run_file import Attempt, RunFile, Summary
 from assay.store.layout import Project, open_project
 from assay.store.series import summaries
@@ -135,7 +135,7 @@ def make_checkpoint(
         run="",
         attempt=1,
         created_ns=time.time_ns(),
-        files=(File(name="model.json", size_bytes=2, sha256=""),),
+        files=(ManifestFile(name="model.json", size_bytes=2, sha256=""),),
         parts=(),
     )
     manifest.write(path, written)

@@ -28,6 +28,7 @@ FORBIDDEN = {
     "assay.core": HEAVY | {"sqlite3", "click", "tomlkit", "psutil"},
     "assay.cli": HEAVY,
     "assay.compose": HEAVY,
+    "assay.proof": HEAVY,
     "assay.config": {"torch", "numpy", "fastapi", "rich"},
     "assay.build": {"torch", "numpy", "fastapi", "rich"},
     "assay.record": {"torch", "numpy", "fastapi", "pydantic"},

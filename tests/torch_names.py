@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from assay.config.allowed import is_reviewed
+from assay.config.allow_list import is_reviewed
 from assay.config.torch_targets import ALLOWED, PLACES, REVIEWED
 
 SPECIAL = frozenset(

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from assay.engine import Backward, Process
+from assay.engine import OptimizerStep, Process
 
 
 class Tagging(Process):
@@ -16,7 +16,7 @@ class Tagging(Process):
     more than another."""
 
     def __init__(
-        self, model: nn.Module, backward: Backward | None = None, *, metrics: Mapping[str, Any]
+        self, model: nn.Module, backward: OptimizerStep | None = None, *, metrics: Mapping[str, Any]
     ) -> None:
         self.model = model
         self.metrics = metrics

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from assay.engine import Backwards, Mean, Process
+from assay.engine import Mean, MultiOptimizerStep, Process
 
 
 class Ring(torch.utils.data.Dataset):
@@ -51,7 +51,7 @@ class Game(Process):
     """The critic is to tell real points from made ones, the generator to make points that it takes
     for real."""
 
-    def __init__(self, model: Pair, backward: Backwards | None = None):
+    def __init__(self, model: Pair, backward: MultiOptimizerStep | None = None):
         self.model = model
         self.metrics = {"off": Mean("off")}
         if backward is not None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
-from assay.engine import Backward, ByHand, Engine, Supervised
+from assay.engine import ByHand, Engine, OptimizerStep, Supervised
 
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 epoch = 3
@@ -88,7 +88,7 @@ def of_torch(schedule, epochs=100):
 def of_engine(schedule, epochs=100):
     model, optimizer = made()
     process = Supervised(
-        model, criterion, backward=Backward(optimizer, schedule=schedule(optimizer))
+        model, criterion, backward=OptimizerStep(optimizer, schedule=schedule(optimizer))
     )
     engine, rates = Engine(process, train_loader[:1], epochs=epochs, device=device), []
     engine.on("step_begin")(lambda: rates.append(optimizer.param_groups[0]["lr"]))

@@ -11,8 +11,8 @@ import assay
 from assay.config import globs
 from assay.query.find import find_run
 from assay.query.key_code import key_code
-from assay.query.place import projects_here
-from assay.query.whence import find_by_name
+from assay.query.project_lookup import projects_here
+from assay.query.provenance import find_by_name
 
 print(assay.runs(columns=["id", "tag", "status"]))
 print(len(assay.runs(recent=timedelta(minutes=20))))

@@ -11,8 +11,8 @@ import torch
 
 from assay.build import check_materials, user_code
 from assay.config.tree import Table
-from assay.core.closure import needs_closure
 from assay.core.diagnostics import Problem
+from assay.core.optimizer_closure import needs_closure
 
 Write = Callable[..., Path]
 Tree = Callable[[str], Table]

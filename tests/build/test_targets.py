@@ -12,7 +12,7 @@ import bypass
 from assay.build.isolation import user_code
 from assay.build.targets import TargetError, find, owner_of, resolve
 from assay.config import own_targets, torch_targets
-from assay.config.allowed import can_trust, refused_by_name
+from assay.config.allow_list import can_trust, refused_by_name
 from assay.core.diagnostics import Origin, render
 
 Write = Callable[..., Path]
@@ -200,7 +200,7 @@ def test_everything_that_assay_offers_is_either_listed_or_refused_with_a_reason(
         "assay.engine.loop.styles.adapt.as_process",
         "assay.plugins.TensorBoard.attach",
         "assay.plugins.tensorboard.RunRecorder",
-        "assay.engine.parallel.Ranks",
+        "assay.engine.parallel.DataParallelGroup",
     ],
 )
 def test_what_assay_has_besides_is_no_target(target: str, project: Path) -> None:

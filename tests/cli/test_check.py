@@ -369,7 +369,7 @@ def test_every_default_and_everything_injected_is_listed(assay: Assay) -> None:
     assert {each["key"]: each["by"] for each in taken["injected"]} == {
         "optimizer.params": "the role `params`",
         "process.model": "the role `model`",
-        "process.backward": "the type `BackwardPart`",
+        "process.backward": "the type `OptimizerStepBase`",
     }
     assert taken["problems"] == []
     for key in [*defaults, "optimizer.params"]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from assay.core.facts import Edit
-from assay.core.plain import to_plain
+from assay.core.event_log import Edit
+from assay.core.json_codec import to_plain
 from assay.core.verdict import Verdict
 from assay.query.determinism import KINDS, conditions
 from assay.query.run import RunView

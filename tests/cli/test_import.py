@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from assay.core.run_file import IMPORTED
+from assay.interop.event_file import EventFile
+from assay.interop.foreign_run import ForeignFile, ForeignRun, ForeignSource, curve
+from assay.interop.import_run import write_run
 from assay.query.find import find_run
-from assay.record.event_file import EventFile
-from assay.record.imported import write_run
 from assay.script import start as assay_start
 from assay.store.blobs import FileBlobs
-from assay.store.foreign.run import ForeignFile, ForeignRun, Found, curve
 from assay.store.layout import Project, run_folders
 from foreign_files import unpacked
 
@@ -124,7 +124,7 @@ def test_only_runs_that_differ_in_nothing_but_their_seed_are_one_group(
             ended_ns=2,
             blocks=[curve(0, "a", [1], [1], [lr])],
         )
-        found = Found(
+        found = ForeignSource(
             tool="wandb", key=f"{lr} {seed}", name="", path=project.root, read=lambda run=run: run
         )
         write_run(project, found, run)
@@ -291,7 +291,7 @@ def test_what_no_file_of_ours_can_hold_is_kept_as_text(assay: Assay, project: Pr
         ],
     )
 
-    found = Found(tool="wandb", key="k", name="k", path=project.root, read=lambda: run)
+    found = ForeignSource(tool="wandb", key="k", name="k", path=project.root, read=lambda: run)
     _, warnings = write_run(project, found, run)
 
     assert "lr = 0.1" in assay("show", "last", "--config").out
@@ -346,7 +346,7 @@ def test_a_full_or_closed_place_leaves_no_half_of_a_run(
     def no_room(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("assay.record.imported.readme.write_first", no_room)
+    monkeypatch.setattr("assay.interop.import_run.readme.write_first", no_room)
     said = assay("import", "tensorboard", logs)
 
     assert said.code == 1

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from assay.core import lease
-from assay.core.facts import Ended, Evaluated, Saved, Started, Warned
+from assay.core.event_log import Ended, Evaluated, Saved, Started, Warned
 from assay.script import start
 from assay.store.layout import Project
 from run_folders import hold_lease, make_run, tell

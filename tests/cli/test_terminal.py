@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.core.facts import Edit, Ended, Saved, Started, Warned
+from assay.core.event_log import Edit, Ended, Saved, Started, Warned
 from assay.core.run_file import Best
 from assay.store.artifacts import keep_artifact
 from assay.store.layout import Project, RunFolder

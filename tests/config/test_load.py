@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from assay.config import load, loads, open_config, open_text, plain
-from assay.config.sources.places import MAX_BYTES
+from assay.config.sources.positions import MAX_BYTES
 from assay.core.errors import ConfigError, InputError
 
 

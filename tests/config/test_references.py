@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.config.outside import with_outside
+from assay.config.external_values import with_outside
 from assay.config.overrides import typed_text
 from assay.config.references import (
     Draws,

@@ -12,7 +12,7 @@ import torch
 import torch_names
 from assay.build.targets import TargetError, owner_of, resolve
 from assay.config import torch_targets
-from assay.config.allowed import can_trust, is_listed, is_reviewed, refused_by_name
+from assay.config.allow_list import can_trust, is_listed, is_reviewed, refused_by_name
 
 # Of constant names, of submodules by their number or their own key, and of parameters that the
 # class made itself.

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from assay.config import user_modules
-from assay.config.user_modules import Found, UserModules
+from assay.config.user_modules import TargetLocation, UserModules
 
 
 def modules(folder: Path, **files: str) -> UserModules:
@@ -17,7 +17,7 @@ def modules(folder: Path, **files: str) -> UserModules:
     return UserModules((folder, folder / "src"))
 
 
-def names(found: Found | None) -> set[str]:
+def names(found: TargetLocation | None) -> set[str]:
     assert found is not None
     assert found.module is not None
     assert found.module.names is not None

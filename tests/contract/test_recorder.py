@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from assay.core.errors import RecordError
-from assay.core.facts import RunFact, Saved, Started, Warned, read_events
+from assay.core.event_log import RunFact, Saved, Started, Warned, read_events
 from assay.core.ports import MemoryRecorder, NullRecorder, Recorder
 from assay.record.recorder import RunRecorder
 from assay.store.layout import open_project

@@ -17,7 +17,7 @@ import pytest
 
 from assay.core import lease
 from assay.core.errors import LeaseError
-from assay.core.plain import write_json
+from assay.core.json_codec import write_json
 
 Holder = subprocess.Popen[str]
 Start = Callable[[Path, int], Holder]

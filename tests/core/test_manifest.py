@@ -12,11 +12,21 @@ from hypothesis import strategies as st
 
 from assay.core import manifest
 from assay.core.errors import CheckpointError
-from assay.core.manifest import Axis, File, Manifest, Part, Shard, ShardedTensor
+from assay.core.manifest import (
+    CheckpointPart,
+    Manifest,
+    ManifestFile,
+    MeshAxis,
+    Shard,
+    ShardedTensor,
+)
 
 
 def a_manifest(
-    *, files: tuple[File, ...] = (), parts: tuple[Part, ...] = (), layout: tuple[Axis, ...] = ()
+    *,
+    files: tuple[ManifestFile, ...] = (),
+    parts: tuple[CheckpointPart, ...] = (),
+    layout: tuple[MeshAxis, ...] = (),
 ) -> Manifest:
     return Manifest(
         kind="checkpoint",
@@ -33,8 +43,8 @@ def a_manifest(
     )
 
 
-def listed(*names: str) -> tuple[File, ...]:
-    return tuple(File(name=name, size_bytes=0, sha256="") for name in names)
+def listed(*names: str) -> tuple[ManifestFile, ...]:
+    return tuple(ManifestFile(name=name, size_bytes=0, sha256="") for name in names)
 
 
 def sharded(shape: tuple[int, ...], *shards: tuple[tuple[int, ...], tuple[int, ...]]) -> Manifest:
@@ -42,14 +52,16 @@ def sharded(shape: tuple[int, ...], *shards: tuple[tuple[int, ...], tuple[int, .
         Shard(file="0.safetensors", key="w", offsets=at, shape=size) for at, size in shards
     )
     tensor = ShardedTensor(name="w", dtype="F32", shape=shape, shards=boxes)
-    part = Part(name="model", tree="model.json", files=("0.safetensors",), sharded=(tensor,))
+    part = CheckpointPart(
+        name="model", tree="model.json", files=("0.safetensors",), sharded=(tensor,)
+    )
     return a_manifest(files=listed("model.json", "0.safetensors"), parts=(part,))
 
 
 def test_a_manifest_comes_back_equal(tmp_path: Path) -> None:
     written = replace(
         sharded((4, 2), ((0, 0), (2, 2)), ((2, 0), (2, 2))),
-        layout=(Axis(name="data", size=2), Axis(name="shard", size=3)),
+        layout=(MeshAxis(name="data", size=2), MeshAxis(name="shard", size=3)),
         info={"valid/acc": 0.5},
         versions={"torch": "2.6"},
     )
@@ -112,9 +124,9 @@ def test_a_name_that_could_leave_the_folder_is_refused(tmp_path: Path, name: str
 @pytest.mark.parametrize(
     "part",
     [
-        Part(name="model", tree="other.json"),
-        Part(name="model", tree="model.json", files=("../secret",)),
-        Part(
+        CheckpointPart(name="model", tree="other.json"),
+        CheckpointPart(name="model", tree="model.json", files=("../secret",)),
+        CheckpointPart(
             name="model",
             tree="model.json",
             sharded=(
@@ -129,7 +141,7 @@ def test_a_name_that_could_leave_the_folder_is_refused(tmp_path: Path, name: str
     ],
     ids=["tree", "file", "shard"],
 )
-def test_a_part_uses_only_files_that_are_listed(tmp_path: Path, part: Part) -> None:
+def test_a_part_uses_only_files_that_are_listed(tmp_path: Path, part: CheckpointPart) -> None:
     manifest.write(tmp_path, a_manifest(files=listed("model.json"), parts=(part,)))
 
     with pytest.raises(CheckpointError, match="Part model uses files that are not listed"):
@@ -194,7 +206,10 @@ def test_shards_that_do_not_are_refused(
 
 def test_missing_and_short_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"123")
-    a, b = File(name="a", size_bytes=3, sha256=""), File(name="b", size_bytes=1, sha256="")
+    a, b = (
+        ManifestFile(name="a", size_bytes=3, sha256=""),
+        ManifestFile(name="b", size_bytes=1, sha256=""),
+    )
 
     assert manifest.missing_files(tmp_path, [a]) == ""
     assert manifest.missing_files(tmp_path, [a, b]) == "b is missing"
@@ -204,7 +219,9 @@ def test_missing_and_short_files_are_named(tmp_path: Path) -> None:
 
 
 def test_a_part_that_does_not_exist_lists_those_that_do() -> None:
-    held = a_manifest(parts=(Part(name="model", tree="m"), Part(name="optimizer", tree="o")))
+    held = a_manifest(
+        parts=(CheckpointPart(name="model", tree="m"), CheckpointPart(name="optimizer", tree="o"))
+    )
 
     assert held.part("model").tree == "m"
     with pytest.raises(CheckpointError, match="It has: model, optimizer"):

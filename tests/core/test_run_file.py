@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from assay.core import run_file
 from assay.core.errors import RecordError
-from assay.core.plain import from_plain, to_plain
-from assay.core.rehearsal import Finding, Memory, Rehearsal
+from assay.core.json_codec import from_plain, to_plain
+from assay.core.rehearsal import Finding, PeakMemory, Rehearsal
 from assay.core.run_file import Attempt, Best, Code, RunFile, Summary
 from assay.core.verdict import Difference, Verdict
 
@@ -149,7 +149,7 @@ def test_a_verdict_and_a_rehearsal_come_back_equal() -> None:
     rehearsal = Rehearsal(
         rung="fake",
         findings=(Finding(kind="shape", message="3 is not 4", module="net.0", line=7),),
-        memory=Memory(peak_bytes=1 << 40),
+        memory=PeakMemory(peak_bytes=1 << 40),
         layout={"data": 2},
     )
 

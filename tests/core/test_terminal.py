@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.core.plain import dumps
+from assay.core.json_codec import dumps
 from assay.core.terminal import (
     cell_count,
     elided,

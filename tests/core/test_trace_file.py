@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from assay.core import frames, trace_file
 from assay.core.errors import RecordError
 from assay.core.frames import Damage
-from assay.core.trace_file import PHASES, Digest, Head, Site
+from assay.core.trace_file import PHASES, Digest, Head, TraceSite
 
 U32 = st.integers(0, 2**32 - 1)
 HEAD = Head(algorithm="fold64", level="full", every=100, rank=3)
@@ -17,11 +17,11 @@ Entries = list[tuple[int, int, int]]
 
 
 @st.composite
-def sites(draw: st.DrawFn) -> list[Site]:
+def sites(draw: st.DrawFn) -> list[TraceSite]:
     ids = draw(st.lists(U32, min_size=1, max_size=4, unique=True))
     text = st.text(max_size=10)
     return [
-        Site(
+        TraceSite(
             id=each,
             phase=draw(st.sampled_from(PHASES)),
             module=draw(text),
@@ -52,7 +52,7 @@ def file(*bodies: bytes, spare: int | None = None) -> bytes:
 @settings(deadline=None)
 @given(sites(), st.data())
 def test_fingerprints_come_back_in_the_order_in_which_they_were_taken(
-    known: list[Site], data: st.DataObject
+    known: list[TraceSite], data: st.DataObject
 ) -> None:
     entry = st.tuples(st.sampled_from([site.id for site in known]), U32, st.integers(0, 2**64 - 1))
     steps: list[tuple[int, Entries]] = data.draw(
@@ -71,7 +71,7 @@ def test_fingerprints_come_back_in_the_order_in_which_they_were_taken(
 
 
 def test_a_step_of_more_fingerprints_than_a_frame_holds_is_written_as_several() -> None:
-    site = Site(id=1, phase="forward", module="net", name="output", dtype="float32", shape=())
+    site = TraceSite(id=1, phase="forward", module="net", name="output", dtype="float32", shape=())
     entries = [(1, n, n * n) for n in range(trace_file.MAX_ENTRIES + 1)]
 
     packed = trace_file.pack_site(site) + trace_file.pack_digests(5, entries)
@@ -87,7 +87,7 @@ def test_a_site_of_a_later_version_with_more_to_say_is_read() -> None:
 
     found = list(trace_file.read(file(frame + trace_file.pack_digests(1, [(4, 0, 9)]))))
 
-    site = Site(id=4, phase="data", module="", name="x", dtype="int64", shape=(2,))
+    site = TraceSite(id=4, phase="data", module="", name="x", dtype="int64", shape=(2,))
     assert found == [Digest(1, site, 0, 9)]
 
 
@@ -111,7 +111,9 @@ def test_what_makes_no_sense_is_reported_as_damage_and_passed_over(body: bytes) 
 @settings(deadline=None)
 @given(st.data())
 def test_a_flipped_bit_costs_at_most_the_fingerprints_of_its_own_frame(data: st.DataObject) -> None:
-    site = Site(id=1, phase="forward", module="net", name="output", dtype="float32", shape=(2, 3))
+    site = TraceSite(
+        id=1, phase="forward", module="net", name="output", dtype="float32", shape=(2, 3)
+    )
     first = (
         trace_file.pack_head(HEAD)
         + trace_file.pack_site(site)
@@ -131,7 +133,7 @@ def test_a_flipped_bit_costs_at_most_the_fingerprints_of_its_own_frame(data: st.
 
 
 def test_a_file_cut_at_every_byte_of_its_last_frame_keeps_what_came_before() -> None:
-    site = Site(id=1, phase="loss", module="", name="loss", dtype="float32", shape=())
+    site = TraceSite(id=1, phase="loss", module="", name="loss", dtype="float32", shape=())
     last = trace_file.pack_digests(2, [(1, 0, 2**64 - 1)])
     whole = file(trace_file.pack_site(site) + trace_file.pack_digests(1, [(1, 0, 5)]) + last)
     start = len(whole) - len(last)

@@ -20,7 +20,7 @@ from torch.optim import AdamW, Optimizer
 import assay
 from assay.build import Context, inject, provides, user_code
 from assay.core import run_file
-from assay.engine import Accuracy, Backward, Engine, Loader, Supervised, WarmupCosine, seed_all
+from assay.engine import Accuracy, Engine, Loader, OptimizerStep, Supervised, WarmupCosine, seed_all
 from assay.engine.numerics.seed import INIT, key
 from examples import EXAMPLES
 
@@ -68,7 +68,7 @@ def by_hand(net: Any, points: Any) -> nn.Module:
     seed_all(key(3, INIT))
     model: nn.Module = net.Net(width=8)
     optimizer = AdamW(model.parameters(), lr=1e-2, fused=True)  # as a run makes it
-    backward = Backward(optimizer, schedule=WarmupCosine(warmup_ratio=0.1), clip_norm=1.0)
+    backward = OptimizerStep(optimizer, schedule=WarmupCosine(warmup_ratio=0.1), clip_norm=1.0)
     process = Supervised(
         model, nn.CrossEntropyLoss(), backward=backward, metrics={"acc": Accuracy()}
     )
@@ -89,11 +89,11 @@ def by_injection(net: Any, points: Any) -> nn.Module:
             return AdamW(model.parameters(), lr=1e-2, fused=True)
 
         @provides
-        def backward(self, optimizer: Optimizer) -> Backward:
-            return Backward(optimizer, schedule=WarmupCosine(warmup_ratio=0.1), clip_norm=1.0)
+        def backward(self, optimizer: Optimizer) -> OptimizerStep:
+            return OptimizerStep(optimizer, schedule=WarmupCosine(warmup_ratio=0.1), clip_norm=1.0)
 
         @provides
-        def process(self, model: nn.Module, backward: Backward) -> Supervised:
+        def process(self, model: nn.Module, backward: OptimizerStep) -> Supervised:
             return Supervised(model, nn.CrossEntropyLoss(), backward=backward)
 
         @provides

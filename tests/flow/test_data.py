@@ -19,9 +19,9 @@ import pytest
 
 import assay as api
 from assay.cli.main import main
-from assay.compose.house import open_house
-from assay.compose.launch import Launch
-from assay.compose.parts import make_loader
+from assay.compose.launch_settings import Launch
+from assay.compose.make_parts import make_loader
+from assay.compose.run_scope import open_run_scope
 from assay.config import open_config
 from assay.core import run_file
 from flow.conftest import CONFIG, SRC
@@ -225,12 +225,12 @@ def test_data_that_cannot_be_loaded_again_are_told_and_recorded_at_the_start_and
 @pytest.mark.row("F10")
 def test_the_seed_of_the_config_reaches_the_order_of_the_data(here: Path) -> None:
     def order(seed: int) -> list[Any]:
-        with open_house(
+        with open_run_scope(
             open_config("toy.toml", [f"seed={seed}", "data.train.source.noisy=false"]), Launch()
-        ) as house:
+        ) as scope:
             return [
                 window.batches[0][0].tolist()
-                for window in make_loader(house, "train").windows(0, 0)
+                for window in make_loader(scope, "train").windows(0, 0)
             ]  # type: ignore[attr-defined]
 
     assert order(1) == order(1)
@@ -289,8 +289,8 @@ def test_each_setting_reaches_the_loader(here: Path) -> None:
     (here / "all.toml").write_text(with_train(EVERYTHING))
     assert main(["check", "all.toml"]) == 0
 
-    with open_house(open_config("all.toml", []), Launch()) as house:
-        loader: Any = make_loader(house, "train")
+    with open_run_scope(open_config("all.toml", []), Launch()) as scope:
+        loader: Any = make_loader(scope, "train")
         assert (loader.batch_size, loader.micro_batch_size, loader.drop_last) == (8, 4, True)
         assert (loader.randomness, loader.workers, loader.order.n) == ("batch", 2, 20)
         pool = loader._pool
@@ -302,8 +302,8 @@ def test_each_setting_reaches_the_loader(here: Path) -> None:
         assert not pool._processes  # not persistent
 
     (here / "pairs.toml").write_text(with_train('batch_sampler = { type = "tools.Pairs", n = 10 }'))
-    with open_house(open_config("pairs.toml", []), Launch()) as house:
-        assert [window.samples for window in make_loader(house, "train").windows(0, 0)] == [2] * 5  # type: ignore[attr-defined]
+    with open_run_scope(open_config("pairs.toml", []), Launch()) as scope:
+        assert [window.samples for window in make_loader(scope, "train").windows(0, 0)] == [2] * 5  # type: ignore[attr-defined]
 
 
 @pytest.mark.row("B06")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from assay.compose import diverge
 from assay.core.errors import InputError
 from assay.core.verdict import Difference
+from assay.proof import diverge
 from assay.query.find import find_run
 from assay.store import authorship
 

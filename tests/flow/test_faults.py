@@ -14,7 +14,7 @@ import pytest
 
 from assay.cli.main import main
 from assay.core import manifest, run_file
-from assay.core.facts import Ended, Warned, read_events
+from assay.core.event_log import Ended, Warned, read_events
 from assay.store.series import read_series
 from flow.conftest import SRC, Assay
 from flow.test_flags import without

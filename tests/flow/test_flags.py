@@ -16,7 +16,7 @@ from assay.cli.main import main
 from assay.compose.debug import VARIABLE
 from assay.config import load, plain
 from assay.core import run_file
-from assay.core.facts import Evaluated, Saved, read_events
+from assay.core.event_log import Evaluated, Saved, read_events
 from assay.store.series import read_series
 from flow.conftest import SRC
 from flow.test_train import last_digest, only_run

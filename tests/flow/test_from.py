@@ -15,7 +15,7 @@ from assay.compose import test as evaluated
 from assay.config import open_config
 from assay.core import run_file
 from assay.core.errors import CheckpointError, ConfigError, InputError
-from assay.core.facts import Warned, read_events
+from assay.core.event_log import Warned, read_events
 from assay.engine import save_weights
 from assay.engine.checkpoint.folder import load
 from assay.engine.checkpoint.saver import Saver

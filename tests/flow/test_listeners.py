@@ -12,7 +12,7 @@ from safetensors.torch import load as tensors_in
 
 import assay as library
 from assay.core import run_file
-from assay.core.facts import Changed, Evaluated, read_events
+from assay.core.event_log import Changed, Evaluated, read_events
 from assay.engine.checkpoint.folder import load
 from assay.query.find import find
 from assay.store.artifacts import artifacts

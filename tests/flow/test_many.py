@@ -17,7 +17,7 @@ from assay.cli.main import main
 from assay.config import changed_keys, load, plain
 from assay.core import run_file
 from assay.core.errors import InputError
-from assay.core.facts import Ended, read_events
+from assay.core.event_log import Ended, read_events
 
 pytestmark = pytest.mark.slow
 
@@ -540,7 +540,7 @@ def test_runs_take_the_devices_of_a_list_in_turn(
         taken.append((config.variant, launch.device))
         return house.compose.RunResult(record_dir=None, config=config, status="finished")
 
-    monkeypatch.setattr("assay.compose.many.train", train)
+    monkeypatch.setattr("assay.compose.run_many.train", train)
 
     house.run(["many.toml", "toy.toml"], variant="all", device=[0, 1])
 
@@ -568,7 +568,7 @@ def test_a_list_of_devices_is_looked_at_before_anything_is_begun(assay, toy: Pat
 
 def test_one_run_takes_one_device(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from assay.compose import Launch
-    from assay.compose.house import the_one_device
+    from assay.compose.run_scope import the_one_device
 
     assert the_one_device(Launch(device="cuda:1")) == "cuda:1" and the_one_device(Launch()) is None
     with pytest.raises(InputError, match="uses one device; here are 2: cuda:0, cuda:1"):

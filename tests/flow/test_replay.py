@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import assay as face
-from assay.compose import replay
 from assay.core import run_file
 from assay.core.errors import InputError
+from assay.proof import replay
 from assay.query.find import find_run
 from assay.query.run import RunView
 from assay.store.series import read_contents
@@ -151,7 +151,7 @@ def test_a_run_is_done_again_from_its_own_code_and_what_is_not_equal_is_named(
     changed(view, torch={**torch, "threads": 4096})
     with pytest.raises(InputError, match="threads was 4096 and is at most"):
         replay("last")
-    with pytest.raises(InputError, match="is no stretch"):
+    with pytest.raises(InputError, match="must be a range of steps"):
         replay("last", steps="27-31")
     with pytest.raises(InputError, match="has made 32 steps, not 40"):
         replay("last", steps=":40")

@@ -16,7 +16,7 @@ import assay
 from assay.cli.main import main
 from assay.core import run_file
 from assay.core.errors import InputError, LeaseError
-from assay.core.facts import Started, read_events
+from assay.core.event_log import Started, read_events
 from assay.query.run import RunView
 from assay.store.series import read_series
 from flow.conftest import SRC

@@ -14,7 +14,7 @@ import pytest
 from assay.core.secret_names import REDACTED
 from assay.query.run import RunView
 from assay.store.blobs import FileBlobs
-from assay.store.code import read_tree
+from assay.store.code_trees import read_tree
 from assay.store.layout import Project, find_project, open_project, run_folders
 from planted import planted
 

@@ -17,13 +17,13 @@ import torch
 
 from assay.config import get_at, load, plain
 from assay.core import run_file
-from assay.core.facts import Evaluated, read_events
+from assay.core.event_log import Evaluated, read_events
 from assay.query.run import RunView
 from assay.store.blobs import FileBlobs
-from assay.store.code import read_tree
+from assay.store.code_trees import read_tree
+from assay.store.file_changes import files_left
 from assay.store.layout import open_project, run_folders
 from assay.store.series import read_series
-from assay.store.watched import files_left
 from event_reader import read
 from examples import EXAMPLES, SRC
 from warm_python import Run
@@ -202,7 +202,8 @@ def test_a_dictionary_that_holds_all_comes_back_from_both_kinds_of_files(
 def test_blocks_of_plugins_and_pipes_load_as_they_stand() -> None:
     text = (SEEDS / "tagger" / "tagger.toml").read_text(encoding="utf-8")
     plugins = PLUGINS.replace("alchemy.", "")
-    pipes = PIPES.replace("alchemy.pipeline.", "assay.engine.pipes.")
+    pipes = PIPES.replace("alchemy.pipeline.lst.", "assay.engine.data.map_style.")
+    pipes = pipes.replace("alchemy.pipeline.itr.", "assay.engine.data.streams.")
     pipes = re.sub(r'"(alchemy|src\.task\.ner)\.', '"', pipes).replace(
         "/home/wsh/data/datasets/ace04/", ""
     )
@@ -449,7 +450,7 @@ ALONE = {
         "engine"
     },
     "from assay.build import Context\nwith Context().use(): pass": {"build", "config"},
-    "from assay.record.event_file import EventFile\nfrom pathlib import Path\n"
+    "from assay.interop.event_file import EventFile\nfrom pathlib import Path\n"
     "f = EventFile(Path('b')); f.scalars([('a', 1.0)], 1); f.close()": {"record"},
     "from assay.store.series import read_series\nprint(read_series('none.bin'))": {"store"},
     "from assay.query.find import find_run\nfrom assay import start\nstart().finish(); print(find_run('last').id)": {

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from assay.core import run_file
-from assay.core.facts import Saved, read_events
+from assay.core.event_log import Saved, read_events
 from assay.core.manifest import read as read_manifest
 from assay.store.series import read_series
 from flow.test_train import last_digest, only_run
@@ -18,14 +18,14 @@ from flow.test_train import last_digest, only_run
 pytestmark = pytest.mark.slow
 
 OWN = """\
-from assay.engine import Backward, BackwardPart
+from assay.engine import OptimizerStep, OptimizerStepBase
 
-class Two(BackwardPart):
+class Two(OptimizerStepBase):
     '''Weights and biases, each by an optimizer of its own, made from those that the config has.'''
 
     def __init__(self, optimizers, clip_norm=None, factor=1.0):
         self.optimizers = optimizers
-        self.backwards = [Backward(each, clip_norm=clip_norm) for each in optimizers.values()]
+        self.backwards = [OptimizerStep(each, clip_norm=clip_norm) for each in optimizers.values()]
         self.factor = factor
 
     def begin(self, sizes):
@@ -62,10 +62,10 @@ params = { type = "assay.engine.Groups", only = "*.bias" }
 
 NAMED = """\
 from torch.nn.functional import cross_entropy
-from assay.engine import BackwardPart, Mean, Process
+from assay.engine import OptimizerStepBase, Mean, Process
 
 class Several(Process):
-    def __init__(self, model, backward: BackwardPart | None = None):
+    def __init__(self, model, backward: OptimizerStepBase | None = None):
         self.model = model
         self.metrics = {"loss": Mean()}
         if backward is not None:

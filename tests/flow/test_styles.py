@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 STYLES = """\
 from torch import nn
 
-from assay.engine import Backward, Process
+from assay.engine import OptimizerStep, Process
 
 class Processed:
     def __init__(self, model, metrics=None):
@@ -32,7 +32,7 @@ class Processed:
 class Updating(Process):
     def __init__(self, model, optimizer, metrics=None):
         self.model, self.metrics = model, metrics
-        self.backward = Backward(optimizer)  # which knows nothing of clip_norm and the schedule
+        self.backward = OptimizerStep(optimizer)  # which knows nothing of clip_norm and the schedule
 
     forward_step = Processed.forward_step
 
@@ -174,8 +174,9 @@ def test_settings_that_a_process_would_lose_are_refused_before_there_is_a_record
     (result,) = library.run("toy.toml")
 
     assert result.exit_code == 2
-    assert "Clipping makes its own Backward, which knows nothing of clip_norm, [schedule]." in str(
-        result.exception
+    assert (
+        "Clipping makes its own OptimizerStep, which knows nothing of clip_norm, [schedule]."
+        in str(result.exception)
     )
     assert not (styled / "runs").exists()
 

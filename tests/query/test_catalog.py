@@ -9,7 +9,7 @@ import pytest
 from assay.core.errors import InputError
 from assay.core.run_file import Best
 from assay.query.catalog import BY_CONFIG, Asked, Catalog
-from assay.query.groups import Spread
+from assay.query.seed_groups import Spread
 from assay.store.layout import Project
 from run_folders import make_run, summary
 

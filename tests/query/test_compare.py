@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from assay.query.catalog import Catalog
-from assay.query.compare import Parting, compare, first_parting
+from assay.query.compare import CurveDivergence, compare, first_parting
 from assay.query.importance import importances
 from assay.query.run import RunView
 from assay.query.significance import welch
@@ -44,7 +44,7 @@ def test_curves_part_at_the_first_step_that_has_other_bits(project: Project) -> 
     two = make_run(project, points={"loss": [1.0, 0.5, 0.2500000000000001], "acc": [0.1, 0.2, 0.3]})
     short = make_run(project, points={"loss": [1.0, 0.5]})
 
-    assert first_parting(RunView(one), RunView(two)) == Parting(3, "loss")
+    assert first_parting(RunView(one), RunView(two)) == CurveDivergence(3, "loss")
     assert first_parting(RunView(one), RunView(short)) is None
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from assay.core import defaults
-from assay.core.defaults import Taken
-from assay.query.again import commands_for
+from assay.core import defaults_file
+from assay.core.defaults_file import Taken
 from assay.query.config_rows import config_files, config_rows, flat_config
+from assay.query.next_commands import commands_for
 from assay.query.run import RunView
-from assay.query.texts import text_files, text_part
+from assay.query.text_files import text_files, text_part
 from assay.store.layout import Project, RunFolder
 from run_folders import make_checkpoint, make_run
 
@@ -25,7 +25,7 @@ def test_each_value_says_where_it_came_from(project: Project) -> None:
     (path / "config" / "toy.toml").write_text(GIVEN)
     (path / "config" / "broken.toml").write_text("= 1")
     (path / "config" / "a.py").write_text("raise SystemExit")
-    defaults.write(
+    defaults_file.write(
         path,
         (Taken(key="seed", value="0", owner="the config"), Taken(key="lr", value="1", owner="x")),
     )

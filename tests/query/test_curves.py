@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.query.curves import CurveReader, View, draw
+from assay.query.curves import CurveReader, CurveView, draw
 from assay.store.layout import Project, RunFolder
 from assay.store.series import Series
 from run_folders import make_run
@@ -35,7 +35,7 @@ def series(
     )
 
 
-def of_one_run(view: View, *of: Series) -> list[list[float]]:
+def of_one_run(view: CurveView, *of: Series) -> list[list[float]]:
     """Where the points of the first metric are drawn on the x axis, a list for each branch."""
     runs = {"r": {each.name: each for each in of}}
     return [curve.xs.tolist() for curve in draw(runs, [of[0].name], view, widths={})]
@@ -55,7 +55,10 @@ def test_a_reduced_curve_has_every_spike_and_counts_every_point(
     values: list[float], points: int, log: bool
 ) -> None:
     (curve,) = draw(
-        {"r": {"loss": series("loss", values)}}, ["loss"], View(points=points, log=log), widths={}
+        {"r": {"loss": series("loss", values)}},
+        ["loss"],
+        CurveView(points=points, log=log),
+        widths={},
     )
 
     finite = [each for each in values if math.isfinite(each)]
@@ -74,19 +77,19 @@ def test_a_reduced_curve_has_every_spike_and_counts_every_point(
 @pytest.mark.parametrize(
     ("view", "at"),
     [
-        (View(), [1, 2, 3]),
-        (View(x="step"), [1, 2, 3]),
-        (View(x="time"), [100, 101, 102]),
-        (View(x="elapsed"), [0, 1, 2]),
-        (View(x="epoch"), [5, 6]),  # before its first value there is no place
-        (View(x="absent"), []),
+        (CurveView(), [1, 2, 3]),
+        (CurveView(x="step"), [1, 2, 3]),
+        (CurveView(x="time"), [100, 101, 102]),
+        (CurveView(x="elapsed"), [0, 1, 2]),
+        (CurveView(x="epoch"), [5, 6]),  # before its first value there is no place
+        (CurveView(x="absent"), []),
         (
-            View(low=2, high=2),
+            CurveView(low=2, high=2),
             [1, 2, 3],
         ),  # with a point on each side, so that the line leaves the picture
     ],
 )
-def test_a_curve_lies_on_the_axis_that_is_asked_for(view: View, at: list[float]) -> None:
+def test_a_curve_lies_on_the_axis_that_is_asked_for(view: CurveView, at: list[float]) -> None:
     epoch = series("epoch", [5, 6], steps=[2, 3])
 
     (drawn,) = of_one_run(view, series("loss", [3, 2, 1]), epoch) or [[]]
@@ -97,7 +100,7 @@ def test_a_curve_lies_on_the_axis_that_is_asked_for(view: View, at: list[float])
 def test_each_branch_of_a_resumed_run_is_a_curve_of_its_own_where_branches_are_asked_for() -> None:
     loss = series("loss", [4, 3, 9, 2], steps=[1, 2, 3, 3], branches=[0, 0, 2, 0])
 
-    assert of_one_run(View(branches=True), loss) == [[1, 2, 3], [3]]
+    assert of_one_run(CurveView(branches=True), loss) == [[1, 2, 3], [3]]
 
 
 def test_an_axis_that_runs_back_is_drawn_in_the_order_of_logging() -> None:
@@ -107,7 +110,7 @@ def test_an_axis_that_runs_back_is_drawn_in_the_order_of_logging() -> None:
     (curve,) = draw(
         {"r": {"loss": series("loss", values), "epoch": axis}},
         ["loss"],
-        View(x="epoch", points=20),
+        CurveView(x="epoch", points=20),
         widths={},
     )
 

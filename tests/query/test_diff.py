@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.query.diff import PARTS, Changed, diff, flat
+from assay.query.diff import PARTS, ChangedKey, diff, flat
 from assay.query.run import RunView
 from assay.script import start
 from assay.store.layout import Project
@@ -64,12 +64,12 @@ def test_changed_keys_are_shown_as_toml_writes_them(project: Project) -> None:
     found = diff(RunView(left), RunView(right), ("config",))
 
     assert found.config == (
-        Changed("lr", "0.1", "0.001"),
-        Changed("name", '"a"', '"b"'),
-        Changed("only_left", "[1, 2]", None),
-        Changed("net.on", "true", "false"),
-        Changed("net.nest.a", "1", None),
-        Changed("net.d", None, found.config[5].right),
+        ChangedKey("lr", "0.1", "0.001"),
+        ChangedKey("name", '"a"', '"b"'),
+        ChangedKey("only_left", "[1, 2]", None),
+        ChangedKey("net.on", "true", "false"),
+        ChangedKey("net.nest.a", "1", None),
+        ChangedKey("net.d", None, found.config[5].right),
     )
     assert not found.is_equal
     assert found.to_json()["config"][2] == {"key": "only_left", "left": "[1, 2]", "right": None}
@@ -112,11 +112,11 @@ def test_environments_differ_key_by_key(project: Project) -> None:
     found = diff(RunView(left), RunView(right), ("environment",))
 
     assert found.environment == (
-        Changed("torch.cuda", "12.4", "null"),
-        Changed("torch.cudnn", "90100", "null"),
-        Changed("torch.deterministic", "true", "false"),
-        Changed("torch.devices", '["H200"]', "[]"),
-        Changed("variables.OMP_NUM_THREADS", "1", None),
+        ChangedKey("torch.cuda", "12.4", "null"),
+        ChangedKey("torch.cudnn", "90100", "null"),
+        ChangedKey("torch.deterministic", "true", "false"),
+        ChangedKey("torch.devices", '["H200"]', "[]"),
+        ChangedKey("variables.OMP_NUM_THREADS", "1", None),
     )
 
 

@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 
 from assay.core import run_file
 from assay.core.errors import InputError
-from assay.core.facts import Edit
+from assay.core.event_log import Edit
 from assay.core.run_file import Best
-from assay.query.expression import MAX_TERMS, Names, parse, show
+from assay.query.expression import MAX_TERMS, KnownNames, parse, show
 from assay.query.table import list_runs
-from assay.store.conditions import Both, Compared, Condition, Either, Field, Has, Not, OneOf
+from assay.store.conditions import Both, Condition, Either, Field, FieldComparison, Has, Not, OneOf
 from assay.store.layout import Project
 from run_folders import edit, hold_lease, make_many, make_project, make_run
 
 SRC = Path(__file__).resolve().parents[2] / "src"
-NAMES = Names(
+NAMES = KnownNames(
     metrics=["train/loss", "valid/acc", "a-b", "weird name!"],
     results=["score"],
     config=["lr", "model.width", "model.type", "flag", "steps[0].type"],
@@ -244,9 +244,9 @@ anything = st.sampled_from(
 )
 orders = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
 leaves = (
-    st.builds(Compared, numeric, orders, numbers)
-    | st.builds(Compared, textual, st.sampled_from(["=", "!=", "~", "!~"]), texts)
-    | st.builds(Compared, anything, orders, numbers | texts | st.booleans())
+    st.builds(FieldComparison, numeric, orders, numbers)
+    | st.builds(FieldComparison, textual, st.sampled_from(["=", "!=", "~", "!~"]), texts)
+    | st.builds(FieldComparison, anything, orders, numbers | texts | st.booleans())
     | st.builds(
         OneOf,
         anything,

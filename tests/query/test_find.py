@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from assay.core.errors import CheckpointError, InputError
-from assay.core.facts import Edit
+from assay.core.event_log import Edit
 from assay.core.run_file import Best
 from assay.query.find import checkpoint_of, find, find_checkpoint, find_run
-from assay.query.place import all_projects, project_here, projects_here
+from assay.query.project_lookup import all_projects, project_here, projects_here
 from assay.query.run import RunView
 from assay.script import start
 from assay.store.layout import Project

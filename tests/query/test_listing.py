@@ -14,7 +14,7 @@ import pytest
 
 import assay
 from assay.core.errors import InputError
-from assay.core.facts import Edit
+from assay.core.event_log import Edit
 from assay.query.run import RunView
 from assay.store.layout import Project
 from run_folders import edit, make_project, make_run
@@ -138,7 +138,7 @@ def test_archived_runs_are_listed_on_request(project: Project) -> None:
 def test_runs_of_all_projects_are_listed_and_those_of_a_lost_one_as_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from assay.store.known import known_projects
+    from assay.store.known_projects import known_projects
     from assay.store.trash import clean
 
     for name in "abc":

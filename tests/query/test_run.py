@@ -11,7 +11,7 @@ import pytest
 from assay.config.tree import plain
 from assay.core import lease
 from assay.core.errors import ConfigError, InputError, RecordError
-from assay.core.facts import Edit, Ended, Started
+from assay.core.event_log import Edit, Ended, Started
 from assay.core.run_file import Best, Code, RunFile
 from assay.query.run import RunView
 from assay.script import start

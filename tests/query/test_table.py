@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from assay.core.errors import InputError
-from assay.core.facts import Edit
+from assay.core.event_log import Edit
 from assay.core.run_file import Best
 from assay.query.table import COLUMNS, DEFAULT_COLUMNS, list_runs, rows_of
 from assay.store.layout import Project

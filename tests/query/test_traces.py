@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.core.trace_file import Digest, Level, Phase, Site, SiteKind
+from assay.core.trace_file import Digest, Level, Phase, SiteKind, TraceSite
 from assay.query.traces import ABSENT, TracedStep, align
 
 Entry = tuple[Phase, str, str, int]
@@ -22,7 +22,7 @@ def traced(
     digests = []
     for i, (phase, module, name, number) in enumerate(entries):
         occurrence = seen[phase, module, name] = seen.get((phase, module, name), -1) + 1
-        site = Site(
+        site = TraceSite(
             id=i, phase=phase, module=module, name=name, dtype="float32", shape=(2,), kind=kind
         )
         digests.append(Digest(step, site, occurrence, number))

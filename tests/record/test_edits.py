@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from assay.core.errors import InputError
-from assay.core.facts import read_edits, read_lines
+from assay.core.event_log import read_edits, read_lines
 from assay.record import edits
 from assay.store.layout import RunFolder
 

@@ -16,7 +16,7 @@ import torch
 import assay
 from assay.core import run_file
 from assay.core.errors import InputError
-from assay.record import later, media
+from assay.record import deferred, media
 from assay.record.start import Run
 from assay.store.artifacts import Artifact, artifacts
 from assay.store.blobs import FileBlobs
@@ -137,15 +137,15 @@ def test_tensors_logged_for_later_come_in_order_with_the_values_they_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched: list[int] = []
-    fetch = later._fetch
-    monkeypatch.setattr(later, "_fetch", lambda rows: (fetched.append(len(rows)), fetch(rows)))
+    fetch = deferred._fetch
+    monkeypatch.setattr(deferred, "_fetch", lambda rows: (fetched.append(len(rows)), fetch(rows)))
     with assay.start(project=tmp_path) as run:
         loss = torch.zeros((), requires_grad=True)
         for step in range(1, 151):
             with torch.no_grad():
                 loss += 1
             run.log_later({"loss": loss, "lr": 0.1}, step)
-        assert fetched[:2] == [later.MOST, later.MOST]
+        assert fetched[:2] == [deferred.MOST, deferred.MOST]
 
     found = read_series(folder_of(run).metrics)
     assert found["loss"].values.tolist() == list(range(1, 151))

@@ -21,7 +21,7 @@ import pytest
 from assay.core import lease as leases
 from assay.core import run_file
 from assay.core.errors import InputError, LeaseError, RecordError
-from assay.core.facts import Ended, Evaluated, Started, Warned, read_events
+from assay.core.event_log import Ended, Evaluated, Started, Warned, read_events
 from assay.core.run_file import Best
 from assay.query.run import RunView
 from assay.record import compaction
@@ -29,7 +29,7 @@ from assay.record import recorder as recorder_module
 from assay.record.recorder import RunRecorder, ending
 from assay.store.artifacts import artifacts
 from assay.store.blobs import FileBlobs
-from assay.store.known import known_projects
+from assay.store.known_projects import known_projects
 from assay.store.layout import Project, RunFolder, open_project, run_folders
 from assay.store.series import read_series
 

@@ -15,7 +15,7 @@ from assay.core.run_file import Code
 from assay.record.recorder import RunRecorder
 from assay.record.snapshot import MAX_FILE_BYTES, STAT_CACHE, is_code, is_secret, snapshot
 from assay.store.blobs import FileBlobs
-from assay.store.code import read_file, read_tree
+from assay.store.code_trees import read_file, read_tree
 from assay.store.layout import open_project
 
 SECRETS = [

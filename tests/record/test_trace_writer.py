@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from assay.core import trace_file
-from assay.core.trace_file import Digest, Site
+from assay.core.trace_file import Digest, TraceSite
 from assay.record.trace_writer import TraceWriter
 
-SITE = Site(id=0, phase="loss", module="", name="loss", dtype="float64", shape=())
+SITE = TraceSite(id=0, phase="loss", module="", name="loss", dtype="float64", shape=())
 
 
 def test_what_was_written_is_there_although_nobody_closed_the_file(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ class Grammar:
     not."""
 
     def __init__(self, rng: random.Random) -> None:
-        from assay.config.allowed import LISTED
+        from assay.config.allow_list import LISTED
 
         self.rng = rng
         self.things = {
@@ -355,7 +355,7 @@ class Grammar:
 def base() -> dict[str, Any]:
     """The smallest config that trains without any code of the user's."""
     rows = [[i, i % 3] for i in range(4)]
-    source = {"type": "assay.engine.pipes.SequenceWrapper", "datapipe": rows}
+    source = {"type": "assay.engine.data.map_style.SequenceWrapper", "datapipe": rows}
     collate = {"type": "torch.utils.data.default_collate", "_partial_": True}
     return {
         "model": {"type": "torch.nn.Embedding", "num_embeddings": 4, "embedding_dim": 3},
@@ -489,11 +489,11 @@ def run(
     import assay.compose
     import assay.engine
     import assay.plugins
-    from assay.config import allowed
+    from assay.config import allow_list
 
     for name in listed:
         module, _, last = name.rpartition(".")
-        allowed.LISTED[module] = (*allowed.LISTED.get(module, ()), last)  # type: ignore[index]
+        allow_list.LISTED[module] = (*allow_list.LISTED.get(module, ()), last)  # type: ignore[index]
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     (folder / f"{CANARY}.py").write_text("run = fly = print\n")

@@ -25,7 +25,7 @@ from typing import Any
 
 import bypass
 from assay.config import own_targets, torch_targets
-from assay.config.sources.places import MAX_BYTES, MAX_VALUES
+from assay.config.sources.positions import MAX_BYTES, MAX_VALUES
 from assay.config.variants import MAX_VARIANTS
 from assay.core import schema
 from languages import WRITERS
@@ -65,7 +65,7 @@ def base() -> dict[str, Any]:
     """A config that is fine, and that runs no code of the user's."""
     rows = [[i, i % 3] for i in range(4)]
     collate = {"type": "torch.utils.data.default_collate", "_partial_": True}
-    source = {"type": "assay.engine.pipes.SequenceWrapper", "datapipe": rows}
+    source = {"type": "assay.engine.data.map_style.SequenceWrapper", "datapipe": rows}
     return {
         "model": {"type": "torch.nn.Embedding", "num_embeddings": 4, "embedding_dim": 3},
         "process": {

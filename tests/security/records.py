@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from assay.cli.main import main
 from assay.core.errors import AssayError
-from assay.core.facts import Edit, Evaluated, Saved, Warned
+from assay.core.event_log import Edit, Evaluated, Saved, Warned
 from assay.query.catalog import Catalog
 from assay.query.find import find_run
 from assay.query.run import RunView
@@ -35,8 +35,8 @@ from assay.query.table import list_runs
 from assay.record import edits
 from assay.record.recorder import RunRecorder
 from assay.store.layout import Project, RunFolder
+from assay.store.metrics_tail import Tail
 from assay.store.packing import pack
-from assay.store.tail import Tail
 from assay.store.trash import bring_back, clean, remove
 from run_folders import make_checkpoint, make_project, make_run
 

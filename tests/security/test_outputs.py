@@ -46,7 +46,7 @@ ROWS = [[i, i % 3] for i in range(4)]
 
 def config(name: str) -> str:
     """A config that evaluates, and keeps outputs under `name` and a board for TensorBoard."""
-    source = {"type": "assay.engine.pipes.SequenceWrapper", "datapipe": ROWS}
+    source = {"type": "assay.engine.data.map_style.SequenceWrapper", "datapipe": ROWS}
     collate = {"type": "torch.utils.data.default_collate", "_partial_": True}
     split = {"source": source, "batch_size": 2, "collate": collate}
     return json.dumps(

@@ -16,7 +16,7 @@ from assay.query.diff import code_store
 from assay.query.run import RunView
 from assay.record.recorder import RunRecorder
 from assay.store.blobs import FileBlobs
-from assay.store.code import read_tree
+from assay.store.code_trees import read_tree
 from assay.store.layout import Project, RunFolder
 from assay.store.packing import LIST_NAME, check, pack, unpack
 from run_folders import make_checkpoint, make_project

@@ -11,7 +11,7 @@ import pytest
 from assay.core.errors import InputError
 from assay.record.recorder import RunRecorder
 from assay.store.blobs import FileBlobs
-from assay.store.code import read_tree
+from assay.store.code_trees import read_tree
 from assay.store.index import refresh
 from assay.store.layout import Project, RunFolder
 from assay.store.trash import bring_back, clean, remove, removed

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from assay.core.facts import Ended
+from assay.core.event_log import Ended
 from assay.record import edits
 from assay.store.layout import Project, RunFolder
 from run_folders import make_project, make_run, tell_now

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import pytest
 
-from assay.core.facts import Ended
+from assay.core.event_log import Ended
 from assay.store.index import Synchronized
 from assay.store.layout import Project
 from assay.store.tables import read_history

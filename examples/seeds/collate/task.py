@@ -6,8 +6,8 @@ the pair.
 
 import torch
 
-from assay.engine import Task
-from assay.engine.pipes import chain, itr, lst
+from assay.engine import Task, chain
+from assay.engine.data import map_style, streams
 
 
 def collate_fn(samples: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -22,5 +22,9 @@ def collate_fn(samples: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
 class MyTask(Task):
     def dataset(self, split: str):
         lists = [list(range(i % 5 + 1)) for i in range(40)]
-        datapipe = chain([lst.SequenceWrapper(lists), itr.Batch(8)]) if split == "train" else lists
+        datapipe = (
+            chain([map_style.SequenceWrapper(lists), streams.Batch(8)])
+            if split == "train"
+            else lists
+        )
         return datapipe, {"collate_fn": collate_fn}

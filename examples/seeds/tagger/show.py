@@ -5,7 +5,7 @@ from pathlib import Path
 
 from assay.build import Context, as_plugin, entered, instantiate
 from assay.config import get_at, load
-from assay.engine.pipes import StreamLoader
+from assay.engine.data.stream_loader import StreamLoader
 
 config = load(Path(__file__).parent / "tagger.toml")
 plugins = instantiate(get_at(config.root, ("plugins",)))

@@ -8,7 +8,7 @@ export type GroupLine = Schema["GroupLine"];
 export type RunsPage = Schema["RunsPage"];
 export type ColumnNames = Schema["ColumnNames"];
 export type SiteFacts = Schema["SiteFacts"];
-export type Problem = Schema["Problem"];
+export type Problem = Schema["ErrorBody"];
 
 /** What the server said was wrong, or that it said nothing. */
 export class ApiError extends Error {

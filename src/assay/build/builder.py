@@ -21,7 +21,7 @@ from assay.build.signatures import RESERVED, is_factory, mapping_given
 from assay.build.targets import TargetError, find, owner_of
 from assay.config import references
 from assay.config.aliases import with_own_calls
-from assay.config.outside import with_outside
+from assay.config.external_values import with_outside
 from assay.config.settings import Settings
 from assay.config.sources.objects import read
 from assay.config.tree import (

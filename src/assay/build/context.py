@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, NewType, NoReturn, TypeVar, overload
 
 from assay.build.marks import Provision, is_injected, provision_of
 from assay.build.parameters import Parameter, Signature, from_assay, injectable, signature_of
-from assay.core import reach
+from assay.core import object_graph
 from assay.core.errors import InputError, nearest
 
 T = TypeVar("T")
@@ -400,11 +400,11 @@ class Context:
     def check_for_workers(self, thing: object, where: str) -> None:
         """InputError with the path of attributes when `thing`, which worker processes will get,
         holds any of these."""
-        reach.check_for_workers(thing, where, self.kept_here())
+        object_graph.check_for_workers(thing, where, self.kept_here())
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        sent = reach.being_sent()
-        path = reach.path_to(sent, {"context": self}) if sent is not None else None
+        sent = object_graph.being_sent()
+        path = object_graph.path_to(sent, {"context": self}) if sent is not None else None
         raise ContextError(
             "A Context cannot be copied or sent to another process: it holds the whole run.",
             where=path.text(type(sent).__name__) if path else "",

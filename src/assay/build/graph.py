@@ -117,7 +117,8 @@ def _backward(root: Table, engine: Callable[[str], Any], own: Any) -> Promise:
     node = root.items.get("optimizer")
     is_one = not isinstance(node, Table) or "type" in node.items
     return Promise(
-        type=engine("Backward" if is_one else "Backwards"), names=("optimizer", "schedule")
+        type=engine("OptimizerStep" if is_one else "MultiOptimizerStep"),
+        names=("optimizer", "schedule"),
     )
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from assay.build.graph import expected
 from assay.config.tree import KeyPath, List, Node, Table, dotted
-from assay.core.closure import needs_closure
 from assay.core.diagnostics import Problem
+from assay.core.optimizer_closure import needs_closure
 
 LAZY_FIX = "give the sizes: nn.Linear(128, 64) in place of nn.LazyLinear(64)"
 CLOSURE_FIX = (

@@ -14,7 +14,7 @@ from assay.core.diagnostics import Problem
 
 ORDER_KEYS = ("shuffle", "sampler", "batch_sampler", "randomness")
 """Keys of a split that need items by index."""
-SHUFFLE_INSIDE = "leave it out, and shuffle inside of the data set; or make it a stream with itr.Shuffle (assay.engine.chain)"
+SHUFFLE_INSIDE = "leave it out, and shuffle inside of the data set; or make it a stream with streams.Shuffle (assay.engine.chain)"
 
 
 def check_sources(

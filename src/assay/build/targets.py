@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from assay.build.isolation import is_user_module, lies_under, roots_of, user_code
-from assay.config.allowed import (
+from assay.config.allow_list import (
     FORM,
     LISTED,
     WRAP,

@@ -18,12 +18,12 @@ from assay.cli.rehearsal import lines as lines_of
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.diagnostics import Problem, render, summary, to_json
 from assay.core.errors import InputError
-from assay.core.plain import to_plain
+from assay.core.json_codec import to_plain
 
 if TYPE_CHECKING:
     from assay.build import Examined
     from assay.cli.variations import Row
-    from assay.compose.rehearsal import Wanted
+    from assay.compose.run_rehearsal import RehearsalRequest
     from assay.config import Config
     from assay.config.tree import Table
     from assay.core.rehearsal import Rehearsal
@@ -188,8 +188,8 @@ def command(
     return 2 if bad else int(differs)
 
 
-def _rehearsed(config: Config, variant: str | None, asked: Wanted) -> Rehearsal:
-    from assay.compose.rehearsal import rehearse
+def _rehearsed(config: Config, variant: str | None, asked: RehearsalRequest) -> Rehearsal:
+    from assay.compose.run_rehearsal import rehearse
     from assay.config import expand
 
     one = expand(config, [variant], sweep=False)[0] if variant is not None else config

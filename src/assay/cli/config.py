@@ -83,7 +83,7 @@ def get(name: str, is_local: bool, is_global: bool, config: str | None) -> int:
 )
 def set_(name: str, value: str, is_local: bool, is_global: bool, config: str | None) -> int:
     from assay.config.settings import SETTINGS, path_of, write
-    from assay.config.values import value_of
+    from assay.config.sources.literals import value_of
 
     scope = _scope(is_local, is_global)
     if config is not None:
@@ -303,7 +303,7 @@ def _edit(file: Path, key: str, value: str | None) -> None:
 
     from assay.config.edit import with_key, without_key
     from assay.config.overrides import value_for
-    from assay.core.plain import write_atomic
+    from assay.core.json_codec import write_atomic
 
     text = _read(file)
     _, path = _key_of_file(file, key)
@@ -323,7 +323,7 @@ def _explained(config: Config, key: str) -> dict[str, Any]:
 
     from assay.config import get_at, plain
     from assay.config.explain import steps
-    from assay.config.outside import with_outside
+    from assay.config.external_values import with_outside
     from assay.config.references import outside_named
     from assay.config.tree import dotted, fitted
     from assay.core.secret_names import REDACTED, sureness

@@ -12,11 +12,11 @@ from assay.cli.terminal import echo, echo_json, paint, use_color
 from assay.core.errors import InputError
 from assay.core.run_file import Summary
 from assay.core.terminal import elided, visible
-from assay.query.diff import PARTS, Changed, FileChanged, MetricChanged, Part, RunDiff, diff
+from assay.query.diff import PARTS, ChangedKey, FileChanged, MetricChanged, Part, RunDiff, diff
 from assay.query.find import find_run
-from assay.query.previous import previous_run
+from assay.query.formatting import age, number
+from assay.query.previous_run import previous_run
 from assay.query.run import RunView
-from assay.query.words import age, number
 
 _ABSENT = "(not there)"
 _HOW = {"added": "only right", "removed": "only left", "changed": "changed", "mode": "other mode"}
@@ -107,7 +107,7 @@ def _head(title: str, color: bool) -> tuple[str, str]:
     return "", paint(title, "bold", on=color)
 
 
-def _changes(changes: Sequence[Changed], color: bool) -> Iterator[str]:
+def _changes(changes: Sequence[ChangedKey], color: bool) -> Iterator[str]:
     """`key  left -> right`; on lines of their own where that is too long."""
     width = min(32, max(len(visible(change.key)) for change in changes))
     for change in changes:

@@ -9,7 +9,7 @@ import click
 
 from assay.cli.permission import permission, trust_option
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
-from assay.core.plain import to_plain
+from assay.core.json_codec import to_plain
 from assay.core.terminal import folded
 from assay.core.verdict import Difference, Verdict
 
@@ -26,7 +26,7 @@ from assay.core.verdict import Difference, Verdict
 @trust_option
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def command(left: str, right: str, no_rerun: bool, trust: bool, as_json: bool) -> int:
-    from assay.compose import diverge
+    from assay.proof import diverge
 
     done = diverge(
         left,

@@ -9,8 +9,8 @@ import click
 from assay.cli.terminal import echo, echo_json
 from assay.core.errors import InputError
 from assay.core.terminal import visible
-from assay.query import place
-from assay.query.whence import Origin, find_by_name, find_origins
+from assay.query import project_lookup
+from assay.query.provenance import Provenance, find_by_name, find_origins
 
 
 @click.command(
@@ -23,9 +23,9 @@ from assay.query.whence import Origin, find_by_name, find_origins
 @click.option("--all-projects", is_flag=True, help="In all projects that you have.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def command(file: str, all_projects: bool, as_json: bool) -> int:
-    homes = place.projects_here()
+    homes = project_lookup.projects_here()
     if all_projects or not homes:
-        homes = place.all_projects()
+        homes = project_lookup.all_projects()
     path = Path(file)
     if path.exists():
         found = find_origins(path, homes)
@@ -56,7 +56,7 @@ def command(file: str, all_projects: bool, as_json: bool) -> int:
     return 0 if found else 1
 
 
-def _data(origin: Origin) -> dict[str, object]:
+def _data(origin: Provenance) -> dict[str, object]:
     run = origin.run
     return {
         "run": run.id,

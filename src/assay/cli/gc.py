@@ -7,8 +7,8 @@ import click
 from assay.cli.terminal import echo
 from assay.cli.words import count
 from assay.core.terminal import visible
-from assay.query.place import projects_here
-from assay.query.words import size
+from assay.query.formatting import size
+from assay.query.project_lookup import projects_here
 from assay.store.trash import clean
 
 

@@ -13,11 +13,11 @@ from assay.cli.words import count
 from assay.core.errors import AssayError, InputError, did_you_mean
 from assay.core.ids import id_of_folder
 from assay.core.terminal import elided, visible
-from assay.store.known import remember
+from assay.store.known_projects import remember
 from assay.store.layout import Project, RunFolder, open_project, refusal, scan_runs
 
 if TYPE_CHECKING:
-    from assay.store.foreign.run import ForeignRun, Found
+    from assay.interop.foreign_run import ForeignRun, ForeignSource
 
 TOOLS = ("tensorboard", "mlflow", "wandb")
 _TAG_CHARACTERS = 40
@@ -58,7 +58,7 @@ def command(tool: str, folder: str, again: bool, dry_run: bool) -> int:
     return 1 if failed else 0
 
 
-def _find(tool: str, folder: Path) -> list[Found]:
+def _find(tool: str, folder: Path) -> list[ForeignSource]:
     if tool not in TOOLS:
         fix = did_you_mean(tool, TOOLS) or f"there are {', '.join(TOOLS)}"
         raise InputError(f"Nothing can be imported from `{tool}`.", fix=fix)
@@ -68,7 +68,7 @@ def _find(tool: str, folder: Path) -> list[Found]:
         raise InputError(
             "This is a file, not a folder.", where=str(folder), fix="give the folder that holds it"
         )
-    from assay.store.foreign import mlflow, tensorboard, wandb
+    from assay.interop import mlflow, tensorboard, wandb
 
     try:
         found = {"tensorboard": tensorboard.find, "mlflow": mlflow.find, "wandb": wandb.find}[tool](
@@ -81,9 +81,11 @@ def _find(tool: str, folder: Path) -> list[Found]:
     return list({run.run_id: run for run in found}.values())
 
 
-def _take(project: Project, found: Found, before: RunFolder | None, *, dry_run: bool) -> bool:
+def _take(
+    project: Project, found: ForeignSource, before: RunFolder | None, *, dry_run: bool
+) -> bool:
     """Whether one run was imported; what is wrong with one does not keep the others from it."""
-    from assay.record.imported import write_run
+    from assay.interop.import_run import write_run
 
     try:
         run = found.read()
@@ -113,7 +115,7 @@ def _line(run: ForeignRun) -> str:
     return f"{elided(visible(run.tag), _TAG_CHARACTERS)}  {', '.join(parts)}"
 
 
-def _sum_up(done: int, known: list[Found], *, dry_run: bool) -> None:
+def _sum_up(done: int, known: list[ForeignSource], *, dry_run: bool) -> None:
     if known:
         names = ", ".join(elided(visible(run.name), _TAG_CHARACTERS) for run in known[:3])
         more = ", ..." if len(known) > 3 else ""

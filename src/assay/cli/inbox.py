@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from assay.cli.terminal import echo, paint, use_color
-from assay.core.plain import dumps, to_plain
+from assay.core.json_codec import dumps, to_plain
 from assay.core.terminal import visible
 from assay.query.catalog import Catalog
+from assay.query.formatting import age
 from assay.query.inbox import Inbox, Message
-from assay.query.place import all_projects, projects_here
-from assay.query.words import age
+from assay.query.project_lookup import all_projects, projects_here
 from assay.store.layout import Project
 from assay.store.read_marks import mark
 

@@ -172,7 +172,7 @@ def given(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _no_option(argument: str) -> InputError:
     """`--lr=1` and `--strct`: neither click nor anybody else knows it."""
-    from assay.config.homes import homes_of
+    from assay.config.misplaced_keys import homes_of
 
     name, has_value, value = argument.partition("=")
     context = click.get_current_context(silent=True)

@@ -14,8 +14,8 @@ from assay.core.errors import InputError, RecordError, choose
 from assay.core.terminal import elided, visible
 from assay.query.chart import chart, middles, sparkline
 from assay.query.find import find_run
+from assay.query.formatting import duration, number
 from assay.query.run import EPOCH, RunView, epochs_at
-from assay.query.words import duration, number
 from assay.store.artifacts import Artifact, artifacts
 from assay.store.series import Series, read_series
 

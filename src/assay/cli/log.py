@@ -12,7 +12,7 @@ import click
 
 from assay.cli.terminal import echo
 from assay.core.errors import InputError
-from assay.core.facts import (
+from assay.core.event_log import (
     Changed,
     Ended,
     Evaluated,
@@ -24,12 +24,12 @@ from assay.core.facts import (
     event_line,
     read_events,
 )
-from assay.core.plain import dumps
+from assay.core.json_codec import dumps
 from assay.core.regular_file import open_regular
 from assay.core.terminal import visible
 from assay.query.find import find_run
+from assay.query.formatting import duration, moment, number, size
 from assay.query.run import RunView
-from assay.query.words import duration, moment, number, size
 from assay.store.layout import refusal
 
 POLL_S = 0.3
@@ -83,7 +83,7 @@ def command(
 
 
 def _table(view: RunView, lines: int | None) -> int:
-    from assay.query.rows import logged_rows, rows_csv
+    from assay.query.logged_rows import logged_rows, rows_csv
 
     rows = list(logged_rows(view))
     echo(rows_csv(rows if lines is None else rows[len(rows) - min(lines, len(rows)) :]), end="")
@@ -163,7 +163,7 @@ class _Rows:
         self._given = 0
 
     def more(self, *, to_the_end: bool = False) -> list[str]:
-        from assay.query.rows import logged_rows
+        from assay.query.logged_rows import logged_rows
 
         rows = list(logged_rows(self._view))
         # Of a run that was resumed meanwhile from an earlier step there are fewer: it goes on

@@ -12,8 +12,8 @@ import click
 from assay.cli.terminal import STATUS_STYLES, echo, paint, use_color, width
 from assay.core.errors import InputError
 from assay.core.terminal import cell_count, visible
-from assay.query import place
-from assay.query.table import COLUMNS, DEFAULT_COLUMNS, DEFAULT_SORT, Table, find_runs, list_runs
+from assay.query import project_lookup
+from assay.query.table import COLUMNS, DEFAULT_COLUMNS, DEFAULT_SORT, RunTable, find_runs, list_runs
 from assay.store.layout import Project
 
 _LESS_NEEDED = ("tag", "best", "project", "kind", "age", "duration")
@@ -70,8 +70,11 @@ def command(
 ) -> int:
     if as_json and as_csv:
         raise InputError("--json and --csv are two different things.", fix="give one of them")
-    homes = place.all_projects() if all_projects else place.projects_here()
-    asked |= {"where": " ".join(expr), "lost": place.lost_projects() if all_projects else []}
+    homes = project_lookup.all_projects() if all_projects else project_lookup.projects_here()
+    asked |= {
+        "where": " ".join(expr),
+        "lost": project_lookup.lost_projects() if all_projects else [],
+    }
     names = [name.strip() for name in columns.split(",") if name.strip()]
     if view:
         names, sort, group = _of_view(view, homes, asked, names, sort, group)
@@ -111,7 +114,7 @@ def _of_view(
     group: bool,
 ) -> tuple[list[str], str, bool]:
     """Take from a saved view what the command does not say itself."""
-    from assay.store.views import read_view
+    from assay.store.saved_views import read_view
 
     if not homes:
         raise InputError("There is no project here, so there is no view.")
@@ -129,12 +132,12 @@ def _default_columns(tests: bool, everywhere: bool) -> list[str]:
 
 
 def _differing(homes: list[Project], asked: dict[str, Any]) -> list[str]:
-    from assay.query.varying import differing_keys
+    from assay.query.differing_keys import differing_keys
 
     return differing_keys(find_runs(homes, **asked))
 
 
-def _fitting(table: Table, dropped: Sequence[str]) -> tuple[Table, list[str]]:
+def _fitting(table: RunTable, dropped: Sequence[str]) -> tuple[RunTable, list[str]]:
     """Return the table with as many of its columns as the terminal has room for, and those left
     out.
 
@@ -164,7 +167,7 @@ def _refuse_with_group(**given: bool) -> None:
 def _print_groups(
     homes: list[Project], names: list[str], limit: int | None, as_json: bool, asked: Any
 ) -> int:
-    from assay.query.groups import GroupTable, grouped
+    from assay.query.seed_groups import GroupTable, grouped
 
     table = grouped(find_runs(homes, **asked), names)
     table = GroupTable(table.names, table.groups[:limit])
@@ -178,7 +181,7 @@ def _print_groups(
     return 0
 
 
-def _print(table: Table) -> None:
+def _print(table: RunTable) -> None:
     color = use_color(sys.stdout)
     at = table.columns.index(COLUMNS["status"]) if COLUMNS["status"] in table.columns else -1
     out = []

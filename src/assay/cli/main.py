@@ -181,7 +181,7 @@ def _run(args: list[str]) -> int:
         if args[0] == REPLAY_COMMAND:
             return _train_again(args[1])
         if args[0] == REHEARSE_COMMAND:
-            from assay.compose.rehearsal import work
+            from assay.compose.run_rehearsal import work
 
             return work(args[1])
         # Not `commands.main`: it has endings of its own for what is ended below.
@@ -213,7 +213,7 @@ def _run(args: list[str]) -> int:
 
 def _work(folder: str) -> int:
     """One of the processes of a run, started by another one; it ends at once."""
-    from assay.compose.ranks import work
+    from assay.compose.rank_process import work
 
     code = 1
     try:
@@ -224,8 +224,8 @@ def _work(folder: str) -> int:
 
 def _is_one_of_several() -> bool:
     """Whether torchrun or srun has started others like this process, and they have met."""
-    join = sys.modules.get("assay.engine.parallel.join")
-    return join is not None and join.world().count > 1
+    ranks = sys.modules.get("assay.engine.parallel.process_group")
+    return ranks is not None and ranks.world().count > 1
 
 
 def _end_at_once(code: int) -> NoReturn:
@@ -237,7 +237,7 @@ def _end_at_once(code: int) -> NoReturn:
 def _train_again(folder: str) -> int:
     """The process of a replay."""
     from assay.cli.launch import told
-    from assay.compose.replay import work
+    from assay.proof.replay import work
 
     return told(work(folder), can_resume=False)
 

@@ -8,7 +8,7 @@ from assay.cli.terminal import echo
 from assay.cli.words import wrapped
 from assay.core.terminal import visible
 from assay.query.find import find_run
-from assay.query.words import moment
+from assay.query.formatting import moment
 from assay.record import edits
 
 

@@ -11,7 +11,7 @@ from assay.cli.terminal import echo
 from assay.cli.words import count
 from assay.query.diff import code_store
 from assay.query.find import find_run
-from assay.query.words import size
+from assay.query.formatting import size
 from assay.store.packing import SUFFIX, pack
 
 

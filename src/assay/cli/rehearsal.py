@@ -12,14 +12,14 @@ import click
 
 from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.errors import InputError, did_you_mean
-from assay.core.rehearsal import Finding, Memory, Rehearsal
+from assay.core.rehearsal import Finding, PeakMemory, Rehearsal
 from assay.core.schema import PARALLEL_AXES, parse_size_bytes
 from assay.core.terminal import visible
-from assay.query.words import duration, size
+from assay.query.formatting import duration, size
 
 if TYPE_CHECKING:
     from assay.compose import Launch
-    from assay.compose.rehearsal import Wanted
+    from assay.compose.run_rehearsal import RehearsalRequest
     from assay.config import Config
 
 _NAME = 13
@@ -64,15 +64,15 @@ def rehearsal_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def wanted(memory: str | None, device: str | None, batch: str) -> Wanted:
+def wanted(memory: str | None, device: str | None, batch: str) -> RehearsalRequest:
     """Return the conditions that the options describe. InputError for what cannot be read."""
-    from assay.compose.rehearsal import Wanted
+    from assay.compose.run_rehearsal import RehearsalRequest
 
     try:
         memory_bytes = parse_size_bytes(memory) if memory is not None else None
     except ValueError as error:
         raise InputError(f"--memory: {error}.", fix="--memory 80GB") from error
-    return Wanted(device=device, memory_bytes=memory_bytes, batch=batch)
+    return RehearsalRequest(device=device, memory_bytes=memory_bytes, batch=batch)
 
 
 def layout_overrides(layout: str | None) -> list[str]:
@@ -95,7 +95,7 @@ def layout_overrides(layout: str | None) -> list[str]:
 
 def rehearse_first(configs: Sequence[Config], launch: Launch) -> int:
     """Rehearse each config in an OS process of its own, print the reports; the exit code."""
-    from assay.compose.rehearsal import is_first_rank, rehearse_apart
+    from assay.compose.run_rehearsal import is_first_rank, rehearse_apart
 
     if not is_first_rank():
         return 0
@@ -118,10 +118,10 @@ def rehearse_one(
         raise InputError(
             f"`assay {command}` looks at one config.", fix=f"assay {command} digits.toml"
         )
-    from assay.compose.rehearsal import Wanted, rehearse
+    from assay.compose.run_rehearsal import RehearsalRequest, rehearse
     from assay.config import open_config
 
-    report = rehearse(open_config(files[0], overrides), Wanted(device="cpu"))
+    report = rehearse(open_config(files[0], overrides), RehearsalRequest(device="cpu"))
     columns, color = min(width(sys.stderr) or 80, 100), use_color(sys.stderr)
     for finding in report.findings:
         if finding.is_failure or not report.memory:
@@ -173,11 +173,11 @@ def _facts(report: Rehearsal) -> Iterator[tuple[str, str]]:
         yield "checkpoints", f"{each} each, {disk.checkpoints} at once: {needed}; {free}"
 
 
-def _peak(memory: Memory | None) -> int:
+def _peak(memory: PeakMemory | None) -> int:
     return memory.peak_bytes if memory is not None else 0
 
 
-def _memory(name: str, memory: Memory) -> Iterator[tuple[str, str]]:
+def _memory(name: str, memory: PeakMemory) -> Iterator[tuple[str, str]]:
     yield name, f"{size(memory.peak_bytes)} at most: {memory.where}"
     shares = {
         "weights": memory.weights_bytes,

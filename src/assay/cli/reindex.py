@@ -8,8 +8,8 @@ import click
 
 from assay.cli.terminal import echo
 from assay.cli.words import count
-from assay.query import place
-from assay.query.words import duration
+from assay.query import project_lookup
+from assay.query.formatting import duration
 from assay.store.index import reindex
 
 
@@ -19,7 +19,9 @@ from assay.store.index import reindex
 )
 @click.option("--all-projects", is_flag=True, help="That of every project that you have.")
 def command(all_projects: bool) -> int:
-    for project in place.all_projects() if all_projects else [place.project_here()]:
+    for project in (
+        project_lookup.all_projects() if all_projects else [project_lookup.project_here()]
+    ):
         began = time.perf_counter()
         runs = reindex(project)
         where = f"  {project.root}" if all_projects else ""

@@ -32,8 +32,8 @@ from assay.core.terminal import folded
 )
 @trust_option
 def command(run: str, steps: str, force: bool, trust: bool) -> int:
-    from assay.compose import replay
-    from assay.compose.comparing import shown
+    from assay.proof import replay
+    from assay.proof.differences import format_comparisons
 
     done = replay(
         run,
@@ -43,12 +43,12 @@ def command(run: str, steps: str, force: bool, trust: bool) -> int:
         tell=lambda line: echo(line, err=True),
     )
     verdict, color = done.verdict, use_color(sys.stdout)
-    for line in shown(done.compared):
+    for line in format_comparisons(done.compared):
         for part in folded(line, width(sys.stdout)):
             echo(part)
-    stretch = f"steps {verdict.first_step} to {verdict.last_step}"
+    span = f"steps {verdict.first_step} to {verdict.last_step}"
     if verdict.equal:
-        echo(f"{paint('equal', 'green bold', on=color)}: {stretch}")
+        echo(f"{paint('equal', 'green bold', on=color)}: {span}")
         return 0
     first = verdict.difference
     assert first is not None

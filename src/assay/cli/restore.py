@@ -13,13 +13,13 @@ from assay.cli.terminal import echo
 from assay.cli.words import count
 from assay.core.errors import InputError, RecordError
 from assay.core.ids import id_of_folder
-from assay.core.plain import write_atomic
+from assay.core.json_codec import write_atomic
 from assay.query.diff import code_store
 from assay.query.find import checkpoint_of, find
 from assay.query.run import RunView
-from assay.store.code import read_tree
+from assay.store.code_trees import read_tree
 from assay.store.layout import make_project
-from assay.store.restoring import make_room, restored, write_tree
+from assay.store.restore_code import make_room, restored, write_tree
 
 
 @click.command(

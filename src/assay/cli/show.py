@@ -17,15 +17,15 @@ import click
 from assay.cli.terminal import STATUS_STYLES, echo, echo_json, paint, use_color
 from assay.cli.words import WIDTH, count, wrapped
 from assay.core.errors import InputError
-from assay.core.facts import Warned
-from assay.core.plain import dumps, to_plain
+from assay.core.event_log import Warned
+from assay.core.json_codec import dumps, to_plain
 from assay.core.run_file import IMPORTED
 from assay.core.terminal import elided, escaped_json, visible
 from assay.query.determinism import KINDS, Condition, Kind, conditions
 from assay.query.find import find
-from assay.query.place import projects_here
+from assay.query.formatting import age, duration, moment, number, size
+from assay.query.project_lookup import projects_here
 from assay.query.run import RunView
-from assay.query.words import age, duration, moment, number, size
 
 _KIND_TITLES: Mapping[Kind, str] = {
     "trap": "Traps",

@@ -10,15 +10,15 @@ import click
 
 from assay.cli.terminal import echo, paint, use_color
 from assay.core.errors import InputError, RecordError, did_you_mean
-from assay.core.plain import dumps
+from assay.core.json_codec import dumps
 from assay.core.terminal import visible
 from assay.query.catalog import Asked, Catalog
 from assay.query.find import find_run
-from assay.query.place import project_here
+from assay.query.formatting import moment
+from assay.query.project_lookup import project_here
 from assay.query.result_tables import ShownCell, ShownTable, follow, seen_now, shown
-from assay.query.words import moment
 from assay.record import table_edits
-from assay.record.table_edits import Change
+from assay.record.table_edits import TableChange
 from assay.store.layout import Project
 from assay.store.tables import Link, ResultTable, read_history, read_table, table_names
 
@@ -126,9 +126,9 @@ def set_(
     table = _read(project, name)
     table, row_key = _with_row(project, name, table, row)
     table, column_key = _with_column(project, name, table, column)
-    changes = [Change(what="cell", row=row_key, column=column_key, new=new)]
+    changes = [TableChange(what="cell", row=row_key, column=column_key, new=new)]
     if best is not None:
-        changes.append(Change(what="column", column=column_key, new={"best": best}))
+        changes.append(TableChange(what="column", column=column_key, new={"best": best}))
     table = table_edits.change(project, name, *changes)
     echo("\n".join(_lines(shown(table, catalog))))
     return 0
@@ -229,12 +229,12 @@ def _with_row(
         if text == row.key or (first and row.cells.get(first) == text):
             return table, row.key
     if not first:
-        table = table_edits.change(project, name, Change(what="add-column", new="name"))
+        table = table_edits.change(project, name, TableChange(what="add-column", new="name"))
         first = table.columns[0].key
-    table = table_edits.change(project, name, Change(what="add-row"))
+    table = table_edits.change(project, name, TableChange(what="add-row"))
     key = table.rows[-1].key
     return table_edits.change(
-        project, name, Change(what="cell", row=key, column=first, new=text)
+        project, name, TableChange(what="cell", row=key, column=first, new=text)
     ), key
 
 
@@ -244,7 +244,7 @@ def _with_column(
     for column in table.columns:
         if title in (column.key, column.title):
             return table, column.key
-    table = table_edits.change(project, name, Change(what="add-column", new=title))
+    table = table_edits.change(project, name, TableChange(what="add-column", new=title))
     return table, table.columns[-1].key
 
 

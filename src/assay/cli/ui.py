@@ -9,7 +9,7 @@ import click
 
 from assay.cli.terminal import echo
 from assay.core.errors import InputError, MissingExtraError
-from assay.query.place import project_here
+from assay.query.project_lookup import project_here
 
 TOKEN_VARIABLE = "ASSAY_UI_TOKEN"
 _LEAST_TOKEN = 16
@@ -47,12 +47,12 @@ def command(
 ) -> int:
     project = project_here()
     try:
-        from assay.web.serving import Wanted, serve
+        from assay.web.serving import ServeOptions, serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("fastapi", "starlette", "uvicorn"):
             raise
         raise MissingExtraError("The page", extra="ui") from None
-    wanted = Wanted(
+    wanted = ServeOptions(
         host=host,
         port=port,
         token=_token(token_file),

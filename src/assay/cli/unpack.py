@@ -10,8 +10,8 @@ import click
 
 from assay.cli.terminal import echo
 from assay.cli.words import count
-from assay.query.words import size
-from assay.store.known import remember
+from assay.query.formatting import size
+from assay.store.known_projects import remember
 from assay.store.layout import open_project
 from assay.store.packing import check, unpack
 

@@ -20,7 +20,7 @@ from assay.config import (
 )
 from assay.config.sweep import sweep_of
 from assay.config.variants import ALL, variants_of
-from assay.core.plain import dumps
+from assay.core.json_codec import dumps
 from assay.core.terminal import elided, visible
 from assay.query.diff import written
 

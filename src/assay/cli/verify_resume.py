@@ -15,7 +15,7 @@ from assay.core.errors import InputError
 from assay.core.terminal import folded
 
 if TYPE_CHECKING:
-    from assay.compose import ResumeCheck
+    from assay.proof import ResumeCheck
 
 
 @click.command(
@@ -59,10 +59,11 @@ def command(
             "`assay verify-resume` tries one config.",
             fix="assay verify-resume digits.toml --kills 5",
         )
-    from assay.compose import Launch, verify_resume
-    from assay.compose.comparing import shown
-    from assay.compose.verify_resume import runs_of
+    from assay.compose import Launch
     from assay.config import expand, open_config
+    from assay.proof import verify_resume
+    from assay.proof.differences import format_comparisons
+    from assay.proof.verify_resume import runs_of
 
     configs = expand(open_config(files[0], overrides, user_dir=user_dir), variants, sweep=False)
     if len(configs) != 1:
@@ -73,7 +74,7 @@ def command(
     check = verify_resume(
         configs[0], launch, kills=kills, seed=seed, tell=lambda line: echo(line, err=True)
     )
-    for line in shown(check.compared):
+    for line in format_comparisons(check.compared):
         for part in folded(line, width(sys.stdout)):
             echo(part)
     color = use_color(sys.stdout)

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from assay.compose.backward import GIVEN
+from assay.compose.make_optimizer_step import GIVEN
+from assay.compose.split_lengths import lengths_of
 from assay.config import check_shape
 from assay.config.defaults import HOMES
 from assay.config.expansion import told_once
+from assay.config.external_values import with_outside
 from assay.config.loading import Config
-from assay.config.outside import with_outside
 from assay.config.references import asks_lengths, asks_machine, is_plain, with_lengths, with_machine
 from assay.config.tree import Table
 from assay.core.errors import ConfigError, InputError
@@ -138,8 +139,6 @@ def passed(config: Config, *sections: str, training: bool = True) -> tuple[Confi
     found = examined(config, training=training)
     _refuse(found.problems)
     if splits := asks_lengths(config.root):
-        from assay.compose.data import lengths_of  # which opens the config, checked as it is
-
         config = replace(config, root=with_lengths(config.root, lengths_of(config, splits)))
         _refuse(problems_of_shape(config))
         found = examined(config)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from assay.core.lease import process_start
 
 if TYPE_CHECKING:
-    from assay.engine.parallel.watch import Rank
+    from assay.engine.parallel.watchdog import WatchedRank
 
 _HEARD = "heard"
 LOOK_S = 0.25
@@ -25,8 +25,8 @@ OWN_END_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """Order to end at once: `cause` is what a person is told, `signal` the one behind it, 0 for
+class EndOrder:
+    """EndOrder to end at once: `cause` is what a person is told, `signal` the one behind it, 0 for
     none."""
 
     cause: str
@@ -86,22 +86,35 @@ class RankFolder:
             if pid and not self._ended(rank).exists()
         }
 
-    def watched(self) -> list[Rank]:
+    def watched(self) -> list[WatchedRank]:
         """Return the same ranks, with the files of their signs of life."""
-        from assay.engine.parallel.watch import Rank
+        from assay.engine.parallel.watchdog import WatchedRank
 
         return [
-            Rank(rank=rank, pid=pid, beat=self.beat(rank), stack=self.stack(rank))
+            WatchedRank(rank=rank, pid=pid, beat=self.beat(rank), stack=self.stack(rank))
             for rank, pid in self.pids().items()
         ]
 
     def tell(self, rank: int, told: Mapping[str, Any]) -> None:
         """Tell how a rank has ended."""
-        _write(self._ended(rank), {**told, "time": time.time()})
+        _write(self._ended(rank), {**told, "time": time.time(), "at_s": time.monotonic()})
 
     def tell_failed(self, rank: int, error: str) -> None:
         """Tell that a rank failed, in its place: it cannot do so any more."""
         self.tell(rank, {"status": "failed", "error": error, "follows": False})
+
+    def tell_killed(self, rank: int, error: str) -> None:
+        """Record the end of a rank that is gone without a word.
+
+        One that was ordered to end after a signal was killed for not obeying: it has not failed.
+        """
+        order = self.ordered()
+        if order is None or not order.signal:
+            self.tell_failed(rank, error)
+            return
+        self.tell(
+            rank, {"status": "stopped", "error": "", "follows": False, "signal": order.signal}
+        )
 
     def told(self) -> dict[int, dict[str, Any]]:
         """Return what ranks have told of their end, by rank."""
@@ -124,30 +137,43 @@ class RankFolder:
             return error
         gone = {rank: pid for rank, pid in self.pids().items() if process_start(pid) is None}
         return next(
-            (f"Rank {rank} (pid {pid}) ended without a word." for rank, pid in gone.items()), ""
+            (f"Rank {rank} (pid {pid}) ended without a word." for rank, pid in gone.items()),
+            "",
         )
 
     def signal(self) -> int:
-        """Return the signal that ended ranks, 0 where none did."""
-        return max((int(each.get("signal", 0)) for each in self.told().values()), default=0)
+        """Return the signal that ended the first of the ranks that a signal ended, 0 for none."""
+        ended = [each for each in self.told().values() if each.get("signal")]
+        return int(min(ended, key=lambda each: each["time"])["signal"]) if ended else 0
+
+    def departed(self) -> tuple[int, float] | None:
+        """Return signal and time (monotonic) of the first rank that ended before its run did.
+
+        The signal is 0 for a rank that failed; None while no rank has ended so.
+        """
+        ended = [each for each in self.told().values() if each["status"] != "finished"]
+        if not ended:
+            return None
+        first = min(ended, key=lambda each: each["at_s"])
+        return int(first.get("signal", 0)), float(first["at_s"])
 
     def heard(self) -> int:
         """Return the first signal that the launcher heard, 0 without one."""
         return heard_in(self.launcher) if self.launcher is not None else 0
 
-    def order(self, order: Order) -> None:
-        """Order all ranks to end at once."""
+    def order(self, order: EndOrder) -> None:
+        """EndOrder all ranks to end at once."""
         _write(self.path / "order.json", asdict(order))
 
-    def ordered(self) -> Order | None:
+    def ordered(self) -> EndOrder | None:
         """Return the order that was given, None without one."""
         with suppress(FileNotFoundError):
-            return Order(**json.loads((self.path / "order.json").read_text(encoding="utf-8")))
+            return EndOrder(**json.loads((self.path / "order.json").read_text(encoding="utf-8")))
         return None
 
     @contextmanager
     def under_orders(
-        self, end: Callable[[Order], object], hear: Callable[[int], object]
+        self, end: Callable[[EndOrder], object], hear: Callable[[int], object]
     ) -> Iterator[None]:
         """Inside, call `end` in a thread of its own once an order was given, unless the block is
         left soon after.
@@ -209,7 +235,7 @@ class Deaths:
 
 
 def _await(folder: RankFolder, rank: int, pid: int) -> None:
-    from assay.engine.parallel.start import how_ended
+    from assay.engine.parallel.launcher import describe_exit
 
     try:
         found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -219,7 +245,7 @@ def _await(folder: RankFolder, rank: int, pid: int) -> None:
         return
     code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
     with suppress(OSError):  # all are over, and the folder is gone
-        folder.tell_failed(rank, f"Rank {rank} (pid {pid}) {how_ended(code)}.")
+        folder.tell_killed(rank, f"Rank {rank} (pid {pid}) {describe_exit(code)}.")
 
 
 def text(file: Path) -> str:

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from assay.compose.checks import passed
-from assay.compose.house import House, open_house
-from assay.compose.launch import Launch, RunResult
-from assay.compose.origin import Origin as Asked
-from assay.compose.origin import asked_for
-from assay.compose.parts import make_loader, make_process, promise_no_training, splits_of
-from assay.compose.records import ended, failed, new_record, set_recorder
+from assay.compose.initial_weights import InitialWeights, initial_weights
+from assay.compose.launch_settings import Launch, RunResult
+from assay.compose.make_parts import make_loader, make_process, promise_no_training, splits_of
+from assay.compose.run_record import ended, failed, new_record, set_recorder
+from assay.compose.run_scope import RunScope, open_run_scope
 from assay.compose.tasks import evaluation_of, keep_meta
 from assay.compose.training import train
 from assay.compose.trust import Tell, Trust, at_home
@@ -24,8 +23,8 @@ from assay.config.loading import Config, open_config
 from assay.config.tree import Table, delete_at, from_plain, get_at, plain
 from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError, choose
+from assay.core.event_log import Evaluated
 from assay.core.events import Event
-from assay.core.facts import Evaluated
 from assay.core.manifest import FILE_NAME, read
 from assay.core.ports import NullRecorder
 from assay.core.schema import is_for_inference, is_for_tests
@@ -76,7 +75,7 @@ def test(
     launch = launch or Launch()
     if is_config(address):
         config, _ = passed(open_config(address, overrides), "data", training=False)
-        origin = asked_for(config.root) if not weights else None
+        origin = initial_weights(config.root) if not weights else None
         if origin is not None and origin.path is None:
             fix = (
                 f"assay test {address} --from RUN, or a checkpoint's folder, or a .safetensors file"
@@ -134,7 +133,7 @@ def weights_at(address: str) -> Weights:
     return Weights(path=folder, parent=f"{view.id}@{folder.name}", step=step, why=why)
 
 
-def _weights_of(origin: Asked) -> Weights:
+def _weights_of(origin: InitialWeights) -> Weights:
     assert origin.path is not None
     step = read(origin.path).step if (origin.path / FILE_NAME).is_file() else 0
     return Weights(path=origin.path, parent=origin.parent, step=step, options=origin.options)
@@ -151,21 +150,21 @@ def test_config(
     """Evaluate what `config` says with given weights; see `test`."""
     from assay.build import Promise, entered
     from assay.engine import SaveOutputs, evaluate
+    from assay.engine.callbacks.load_to_evaluate import load_to_evaluate
     from assay.engine.metrics.outputs import Pipes
-    from assay.engine.model.weights import load_to_evaluate
     from assay.engine.numerics.deterministic import deterministic
 
     wanted = _wanted(config, splits, infer=infer)
-    with open_house(config, launch) as house:
+    with open_run_scope(config, launch) as scope:
         if infer:
-            house.root = _without_loss(house.root)
-        promise_no_training(house.context)
+            scope.root = _without_loss(scope.root)
+        promise_no_training(scope.context)
         for name in splits_of(config.root):
-            house.context.promise(f"{name}_loader", Promise(never="this is a test, not a training"))
-        process = make_process(house, training=False)
+            scope.context.promise(f"{name}_loader", Promise(never="this is a test, not a training"))
+        process = make_process(scope, training=False)
         load_to_evaluate(process, weights.path, weights.options)
-        loaders = {split: make_loader(house, split) for split in wanted}
-        pipes, metrics = evaluation_of(house)
+        loaders = {split: make_loader(scope, split) for split in wanted}
+        pipes, metrics = evaluation_of(scope)
         if infer and not pipes.pipes:
             pipes = Pipes([SaveOutputs()])
         step = weights.step
@@ -179,14 +178,14 @@ def test_config(
                         None,
                         kind="test",
                         parent=weights.parent,
-                        device=house.device,
+                        device=scope.device,
                     )
-                set_recorder(house, recorder)
-                keep_meta(house, recorder)
+                set_recorder(scope, recorder)
+                keep_meta(scope, recorder)
                 value: dict[str, float] = {}
-                on = house.values("train").get("deterministic", False)
-                with entered(house.plugins), deterministic(process.model, enabled=on):
-                    fire = _evaluation_events(house, step)
+                on = scope.values("train").get("deterministic", False)
+                with entered(scope.plugins), deterministic(process.model, enabled=on):
+                    fire = _evaluation_events(scope, step)
                     for split, loader in loaders.items():
                         fire(Event.EVAL_BEGIN)
                         results, samples = evaluate(
@@ -194,8 +193,8 @@ def test_config(
                             loader,
                             split=split,
                             step=step,
-                            seed=house.seed,
-                            device=house.device,
+                            seed=scope.seed,
+                            device=scope.device,
                             pipes=pipes,
                             metrics=metrics,
                             recorder=recorder,
@@ -301,13 +300,13 @@ def _without_loss(root: Table) -> Table:
     return root
 
 
-def _evaluation_events(house: House, step: int) -> Callable[[Event], None]:
+def _evaluation_events(scope: RunScope, step: int) -> Callable[[Event], None]:
     """Calls what the plugins want to be called for while a split is looked at; there is no engine
     to do it."""
     from assay.engine.loop.bus import Bus
 
-    bus = Bus(house.context.bind)
-    handlers = [handler for plugin in house.plugins for handler in plugin.handlers()]
+    bus = Bus(scope.context.bind)
+    handlers = [handler for plugin in scope.plugins for handler in plugin.handlers()]
     bus.extend(handler for handler in handlers if handler.event in _EVALUATION)
     return lambda event: bus.points[event].fire(step)
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from assay.compose.assembly import Assembled
-from assay.compose.house import House
-from assay.compose.launch import Launch
+from assay.compose.launch_settings import Launch
+from assay.compose.make_engine import PreparedRun
+from assay.compose.run_scope import RunScope
+from assay.core.event_log import Warned
 from assay.core.events import Handler
-from assay.core.facts import Warned
 from assay.core.ports import NullRecorder
 from assay.core.schema import parse_period
 from assay.core.trace_file import Level
@@ -22,13 +22,13 @@ from assay.store.layout import RunFolder
 
 @contextmanager
 def traced(
-    assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Launch
+    prepared: PreparedRun, recorder: RunRecorder | NullRecorder, launch: Launch
 ) -> Iterator[None]:
     """Trace the run within, if it is recorded: each rank writes a file of its own. Collective."""
-    from assay.engine.parallel.join import world
+    from assay.engine.parallel.process_group import world
 
-    engine, place = assembled.engine, _folder(assembled.house, recorder)
-    if place is None or not _how_often(assembled, launch)[0]:
+    engine, place = prepared.engine, _folder(prepared.scope, recorder)
+    if place is None or not _how_often(prepared, launch)[0]:
         yield
         return
     folder, attempt = place
@@ -38,7 +38,7 @@ def traced(
         recorder.tell(Warned(message=message, step=engine.state.step))
 
     writer = TraceWriter(folder.trace_file(attempt, rank), attempt, on_problem=warn)
-    engine.bus.extend(tracing_handlers(assembled, launch, writer.write, rank=rank))
+    engine.bus.extend(tracing_handlers(prepared, launch, writer.write, rank=rank))
     try:
         yield
     finally:
@@ -46,12 +46,12 @@ def traced(
 
 
 def tracing_handlers(
-    assembled: Assembled, launch: Launch, write: Callable[[bytes], None], *, rank: int = 0
+    prepared: PreparedRun, launch: Launch, write: Callable[[bytes], None], *, rank: int = 0
 ) -> list[Handler]:
     """Return what listens to a run to trace it as its config says; none when it is off."""
     from assay.engine.trace.tracer import Tracer
 
-    every, level = _how_often(assembled, launch)
+    every, level = _how_often(prepared, launch)
     if not every:
         return []
     return Tracer(
@@ -59,27 +59,27 @@ def tracing_handlers(
     ).handlers()
 
 
-def _how_often(assembled: Assembled, launch: Launch) -> tuple[int, Level]:
+def _how_often(prepared: PreparedRun, launch: Launch) -> tuple[int, Level]:
     """Return the steps between two that are traced, 0 for none, and the level."""
     if launch.traced_from is not None:
         return 1, "full"
-    settings = assembled.house.values("trace")
-    if not assembled.house.is_on("trace"):
+    settings = prepared.scope.values("trace")
+    if not prepared.scope.is_on("trace"):
         return 0, "default"
     period = parse_period(settings.get("every", "100 steps"))
-    length = 1 if period.unit == "step" else assembled.engine.state.epoch_length or 0
+    length = 1 if period.unit == "step" else prepared.engine.state.epoch_length or 0
     return period.count * length, settings.get("level", "default")
 
 
-def _folder(house: House, recorder: RunRecorder | NullRecorder) -> tuple[RunFolder, int] | None:
+def _folder(scope: RunScope, recorder: RunRecorder | NullRecorder) -> tuple[RunFolder, int] | None:
     """Return the folder of the record and the number of its attempt, the same on all ranks."""
     place = ["", 0]
     if isinstance(recorder, RunRecorder):
         place = [str(recorder.folder.path), recorder.run.newest.number]
     text = json.dumps(place)
-    if house.mesh is not None and house.mesh.writers is not None:
-        text = house.mesh.writers.gather(text)[0]
-    elif house.ranks is not None:
-        text = house.ranks.gather_from_everyone(text)[0]
+    if scope.mesh is not None and scope.mesh.writers is not None:
+        text = scope.mesh.writers.gather(text)[0]
+    elif scope.ranks is not None:
+        text = scope.ranks.all_gather_world(text)[0]
     path, attempt = json.loads(text)
     return (RunFolder(Path(path)), attempt) if path else None

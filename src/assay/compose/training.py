@@ -11,24 +11,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from assay.compose.assembly import Assembled, assemble, listen
 from assay.compose.checks import passed, sound
-from assay.compose.house import House, open_house
-from assay.compose.launch import Launch, RunResult
-from assay.compose.origin import asked_for
-from assay.compose.rank_folder import Order
-from assay.compose.ranks import (
+from assay.compose.initial_weights import initial_weights
+from assay.compose.launch_ranks import (
     ECHO_S,
     cause_of,
     check_shared,
-    facts_of,
+    end_facts,
     is_ending,
     is_spread,
     spread_config,
     spread_resume,
     tell_folder,
 )
-from assay.compose.records import (
+from assay.compose.launch_settings import Launch, RunResult
+from assay.compose.make_engine import PreparedRun, listen, make_engine
+from assay.compose.rank_folder import EndOrder
+from assay.compose.run_record import (
     code_outside,
     ended,
     failed,
@@ -42,6 +41,7 @@ from assay.compose.records import (
     tell_defaults,
     tell_info,
 )
+from assay.compose.run_scope import RunScope, open_run_scope
 from assay.compose.tasks import keep_meta, make_task
 from assay.compose.tracing import traced, tracing_handlers
 from assay.compose.trust import Tell, Trust, at_home, home_of
@@ -59,8 +59,8 @@ from assay.config.loading import Config
 from assay.config.secret_keys import without_secrets
 from assay.config.tree import get_at
 from assay.core.errors import CheckpointError, InputError, RankError
+from assay.core.event_log import EndStatus, Warned
 from assay.core.events import Handler
-from assay.core.facts import EndStatus, Warned
 from assay.core.ports import NullRecorder
 from assay.core.run_file import UNSAVED
 from assay.core.signals import heard_line, stopping
@@ -86,36 +86,36 @@ def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
     config, found = passed(config, *(() if has_own else ("optimizer",)), "data", "train")
     if not launch.no_file and not launch.ranks_folder and (view := cut_off(config)) is not None:
         again = replace(launch, after=f"the job was started again: goes on with {view.id}")
-        return go_on(view, "", config, again, take_over=True, verify=True, force=False)
-    origin = asked_for(config.root, launch.weights_from)
+        return resume_run(view, "", config, again, take_over=True, verify=True, force=False)
+    origin = initial_weights(config.root, launch.weights_from)
     if is_spread(config, launch):
         return spread_config(config, launch, parent=parent)
-    with open_house(config, launch, joins=True) as house:
-        assembled = assemble(house, launch)
-        assembled.notes += filter(None, [origin.fill(assembled.engine.process.model)])
+    with open_run_scope(config, launch, joins=True) as scope:
+        prepared = make_engine(scope, launch)
+        prepared.notes += filter(None, [origin.fill(prepared.engine.process.model)])
         if not launch.no_file:
-            check_shared(house, project_around(config.path).runs_dir)
+            check_shared(scope, project_around(config.path).runs_dir)
 
         def begin() -> RunRecorder | NullRecorder:
-            recorder = new_record(config, launch, assembled, parent=origin.parent or parent)
-            tell_defaults(recorder, config, found, assembled)
+            recorder = new_record(config, launch, prepared, parent=origin.parent or parent)
+            tell_defaults(recorder, config, found, prepared)
             return recorder
 
-        return _train(assembled, begin, config, launch)
+        return _train(prepared, begin, config, launch)
 
 
 def _train(
-    assembled: Assembled,
+    prepared: PreparedRun,
     begin: Callable[[], RunRecorder | NullRecorder],
     config: Config,
     launch: Launch,
 ) -> RunResult:
-    """Train what is assembled, with the record that `begin` opens; whatever happens, that record
+    """Train what is prepared, with the record that `begin` opens; whatever happens, that record
     gets its end."""
-    engine, house = assembled.engine, assembled.house
+    engine, scope = prepared.engine, prepared.scope
     stop = engine.state.stop
 
-    ranks = house.rank_folder
+    ranks = scope.rank_folder
     recorder: RunRecorder | NullRecorder = NullRecorder()
 
     def say(line: str) -> None:
@@ -123,16 +123,16 @@ def _train(
         # and
         # what the launcher heard is said from the thread that hears of it.
         if not (ranks is not None and ranks.heard()) and not is_ending(ranks):
-            assembled.say(line)
+            prepared.say(line)
 
-    def end(order: Order) -> None:
+    def end(order: EndOrder) -> None:
         """End the run from another thread: the main one hangs."""
-        _end_by_order(order, recorder, config, launch, house, step=engine.state.step)
+        _end_by_order(order, recorder, config, launch, scope, step=engine.state.step)
 
     with ExitStack() as stack:
         if ranks is not None:
             stack.enter_context(
-                ranks.under_orders(end, lambda number: assembled.say(heard_line(number)))
+                ranks.under_orders(end, lambda number: prepared.say(heard_line(number)))
             )
         signals = stack.enter_context(
             stopping(stop, say=say, echo_s=ECHO_S if ranks is not None else 0.0)
@@ -140,18 +140,18 @@ def _train(
         try:
             with signals.held():  # a record that is half begun could not be ended
                 recorder = begin()
-            state = _run(assembled, recorder, launch)
+            state = _run(prepared, recorder, launch)
         except BaseException as error:
             with signals.held():
-                house.tell_ending()
+                scope.tell_ending()
                 cause = cause_of(error, ranks)
                 result = failed(recorder, config, cause, step=engine.state.step)
         else:
             status: EndStatus = "stopped" if stop.interrupts else "finished"
-            note = "" if stop.interrupts else _unsaved(assembled, state.step)
+            note = "" if stop.interrupts else _unsaved(prepared, state.step)
             reason = "; ".join(filter(None, [note, stop.reason]))
             with signals.held():
-                house.tell_ending()
+                scope.tell_ending()
                 result = ended(recorder, config, status, reason, state.metrics, step=state.step)
             if stop.interrupts and stop.signal:
                 result = replace(result, exit_code=128 + stop.signal)
@@ -161,24 +161,24 @@ def _train(
                     exit_code=CheckpointError.exit_code,
                     note="; ".join(filter(None, [note, result.note])),
                 )
-            result = replace(result, is_first=house.is_first)
+            result = replace(result, is_first=scope.is_first)
     return replace(result, signal=signals.heard[0] if signals.heard else stop.signal)
 
 
-def _unsaved(assembled: Assembled, step: int) -> str:
+def _unsaved(prepared: PreparedRun, step: int) -> str:
     """Return a note on the final weights, if they were to be kept and are not."""
-    if assembled.save is None or not assembled.house.is_first:
+    if prepared.save is None or not prepared.scope.is_first:
         return ""
-    why = assembled.save.unsaved(step)
+    why = prepared.save.unsaved(step)
     return f"{UNSAVED}: {why}" if why else ""
 
 
 def _end_by_order(
-    order: Order,
+    order: EndOrder,
     recorder: RunRecorder | NullRecorder,
     config: Config,
     launch: Launch,
-    house: House,
+    scope: RunScope,
     *,
     step: int,
 ) -> None:
@@ -187,61 +187,61 @@ def _end_by_order(
     if isinstance(recorder, RunRecorder):
         recorder.logger.info("%s", order.cause)
     result = ended(recorder, config, status, order.reason, {}, step=step)
-    if not launch.ranks_folder and house.is_first:  # nobody else tells the person
+    if not launch.ranks_folder and scope.is_first:  # nobody else tells the person
         print(for_terminal(f"error: {order.cause}", color=False), file=sys.stderr, flush=True)
-    if house.rank_folder is not None:
+    if scope.rank_folder is not None:
         code = 128 + order.signal if order.signal else RankError.exit_code
-        facts = facts_of(replace(result, exit_code=code), house.rank)
-        house.rank_folder.tell(house.rank, {**facts, "error": "" if order.signal else order.cause})
+        facts = end_facts(replace(result, exit_code=code), scope.rank)
+        scope.rank_folder.tell(scope.rank, {**facts, "error": "" if order.signal else order.cause})
     os._exit(
         0 if order.signal else RankError.exit_code
     )  # nothing else ends a main thread that hangs
 
 
-def _run(assembled: Assembled, recorder: RunRecorder | NullRecorder, launch: Launch) -> State:
+def _run(prepared: PreparedRun, recorder: RunRecorder | NullRecorder, launch: Launch) -> State:
     """Let the engine run, with all that listens to it."""
     from assay.build import entered
-    from assay.engine.checkpoint.engine_state import restore_listeners, unlike
+    from assay.engine.loop.engine_state import restore_listeners, unlike
     from assay.engine.numerics.deterministic import deterministic
 
-    engine, house = assembled.engine, assembled.house
+    engine, scope = prepared.engine, prepared.scope
     engine.recorder = recorder
-    set_recorder(house, recorder)
-    keep_meta(house, recorder)
+    set_recorder(scope, recorder)
+    keep_meta(scope, recorder)
     if launch.ranks_folder:
         tell_folder(
-            launch, house, recorder.folder.path if isinstance(recorder, RunRecorder) else None
+            launch, scope, recorder.folder.path if isinstance(recorder, RunRecorder) else None
         )
-    listen(assembled, recorder, launch, saving=_is_saving(assembled, recorder))
-    on = house.values("train").get("deterministic", False)
+    listen(prepared, recorder, launch, saving=_is_saving(prepared, recorder))
+    on = scope.values("train").get("deterministic", False)
     model = engine.process.model
     with (
-        traced(assembled, recorder, launch),
-        entered(house.plugins),
+        traced(prepared, recorder, launch),
+        entered(scope.plugins),
         deterministic(model, enabled=on),
     ):
-        engine.bus.extend(handler for plugin in house.plugins for handler in plugin.handlers())
-        if assembled.loaded is not None:
-            restore_listeners(engine, assembled.loaded)
-            assembled.loaded = None
-        if assembled.expected is not None:
-            for part in unlike(engine, assembled.expected):
+        engine.bus.extend(handler for plugin in scope.plugins for handler in plugin.handlers())
+        if prepared.loaded is not None:
+            restore_listeners(engine, prepared.loaded)
+            prepared.loaded = None
+        if prepared.expected is not None:
+            for part in unlike(engine, prepared.expected):
                 message = f"{part} took its state from the checkpoint and has another now: resume is not exact."
                 recorder.tell(Warned(message=message, step=engine.state.step))
-            assembled.expected = None
+            prepared.expected = None
         return engine.run()
 
 
-def _is_saving(assembled: Assembled, recorder: RunRecorder | NullRecorder) -> bool:
+def _is_saving(prepared: PreparedRun, recorder: RunRecorder | NullRecorder) -> bool:
     """Whether this process writes checkpoints: the one that records, or all where none has the
     whole model."""
-    mesh = assembled.house.mesh
+    mesh = prepared.scope.mesh
     if mesh is None or mesh.writers is None:
         return isinstance(recorder, RunRecorder)
     folder = mesh.writers.gather(
-        str(assembled.saver_folder or "") if isinstance(recorder, RunRecorder) else ""
+        str(prepared.saver_folder or "") if isinstance(recorder, RunRecorder) else ""
     )[0]
-    assembled.saver_folder = Path(folder) if folder else None
+    prepared.saver_folder = Path(folder) if folder else None
     return bool(folder)
 
 
@@ -304,7 +304,7 @@ def resume(
         "force": force,
         "is_trusted": True,
     }
-    return go_on(view, name, config, launch or Launch(), **how)
+    return resume_run(view, name, config, launch or Launch(), **how)
 
 
 def resume_or_train(
@@ -323,10 +323,10 @@ def resume_or_train(
         tell("nothing to go on with: a new run")
         return train(config, launch)
     tell(f"goes on with {view.id}, {view.status_text}")
-    return go_on(view, "", config, launch, take_over=False, verify=True, force=False)
+    return resume_run(view, "", config, launch, take_over=False, verify=True, force=False)
 
 
-def go_on(
+def resume_run(
     view: RunView,
     name: str,
     config: Config,
@@ -344,8 +344,8 @@ def go_on(
     can be trained on from its checkpoints, which are data, without that.
     """
     from assay.config import changed_keys
-    from assay.engine.checkpoint.engine_state import is_of_engine, restore
-    from assay.engine.optim.optimizer_state import put_settings, settings_of
+    from assay.engine.checkpoint.optimizer_state import put_settings, settings_of
+    from assay.engine.loop.engine_state import is_of_engine, restore
     from assay.query.diff import written
 
     old = load(view.folder.config_toml)
@@ -359,13 +359,13 @@ def go_on(
     if is_spread(config, launch):
         how = {"take_over": take_over, "verify": verify, "force": force, "is_trusted": is_trusted}
         return spread_resume(config, launch, view.folder.path, name, **how)
-    with open_house(config, launch, joins=True, goes_on=view.id) as house:
-        assembled = assemble(house, launch, saver_folder=view.folder.checkpoints)
-        assembled.notes += [
+    with open_run_scope(config, launch, joins=True, resumes=view.id) as scope:
+        prepared = make_engine(scope, launch, saver_folder=view.folder.checkpoints)
+        prepared.notes += [
             f"changed: {each.key}  {written(each.before) or 'not given'} -> {written(each.after) or 'not given'}"
             for each in changes
         ]
-        saver = assembled.saver()
+        saver = prepared.saver()
         found, skipped = saver.complete()
         step, checkpoint = 0, ""
         if found or name:
@@ -374,9 +374,9 @@ def go_on(
             else:
                 manifest, parts, skipped = saver.newest(verify=verify)
             step, checkpoint = manifest.step, manifest.name
-            optimizers = list(assembled.engine.process.backward.optimizers.values())
+            optimizers = list(prepared.engine.process.backward.optimizers.values())
             asked = [settings_of(each) for each in optimizers]
-            restore(assembled.engine, parts)
+            restore(prepared.engine, parts)
             # The checkpoint brings the settings of then; what was changed since is what the user
             # wants now.
             for each, settings in zip(optimizers, asked, strict=True):
@@ -385,25 +385,23 @@ def go_on(
                     settings,
                     {key.rpartition(".")[2] for key in changed if key.startswith("optimizer.")},
                 )
-            assembled.loaded = {
-                name: part for name, part in parts.items() if not is_of_engine(name)
-            }
-            assembled.expected = parts if verify and not changed else None
+            prepared.loaded = {name: part for name, part in parts.items() if not is_of_engine(name)}
+            prepared.expected = parts if verify and not changed else None
         else:  # it was killed before its first checkpoint, and begins as it did then
-            origin = asked_for(config.root, launch.weights_from or _weights_from(view))
-            assembled.notes += filter(None, [origin.fill(assembled.engine.process.model)])
-        if view.status == "finished" and assembled.engine.state.step == (
-            assembled.engine.state.max_steps or -1
+            origin = initial_weights(config.root, launch.weights_from or _weights_from(view))
+            prepared.notes += filter(None, [origin.fill(prepared.engine.process.model)])
+        if view.status == "finished" and prepared.engine.state.step == (
+            prepared.engine.state.max_steps or -1
         ):
             raise InputError(
                 f"The run {view.id} finished at step {step}: there is nothing left to do.",
                 fix=f"Train longer: assay resume {view.id} train.epochs=...",
             )
-        check_shared(house, view.folder.path)
-        if house.ranks is not None:
-            house.ranks.wait()  # all have read what the first one now moves
-        if not house.is_first:
-            return _train(assembled, NullRecorder, config, launch)
+        check_shared(scope, view.folder.path)
+        if scope.ranks is not None:
+            scope.ranks.barrier()  # all have read what the first one now moves
+        if not scope.is_first:
+            return _train(prepared, NullRecorder, config, launch)
         secrets = secrets_of(config)
         config_toml = dump(without_secrets(config.root, secrets))
 
@@ -421,10 +419,10 @@ def go_on(
                 launch={
                     **launch.recorded(),
                     **recorded_of(config),
-                    "fused": is_fused(assembled.engine),
+                    "fused": is_fused(prepared.engine),
                 },
-                devices=[str(assembled.engine.device)],
-                seeds={"seed": assembled.engine.seed},
+                devices=[str(prepared.engine.device)],
+                seeds={"seed": prepared.engine.seed},
                 command=launch.command,
                 code_dirs=code_outside(config.user_dirs, project),
                 keep_output=True,
@@ -435,16 +433,16 @@ def go_on(
             )
             tell_info(recorder, config_toml)
             if len(recorder.run.attempts) > 1:
-                assembled.notes += told_differences(*recorder.run.attempts[-2:])
+                prepared.notes += told_differences(*recorder.run.attempts[-2:])
             for each in skipped:
                 message = (
                     f"{each.name} is no checkpoint: {each.why}. The run goes on from step {step}."
                 )
                 recorder.tell(Warned(message=message, step=step))
-            assembled.saver(attempt=recorder.run.newest.number).set_aside(step)
+            prepared.saver(attempt=recorder.run.newest.number).set_aside(step)
             return recorder
 
-        return _train(assembled, begin, config, launch)
+        return _train(prepared, begin, config, launch)
 
 
 def _weights_from(view: RunView) -> str:
@@ -460,17 +458,17 @@ def _warn(line: str) -> None:
 def listeners(config: Config) -> list[Handler]:
     """Who listens to what while the config runs, in order. Builds everything and runs nothing."""
     config = sound(config)
-    with open_house(config, Launch()) as house:
+    with open_run_scope(config, Launch()) as scope:
         # Not bound: what a handler asks for may be there only once the plugins are entered.
-        assembled = assemble(
-            house, Launch(), saver_folder=Path("checkpoints"), bind=lambda handler: handler
+        prepared = make_engine(
+            scope, Launch(), saver_folder=Path("checkpoints"), bind=lambda handler: handler
         )
-        listen(assembled, NullRecorder(), Launch(), saving=True)
-        assembled.engine.bus.extend(tracing_handlers(assembled, Launch(), lambda data: None))
-        assembled.engine.bus.extend(
-            handler for plugin in house.plugins for handler in plugin.handlers()
+        listen(prepared, NullRecorder(), Launch(), saving=True)
+        prepared.engine.bus.extend(tracing_handlers(prepared, Launch(), lambda data: None))
+        prepared.engine.bus.extend(
+            handler for plugin in scope.plugins for handler in plugin.handlers()
         )
-        return assembled.engine.bus.order()
+        return prepared.engine.bus.order()
 
 
 def load_model(address: str, checkpoint: str = "best", *, trust: bool = False) -> Model:
@@ -486,9 +484,9 @@ def load_model(address: str, checkpoint: str = "best", *, trust: bool = False) -
     view, folder = find_checkpoint(address if "@" in address else f"{address}@{checkpoint}")
     saved = load(view.saved_config)
     config = at_home(saved, view, use="build its model", trust=trust, tell=_warn, part="model")
-    with open_house(config, Launch(device="cpu")) as house:
-        make_task(house)
-        model = house.build("model")
+    with open_run_scope(config, Launch(device="cpu")) as scope:
+        make_task(scope)
+        model = scope.build("model")
         load_model_state(model, evaluated_weights(folder))
     model.eval()
     return model  # type: ignore[no-any-return]

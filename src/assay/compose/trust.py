@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from assay.compose.records import refuse_redacted
-from assay.config.allowed import parts_of
+from assay.compose.run_record import refuse_redacted
+from assay.config.allow_list import parts_of
 from assay.config.loading import Config
 from assay.config.settings import Settings
 from assay.config.tree import Table, walk

@@ -11,7 +11,7 @@ from assay.config import canonical, config_hash, plain
 from assay.config.loading import Config
 from assay.config.tree import Table
 from assay.core.errors import AssayError, InputError
-from assay.core.facts import Saved
+from assay.core.event_log import Saved
 from assay.core.lease import process_start
 from assay.core.run_file import Attempt
 from assay.query.diff import flat
@@ -25,12 +25,12 @@ _DECISIVE = ("python", "machine", "packages.torch", "packages.numpy", "torch.", 
 def job_of(variables: Mapping[str, str] | None = None) -> tuple[str, int]:
     """The job of Slurm, or the torchrun, that this process is part of ("": of none), and how often
     it was restarted."""
-    from assay.engine.parallel.start import OWN_JOBS
+    from assay.engine.parallel.launcher import JOB_PREFIX
 
     variables = os.environ if variables is None else variables
     restarts = int(variables.get("SLURM_RESTART_COUNT", 0))
     torchrun = variables.get("TORCHELASTIC_RUN_ID", "")
-    if torchrun.startswith(OWN_JOBS):
+    if torchrun.startswith(JOB_PREFIX):
         torchrun = ""
     if torchrun == "none":  # the name of all that have none
         torchrun = f"{os.getppid()}-{process_start(os.getppid())}"

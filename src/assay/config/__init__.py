@@ -1,8 +1,6 @@
-"""What was asked for: a tree of plain data and calls, where each value came from, and what is wrong
-with it.
+"""Configs: a tree of plain data and calls, the origin of each value, and every mistake in it.
 
-Names are looked up when they are first used: a recorder that writes down a config does not pay for
-reading one.
+Names are imported on first use: a recorder that writes a config down does not load the readers.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from assay.config.check import check_shape as check_shape
-    from assay.config.diff import Change as Change
+    from assay.config.diff import KeyChange as KeyChange
     from assay.config.diff import changed_keys as changed_keys
     from assay.config.expansion import expand as expand
     from assay.config.freeze import canonical as canonical
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
 
 _NAMES_BY_HOME = {
     "check": ("check_shape",),
-    "diff": ("Change", "changed_keys"),
+    "diff": ("KeyChange", "changed_keys"),
     "expansion": ("expand",),
     "freeze": ("canonical", "config_hash", "dump", "seedless_hash"),
     "lazy": ("L", "LazyCall"),
@@ -61,8 +59,8 @@ _NAMES_BY_HOME = {
 _HOMES = {name: home for home, names in _NAMES_BY_HOME.items() for name in names}
 
 __all__ = [
-    "Change",
     "Config",
+    "KeyChange",
     "L",
     "LazyCall",
     "Leaf",

@@ -1,5 +1,4 @@
-"""Keys that other systems use for what has a name here: they are taken, with a note that says the
-name."""
+"""Aliases of keys in other systems: accepted, with a note that gives the name here."""
 
 from __future__ import annotations
 
@@ -8,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from assay.config.overrides import Setting
+from assay.config.sources.literals import value_of
 from assay.config.tree import (
     KeyPath,
     Leaf,
@@ -22,15 +22,16 @@ from assay.config.tree import (
     parse_dotted,
     set_at,
 )
-from assay.config.values import value_of
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alias:
-    """`old` means `new`. `value` turns the one value into the other; None says that nothing is to
-    be set."""
+    """Key `old` of another system for `new` here.
+
+    `value` converts; None means that nothing is set.
+    """
 
     old: str
     new: str
@@ -47,7 +48,7 @@ def _nothing(node: Node) -> Node | None:
 
 
 def _count(node: Node) -> Node | None:
-    """A number of epochs or steps, 0 for "the other one counts"."""
+    """Return a number of epochs or steps; None for 0, which means that the other one counts."""
     return None if isinstance(node, Leaf) and node.value == 0 else node
 
 
@@ -163,8 +164,7 @@ OTHER_CALLS = {"_target_": "type", "_args_": "args"}
 
 
 def with_own_calls(node: Node) -> tuple[Node, list[Problem]]:
-    """Return `node` with the calls of Hydra and LazyConfig written as calls are here, and one note
-    that says so."""
+    """Rewrite calls of Hydra and LazyConfig (`_target_`) as calls here, with one note."""
     found: list[Origin] = []
 
     def changed(node: Node) -> Node:
@@ -199,25 +199,14 @@ def with_own_calls(node: Node) -> tuple[Node, list[Problem]]:
 
 
 def applied(root: Table) -> tuple[Table, list[Problem]]:
-    """`root` with every alias under its name here, and a note for each.
+    """Return `root` with every alias under its name here, and a note for each.
 
     Given under both names, the one that this file writes itself wins over one that it imports; else
     the name here. `train_iter` and `train_epoch` given together mean the larger of both.
     """
     own, notes = with_own_calls(root)
     assert isinstance(own, Table)
-    root = own
-    both = [
-        node
-        for name in ("train_iter", "train_epoch")
-        if (node := get_at(root, ("train", name))) is not None
-    ]
-    if (
-        len(both) == 2
-        and all(_count(node) is not None for node in both)
-        and get_at(root, ("train", "until")) is None
-    ):
-        root = set_at(root, ("train", "until"), Leaf("last", both[0].origin), both[0].origin)
+    root = _with_larger_length(own)
     for alias in ALIASES:
         path, to = parse_dotted(alias.old), parse_dotted(alias.new)
         node = get_at(root, path)
@@ -236,14 +225,23 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
             continue
         try:
             root = set_at(root, to, value, origin)
-        except KeyError:  # something that is no table stands in the way, and is told as such
+        except KeyError:  # a value stands where a table is needed: the check reports it
             continue
     return root, notes
 
 
+def _with_larger_length(root: Table) -> Table:
+    """Return `root` with `train.until = "last"` where both `train_iter` and `train_epoch` count."""
+    both = [get_at(root, ("train", name)) for name in ("train_iter", "train_epoch")]
+    given = [node for node in both if node is not None and _count(node) is not None]
+    if len(given) < 2 or get_at(root, ("train", "until")) is not None:
+        return root
+    origin = given[0].origin
+    return set_at(root, ("train", "until"), Leaf("last", origin), origin)
+
+
 def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:
-    """A setting of an alias as one of its name here, with a note; None when it asks for nothing.
-    Others stay."""
+    """Rename the key of a setting, with a note, if it is an alias; None if nothing is to be set."""
     if setting.parts[-1:] == ("_target_",):
         setting = replace(setting, parts=(*setting.parts[:-1], "type"))
     alias = next(
@@ -276,7 +274,7 @@ def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:
 
 
 def with_alias(problem: Problem) -> Problem:
-    """An unknown key that looks most like one of another system: then that one was meant."""
+    """Suggest the alias that an unknown key resembles most."""
     above, _, word = problem.key.rpartition(".")
     if problem.kind != "unknown-key":
         return problem

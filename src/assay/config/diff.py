@@ -1,4 +1,4 @@
-"""What changed between two configs, key by key."""
+"""Difference of two configs, key by key."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One key whose value differs; None stands for "not there"."""
+class KeyChange:
+    """Key whose value differs; None stands for a missing one."""
 
     key: str
     before: Node | None
     after: Node | None
 
 
-def changed_keys(a: Table, b: Table) -> list[Change]:
-    """Every key that `a` and `b` do not agree on, as deep as both have it, in the order of `a`,
-    then of `b`.
+def changed_keys(a: Table, b: Table) -> list[KeyChange]:
+    """Return the keys on which `a` and `b` differ, as deep as both have them, in their order.
 
     Lists of plain values count as one value; lists of tables or calls are compared item by item.
     """
     return list(_changes(a, b, ()))
 
 
-def _changes(a: Node | None, b: Node | None, path: KeyPath) -> Iterator[Change]:
+def _changes(a: Node | None, b: Node | None, path: KeyPath) -> Iterator[KeyChange]:
     match a, b:
         case Table(), Table():
             for key in dict.fromkeys([*a.items, *b.items]):
@@ -37,7 +36,7 @@ def _changes(a: Node | None, b: Node | None, path: KeyPath) -> Iterator[Change]:
                 after = b.items[i] if i < len(b.items) else None
                 yield from _changes(before, after, (*path, i))
         case _ if a is None or b is None or not same(a, b):
-            yield Change(key=dotted(path), before=a, after=b)
+            yield KeyChange(key=dotted(path), before=a, after=b)
 
 
 def _is_flat(node: List) -> bool:

@@ -1,5 +1,4 @@
-"""`optimizer.lr=1e-2` on the command line: which arguments are overrides, what they set, what is
-wrong with them."""
+"""Overrides on the command line, `optimizer.lr=1e-2`: recognised, applied, and checked."""
 
 from __future__ import annotations
 
@@ -7,7 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from assay.config.homes import meant_elsewhere
+from assay.config.misplaced_keys import meant_elsewhere
+from assay.config.sources.literals import value_of
 from assay.config.tree import (
     KeyPath,
     Leaf,
@@ -21,7 +21,6 @@ from assay.config.tree import (
     get_at,
     set_at,
 )
-from assay.config.values import value_of
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean
@@ -32,8 +31,7 @@ _OVERRIDE = re.compile(r"(?P<plus>\+?)(?P<key>[A-Za-z_][\w.-]*)=", re.ASCII)
 
 
 def is_override(argument: str) -> bool:
-    """Whether a command-line argument is an override: it looks like `key=value` and no file has
-    that name.
+    """Return whether an argument is an override: it reads `key=value`, and no file has that name.
 
     >>> is_override("optimizer.lr=1e-2"), is_override("digits.toml"), is_override("--lr=1")
     (True, False, False)
@@ -47,8 +45,7 @@ def is_override(argument: str) -> bool:
 
 
 def typed_text(node: Node) -> str | None:
-    """A value exactly as typed, on the command line or in a variable: `name=123` means "123" to a
-    str."""
+    """Return a value exactly as typed: `name=123` means "123" to a str."""
     if isinstance(node, Leaf) and node.typed is not None:
         return node.typed
     origin = node.origin
@@ -58,7 +55,7 @@ def typed_text(node: Node) -> str | None:
 
 
 def value_for(path: KeyPath, text: str, origin: Origin | None = None) -> Node:
-    """What `text`, typed without quotes, means as the value at `path`."""
+    """Return the node for `text`, typed without quotes, as the value at `path`."""
     origin = origin or Origin(source=CLI, text=text, line=1, column=1)
     value = from_plain(value_of(text), origin)
     standard = schema.find(path)
@@ -75,8 +72,7 @@ def value_for(path: KeyPath, text: str, origin: Origin | None = None) -> Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One key to set, asked for by an argument, a variant or a point of a sweep. `value` None
-    deletes what is there.
+    """Key to set, from an argument, a variant or a sweep point. `value` None deletes the key.
 
     `origins` are the places of the parts of the key. `creates`: a table or list item that is not
     there is meant. `to_create` is how that would be written. `text` is the value as typed, where it
@@ -91,7 +87,7 @@ class Setting:
     text: str | None = None
 
     def key_origin(self, first: int = 0, last: int | None = None) -> Origin:
-        """Where the parts `first` up to `last` of the key stand."""
+        """Return the place of the parts `first` up to `last` of the key."""
         start, end = (
             self.origins[first],
             self.origins[(len(self.parts) if last is None else last) - 1],
@@ -110,41 +106,28 @@ class RefusedError(Exception):
 
 
 def setting_of(argument: str) -> Setting:
-    """What an override asks for; RefusedError when it is none."""
+    """Parse an override. Raises RefusedError when it is none."""
     found = _OVERRIDE.match(argument)
     if found is None:
         whole = _origin(argument, 0, len(argument))
-        bare = argument.lstrip("-")
-        if argument.startswith("-") and _OVERRIDE.match(bare):
-            raise RefusedError(
-                "syntax", f"`{argument}` is no option of assay", whole, fix=f"write {bare}"
-            )
-        if re.fullmatch(r"~[A-Za-z_][\w.-]*", argument):
-            raise RefusedError(
-                "syntax",
-                f"`{argument}` is no override",
-                whole,
-                fix=f"write {argument[1:]}={DELETE}",
-            )
-        fix = "write key=value, as in optimizer.lr=0.01"
-        raise RefusedError("syntax", f"`{argument}` is no override", whole, fix=fix)
+        message, fix = _not_an_override(argument)
+        raise RefusedError("syntax", message, whole, fix=fix)
     parts = tuple(found["key"].split("."))
     if "" in parts:
-        whole = _origin(argument, found.start("key"), found.end("key"))
-        raise RefusedError(
-            "syntax", f"`{found['key']}` has an empty part", whole, fix="write a.b=value"
-        )
+        key = _origin(argument, found.start("key"), found.end("key"))
+        message = f"`{found['key']}` has an empty part"
+        raise RefusedError("syntax", message, key, fix="write a.b=value")
     origins, start = [], found.start("key")
     for part in parts:
         origins.append(_origin(argument, start, start + len(part)))
         start += len(part) + 1
     text = argument[found.end() :]
-    is_deleted = text.strip() == DELETE
+    value = None
+    if text.strip() != DELETE:
+        value = from_plain(value_of(text), _origin(argument, found.end(), len(argument)))
     return Setting(
         parts=parts,
-        value=None
-        if is_deleted
-        else from_plain(value_of(text), _origin(argument, found.end(), len(argument))),
+        value=value,
         origins=tuple(origins),
         creates=bool(found["plus"]),
         to_create=f"+{argument.removeprefix('+')}",
@@ -152,8 +135,21 @@ def setting_of(argument: str) -> Setting:
     )
 
 
+def _not_an_override(argument: str) -> tuple[str, str]:
+    """Return what is wrong with an argument that has no `=`, or begins with dashes, and its fix."""
+    bare = argument.lstrip("-")
+    if argument.startswith("-") and _OVERRIDE.match(bare):
+        return f"`{argument}` is no option of assay", f"write {bare}"
+    if re.fullmatch(r"~[A-Za-z_][\w.-]*", argument):
+        return f"`{argument}` is no override", f"write {argument[1:]}={DELETE}"
+    return f"`{argument}` is no override", "write key=value, as in optimizer.lr=0.01"
+
+
 def put(root: Table, setting: Setting) -> Table:
-    """`root` with one setting done; RefusedError when it names what is not there and cannot be."""
+    """Apply one setting to `root`.
+
+    Raises RefusedError for a key that is not there and cannot be.
+    """
     path = _axis(setting) or fitted(root, setting.parts)
     old = get_at(root, path)
     if setting.value is None:
@@ -193,14 +189,14 @@ def _origin(argument: str, start: int, end: int) -> Origin:
 
 
 def _axis(setting: Setting) -> KeyPath | None:
-    """`sweep.optimizer.lr=[1, 2]` sets the axis "optimizer.lr", which is one key of the section."""
+    """Return the axis that `sweep.optimizer.lr=[1, 2]` sets: "optimizer.lr" is one key."""
     if setting.parts[0] != "sweep" or len(setting.parts) < 3:
         return None
     return "sweep", ".".join(map(str, setting.parts[1:]))
 
 
 def _check_new(root: Table, setting: Setting, path: KeyPath) -> None:
-    """Refuses a key that is neither in the file nor possible in the table it would stand in."""
+    """Raise RefusedError for a key that is neither in the file nor possible in its table."""
     if path[0] == "sweep" and len(path) == 2:
         return
     parent = get_at(root, path[:-1])
@@ -220,55 +216,51 @@ def _is_split(path: KeyPath) -> bool:
 
 
 def _not_there(root: Table, setting: Setting, path: KeyPath) -> RefusedError:
-    """The first part of the key that leads nowhere, and what was probably meant."""
+    """Return the error for the first part of a key that leads nowhere, with a suggestion."""
     length = 0
     while length < len(setting.parts) - 1 and _exists(root, path[: length + 1]):
         length += 1
     word = str(setting.parts[length])
     above, key = path[:length], dotted(path[: length + 1])
-    origin = setting.key_origin(length, length + 1)
+    kind, message, fix = "unknown-key", f"unknown key `{key}`", ""
     parent = get_at(root, above)
     if not above and word in schema.LAUNCH:
+        kind = "launch-setting"
         message = f"`{word}` is a setting of one launch, not of the config"
         fix = f"give it on the command line: {schema.LAUNCH[word]}"
-        return RefusedError("launch-setting", message, origin, key=key, fix=fix)
-    if isinstance(parent, List):
+    elif isinstance(parent, List):
+        message = f"`{dotted(above)}` has no item `{word}`"
         count = len(parent.items)
         fix = f"its items are 0 to {count - 1}; " if count else ""
         fix += f"+{dotted(above)}=... adds one"
-        return RefusedError(
-            "unknown-key", f"`{dotted(above)}` has no item `{word}`", origin, key=key, fix=fix
-        )
-    if parent is not None and not isinstance(parent, Table):
+    elif parent is not None and not isinstance(parent, Table):
         message = f"`{dotted(above)}` is one value, so it has no `{word}`"
-        return RefusedError("unknown-key", message, origin, key=key)
+    elif word in _choices(root, above):  # known, and left out of this config
+        message = f"there is no `{key}` in the config"
+        if not setting.creates and setting.value is not None:
+            fix = f"write {setting.to_create} to make it"
+    else:
+        fix = _fix_of_unknown(root, setting, above, word)
+    return RefusedError(kind, message, setting.key_origin(length, length + 1), key=key, fix=fix)
+
+
+def _fix_of_unknown(root: Table, setting: Setting, above: KeyPath, word: str) -> str:
+    """Return the fix for a key that the table `above` does not know."""
+    if not setting.creates:
+        elsewhere = meant_elsewhere(word, root, above=above)
+        if elsewhere:
+            return elsewhere
     choices = _choices(root, above)
-    if word in choices:  # known, and left out of this config
-        fix = (
-            ""
-            if setting.creates or setting.value is None
-            else f"write {setting.to_create} to make it"
-        )
-        return RefusedError(
-            "unknown-key", f"there is no `{key}` in the config", origin, key=key, fix=fix
-        )
-    fix = "" if setting.creates else meant_elsewhere(word, root, above=above)
-    if fix:
-        return RefusedError("unknown-key", f"unknown key `{key}`", origin, key=key, fix=fix)
-    fix = did_you_mean(word, choices)
+    near = did_you_mean(word, choices)
     standard = schema.find(above)
-    is_open = (
-        bool(above)
-        and not _is_split(above)
-        and (standard is None or standard.kind in ("call", "tables"))
-    )
+    is_section = bool(above) and not _is_split(above)
+    is_open = is_section and (standard is None or standard.kind in ("call", "tables"))
     if is_open and not setting.creates and setting.value is not None:
-        fix = f"{fix[:-1]}, or" if fix else "write"
-        fix += f" {setting.to_create} to make it"
-        fix += "?" if fix.startswith("did") else ""
-    elif not fix and above:
-        fix = f"it takes: {', '.join(dict.fromkeys(choices))}"
-    return RefusedError("unknown-key", f"unknown key `{key}`", origin, key=key, fix=fix)
+        to_create = f"{setting.to_create} to make it"
+        return f"{near[:-1]}, or {to_create}?" if near else f"write {to_create}"
+    if not near and above:
+        return f"it takes: {', '.join(dict.fromkeys(choices))}"
+    return near
 
 
 def _exists(root: Table, path: KeyPath) -> bool:
@@ -277,7 +269,7 @@ def _exists(root: Table, path: KeyPath) -> bool:
 
 
 def _choices(root: Table, above: KeyPath) -> list[str]:
-    """Names that may stand in the table at `above`."""
+    """Return the names that may stand in the table at `above`."""
     parent = get_at(root, above)
     names = list(parent.items) if isinstance(parent, Table) else []
     if not above:

@@ -1,8 +1,7 @@
-"""Classes and functions of assay that a config may name: those that write nowhere but into the
-record of the run.
+"""Targets of assay that a config may name: they write only into the record of the run.
 
-What saves, loads or runs by a path of its own is left out: a config names it by a section, or code
-calls it.
+Classes that save, load or run by a path of their own are left out: a config names them by a
+section, or code calls them.
 """
 
 from __future__ import annotations
@@ -13,18 +12,21 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     module: tuple(names.split())
     for module, names in {
         "assay.engine": """
-            Accuracy Adapted Backward Backwards Balanced BatchDigest ByHand ByLength Collect Confusion Constant Cycle
-            DistTensorData EMA EarlyStop EvalCallback Evaluate F1 Groups Instance Loader LoggerCallback Mean Memory
-            ModelWrapper Noam Norms OwnLoss Perplexity Pipelines Precision Probe Profile Ramp Recall ResetOptimizer
-            SaveOutputs ScaledBackward SetRequiresGrad SetValue StepFunction Subset Supervised Task Throughput
-            TorchSchedule WarmupCosine WarmupExponential WarmupLinear WarmupMultiStep WarmupPoly WarmupStep Weighted
-            chain padded_vocabulary
+            Accuracy Adapted Balanced BatchDigest ByHand ByLength Collect Confusion Constant Cycle
+            DistTensorData EMA EarlyStop EvalCallback Evaluate F1 Groups Instance Loader
+            LoggerCallback Mean Memory ModelWrapper MultiOptimizerStep Noam Norms OptimizerStep
+            OwnLoss Perplexity Pipelines Precision Probe Profile Ramp Recall ResetOptimizer
+            SaveOutputs ScaledOptimizerStep SetRequiresGrad SetValue StepFunction Subset Supervised
+            Task Throughput TorchSchedule WarmupCosine WarmupExponential WarmupLinear
+            WarmupMultiStep WarmupPoly WarmupStep Weighted chain padded_vocabulary
         """,
-        "assay.engine.pipes": "SequenceWrapper chain",
-        "assay.engine.pipes.itr": """
+        "assay.engine.data.streams": """
             Batch Bucket Concat Filter FlatMap Length Map Mix Prefetch Shuffle SplitByWorker Take
         """,
-        "assay.engine.pipes.lst": "Cache Concat Filter ItrToLst Map Part SequenceWrapper Subset",
+        "assay.engine.data.map_style": """
+            Cache ConcatSequences FilterSequence MapSequence RandomSplit Select SequenceWrapper
+            StreamToSequence
+        """,
         "assay.plugins": "TensorBoard",
     }.items()
 }
@@ -34,7 +36,7 @@ _CODE = "is used in code, not in a config"
 
 NEVER: Mapping[str, str] = {
     "assay.engine.At": _CODE,
-    "assay.engine.BackwardPart": "is a base class",
+    "assay.engine.OptimizerStepBase": "is a base class",
     "assay.engine.Callback": "is a base class",
     "assay.engine.Display": "is set in [display]",
     "assay.engine.Engine": "runs a training",
@@ -59,11 +61,13 @@ NEVER: Mapping[str, str] = {
     "assay.engine.load_checkpoint": "reads any file; [load_weights] says where weights come from",
     "assay.engine.load_weights": "reads any file; [load_weights] says where weights come from",
     "assay.engine.on": _CODE,
-    "assay.engine.pipes.itr.Stage": "is a base class",
-    "assay.engine.pipes.lst.Stage": "is a base class",
+    "assay.engine.data.map_style.SequenceStage": "is a base class",
+    "assay.engine.data.streams.Pass": _CODE,
+    "assay.engine.data.streams.Stream": "is a base class",
+    "assay.engine.data.streams.StreamStage": "is a base class",
     "assay.engine.save_weights": "writes files where it is told to",
     "assay.engine.seed_all": "changes generators of the whole process; `seed` sets them",
     "assay.engine.set_state": "changes generators of the whole process; `seed` sets them",
-    "assay.engine.model.unwrap": _CODE,
+    "assay.engine.unwrap": _CODE,
 }
 """What else these packages offer, and why no config may name it."""

@@ -16,13 +16,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from assay.config.allowed import can_trust
+from assay.config.allow_list import can_trust
 from assay.config.edit import with_key, without_key
 from assay.config.sources.toml import read_all
 from assay.config.tree import KeyPath, Leaf, List, Node, Table, from_plain, get_at, plain
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError, did_you_mean
-from assay.core.plain import write_atomic
+from assay.core.json_codec import write_atomic
 from assay.core.project import FOLDER_MODES, SETTINGS_NAME, project_root, settings_file
 from assay.core.regular_file import read_start
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import date, time
 
 from assay.config.aliases import with_alias
-from assay.config.homes import homes_of
+from assay.config.misplaced_keys import homes_of
 from assay.config.references import is_unresolved, reference_of
 from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, get_at
 from assay.core import schema

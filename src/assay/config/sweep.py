@@ -33,8 +33,8 @@ Mode = Literal["grid", "zip", "random"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
-    """Numbers from `low` to `high`, both included; whole ones when both ends are."""
+class Interval:
+    """Interval from `low` to `high`, both included; whole numbers when both ends are."""
 
     low: int | float
     high: int | float
@@ -43,13 +43,13 @@ class Range:
     origin: Origin
 
     def spaced(self) -> list[int | float]:
-        """`count` numbers from end to end."""
+        """Return `count` numbers from end to end."""
         count = self.count or 1
         shares = [i / (count - 1) if count > 1 else 0.0 for i in range(count)]
         return list(dict.fromkeys(self.at(share) for share in shares))
 
     def at(self, share: float) -> int | float:
-        """The number at a share of the way. Six digits: neither people nor results need more."""
+        """Return the number at a share of the way, in six digits: results need no more."""
         if share in (0.0, 1.0):
             return self.high if share else self.low
         if self.is_log:
@@ -64,48 +64,48 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
-    """One key that varies. `setting` is what it sets, with the first value."""
+class SweepAxis:
+    """Key that varies. `setting` sets it to the first value."""
 
     setting: Setting
     values: tuple[Node, ...] = ()
-    range: Range | None = None
+    range: Interval | None = None
 
     @property
     def key(self) -> str:
         return dotted(self.setting.parts)
 
     def is_in(self, path: KeyPath) -> bool:
-        """Whether whoever sets `path` sets this key too; `0` on the command line is `[0]`."""
+        """Return whether setting `path` sets this key too; `0` on the command line is `[0]`."""
         return tuple(map(str, self.setting.parts[: len(path)])) == tuple(map(str, path))
 
     def with_value(self, value: Node, note: str) -> Setting:
-        """What one point sets."""
+        """Return the setting of one point."""
         return replace(self.setting, value=noted(value, note))
 
 
-Point = tuple[tuple[Axis, Node], ...]
+Point = tuple[tuple[SweepAxis, Node], ...]
 """One value for every axis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """What varies, and how the values are put together."""
+    """Axes of a sweep, and the mode that combines them."""
 
     mode: Mode
-    axes: tuple[Axis, ...]
+    axes: tuple[SweepAxis, ...]
     origin: Origin
     count: int = 0
     draw: int = 0
 
     def without(self, fixed: Sequence[KeyPath]) -> Sweep:
-        """The sweep that is left when the command line has fixed some of its keys."""
+        """Return the sweep without the keys that the command line has fixed."""
         return replace(
             self, axes=tuple(axis for axis in self.axes if not any(map(axis.is_in, fixed)))
         )
 
     def size(self) -> int:
-        """How many points there are."""
+        """Number of points."""
         match self.mode:
             case _ if not self.axes:
                 return 0
@@ -133,7 +133,7 @@ class Sweep:
         for row in rows:
             yield tuple(zip(self.axes, row, strict=True))
 
-    def single(self) -> Iterator[tuple[Axis, Node]]:
+    def single(self) -> Iterator[tuple[SweepAxis, Node]]:
         """Every value of every axis once: what has to make sense by itself. Of a range its ends."""
         for axis in self.axes:
             if axis.range is not None:
@@ -169,12 +169,12 @@ class Sweep:
 
 
 def assignments(point: Point) -> tuple[tuple[str, Node], ...]:
-    """The keys and values of a point."""
+    """Return the keys and values of a point."""
     return tuple((axis.key, value) for axis, value in point)
 
 
 def _telling(values: Sequence[Node]) -> Sequence[Node]:
-    """Of very many values those that may be wrong: of numbers the ends."""
+    """Return the values that may be wrong; of many numbers only the ends."""
     if len(values) <= MANY:
         return values
     numbers: dict[type, list[Leaf]] = {}
@@ -196,14 +196,13 @@ def _number(leaf: Leaf) -> float:
 
 
 def sweep_of(root: Table) -> tuple[Sweep | None, list[Problem]]:
-    """The sweep of a file, and what is wrong with the section."""
+    """Return the sweep of a file, and the problems of its section."""
     section = root.items.get(SECTION)
     if section is None:
         return None, []
     if not isinstance(section, Table):
-        return None, [
-            _problem("wrong-type", f"`{SECTION}` must be a table", section.origin, SECTION, _FORM)
-        ]
+        message = f"`{SECTION}` must be a table"
+        return None, [_problem("wrong-type", message, section.origin, SECTION, _FORM)]
     problems: list[Problem] = []
     origin = root.key_origin(SECTION)
     options = {
@@ -214,39 +213,36 @@ def sweep_of(root: Table) -> tuple[Sweep | None, list[Problem]]:
     draw = _whole(options, "draw", 0, problems)
     axes = tuple(_axes(section, (), (), mode, tuple(options), problems))
     if not axes and not problems:
-        problems.append(
-            _problem("missing-key", f"`{SECTION}` varies nothing", origin, SECTION, _FORM)
-        )
-    if mode == "random" and count is None and "points" not in options:
-        fix = "write points = 20 under [sweep]"
-        problems.append(
-            _problem("missing-key", "a random sweep needs `points`", origin, SECTION, fix)
-        )
-    if mode != "random":
-        for name in ("points", "draw"):
-            if name in options:
-                message = f"`{name}` is for a random sweep; this one is {mode}"
-                fix = 'write mode = "random", or remove it'
-                problems.append(
-                    _problem(
-                        "unknown-key", message, section.key_origin(name), f"{SECTION}.{name}", fix
-                    )
-                )
+        message = f"`{SECTION}` varies nothing"
+        problems.append(_problem("missing-key", message, origin, SECTION, _FORM))
+    problems += _misplaced_options(section, options, mode, origin)
     if mode == "zip":
         problems += _uneven(axes)
     if problems:
         return None, problems
     sweep = Sweep(mode=mode, axes=axes, origin=origin, count=count or 0, draw=draw or 0)
     if sweep.size() > MAX_POINTS:
-        message = (
-            f"the sweep has {sweep.size():,} points; more than {MAX_POINTS:,} are none anybody runs"
-        )
-        return None, [
-            _problem(
-                "too-large", message, origin, SECTION, 'write mode = "random" and points = 100'
-            )
-        ]
+        message = f"the sweep has {sweep.size():,} points; at most {MAX_POINTS:,} are run"
+        fix = 'write mode = "random" and points = 100'
+        return None, [_problem("too-large", message, origin, SECTION, fix)]
     return sweep, []
+
+
+def _misplaced_options(
+    section: Table, options: Mapping[str, Node], mode: Mode, origin: Origin
+) -> Iterator[Problem]:
+    """Yield a problem for each option that the mode lacks, or has no use for."""
+    if mode == "random":
+        if "points" not in options:
+            fix = "write points = 20 under [sweep]"
+            yield _problem("missing-key", "a random sweep needs `points`", origin, SECTION, fix)
+        return
+    for name in ("points", "draw"):
+        if name in options:
+            message = f"`{name}` is for a random sweep; this one is {mode}"
+            fix = 'write mode = "random", or remove it'
+            place = section.key_origin(name)
+            yield _problem("unknown-key", message, place, f"{SECTION}.{name}", fix)
 
 
 def _is_axis(node: Node) -> bool:
@@ -254,7 +250,7 @@ def _is_axis(node: Node) -> bool:
 
 
 def _is_range(node: Node) -> bool:
-    """A table of numbers from `low` to `high`, and not one of further axes."""
+    """Return whether a table is a range, from `low` to `high`, and not one of further axes."""
     if not isinstance(node, Table) or "type" in node.items:
         return False
     return bool({"low", "high"} & node.items.keys()) and all(
@@ -269,101 +265,93 @@ def _axes(
     mode: Mode,
     options: tuple[str, ...],
     problems: list[Problem],
-) -> Iterator[Axis]:
+) -> Iterator[SweepAxis]:
+    """Yield the axes of `[sweep]`, or of a table of keys inside it."""
     for key, node in table.items.items():
         if key in options and not above:
             continue
-        origin = table.key_origin(key)
         shown = dotted((SECTION, *above, key))
         try:
             setting = key_setting(table, key, node, above, origins)
         except ValueError:
-            problems.append(_problem("syntax", f"`{key}` is no path of keys", origin, shown, _FORM))
+            message = f"`{key}` is no path of keys"
+            problems.append(_problem("syntax", message, table.key_origin(key), shown, _FORM))
             continue
         if setting.creates:
             message = f"`{key}` in a sweep makes nothing new"
-            problems.append(
-                _problem(
-                    "syntax", message, origin, shown, "put the key into the file, then vary it"
-                )
-            )
-        elif isinstance(node, List) and not node.items:
-            problems.append(
-                _problem("wrong-value", f"`{shown}` has no values", node.origin, shown, _FORM)
-            )
-        elif isinstance(node, List):
-            yield Axis(setting=setting, values=node.items)
-        elif _is_range(node):
-            assert isinstance(node, Table)
-            found = _range(node, shown, mode, problems)
-            if found is not None:
-                spaced = (
-                    ()
-                    if mode == "random"
-                    else tuple(Leaf(value, node.origin) for value in found.spaced())
-                )
-                yield Axis(
-                    setting=setting, values=spaced, range=found if mode == "random" else None
-                )
-        elif isinstance(node, Table) and "type" not in node.items:
+            fix = "put the key into the file, then vary it"
+            problems.append(_problem("syntax", message, table.key_origin(key), shown, fix))
+        elif isinstance(node, Table) and "type" not in node.items and not _is_range(node):
             yield from _axes(node, setting.parts, setting.origins, mode, (), problems)
         else:
-            near = "" if above else did_you_mean(key, OPTIONS)
-            message = f"`{shown}` must be a list of values or a range"
-            problems.append(_problem("wrong-type", message, node.origin, shown, near or _FORM))
+            yield from _axis(setting, node, shown, mode, problems)
 
 
-def _range(node: Table, shown: str, mode: Mode, problems: list[Problem]) -> Range | None:
+def _axis(
+    setting: Setting, node: Node, shown: str, mode: Mode, problems: list[Problem]
+) -> Iterator[SweepAxis]:
+    """Yield the axis of one key, unless its values are wrong."""
+    if isinstance(node, List) and not node.items:
+        message = f"`{shown}` has no values"
+        problems.append(_problem("wrong-value", message, node.origin, shown, _FORM))
+    elif isinstance(node, List):
+        yield SweepAxis(setting=setting, values=node.items)
+    elif isinstance(node, Table) and _is_range(node):
+        found = _range(node, shown, mode, problems)
+        if found is not None and mode == "random":
+            yield SweepAxis(setting=setting, values=(), range=found)
+        elif found is not None:
+            values = tuple(Leaf(value, node.origin) for value in found.spaced())
+            yield SweepAxis(setting=setting, values=values)
+    else:
+        is_option = setting.parts == (shown.removeprefix(f"{SECTION}."),)
+        near = did_you_mean(str(setting.parts[0]), OPTIONS) if is_option else ""
+        message = f"`{shown}` must be a list of values or a range"
+        problems.append(_problem("wrong-type", message, node.origin, shown, near or _FORM))
+
+
+def _range(node: Table, shown: str, mode: Mode, problems: list[Problem]) -> Interval | None:
+    """Return the interval of a table such as `{ low = 0, high = 1, count = 5 }`."""
     before = len(problems)
     for key in node.items:
         if key not in RANGE:
             fix = did_you_mean(key, RANGE) or f"a range has {', '.join(RANGE)}"
             message = f"unknown key `{key}` of a range"
-            problems.append(
-                _problem("unknown-key", message, node.key_origin(key), f"{shown}.{key}", fix)
-            )
-    ends = []
-    for name in ("low", "high"):
-        end = node.items.get(name)
-        value = end.value if isinstance(end, Leaf) else None
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
-            place = end.origin if end is not None else node.origin
-            problems.append(
-                _problem(
-                    "wrong-type", f"`{shown}.{name}` must be a number", place, f"{shown}.{name}"
-                )
-            )
-        else:
-            ends.append(value)
+            place = node.key_origin(key)
+            problems.append(_problem("unknown-key", message, place, f"{shown}.{key}", fix))
+    ends = [_end(node, name, shown, problems) for name in ("low", "high")]
     scale = _plain(node.items.get("scale"), "linear")
     if scale not in ("linear", "log"):
         message = f'`{shown}.scale` must be "linear" or "log"'
-        problems.append(
-            _problem("wrong-value", message, node.items["scale"].origin, f"{shown}.scale")
-        )
+        place = node.items["scale"].origin
+        problems.append(_problem("wrong-value", message, place, f"{shown}.scale"))
     count = _whole(node.items, "count", 1, problems, shown)
-    if len(problems) > before or len(ends) < 2:
-        return None
     low, high = ends
+    if len(problems) > before or low is None or high is None:
+        return None
     if low > high or (scale == "log" and low <= 0):
         why = "its `low` is above its `high`" if low > high else "a log scale begins above 0"
-        problems.append(
-            _problem("wrong-value", f"`{shown}` is no range: {why}", node.origin, shown)
-        )
+        message = f"`{shown}` is no range: {why}"
+        problems.append(_problem("wrong-value", message, node.origin, shown))
         return None
     if mode != "random" and count is None:
         message = f"`{shown}` needs a `count`: how many values from low to high"
-        problems.append(
-            _problem(
-                "missing-key", message, node.origin, shown, 'write count = 5, or mode = "random"'
-            )
-        )
+        fix = 'write count = 5, or mode = "random"'
+        problems.append(_problem("missing-key", message, node.origin, shown, fix))
         return None
-    return Range(low=low, high=high, is_log=scale == "log", count=count, origin=node.origin)
+    return Interval(low=low, high=high, is_log=scale == "log", count=count, origin=node.origin)
+
+
+def _end(node: Table, name: str, shown: str, problems: list[Problem]) -> int | float | None:
+    """Return the `low` or `high` of a range; None, with a problem, unless it is a number."""
+    end = node.items.get(name)
+    value = end.value if isinstance(end, Leaf) else None
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return value
+    place = end.origin if end is not None else node.origin
+    message = f"`{shown}.{name}` must be a number"
+    problems.append(_problem("wrong-type", message, place, f"{shown}.{name}"))
+    return None
 
 
 def _mode(node: Node | None, problems: list[Problem]) -> Mode:
@@ -410,12 +398,13 @@ def _whole(
     return None
 
 
-def _uneven(axes: Sequence[Axis]) -> Iterator[Problem]:
-    """Axes of a zip that are longer or shorter than the first."""
+def _uneven(axes: Sequence[SweepAxis]) -> Iterator[Problem]:
+    """Yield a problem for each axis of a zip with another length than the first."""
     for axis in axes[1:]:
         if len(axis.values) != len(axes[0].values):
             message = (
-                f"`{axis.key}` has {len(axis.values)} values and `{axes[0].key}` {len(axes[0].values)}:"
+                f"`{axis.key}` has {len(axis.values)} values"
+                f" and `{axes[0].key}` {len(axes[0].values)}:"
                 " in a zip they go together"
             )
             yield _problem(
@@ -423,7 +412,7 @@ def _uneven(axes: Sequence[Axis]) -> Iterator[Problem]:
             )
 
 
-def _value(axis: Axis, stream: random.Random) -> Node:
+def _value(axis: SweepAxis, stream: random.Random) -> Node:
     share = stream.random()
     if axis.range is not None:
         return Leaf(axis.range.at(share), axis.range.origin)

@@ -1,5 +1,4 @@
-"""What user modules define, found by parsing their files: nothing of the user's is run to check a
-config."""
+"""Definitions of user modules, found by parsing: a check runs no user code."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ MAX_FILES = 20_000  # looked at for registered names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserModule:
-    """One file of the user's. `names` is what it defines at top level; None when parsing cannot
-    tell.
+    """File of the user. `names` are its top-level definitions; None when parsing cannot tell.
 
     `syntax_error` is what is wrong with the file, with `line` and `column`, when it cannot be
     parsed.
@@ -34,9 +32,8 @@ class UserModule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """Where a dotted target leads. `module` is None for a folder without `__init__.py`; `rest` is
-    the path inside."""
+class TargetLocation:
+    """File of a dotted target; `module` is None for a namespace package, `rest` the path inside."""
 
     module: UserModule | None
     folder: Path | None
@@ -44,9 +41,8 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
-    """A class or function under `@register`: the short name, the kind it was given (or ""), and
-    where it stands."""
+class RegisteredName:
+    """Class or function under `@register`: short name, kind (or ""), and place."""
 
     name: str
     kind: str
@@ -56,7 +52,7 @@ class Registered:
 
     @property
     def target(self) -> str:
-        """What names it without being registered."""
+        """Target of the registered object."""
         return (
             f"{self.module}:{self.qualname}"
             if "." in self.qualname
@@ -65,33 +61,31 @@ class Registered:
 
 
 class UserModules:
-    """The modules below some folders, each file parsed once."""
+    """Modules below some folders, each file parsed once."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = folders
         self._parsed: dict[Path, UserModule] = {}
 
     @cached_property
-    def registered(self) -> dict[str, list[Registered]]:
-        """Everything under `@register` by its name. Looked for when a config uses a short name, and
-        only then."""
-        found: dict[str, list[Registered]] = {}
+    def registered(self) -> dict[str, list[RegisteredName]]:
+        """Objects under `@register` by name, searched for once a config uses a short name."""
+        found: dict[str, list[RegisteredName]] = {}
         for file, module in _files_below(self.folders):
             for each in _registered_in(file, module):
                 found.setdefault(each.name, []).append(each)
         return found
 
     def names(self) -> list[str]:
-        """Modules and packages right below the folders."""
+        """Return the modules and packages right below the folders."""
         return list(self._names)
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
         return tuple(sorted({name for folder in self.folders for name in modules_in(folder)}))
 
-    def find(self, target: str) -> Found | None:
-        """What `package.module.Name` or `package.module:Name` leads to; None when the first part is
-        no user module."""
+    def find(self, target: str) -> TargetLocation | None:
+        """Return the location of `package.module.Name`, or None outside of user modules."""
         dotted, _, inside = target.partition(":")
         parts = dotted.split(".")
         for folder in self.folders:
@@ -99,24 +93,24 @@ class UserModules:
                 return self._descend(folder, parts, tuple(inside.split(".")) if inside else ())
         return None
 
-    def _descend(self, folder: Path, parts: list[str], inside: tuple[str, ...]) -> Found:
+    def _descend(self, folder: Path, parts: list[str], inside: tuple[str, ...]) -> TargetLocation:
         for i, part in enumerate(parts):
             file, package = folder / f"{part}.py", folder / part
             if package.is_dir() and (package / "__init__.py").is_file():
                 module = self._module(package / "__init__.py")
                 rest = tuple(parts[i + 1 :])
                 if not rest or not _is_module(package, rest[0]):
-                    return Found(module=module, folder=package, rest=rest + inside)
+                    return TargetLocation(module=module, folder=package, rest=rest + inside)
                 folder = package
             elif file.is_file():
-                return Found(
+                return TargetLocation(
                     module=self._module(file), folder=None, rest=tuple(parts[i + 1 :]) + inside
                 )
             elif package.is_dir():
                 folder = package
             else:
-                return Found(module=None, folder=folder, rest=tuple(parts[i:]) + inside)
-        return Found(module=None, folder=folder, rest=inside)
+                return TargetLocation(module=None, folder=folder, rest=tuple(parts[i:]) + inside)
+        return TargetLocation(module=None, folder=folder, rest=inside)
 
     def _module(self, path: Path) -> UserModule:
         if path not in self._parsed:
@@ -125,7 +119,7 @@ class UserModules:
 
 
 def modules_in(folder: Path) -> list[str]:
-    """Names that can be imported from `folder`."""
+    """Return the names that can be imported from `folder`."""
     try:
         entries = sorted(folder.iterdir())
     except OSError:
@@ -176,8 +170,7 @@ def _parse(path: Path) -> UserModule:
 
 
 def _defined(body: Iterable[ast.stmt]) -> Iterator[str]:
-    """Names that these statements bind, branches and loops included; "*" when they cannot be
-    known."""
+    """Yield the names that statements bind, in branches and loops too; "*" if they are unknown."""
     for statement in body:
         match statement:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -221,12 +214,11 @@ def _bound(target: ast.expr) -> Iterator[str]:
             yield "*"
 
 
-# --- registered names ------------------------------------------------------------------------------------------------
+# --- registered names -----------------------------------------------------------------------------
 
 
 def _files_below(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
-    """Every file that can be imported from `folders`, with the name of its module; an environment
-    is not entered."""
+    """Yield the files that can be imported from `folders` with their modules; no environments."""
     own = {os.path.realpath(folder) for folder in folders}
     count = 0
     for root in folders:
@@ -263,7 +255,7 @@ def _may_enter(entry: os.DirEntry[str], own: set[str]) -> bool:
     return is_inside and not os.path.exists(os.path.join(entry.path, "pyvenv.cfg"))
 
 
-def _registered_in(file: Path, module: str) -> tuple[Registered, ...]:
+def _registered_in(file: Path, module: str) -> tuple[RegisteredName, ...]:
     try:
         state = file.stat()
     except OSError:
@@ -274,11 +266,11 @@ def _registered_in(file: Path, module: str) -> tuple[Registered, ...]:
 @lru_cache(maxsize=2000)
 def _registered_as_of(
     file: Path, module: str, _mtime_ns: int, _size: int
-) -> tuple[Registered, ...]:
+) -> tuple[RegisteredName, ...]:
     return tuple(_read_registered(file, module))
 
 
-def _read_registered(file: Path, module: str) -> Iterator[Registered]:
+def _read_registered(file: Path, module: str) -> Iterator[RegisteredName]:
     try:
         raw = read_bytes(file, MAX_BYTES, follow=True)
         if b"register" not in raw:
@@ -293,7 +285,7 @@ def _read_registered(file: Path, module: str) -> Iterator[Registered]:
             mark = decorator.func if isinstance(decorator, ast.Call) else decorator
             if ast.unparse(mark) in marks:
                 name, kind = _registration(decorator, statement.name)
-                yield Registered(
+                yield RegisteredName(
                     name=name,
                     kind=kind,
                     module=module,
@@ -303,7 +295,7 @@ def _read_registered(file: Path, module: str) -> Iterator[Registered]:
 
 
 def _names_of_register(tree: ast.Module) -> set[str]:
-    """How this file may write assay's `register`: as imported, whatever it was called."""
+    """Return the expressions by which a file may write assay's `register`, as imported."""
     names = set()
     for node in ast.walk(tree):
         if (
@@ -324,8 +316,7 @@ def _names_of_register(tree: ast.Module) -> set[str]:
 def _definitions(
     body: Iterable[ast.stmt], outer: str
 ) -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """Classes and functions that can be named from outside, those in branches and in classes
-    included."""
+    """Yield the classes and functions that can be named from outside, nested ones included."""
     for statement in body:
         match statement:
             case ast.ClassDef():
@@ -341,8 +332,7 @@ def _definitions(
 
 
 def _registration(decorator: ast.expr, own_name: str) -> tuple[str, str]:
-    """The name and the kind that a decorator gives: `register`, `register("name")`, `register(Kind,
-    name="name")`."""
+    """Return name and kind of `@register`, `@register("name")`, `@register(Kind, name="n")`."""
     if not isinstance(decorator, ast.Call):
         return own_name, ""
     given = [
@@ -362,7 +352,7 @@ def _registration(decorator: ast.expr, own_name: str) -> tuple[str, str]:
 def _at_name(
     file: Path, statement: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]
 ) -> Origin:
-    """The place of the name in `class Name`."""
+    """Return the origin of the name in `class Name`."""
     line = lines[statement.lineno - 1]
     start = line.find(
         statement.name, len(line.encode()[: statement.col_offset].decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""`[variants.big] "model.hidden" = 512`: named overrides inside one file."""
+"""Variants, `[variants.big] "model.hidden" = 512`: named overrides inside one file."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """What one variant changes, as it is written."""
+    """Changes of one variant, as they are written."""
 
     name: str
     table: Table
 
     def settings(self, root: Table) -> tuple[list[Setting], list[Problem]]:
-        """Its overrides of `root` in order, and the keys that are none."""
+        """Return its overrides of `root` in order, and the problems of malformed keys."""
         problems: list[Problem] = []
         return list(_settings(root, (), self.table, (), f"variant {self.name}", problems)), problems
 
 
 def variants_of(root: Table) -> tuple[Mapping[str, Variant], list[Problem]]:
-    """The variants of a file by name, and what is wrong with the section."""
+    """Return the variants of a file by name, and the problems of the section."""
     section = root.items.get(SECTION)
     if section is None:
         return {}, []
@@ -45,7 +45,7 @@ def variants_of(root: Table) -> tuple[Mapping[str, Variant], list[Problem]]:
             )
         ]
     if len(section.items) > MAX_VARIANTS:
-        message = f"the file has {len(section.items):,} variants; more than {MAX_VARIANTS:,} are none anybody runs"
+        message = f"the file has {len(section.items):,} variants; at most {MAX_VARIANTS:,} are read"
         fix = "write a sweep: [sweep] with a list of values for a key"
         return {}, [_problem("too-large", message, section.origin, SECTION, fix)]
     found: dict[str, Variant] = {}
@@ -76,7 +76,7 @@ _FORM = 'write [variants.big] and under it "model.hidden" = 512'
 def key_setting(
     table: Table, key: str, value: Node, above: KeyPath, origins: tuple[Origin, ...]
 ) -> Setting:
-    """What `"+a.b" = value` in a table asks for. ValueError when the key is no path."""
+    """Parse `"+a.b" = value` in a table. Raises ValueError when the key is no path."""
     parts = parse_dotted(key.removeprefix("+"))
     origin = table.key_origin(key)
     path = (*above, *parts)
@@ -90,7 +90,7 @@ def key_setting(
 
 
 def noted(node: Node, note: str) -> Node:
-    """`node` with a note on where all of it comes from."""
+    """Return `node` with a note on every origin in it."""
     origin = replace(node.origin, note=note)
     match node:
         case Leaf():
@@ -112,40 +112,36 @@ def _settings(
     note: str,
     problems: list[Problem],
 ) -> Iterator[Setting]:
-    """A table without `type` is merged key by key into the one that is there; everything else
-    replaces."""
+    """Yield settings: a table without `type` merges into the one there, the rest replaces."""
     for key, node in table.items.items():
         try:
             setting = key_setting(table, key, node, above, origins)
         except ValueError:
-            where = table.key_origin(key)
-            problems.append(
-                _problem("syntax", f"`{key}` is no path of keys", where, key, 'write "a.b" = value')
-            )
+            message, fix = f"`{key}` is no path of keys", 'write "a.b" = value'
+            problems.append(_problem("syntax", message, table.key_origin(key), key, fix))
             continue
-        setting = replace(
-            setting, origins=tuple(replace(origin, note=note) for origin in setting.origins)
-        )
+        noted_origins = tuple(replace(origin, note=note) for origin in setting.origins)
+        setting = replace(setting, origins=noted_origins)
         path = fitted(root, setting.parts)
-        old, standard = get_at(root, path), schema.find(path)
-        is_merged = isinstance(old, Table) or (
-            old is None and standard is not None and standard.kind == "table"
-        )
-        if (
-            isinstance(node, Table)
-            and "type" not in node.items
-            and node.items
-            and is_merged
-            and not setting.creates
-        ):
+        old = get_at(root, path)
+        is_filled = isinstance(node, Table) and bool(node.items) and "type" not in node.items
+        if is_filled and _is_merged(old, path) and not setting.creates:
+            assert isinstance(node, Table)
             yield from _settings(root, setting.parts, node, setting.origins, note, problems)
             continue
         if setting.value is not None:
             is_section = len(path) == 1 and old is None and isinstance(setting.value, Table)
-            setting = replace(
-                setting, value=noted(setting.value, note), creates=setting.creates or is_section
-            )
+            creates = setting.creates or is_section
+            setting = replace(setting, value=noted(setting.value, note), creates=creates)
         yield setting
+
+
+def _is_merged(old: Node | None, path: KeyPath) -> bool:
+    """Return whether a table at `path` is merged into what is there, instead of replacing it."""
+    if old is not None:
+        return isinstance(old, Table)
+    standard = schema.find(path)
+    return standard is not None and standard.kind == "table"
 
 
 def _problem(kind: str, message: str, origin: Origin, key: str, fix: str = "") -> Problem:

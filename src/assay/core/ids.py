@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from datetime import datetime
 
 ID_LENGTH = 8
@@ -13,18 +14,20 @@ _FOLDER = re.compile(rf"\d{{6}}-\d{{4}}-(?P<id>[{_ALPHABET}]{{{ID_LENGTH}}})(?:-
 
 
 def new_run_id() -> str:
-    """Eight random base32 characters (40 bits); starts with a letter so that it never reads as a
-    number."""
+    """Return eight random base32 characters (40 bits).
+
+    The first is a letter, so that an id never reads as a number.
+    """
     return _id_of(os.urandom(ID_LENGTH))
 
 
 def run_id_of(text: str) -> str:
-    """The id of a run that is known by `text` elsewhere: the same text always gives the same id.
+    """Return the id of an imported run: the same text always gives the same id.
 
     >>> run_id_of("mlflow 0a1b")
     'w7w5y5il'
     """
-    from hashlib import sha256  # brings OpenSSL along, which what records would have to load
+    from hashlib import sha256  # loads OpenSSL: a recorder does without
 
     return _id_of(sha256(text.encode("utf-8", "surrogatepass")).digest()[:ID_LENGTH])
 
@@ -36,7 +39,7 @@ def _id_of(data: bytes) -> str:
 
 
 def slug(text: str, *, limit: int = 40) -> str:
-    """Lower-case ASCII letters, digits and single dashes; safe as a part of any file name.
+    """Return lower-case ASCII letters, digits and single dashes; safe as a part of any file name.
 
     >>> slug("MNIST CNN, größer!")
     'mnist-cnn-groer'
@@ -44,27 +47,26 @@ def slug(text: str, *, limit: int = 40) -> str:
     'etc-passwd'
     """
     if not text.isascii():
-        import unicodedata
-
         text = unicodedata.normalize("NFKD", text)
     ascii_text = text.encode("ascii", "ignore").decode("ascii").lower()
     return re.sub(r"[^a-z0-9]+", "-", ascii_text).strip("-")[:limit].rstrip("-")
 
 
 def folder_name(created: datetime, run_id: str, tag: str) -> str:
-    """`261121-0339-kq3f7abc-mnist-cnn`: sorts by time, found by id, read by tag."""
+    """Return a folder name that sorts by time: `261121-0339-kq3f7abc-mnist-cnn`."""
     return "-".join(part for part in (f"{created:%y%m%d-%H%M}", run_id, slug(tag)) if part)
 
 
 def id_of_folder(name: str) -> str | None:
-    """The run id inside a folder name, or None when the name is not one of ours."""
+    """Return the run id inside a folder name, or None for a folder of another kind."""
     match = _FOLDER.fullmatch(name)
     return match["id"] if match else None
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name may be that of a folder anywhere: letters, digits, `_`, `-`, `.`, and not
-    hidden.
+    """Return whether a folder may have this name on every system.
+
+    Letters, digits, `_`, `-` and `.` are safe; a name that begins with `.` is hidden.
 
     >>> [is_plain_name(name) for name in ("save-1", "../up", ".git", "")]
     [True, False, False, False]

@@ -60,7 +60,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class DataStage:
     """A stage of the data flow: its name, its class, and the dtypes and shapes that it gives."""
 
     name: str
@@ -69,7 +69,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class PeakMemory:
     """Peak memory of one rank in bytes, by use at the moment of the peak.
 
     `gathered_bytes` are weights of other ranks that are here for a while. `activations_bytes` is
@@ -130,9 +130,9 @@ class Rehearsal:
     trained: int = 0
     flops_per_step: int = 0
     layers: tuple[Layer, ...] = ()
-    stages: tuple[Stage, ...] = ()
-    memory: Memory | None = None
-    evaluation: Memory | None = None
+    stages: tuple[DataStage, ...] = ()
+    memory: PeakMemory | None = None
+    evaluation: PeakMemory | None = None
     largest: Largest | None = None
     disk: Disk | None = None
     seconds: float = 0.0

@@ -25,7 +25,7 @@ from typing import Any, Literal, get_args
 from assay.core import frames
 from assay.core.errors import RecordError
 from assay.core.frames import Damage, Extent, Frame
-from assay.core.plain import from_plain
+from assay.core.json_codec import from_plain
 
 FORM = frames.Form(kind=b"T", version=1)
 
@@ -36,7 +36,7 @@ MAX_ENTRIES = frames.MAX_PAYLOAD_BYTES // 16
 
 Phase = Literal["init", "data", "randomness", "forward", "loss", "backward", "optimizer", "state"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
-"""In the order in which one can change the next within a step; `init` before step 1, or before an attempt goes on."""
+"""Phases in the order of a step; `init` comes before step 1 and before a resumed attempt."""
 
 Level = Literal["default", "full"]
 """`full` adds every operation of the steps that are traced, with the module that it belongs to."""
@@ -49,7 +49,7 @@ _LENGTH = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """How the fingerprints of this file were made; two files compare only where this is equal."""
+    """Settings of the fingerprints of a file; two files compare only where these are equal."""
 
     algorithm: str
     level: Level
@@ -58,11 +58,10 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """A place at which a tensor is fingerprinted. `module` is a dotted path as `model.blocks.0`,
-    `name` what of it.
+class TraceSite:
+    """Place at which a tensor is fingerprinted: dotted path of a module, and the tensor's name.
 
-    That of an operation is its name as torch has it; a random one draws from a generator.
+    An operation has torch's name for it; a random operation draws from a generator.
     """
 
     id: int
@@ -79,7 +78,7 @@ class Digest:
     """The fingerprint of one tensor at one step."""
 
     step: int
-    site: Site
+    site: TraceSite
     occurrence: int
     fingerprint: int
 
@@ -95,7 +94,7 @@ def pack_head(head: Head) -> bytes:
     return 2 * frames.pack(HEAD, 0, 0, _text(data))
 
 
-def pack_site(site: Site) -> bytes:
+def pack_site(site: TraceSite) -> bytes:
     """Return the frame that defines a site, twice: the fingerprints of the site depend on it."""
     data = {
         name: getattr(site, name) for name in ("phase", "module", "name", "dtype", "shape", "kind")
@@ -104,8 +103,7 @@ def pack_site(site: Site) -> bytes:
 
 
 def pack_digests(step: int, entries: Iterable[tuple[int, int, int]]) -> bytes:
-    """Frames for the (site id, occurrence, fingerprint) triples of one step; steps must fit a
-    u32."""
+    """Return frames for the (site id, occurrence, fingerprint) triples of one step, a u32."""
     packed = [_ENTRY.pack(*entry) for entry in entries]
     out = []
     for i in range(0, len(packed), MAX_ENTRIES):
@@ -115,12 +113,11 @@ def pack_digests(step: int, entries: Iterable[tuple[int, int, int]]) -> bytes:
 
 
 def read(data: bytes | memoryview, *, where: str = "trace") -> Iterator[Head | Digest | Damage]:
-    """The head, then every fingerprint in the order in which it was taken; damage is reported and
-    passed over."""
+    """Yield the head, then the fingerprints in the order taken; damage is reported and skipped."""
     damage = frames.check_file_head(data, FORM, where=where)
     if damage is not None:
         yield damage
-    sites: dict[int, Site] = {}
+    sites: dict[int, TraceSite] = {}
     head: Head | None = None
     for item in frames.scan(data, is_frame=lambda tag, words: tag in (DIGESTS, SITE, HEAD)):
         match item:
@@ -141,12 +138,12 @@ def read(data: bytes | memoryview, *, where: str = "trace") -> Iterator[Head | D
                     yield Damage(item.offset, item.end, torn=False)
 
 
-def _decode(frame: Frame, sites: dict[int, Site]) -> list[Head | Digest]:
+def _decode(frame: Frame, sites: dict[int, TraceSite]) -> list[Head | Digest]:
     match frame.tag:
         case 0xFFFD:  # HEAD
             return [from_plain(Head, _json(frame.payload))]
         case 0xFFFE:  # SITE
-            sites[frame.a] = from_plain(Site, {**_json(frame.payload), "id": frame.a})
+            sites[frame.a] = from_plain(TraceSite, {**_json(frame.payload), "id": frame.a})
         case 1:  # DIGESTS
             entries = _ENTRY.iter_unpack(frame.payload[: frame.b * _ENTRY.size])
             return [

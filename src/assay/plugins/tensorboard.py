@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Handler
-from assay.record.event_file import EventFile
+from assay.interop.event_file import EventFile
 from assay.record.media import grid, histogram_of, png
 from assay.record.recorder import RunRecorder
 

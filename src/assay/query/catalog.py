@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from assay.core.errors import InputError
-from assay.query.groups import Spread, spread
+from assay.query.seed_groups import Spread, spread
 from assay.query.table import ARCHIVED, RunRow
-from assay.store.conditions import Both, Compared, Condition, Field, fields_of
+from assay.store.conditions import Both, Condition, Field, FieldComparison, fields_of
 from assay.store.index import Index, IndexFileError, Synchronized, index_file, synchronize
 from assay.store.layout import Project, RunFolder
-from assay.store.pages import (
+from assay.store.run_pages import (
     RUN_COLUMNS,
-    Order,
-    Selected,
+    RunSelection,
+    SortKey,
     columns_of,
     folders_by_id,
     metrics_of_folders,
@@ -32,7 +32,7 @@ from assay.store.pages import (
 )
 
 if TYPE_CHECKING:
-    from assay.query.expression import Names
+    from assay.query.expression import KnownNames
 
 ColumnKind = Literal["run", "metric", "config", "result", "label", "note", "desc", "missing"]
 _REMEMBERED = 8
@@ -115,7 +115,7 @@ class Reading:
 class _Known:
     """Facts about the runs at one version of the index."""
 
-    names: Names | None = None
+    names: KnownNames | None = None
     varying: list[str] | None = None
     folders: dict[tuple[Any, ...], list[str]] = field(default_factory=dict)
 
@@ -202,14 +202,14 @@ class Catalog:
         rows = self._rows(list(folders.values()))
         return {run_id: rows[folder] for run_id, folder in folders.items() if folder in rows}
 
-    def names(self) -> Names:
+    def names(self) -> KnownNames:
         """Return everything that a run can be asked for by name."""
         known = self._known
         if known.names is None:
-            from assay.query.expression import Names
+            from assay.query.expression import KnownNames
 
             index = self._index
-            known.names = Names(
+            known.names = KnownNames(
                 metrics=index.metric_names(),
                 results=index.item_names("result"),
                 config=index.item_names("config"),
@@ -227,11 +227,11 @@ class Catalog:
         row = self.rows([run_id]).get(run_id)
         if row is None or not row.written.seedless_hash:
             return [run_id]
-        alike = Compared(Field("run", "group"), "=", row.written.seedless_hash)
-        ended = Both(alike, Compared(Field("run", "status"), "=", "finished"))
+        alike = FieldComparison(Field("run", "group"), "=", row.written.seedless_hash)
+        ended = Both(alike, FieldComparison(Field("run", "status"), "=", "finished"))
         folders = select_folders(
             self._index,
-            Selected(ended, hidden_label=ARCHIVED),
+            RunSelection(ended, hidden_label=ARCHIVED),
             now_ns=time.time_ns(),
             states=self._states(),
         )
@@ -335,7 +335,7 @@ class Catalog:
                 known.folders = {**dict(list(known.folders.items())[-_REMEMBERED:]), key: found}
         return found
 
-    def _selected(self, asked: Asked) -> Selected:
+    def _selected(self, asked: Asked) -> RunSelection:
         from assay.query.expression import mentions, parse
 
         condition: Condition | None = (
@@ -345,21 +345,21 @@ class Catalog:
         if asked.grep.strip():
             words = mentions(asked.grep)
             condition = words if condition is None else Both(condition, words)
-        return Selected(
+        return RunSelection(
             condition,
             () if asked.group else [self._order(name) for name in asked.sort],
             tests=asked.tests or "kind" in named,
             hidden_label="" if asked.archived or "label" in named else ARCHIVED,
         )
 
-    def _order(self, name: str) -> Order:
+    def _order(self, name: str) -> SortKey:
         column, found = self.column(name.removeprefix("-"))
         if found is None:
             from assay.query.expression import unknown_name
 
             what, fix = unknown_name(column.name, self.names())
             raise InputError(f"{what[0].upper()}{what[1:]}.", where=f"sort: {name}", fix=fix)
-        return Order(found, name.startswith("-"))
+        return SortKey(found, name.startswith("-"))
 
     def _rows(self, folders: Sequence[str]) -> dict[str, RunRow]:
         index, now_ns = self._index, time.time_ns()

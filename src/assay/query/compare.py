@@ -13,7 +13,7 @@ from assay.core.run_file import Summary
 from assay.query.diff import COSTS, code_store, flat
 from assay.query.run import RunView
 from assay.query.significance import Welch, welch
-from assay.store.code import CodeFile, read_tree
+from assay.store.code_trees import CodeFile, read_tree
 from assay.store.series import read_series
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class MetricRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class CurveDivergence:
     """The first step at which a curve of a run is another one than that of the first run, to the
     last bit."""
 
@@ -73,7 +73,7 @@ class Comparison:
     equal_code: int
     code_missing: tuple[str, ...]
     metrics: tuple[MetricRow, ...]
-    partings: tuple[Parting | None, ...]
+    partings: tuple[CurveDivergence | None, ...]
     repeats: tuple[int, ...]
     sentence: str = ""
     notes: tuple[str, ...] = field(default_factory=tuple)
@@ -106,7 +106,7 @@ def compare(runs: Sequence[RunView], catalog: Catalog) -> Comparison:
     return Comparison(**{**_fields(found), "sentence": _sentence(found)})
 
 
-def first_parting(left: RunView, right: RunView) -> Parting | None:
+def first_parting(left: RunView, right: RunView) -> CurveDivergence | None:
     """Return where the curves of two runs part first; None when they never do, those of the clock
     aside."""
     a, b = (_curves(run) for run in (left, right))
@@ -114,7 +114,7 @@ def first_parting(left: RunView, right: RunView) -> Parting | None:
     for name in a.keys() & b.keys():
         step = _first_difference(a[name], b[name])
         if step is not None:
-            found.append(Parting(step, name))
+            found.append(CurveDivergence(step, name))
     # At the same step what was read comes before what was made of it.
     return min(
         found, key=lambda each: (each.step, each.metric != DATA_ORDER, each.metric), default=None

@@ -22,11 +22,11 @@ from assay.config.tree import (
     same,
     walk,
 )
-from assay.core import defaults
+from assay.core import defaults_file
 from assay.core.errors import AssayError
 from assay.query.diff import written
 from assay.query.run import RunView
-from assay.query.texts import read_text
+from assay.query.text_files import read_text
 
 Kind = Literal["file", "override", "default", "injected", "resolved"]
 
@@ -48,7 +48,7 @@ def config_rows(run: RunView) -> list[ConfigRow]:
     overrides = _overrides(run)
     rows = [_row(path, node, given, overrides) for path, node in _leaves(run.config)]
     known = {row.key for row in rows}
-    for each in defaults.read(run.path):
+    for each in defaults_file.read(run.path):
         kind: Kind = "injected" if each.injected else "default"
         if each.key not in known:
             rows.append(ConfigRow(each.key, each.value, kind, each.owner))

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from assay.core.plain import dumps
+from assay.core.json_codec import dumps
 from assay.store.layout import RunFolder
+from assay.store.metrics_tail import Tail
 from assay.store.series import read_series
-from assay.store.tail import Tail
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,7 @@ _KEPT_BYTES = 48 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class CurveView:
     """Part of a curve that is looked at.
 
     `x` is "" for the axis that the run gave the metric, "step", "time" (unix seconds), "elapsed"
@@ -74,7 +74,7 @@ class Curve:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedCurves:
     """The curves of one file as it was at `stamp`."""
 
     stamp: tuple[int, int]
@@ -89,7 +89,7 @@ class CurveReader:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tails: dict[Path, Tail] = {}
-        self._kept: OrderedDict[tuple[Path, bool], _Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[Path, bool], _CachedCurves] = OrderedDict()
 
     def tail(self, folder: RunFolder) -> Tail:
         """Return the follower of a run that is open."""
@@ -140,7 +140,7 @@ class CurveReader:
             1 << 20 < size < _KEPT_BYTES
         ):  # small ones are read again as quickly as they are found here
             with self._lock:
-                self._kept[key] = _Kept(stamp, found, size)
+                self._kept[key] = _CachedCurves(stamp, found, size)
                 while sum(each.size_bytes for each in self._kept.values()) > _KEPT_BYTES:
                     self._kept.popitem(last=False)
         return found
@@ -149,7 +149,7 @@ class CurveReader:
 def draw(
     runs: Mapping[str, Mapping[str, Series]],
     metrics: Iterable[str],
-    view: View,
+    view: CurveView,
     *,
     widths: Mapping[str, float],
 ) -> list[Curve]:
@@ -220,7 +220,7 @@ class _Part:
 
 
 def _branches(
-    series: Mapping[str, Series], name: str, view: View
+    series: Mapping[str, Series], name: str, view: CurveView
 ) -> Iterable[tuple[int, NDArray[np.float64], NDArray[np.float64]]]:
     """Yield number, x and values of each branch of a metric; points without a place on the x axis
     are left out."""
@@ -239,7 +239,7 @@ def _branches(
         yield int(branch), xs[here], values[here]
 
 
-def _xs(series: Mapping[str, Series], one: Series, view: View) -> NDArray[np.float64]:
+def _xs(series: Mapping[str, Series], one: Series, view: CurveView) -> NDArray[np.float64]:
     """Return where each point lies on the x axis; nan where it has no place there."""
     import numpy as np
 
@@ -263,7 +263,7 @@ def _xs(series: Mapping[str, Series], one: Series, view: View) -> NDArray[np.flo
     return np.where(at >= 0, other.values[order][np.maximum(at, 0)], np.nan)
 
 
-def _drawn(part: _Part, low: float, high: float, width: float, view: View) -> Curve | None:
+def _drawn(part: _Part, low: float, high: float, width: float, view: CurveView) -> Curve | None:
     """Return what is drawn of a part between two values of x, with the points next to them; None
     for nothing."""
     import numpy as np

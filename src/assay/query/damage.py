@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assay.core.errors import AssayError
-from assay.core.facts import read_lines
+from assay.core.event_log import read_lines
 from assay.store.artifacts import artifacts
-from assay.store.damage import metrics_damage
+from assay.store.metrics_damage import metrics_damage
 
 if TYPE_CHECKING:
     from assay.query.run import RunView

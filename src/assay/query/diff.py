@@ -16,7 +16,7 @@ from assay.core.ports import Blobs
 from assay.core.run_file import Summary
 from assay.query.run import RunView
 from assay.store.blobs import FileBlobs
-from assay.store.code import CodeFile, code_blobs, read_tree
+from assay.store.code_trees import CodeFile, code_blobs, read_tree
 from assay.store.layout import Project, find_project
 
 Part = Literal["config", "metrics", "environment", "code"]
@@ -26,7 +26,7 @@ COSTS = ("speed/", "time/", "memory/")
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangedKey:
     """One key with another value, as text; None where it is not there."""
 
     key: str
@@ -61,9 +61,9 @@ class RunDiff:
     left: RunView
     right: RunView
     parts: tuple[Part, ...]
-    config: tuple[Changed, ...] = ()
+    config: tuple[ChangedKey, ...] = ()
     metrics: tuple[MetricChanged, ...] = ()
-    environment: tuple[Changed, ...] = ()
+    environment: tuple[ChangedKey, ...] = ()
     code: tuple[FileChanged, ...] = ()
     code_missing: str = ""
 
@@ -154,10 +154,10 @@ def code_store(run: RunView) -> Blobs:
     return next(holding, stores[0] if stores else FileBlobs(run.path))
 
 
-def _config(left: RunView, right: RunView) -> tuple[Changed, ...]:
+def _config(left: RunView, right: RunView) -> tuple[ChangedKey, ...]:
     changes = changed_keys(left.config, right.config)
     return tuple(
-        Changed(change.key, written(change.before), written(change.after)) for change in changes
+        ChangedKey(change.key, written(change.before), written(change.after)) for change in changes
     )
 
 
@@ -170,10 +170,10 @@ def _metrics(left: RunView, right: RunView, *, costs: bool) -> tuple[MetricChang
     )
 
 
-def _environment(left: RunView, right: RunView) -> tuple[Changed, ...]:
+def _environment(left: RunView, right: RunView) -> tuple[ChangedKey, ...]:
     a, b = dict(flat(left.environment)), dict(flat(right.environment))
     return tuple(
-        Changed(key, a.get(key), b.get(key))
+        ChangedKey(key, a.get(key), b.get(key))
         for key in dict.fromkeys([*a, *b])
         if a.get(key) != b.get(key)
     )
@@ -237,8 +237,8 @@ def _lines(store: Blobs, file: CodeFile | None) -> list[str] | None:
     return io.StringIO(data.decode("utf-8", "replace"), newline="\n").readlines()
 
 
-def _plain(each: Changed | MetricChanged | FileChanged) -> dict[str, Any]:
-    from assay.core.plain import to_plain
+def _plain(each: ChangedKey | MetricChanged | FileChanged) -> dict[str, Any]:
+    from assay.core.json_codec import to_plain
 
     data: dict[str, Any] = to_plain(each)
     return {"left": None, "right": None, **data} if not isinstance(each, FileChanged) else data

@@ -20,10 +20,10 @@ from assay.store.conditions import (
     RUN_FIELDS,
     STATISTICS,
     Both,
-    Compared,
     Condition,
     Either,
     Field,
+    FieldComparison,
     Has,
     Mentions,
     Not,
@@ -79,7 +79,7 @@ class ExpressionError(InputError):
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class KnownNames:
     """What there is to be named, in the runs that are asked: metrics, results, keys of configs,
     labels."""
 
@@ -94,24 +94,24 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True)
-class _Token:
+class _Lexeme:
     kind: str
     text: str
     start: int
     end: int
 
 
-def parse(text: str, names: Names) -> Condition:
+def parse(text: str, names: KnownNames) -> Condition:
     """The condition that `text` states. InputError with the place, and the nearest right name, for
     what it cannot be.
 
     >>> show(parse("not lr<.1 and tag~cnn", Names(config=["lr"])))
     'not config.lr < 0.1 and tag ~ "cnn"'
     """
-    return _Parser(text, names).whole()
+    return _ExpressionParser(text, names).whole()
 
 
-def field_named(name: str, names: Names) -> Field | None:
+def field_named(name: str, names: KnownNames) -> Field | None:
     """Return the field that a name stands for, None when no run has anything called that."""
     if name in RUN_FIELDS:
         return Field("run", name)
@@ -135,7 +135,7 @@ def field_named(name: str, names: Names) -> Field | None:
     return None
 
 
-def unknown_name(name: str, names: Names) -> tuple[str, str]:
+def unknown_name(name: str, names: KnownNames) -> tuple[str, str]:
     """Return what is wrong with a name that no run has, and how to fix it."""
     metric, _, statistic = name.rpartition(".")
     if metric in names.metrics:
@@ -164,7 +164,7 @@ def show(condition: Condition) -> str:
             return f"not {_inner(inner, Either, Both)}"
         case Has(field):
             return _named(field)
-        case Compared(field, operator, value):
+        case FieldComparison(field, operator, value):
             return f"{_named(field)} {operator} {_written(value, field)}"
         case OneOf(field, values):
             return f"{_named(field)} in ({', '.join(_written(value, field) for value in values)})"
@@ -204,10 +204,10 @@ def _written(value: Value, field: Field) -> str:
             return repr(value)
 
 
-class _Parser:
+class _ExpressionParser:
     """Recursive descent: or, and, not, then one comparison."""
 
-    def __init__(self, text: str, names: Names) -> None:
+    def __init__(self, text: str, names: KnownNames) -> None:
         self.text = text
         self.names = names
         self.tokens = self._split()
@@ -230,17 +230,17 @@ class _Parser:
         return condition
 
     @property
-    def now(self) -> _Token:
+    def now(self) -> _Lexeme:
         return self.tokens[self.at]
 
-    def _split(self) -> list[_Token]:
+    def _split(self) -> list[_Lexeme]:
         tokens, at = [], 0
         end = len(self.text.rstrip())
         while at < end:
             found = _TOKEN.match(self.text, at)
             if found is None or found.lastgroup is None:
                 at += len(self.text[at:]) - len(self.text[at:].lstrip())
-                bad = _Token("bad", self.text[at], at, at + 1)
+                bad = _Lexeme("bad", self.text[at], at, at + 1)
                 quotes = {
                     '"': "the quotes are not closed",
                     "'": "the quotes are not closed",
@@ -254,9 +254,9 @@ class _Parser:
                 )
                 self._wrong(bad, what, fix)
             kind = found.lastgroup
-            tokens.append(_Token(kind, found[kind], found.start(kind), found.end(kind)))
+            tokens.append(_Lexeme(kind, found[kind], found.start(kind), found.end(kind)))
             at = found.end()
-        return [*tokens, _Token("end", "the end", end, end + 1)]
+        return [*tokens, _Lexeme("end", "the end", end, end + 1)]
 
     def _taken(self, *texts: str) -> bool:
         """Take the next token if it is one of these."""
@@ -312,7 +312,7 @@ class _Parser:
         if token.kind == "name" and token.text.lower() in ("none", "null") and sign in ("=", "!="):
             self.at += 1
             return Not(Has(field)) if sign == "=" else Has(field)
-        compared = Compared(field, sign, self._value(field, sign))
+        compared = FieldComparison(field, sign, self._value(field, sign))
         if self.now.text in ("=", "==", "!=", "<", "<=", ">", ">="):
             self._wrong(
                 self.now,
@@ -358,7 +358,7 @@ class _Parser:
         self.at += 1
         return self._fitting(value, field, operator, token)
 
-    def _unescaped(self, token: _Token) -> str:
+    def _unescaped(self, token: _Lexeme) -> str:
         try:
             return str(json.loads(token.text, strict=False))
         except ValueError:
@@ -368,7 +368,7 @@ class _Parser:
                 r"write \\ for one \, or use single quotes",
             )
 
-    def _fitting(self, value: Value, field: Field, operator: Operator, token: _Token) -> Value:
+    def _fitting(self, value: Value, field: Field, operator: Operator, token: _Lexeme) -> Value:
         """The value, if it can be compared with this field."""
         if field.kind == "metric" or (field.kind == "run" and field.name not in _TEXT_FIELDS):
             if operator in ("~", "!~"):
@@ -403,13 +403,13 @@ class _Parser:
                 self._wrong(token, f"no run can have the {field.name} `{value}`", fix)
         return value
 
-    def _moment(self, value: Value, token: _Token) -> int:
+    def _moment(self, value: Value, token: _Lexeme) -> int:
         try:
             return round(datetime.fromisoformat(str(value)).timestamp() * 1e9)
         except (ValueError, OverflowError):
             self._wrong(token, f"`{token.text}` is no date", "for example created > 2026-11-20")
 
-    def _field(self, token: _Token) -> Field:
+    def _field(self, token: _Lexeme) -> Field:
         name = token.text.strip("`") if token.kind == "quoted" else token.text
         found = field_named(name, self.names)
         if found is not None:
@@ -417,7 +417,7 @@ class _Parser:
         what, fix = unknown_name(name, self.names)
         self._wrong(token, what, fix)
 
-    def _wrong(self, token: _Token, what: str, fix: str = "") -> NoReturn:
+    def _wrong(self, token: _Lexeme, what: str, fix: str = "") -> NoReturn:
         first, last = _line(self.text, token)
         line = self.text[first:last].replace("\t", " ")
         marked = " " * (token.start - first) + "^" * max(1, min(token.end, last) - token.start)
@@ -430,7 +430,7 @@ class _Parser:
         )
 
 
-def _line(text: str, token: _Token) -> tuple[int, int]:
+def _line(text: str, token: _Lexeme) -> tuple[int, int]:
     """The part of a long expression around a token: what fits on one line."""
     room = 70
     if len(text) <= room and "\n" not in text:
@@ -440,7 +440,7 @@ def _line(text: str, token: _Token) -> tuple[int, int]:
     return first, min(len(text) if end < 0 else end, first + room)
 
 
-def _quoted(token: _Token) -> str:
+def _quoted(token: _Lexeme) -> str:
     return token.text if token.kind == "end" else f"`{token.text}`"
 
 

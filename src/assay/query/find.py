@@ -13,10 +13,10 @@ from assay.core.errors import CheckpointError, InputError, did_you_mean, nearest
 from assay.core.ids import id_of_folder
 from assay.core.manifest import Checkpoint, named
 from assay.core.run_file import FILE_NAME
-from assay.query.place import project_here
+from assay.query.formatting import age
+from assay.query.project_lookup import project_here
 from assay.query.run import RunView
 from assay.query.table import RunRow, metric_names, rows_of
-from assay.query.words import age
 from assay.store.layout import Project
 
 MIN_PREFIX = 3

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Literal
 
 from assay.core.errors import AssayError, InputError
-from assay.core.facts import Ended, Started, Timed, Warned, read_events
+from assay.core.event_log import Ended, Started, Timed, Warned, read_events
 from assay.query.catalog import Catalog
+from assay.query.formatting import duration, number
 from assay.query.table import RunRow
-from assay.query.words import duration, number
 from assay.store.index import IndexRow
 from assay.store.layout import RunFolder
 from assay.store.read_marks import Marks, read_marks

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 
-from assay.query import place
-from assay.query.table import DEFAULT_COLUMNS, DEFAULT_SORT, Table, list_runs
+from assay.query import project_lookup
+from assay.query.table import DEFAULT_COLUMNS, DEFAULT_SORT, RunTable, list_runs
 from assay.store.layout import Project
 
 
@@ -24,7 +24,7 @@ def runs(
     archived: bool = False,
     all_projects: bool = False,
     project: Project | str | os.PathLike[str] | None = None,
-) -> Table:
+) -> RunTable:
     """The runs that an expression is true for, as a table: `assay.runs("valid/acc > 0.9 and
     model.width == 64")`.
 
@@ -34,12 +34,16 @@ def runs(
     an expression or a column that no run understands.
     """
     if all_projects:
-        homes, lost = place.all_projects(), place.lost_projects()
+        homes, lost = project_lookup.all_projects(), project_lookup.lost_projects()
     elif project is None:
-        homes, lost = place.projects_here(), []
+        homes, lost = project_lookup.projects_here(), []
     else:
         homes, lost = (
-            [project if isinstance(project, Project) else place.project_here(Path(project))],
+            [
+                project
+                if isinstance(project, Project)
+                else project_lookup.project_here(Path(project))
+            ],
             [],
         )
     return list_runs(

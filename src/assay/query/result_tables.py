@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from assay.core.errors import AssayError
-from assay.core.plain import dumps
+from assay.core.json_codec import dumps
 from assay.query.catalog import Asked, Catalog
-from assay.query.groups import Spread, spread
+from assay.query.formatting import number
+from assay.query.seed_groups import Spread, spread
 from assay.query.significance import welch
 from assay.query.table import harmless
-from assay.query.words import number
 from assay.store.tables import Link, ResultTable, TableColumn
 
 State = Literal["text", "ok", "stale", "open", "gone", "empty"]

@@ -18,14 +18,14 @@ from assay.core import manifest as manifests
 from assay.core import run_file
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError, RecordError, choose
-from assay.core.facts import Edit, Timed, read_edits, read_events
+from assay.core.event_log import Edit, Timed, read_edits, read_events
 from assay.core.ids import id_of_folder
+from assay.core.json_codec import from_plain
 from assay.core.manifest import Checkpoint
-from assay.core.plain import from_plain
 from assay.core.regular_file import read_bytes
 from assay.core.run_file import IMPORTED, UNSAVED, Best, Code, Kind, RunFile, Status, Summary
 from assay.core.verdict import Verdict
-from assay.query.status import State, seconds_of, state_of
+from assay.query.status import RunState, seconds_of, state_of
 from assay.store.artifacts import Artifact, artifacts
 from assay.store.index import described
 from assay.store.layout import RunFolder, run_in
@@ -128,9 +128,9 @@ class RunView:
     # ---------------------------------------------------------------------------------------------------- what happened
 
     @cached_property
-    def state(self) -> State:
+    def state(self) -> RunState:
         if self._file is None:
-            return State("damaged")
+            return RunState("damaged")
         return state_of(self.path, self._file.status, leases.read(self.path))
 
     @property

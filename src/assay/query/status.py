@@ -15,7 +15,7 @@ from assay.core.run_file import RunFile, Status, WrittenStatus
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class RunState:
     """A run's status, and when it was last heard of (unix ns); 0 where nobody needs to know, or
     can."""
 
@@ -23,7 +23,7 @@ class State:
     heard_ns: int = 0
 
 
-def state_of(folder: Path, written: WrittenStatus, lease: Lease | None) -> State:
+def state_of(folder: Path, written: WrittenStatus, lease: Lease | None) -> RunState:
     """The status of the run in `folder`, whose `run.json` said `written` and whose lease was
     `lease`.
 
@@ -31,7 +31,7 @@ def state_of(folder: Path, written: WrittenStatus, lease: Lease | None) -> State
     is silent and its host is another one: from here nobody can tell.
     """
     if written != "running":
-        return State(written)
+        return RunState(written)
     if lease is None:
         return _without_lease(folder)
     now_ns, lease_ns = time.time_ns(), leases.written_ns(folder)
@@ -41,17 +41,17 @@ def state_of(folder: Path, written: WrittenStatus, lease: Lease | None) -> State
     )
     match leases.liveness(lease, written_ns=lease_ns, now_ns=now_ns):
         case "alive":
-            return State("running", heard_ns)
+            return RunState("running", heard_ns)
         case "unknown":
-            return State("unknown", heard_ns)
+            return RunState("unknown", heard_ns)
         case "dead":
             # A run that ends writes its end, then gives back the lease: with the lease gone, look
             # again.
             gone = not (folder / leases.FILE_NAME).exists()
-            return _without_lease(folder) if gone else State("killed", heard_ns)
+            return _without_lease(folder) if gone else RunState("killed", heard_ns)
 
 
-def seconds_of(ended_s: float, open_since_ns: int | None, state: State, now_ns: int) -> float:
+def seconds_of(ended_s: float, open_since_ns: int | None, state: RunState, now_ns: int) -> float:
     """How long all attempts lasted: the ended ones, and an open one to when it was last heard of,
     or to now."""
     if open_since_ns is None:
@@ -60,12 +60,12 @@ def seconds_of(ended_s: float, open_since_ns: int | None, state: State, now_ns: 
     return ended_s + max(0, until_ns - open_since_ns) / 1e9
 
 
-def _without_lease(folder: Path) -> State:
+def _without_lease(folder: Path) -> RunState:
     run = _read(folder)
     if run is None or run.status != "running":
-        return State(run.status if run is not None else "unknown")
+        return RunState(run.status if run is not None else "unknown")
     is_ours = bool(run.attempts) and run.newest.host == platform.node()
-    return State("killed" if is_ours else "unknown", _written_ns(folder))
+    return RunState("killed" if is_ours else "unknown", _written_ns(folder))
 
 
 def _read(folder: Path) -> RunFile | None:

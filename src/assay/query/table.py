@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import InputError, did_you_mean
-from assay.core.facts import Edit
-from assay.core.plain import dumps
+from assay.core.event_log import Edit
+from assay.core.json_codec import dumps
 from assay.core.run_file import UNSAVED, Summary
 from assay.core.terminal import cell_count, elided, for_terminal, visible
-from assay.query.status import State, seconds_of, state_of
-from assay.query.words import age, duration, number
+from assay.query.formatting import age, duration, number
+from assay.query.status import RunState, seconds_of, state_of
 from assay.store.conditions import STATISTICS
 from assay.store.index import Index, IndexRow, index_file, lost_rows, open_index
 from assay.store.layout import Project
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from assay.query.expression import Names
+    from assay.query.expression import KnownNames
     from assay.query.run import RunView
     from assay.store.conditions import Condition
 
@@ -54,7 +54,7 @@ class RunRow:
         self.written = written
         self.now_ns = now_ns
         self.is_lost = is_lost
-        self._state: State | None = None
+        self._state: RunState | None = None
 
     @property
     def project(self) -> Project:
@@ -123,7 +123,7 @@ class RunRow:
         values: dict[str, Any] = json.loads(self.written.values_json)
         return values
 
-    def _open_state(self) -> State:
+    def _open_state(self) -> RunState:
         if self._state is None:
             self._state = state_of(self.path, "running", self.written.lease)
         return self._state
@@ -199,7 +199,7 @@ COLUMNS: Mapping[str, Column] = {
 
 
 @dataclass(frozen=True)
-class Table:
+class RunTable:
     """Rows of runs under columns. `cells` are values for programs; `text` is for people."""
 
     columns: tuple[Column, ...]
@@ -218,10 +218,10 @@ class Table:
     def __iter__(self) -> Iterator[RunView]:
         return (self[i] for i in range(len(self)))
 
-    def with_columns(self, *names: str) -> Table:
+    def with_columns(self, *names: str) -> RunTable:
         """The same runs under other columns; InputError for a column that nothing has."""
-        found = Found.of(self.rows)
-        return Table(tuple(found.column(name) for name in names), self.rows, self.now_ns)
+        found = FoundRuns.of(self.rows)
+        return RunTable(tuple(found.column(name) for name in names), self.rows, self.now_ns)
 
     def to_numpy(self, *names: str) -> dict[str, NDArray[Any]]:
         """One array a column, of these (else all) columns: float64 for numbers (nan: nothing
@@ -324,7 +324,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRuns:
     """Runs of one project or several, with their indexes: what names they have, and which columns
     there can be."""
 
@@ -332,22 +332,22 @@ class Found:
     indexes: Sequence[Index]
 
     @classmethod
-    def of(cls, rows: Sequence[RunRow]) -> Found:
+    def of(cls, rows: Sequence[RunRow]) -> FoundRuns:
         """These runs, with the indexes that they are from."""
         return cls(rows, list({id(row.index): row.index for row in rows}.values()))
 
-    def names(self) -> Names:
+    def names(self) -> KnownNames:
         """Everything that a run can be asked for by name."""
-        from assay.query.expression import Names  # here: a plain list asks for nothing
+        from assay.query.expression import KnownNames  # here: a plain list asks for nothing
 
-        return Names(
+        return KnownNames(
             metrics=_union(index.metric_names() for index in self.indexes),
             results=_union(index.item_names("result") for index in self.indexes),
             config=_union(index.item_names("config") for index in self.indexes),
             labels=_union(index.item_names("label") for index in self.indexes),
         )
 
-    def matching(self, condition: Condition) -> Found:
+    def matching(self, condition: Condition) -> FoundRuns:
         """Those that fulfil a condition."""
         rows: list[RunRow] = []
         for index in self.indexes:
@@ -357,7 +357,7 @@ class Found:
             now_ns = mine[0].now_ns if mine else 0
             folders = index.matching(condition, now_ns=now_ns, states=states)
             rows += [row for row in mine if row.written.folder in folders]
-        return Found(rows, self.indexes)
+        return FoundRuns(rows, self.indexes)
 
     def column(self, name: str) -> Column:
         """The column of that name: a fact, a metric (`valid/acc`, `valid/acc.max`), a result, a key
@@ -413,7 +413,7 @@ def list_runs(
     columns: Iterable[str] = DEFAULT_COLUMNS,
     limit: int | None = None,
     lost: Sequence[Project] = (),
-) -> Table:
+) -> RunTable:
     """The runs of one project or several. `sort` is a column, with - for largest first.
 
     `where` is an expression, `grep` words that must stand in what was said about a run, `recent`
@@ -427,13 +427,13 @@ def list_runs(
     )
     if recent is not None:
         oldest_ns = now_ns - round(recent.total_seconds() * 1e9)
-        found = Found(
+        found = FoundRuns(
             [row for row in found.rows if row.written.created_ns >= oldest_ns], found.indexes
         )
     by = found.column(sort.removeprefix("-"))
     chosen = tuple(found.column(name) for name in columns)
     rows = _sorted(found.rows, by, descending=sort.startswith("-"))
-    return Table(chosen, tuple(rows[:limit]), now_ns)
+    return RunTable(chosen, tuple(rows[:limit]), now_ns)
 
 
 def find_runs(
@@ -445,7 +445,7 @@ def find_runs(
     archived: bool = False,
     lost: Sequence[Project] = (),
     now_ns: int = 0,
-) -> Found:
+) -> FoundRuns:
     """The runs that `list_runs` would list, the oldest first, with what they can be asked for."""
     now_ns = now_ns or time.time_ns()
     homes = [projects] if isinstance(projects, Project) else projects
@@ -453,7 +453,7 @@ def find_runs(
     gone = [Index(home, lost_rows(home), index_file(home)) for home in lost]
     rows = [row for index in indexes for row in _rows(index, now_ns)]
     rows += [row for index in gone for row in _rows(index, now_ns, is_lost=True)]
-    found = Found(rows, [*indexes, *(index for index in gone if index.rows)])
+    found = FoundRuns(rows, [*indexes, *(index for index in gone if index.rows)])
     asked = set()
     if where and rows:
         from assay.query.expression import parse
@@ -472,7 +472,7 @@ def find_runs(
         if (tests or "kind" in asked or row.written.kind == "train")
         and (archived or "label" in asked or ARCHIVED not in row.labels)
     ]
-    return Found(kept, found.indexes)
+    return FoundRuns(kept, found.indexes)
 
 
 def rows_of(project: Project, *, now_ns: int = 0) -> list[RunRow]:

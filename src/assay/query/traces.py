@@ -19,7 +19,7 @@ _NUMBERS = frozenset({"loss", "gradient norm"})
 ABSENT = "not there"
 
 
-class Place(NamedTuple):
+class FingerprintKey(NamedTuple):
     """Key by which fingerprints of two runs are aligned, within a step."""
 
     phase: Phase
@@ -134,15 +134,17 @@ def _compare(left: TracedStep, right: TracedStep, found: Alignment) -> None:
 
 def _places(
     digests: Sequence[Digest], phases: set[Phase], *, with_operations: bool
-) -> dict[Place, Digest]:
+) -> dict[FingerprintKey, Digest]:
     return {
-        Place(each.site.phase, each.site.module, each.site.name, each.occurrence): each
+        FingerprintKey(each.site.phase, each.site.module, each.site.name, each.occurrence): each
         for each in digests
         if each.site.phase in phases and (with_operations or each.site.kind == "tensor")
     }
 
 
-def _first_bad(own: dict[Place, Digest], other: dict[Place, Digest]) -> Place | None:
+def _first_bad(
+    own: dict[FingerprintKey, Digest], other: dict[FingerprintKey, Digest]
+) -> FingerprintKey | None:
     """Return the first place of `own` that is not there in `other`, or not equal."""
     return next(
         (place for place, digest in own.items() if not _is_equal(digest, other.get(place))), None
@@ -158,11 +160,11 @@ def _is_equal(left: Digest, right: Digest | None) -> bool:
 
 def _difference(
     step: int,
-    a: dict[Place, Digest],
-    b: dict[Place, Digest],
-    in_left: Place | None,
-    in_right: Place | None,
-) -> tuple[Place, Difference]:
+    a: dict[FingerprintKey, Digest],
+    b: dict[FingerprintKey, Digest],
+    in_left: FingerprintKey | None,
+    in_right: FingerprintKey | None,
+) -> tuple[FingerprintKey, Difference]:
     """Return the place at which the runs part, and the difference there.
 
     Each side has its first bad place. One that only one side has comes before what it changed; an

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from assay.core.directory import make_directory
-from assay.core.plain import write_atomic
+from assay.core.json_codec import write_atomic
 from assay.core.regular_file import read_bytes
 from assay.core.secret import Secrets
-from assay.record.cleaning import kind_of
+from assay.record.redaction import kind_of
 from assay.store.layout import RunFolder
 
 MAX_BYTES = 64 << 20

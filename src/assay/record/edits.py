@@ -10,7 +10,7 @@ from typing import Any
 
 from assay.core.directory import open_directory
 from assay.core.errors import InputError
-from assay.core.facts import Edit, edit_line
+from assay.core.event_log import Edit, edit_line
 from assay.core.secret import Secrets
 from assay.record import readme
 from assay.store.layout import RunFolder, refusal

@@ -24,7 +24,7 @@ CHUNK_BYTES = 1 << 16
 RETRY_S = 1.0
 
 
-class Stream:
+class CapturedStream:
     """What comes in at `source` goes out at `console`, as long as somebody is there."""
 
     # No dataclass: their module takes as long to import as all the rest of this program.
@@ -62,7 +62,7 @@ class Stream:
             return
 
 
-class Known:
+class SecretsInput:
     """Secrets that the program tells on standard input: a line of hexadecimal words each time."""
 
     def __init__(self, secrets: Secrets) -> None:
@@ -92,19 +92,19 @@ def main(output: str, *pairs: str) -> None:
     streams = {}
     for pair in pairs:
         source, console = map(int, pair.split(","))
-        streams[source] = Stream(source, console)
+        streams[source] = CapturedStream(source, console)
     try:
         with open_directory(os.path.dirname(output)) as folder:
             descriptor = folder.open(os.path.basename(output), os.O_RDWR | os.O_CREAT)
     except OSError:  # the folder is gone already: what is printed is at least shown
         descriptor = os.open(os.devnull, os.O_RDWR)
     secrets = Secrets.known(os.environ)
-    known = Known(secrets)
+    known = SecretsInput(secrets)
     while known.is_open and not known.is_told:  # first: nothing is written down before
         known.read()
     _end_last_line(descriptor)
     screen = Screen(descriptor, clean=secrets.clean)
-    last: Stream | None = None
+    last: CapturedStream | None = None
     while streams:
         ready, _, _ = select.select(
             [*streams, *([STDIN] if known.is_open else [])], [], [], RETRY_S

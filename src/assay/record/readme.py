@@ -6,7 +6,7 @@ import shlex
 from datetime import datetime
 from pathlib import Path
 
-from assay.core.plain import write_atomic
+from assay.core.json_codec import write_atomic
 from assay.core.regular_file import read_bytes
 from assay.core.run_file import RunFile
 

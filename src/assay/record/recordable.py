@@ -34,7 +34,7 @@ def recordable(value: Any, name: str, *, dates: bool = False) -> Any:
     >>> recordable({"day": date(2024, 1, 31), "sizes": {3, 1}, 2: 1j}, "config")
     {'day': '2024-01-31', 'sizes': [1, 3], '2': '1j'}
     """
-    return _Reader(name, dates).read(value, "", 0)
+    return _ValueReader(name, dates).read(value, "", 0)
 
 
 def numbers_of(values: Any) -> dict[str, float]:
@@ -131,7 +131,7 @@ def _first_line(error: Exception) -> str:
     return (lines[0] if lines else type(error).__name__)[:200].rstrip(".")
 
 
-class _Reader:
+class _ValueReader:
     """Counts items and levels on the way down, so that a value that holds itself ends."""
 
     def __init__(self, name: str, dates: bool) -> None:

@@ -25,22 +25,22 @@ from assay.core import lease as leases
 from assay.core import metrics_file, run_file
 from assay.core.directory import create_file, open_directory
 from assay.core.errors import AssayError, InputError, LeaseError, RecordError
-from assay.core.facts import Ended, EndStatus, RunFact, Started, Warned, event_line
+from assay.core.event_log import Ended, EndStatus, RunFact, Started, Warned, event_line
 from assay.core.ids import is_plain_name, new_run_id
-from assay.core.plain import sync_file, write_atomic, write_json
+from assay.core.json_codec import sync_file, write_atomic, write_json
 from assay.core.regular_file import read_bytes
 from assay.core.run_file import Attempt, Best, Code, Kind, RunFile
 from assay.core.secret import Secrets
 from assay.core.signals import Obeyed, number_of
 from assay.record import logfile, readme
 from assay.record.config_files import MAX_BYTES, write_config
+from assay.record.deferred import DeferredRows
 from assay.record.edits import append_line
 from assay.record.environment import environment
-from assay.record.later import Later
 from assay.record.recordable import check_text, numbers_of, recordable, whole_step
 from assay.record.writer import MetricsWriter
 from assay.store import authorship
-from assay.store.known import remember
+from assay.store.known_projects import remember
 from assay.store.layout import (
     Project,
     RunFolder,
@@ -52,7 +52,7 @@ from assay.store.layout import (
 
 if TYPE_CHECKING:
     from assay.record.capture import Capture
-    from assay.record.watch import Watcher
+    from assay.record.watched_folders import FolderWatcher
 
 SYNC_S = leases.CHECK_S
 RESERVE_NAME = ".reserve.tmp"
@@ -91,7 +91,7 @@ class RunRecorder:
         self._stopping = False
         self._ended: Ended | None = None
         self._capture: Capture | None = None
-        self._watcher: Watcher | None = None
+        self._watcher: FolderWatcher | None = None
         self._listeners: tuple[Listener, ...] = ()
         self.lacks: tuple[str, ...] = ()
         """Sentences about what the record should have and lost."""
@@ -105,7 +105,7 @@ class RunRecorder:
         self._config_toml = (
             read_bytes(folder.config_toml, MAX_BYTES) if folder.config_toml.exists() else b""
         )
-        self._later = Later(lambda values, step: self.log(values, step))
+        self._later = DeferredRows(lambda values, step: self.log(values, step))
         self._chores: tuple[Callable[[], object], ...] = (self._later.flush_old,)
         self._at_end: tuple[Callable[[], object], ...] = ()
         self._wake = threading.Event()
@@ -476,11 +476,11 @@ class RunRecorder:
             raise InputError("`suffixes` is a list.", fix=f"run.watch({name!r}, [{suffixes!r}])")
         place = self.folder.path / "files" / name if folder is None else Path(folder).absolute()
         if self._watcher is None:
-            from assay.record.watch import (
-                Watcher,
+            from assay.record.watched_folders import (
+                FolderWatcher,
             )  # as all below: few runs use it, and every script would pay
 
-            self._watcher = Watcher(self.folder.files, on_problem=self._trouble)
+            self._watcher = FolderWatcher(self.folder.files, on_problem=self._trouble)
         try:
             self._watcher.add(name, place, suffixes)
         except OSError as error:
@@ -492,7 +492,7 @@ class RunRecorder:
         once in a project."""
         self._refuse_if_over()
         from assay.record.key_code import source_of
-        from assay.store.code import code_blobs
+        from assay.store.code_trees import code_blobs
 
         name, source = source_of(thing, self.secrets)
         if not self.run.project:
@@ -799,7 +799,7 @@ class RunRecorder:
 
     def _clean_again(self) -> None:
         """Take out of what is written already the secrets that became known later."""
-        from assay.record.cleaning import clean_file  # few programs set variables on their way
+        from assay.record.redaction import clean_file  # few programs set variables on their way
 
         for path in (self.folder.output, self.folder.log, self.folder.events):
             clean_file(path, self.secrets)
@@ -878,7 +878,7 @@ def _code(
     What was not committed goes into the file `patch`, too.
     """
     from assay.record.snapshot import STAT_CACHE, snapshot  # only where code is kept
-    from assay.store.code import code_blobs
+    from assay.store.code_trees import code_blobs
 
     try:
         blobs = code_blobs(project)
@@ -902,7 +902,7 @@ def _changed_code(project: Project | None, before: Code, now: Code) -> tuple[str
     """The files that are not the same in two snapshots; none when one of them is not here."""
     if project is None or before.snapshot == now.snapshot or not (before.snapshot and now.snapshot):
         return ()
-    from assay.store.code import code_blobs, read_tree  # only where a run goes on
+    from assay.store.code_trees import code_blobs, read_tree  # only where a run goes on
 
     blobs = code_blobs(project)
     try:

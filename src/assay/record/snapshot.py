@@ -24,15 +24,15 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import AssayError
-from assay.core.plain import write_atomic
+from assay.core.json_codec import write_atomic
 from assay.core.ports import Blobs
 from assay.core.regular_file import read_bytes
 from assay.core.run_file import Code
 from assay.core.secret import Secrets
 from assay.core.secret_texts import edition
-from assay.record.cleaning import kind_of
-from assay.record.patch import dirty_patch
-from assay.store.code import CodeFile, put_tree
+from assay.record.git_patch import dirty_patch
+from assay.record.redaction import kind_of
+from assay.store.code_trees import CodeFile, put_tree
 
 MAX_FILE_BYTES = 5 << 20
 MAX_LEFT_OUT = 100

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, overload
 
 from assay.core import signals
-from assay.core.facts import EndStatus, RunFact
+from assay.core.event_log import EndStatus, RunFact
 from assay.core.run_file import RunFile
 from assay.record.recordable import encoded, text_of
 from assay.record.recorder import RunRecorder, ending

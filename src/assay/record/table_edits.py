@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from assay.core.errors import InputError, RecordError
 from assay.core.ids import slug
-from assay.core.plain import dumps, to_plain
+from assay.core.json_codec import dumps, to_plain
 from assay.record.edits import append_line, user
 from assay.store.layout import Project, refusal, shared_folder
 from assay.store.tables import (
@@ -51,7 +51,7 @@ What = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class TableChange:
     """One change. `new` is a title, a note, a cell (None empties it), a place in the order, or
     facts of a column."""
 
@@ -76,7 +76,7 @@ def create(
     return table
 
 
-def change(project: Project, name: str, *changes: Change) -> ResultTable:
+def change(project: Project, name: str, *changes: TableChange) -> ResultTable:
     """Make changes, all of them or none. InputError for a table, a row or a column that is not
     there."""
     with _alone(project, name):
@@ -156,7 +156,7 @@ def remove(project: Project, name: str) -> None:
             ) from error
 
 
-def _changed(table: ResultTable, asked: Change) -> tuple[ResultTable, Any]:
+def _changed(table: ResultTable, asked: TableChange) -> tuple[ResultTable, Any]:
     """Return the table after a change, and what was there before it."""
     match asked.what:
         case "title":

@@ -30,8 +30,8 @@ from assay.core import frames, metrics_file
 from assay.core.directory import open_directory
 from assay.core.errors import RecordError
 from assay.core.frames import TICK_NS, Damage, Extent
+from assay.core.json_codec import write_atomic
 from assay.core.metrics_file import KeySet
-from assay.core.plain import write_atomic
 from assay.record.bus_error import guard
 from assay.record.recordable import numbers_of, whole_step
 from assay.store.layout import refusal
@@ -93,7 +93,7 @@ class MetricsWriter:
         self._on_grown = on_grown
         self._lock = threading.RLock()
         self._growing = threading.Lock()  # held after `_lock`, never before it
-        self._spare: _Mapped | None = None
+        self._spare: _MappedExtent | None = None
         self._extent_bytes = EXTENT_BYTES
         self._keys: dict[
             tuple[str, ...], tuple[int, bytes]
@@ -593,7 +593,7 @@ class MetricsWriter:
 
 
 @dataclass(frozen=True, slots=True)
-class _Mapped:
+class _MappedExtent:
     """A map that stands where an extent begins, and the offset in the file at which the extent
     ends."""
 
@@ -608,7 +608,7 @@ class _Mapped:
         )
 
 
-def _mapped(descriptor: int, start: int, size: int, need: int) -> _Mapped:
+def _mapped(descriptor: int, start: int, size: int, need: int) -> _MappedExtent:
     """Allocate and map an extent of about `size` bytes from `start` on. OSError when there is no
     room."""
     end = (start // size + 1) * size
@@ -628,7 +628,7 @@ def _mapped(descriptor: int, start: int, size: int, need: int) -> _Mapped:
         ):  # a kernel before 5.14: each page is looked up when it is first written to
             fresh.madvise(_POPULATE_WRITE)
     fresh.seek(start - offset)
-    return _Mapped(fresh, end)
+    return _MappedExtent(fresh, end)
 
 
 def _structure(data: bytes) -> tuple[Extent | None, int, list[Damage]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from assay.core.errors import RecordError
-from assay.core.plain import read_json, write_json
+from assay.core.json_codec import read_json, write_json
 from assay.store.blobs import FileBlobs
 from assay.store.layout import RunFolder, refusal
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from assay.core.plain import dumps
+from assay.core.json_codec import dumps
 from assay.core.run_file import Attempt, RunFile
 from assay.store.layout import RunFolder
 

@@ -48,7 +48,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class FieldComparison:
     """A field against a value. A run that has nothing there fulfils no comparison, `!=` and `!~`
     included."""
 
@@ -99,7 +99,7 @@ class Mentions:
     words: tuple[str, ...]
 
 
-Condition = Compared | OneOf | Has | Not | Both | Either | Mentions
+Condition = FieldComparison | OneOf | Has | Not | Both | Either | Mentions
 _Test = Callable[[str], str]
 
 
@@ -126,7 +126,7 @@ class Sql:
                 return self._having(
                     field, lambda column: f"{column} IS NOT NULL AND {column} != ''"
                 )
-            case Compared(field, operator, value):
+            case FieldComparison(field, operator, value):
                 return self._having(field, lambda column: self._compared(column, operator, value))
             case OneOf(field, values):
                 return self._having(
@@ -182,7 +182,7 @@ def fields_of(condition: Condition) -> Iterator[Field]:
             yield from fields_of(right)
         case Not(inner):
             yield from fields_of(inner)
-        case Has(field) | Compared(field) | OneOf(field):
+        case Has(field) | FieldComparison(field) | OneOf(field):
             yield field
         case Mentions():
             return

@@ -26,11 +26,11 @@ from platformdirs import user_cache_path
 
 from assay.core.directory import PRIVATE, create_file, make_directory
 from assay.core.errors import AssayError, InputError
-from assay.core.facts import Edit, read_edits
+from assay.core.event_log import Edit, read_edits
 from assay.core.ids import id_of_folder
+from assay.core.json_codec import dumps, from_plain
 from assay.core.lease import Lease
 from assay.core.lease import read as read_lease
-from assay.core.plain import dumps, from_plain
 from assay.core.regular_file import read_bytes, read_start
 from assay.core.run_file import RunFile, Summary
 from assay.store.conditions import Condition, Sql
@@ -143,7 +143,7 @@ class Item(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangedRun:
     """A run that was read. `items` and `text` are None when only its metrics were."""
 
     row: IndexRow
@@ -152,7 +152,7 @@ class Changed:
     readme_mtime_ns: int = 0
 
 
-class Known(NamedTuple):
+class IndexedState(NamedTuple):
     """The part of an indexed run that tells whether its folder has changed since."""
 
     folder: str
@@ -193,7 +193,7 @@ class Index:
     rows: list[IndexRow]
     _file: Path
     # What could not be written into the file, which is then asked in memory.
-    _unwritten: list[Changed] = field(default_factory=list)
+    _unwritten: list[ChangedRun] = field(default_factory=list)
     _gone: list[str] = field(default_factory=list)
 
     def matching(
@@ -303,7 +303,7 @@ def open_index(project: Project, *, texts: bool = False, file: Path | None = Non
     known = {row.folder: row for row in _remembered(path)}
     readmes = _readmes(path) if texts else {}
     rows: list[IndexRow] = []
-    changed: list[Changed] = []
+    changed: list[ChangedRun] = []
     for entry in scan_runs(project.runs_dir):
         old = known.pop(entry.name, None)
         found = _current(entry, old, readmes.get(entry.name), _live_summaries)
@@ -314,8 +314,8 @@ def open_index(project: Project, *, texts: bool = False, file: Path | None = Non
             row = old._replace(
                 summaries_json=found.summaries_json, metrics_mtime_ns=found.metrics_mtime_ns
             )
-            found = Changed(row)
-        if isinstance(found, Changed):
+            found = ChangedRun(row)
+        if isinstance(found, ChangedRun):
             changed.append(found)
             rows.append(found.row)
         else:
@@ -376,7 +376,7 @@ def _synchronize(
     known = {each.folder: each for each in _known(file, only)}
     changed: list[str] = []
     grown: list[str] = []
-    fresh: list[Changed | Grown] = []
+    fresh: list[ChangedRun | Grown] = []
     looked_at: Sequence[os.DirEntry[str] | _Entry]
     if only is None:
         looked_at = list(scan_runs(project.runs_dir))
@@ -388,9 +388,9 @@ def _synchronize(
         found = _current(entry, old, None, summarize)
         if found is None and old is not None:
             known[entry.name] = old  # deleted
-        if isinstance(found, Changed | Grown):
+        if isinstance(found, ChangedRun | Grown):
             fresh.append(found)
-            (changed if isinstance(found, Changed) else grown).append(entry.name)
+            (changed if isinstance(found, ChangedRun) else grown).append(entry.name)
         if len(fresh) >= _BATCH or (fresh and time.monotonic() - last_write_s > _BATCH_S):
             _update(file, fresh, [])
             fresh, last_write_s = [], time.monotonic()
@@ -434,7 +434,7 @@ def delete_index(project: Project) -> None:
     _delete(index_file(project))
 
 
-_Row = TypeVar("_Row", IndexRow, Known)
+_Row = TypeVar("_Row", IndexRow, IndexedState)
 
 
 def _current(
@@ -442,7 +442,7 @@ def _current(
     old: _Row | None,
     readme_mtime_ns: int | None,
     summarize: Callable[[RunFolder], str],
-) -> _Row | Changed | Grown | None:
+) -> _Row | ChangedRun | Grown | None:
     """Return the known row, if it still holds; else what was read now; None for a folder that is
     gone."""
     try:
@@ -472,7 +472,7 @@ def _current(
     return Grown(entry.name, summarize(folder), metrics_mtime_ns)
 
 
-def _edits_grew(folder: RunFolder, old: IndexRow | Known) -> bool:
+def _edits_grew(folder: RunFolder, old: IndexRow | IndexedState) -> bool:
     """A line added to a file changes no folder. The first edit makes the file, and that does."""
     return bool(old.edits_size) and _size(folder.edits) != old.edits_size
 
@@ -486,7 +486,7 @@ def _rewritten(folder: str, readme_mtime_ns: int | None) -> bool:
 
 def _read(
     folder: RunFolder, mtime_ns: int, summarize: Callable[[RunFolder], str] | None = None
-) -> Changed:
+) -> ChangedRun:
     readme_mtime_ns = _mtime_ns(folder.readme)
     edits_size = _size(folder.edits)
     metrics_mtime_ns = _mtime_ns(folder.metrics)
@@ -495,7 +495,7 @@ def _read(
         run = RunFile(
             id=id_of_folder(folder.path.name) or "", kind="train", created_ns=_created_ns(folder)
         )
-        return Changed(_row(folder, run, error, mtime_ns), [], run.id, 0)
+        return ChangedRun(_row(folder, run, error, mtime_ns), [], run.id, 0)
     lease = read_lease(folder.path) if run is None or not run.sealed else None
     edits = _edits(folder) if edits_size else []
     if run is None:
@@ -522,7 +522,7 @@ def _read(
     items = list(islice(_items(folder, values, edits, page), _MOST_ITEMS))
     said = [row.id, tag, page, *(str(edit.new) for edit in edits if edit.what == "note")]
     said += [item.name for item in items if item.kind == "label"]
-    return Changed(row, items, "\n".join(said).casefold(), readme_mtime_ns)
+    return ChangedRun(row, items, "\n".join(said).casefold(), readme_mtime_ns)
 
 
 def _row(folder: RunFolder, run: RunFile, error: str, mtime_ns: int) -> IndexRow:
@@ -701,26 +701,29 @@ def _readmes(path: Path) -> dict[str, int]:
         return {}
 
 
-def _known(path: Path, only: Collection[str] | None) -> list[Known]:
+def _known(path: Path, only: Collection[str] | None) -> list[IndexedState]:
     """The same without what is not needed to see what has changed."""
-    query = f"SELECT {', '.join(Known._fields)} FROM runs"
+    query = f"SELECT {', '.join(IndexedState._fields)} FROM runs"
     try:
         with _open(path, make=False) as database:
             if version_of(database) == SCHEMA:
                 if only is None:
-                    return [Known._make(row) for row in database.execute(query)]
+                    return [IndexedState._make(row) for row in database.execute(query)]
                 found = (
                     database.execute(f"{query} WHERE folder = ?", (folder,)).fetchone()
                     for folder in only
                 )
-                return [Known._make(row) for row in found if row is not None]
+                return [IndexedState._make(row) for row in found if row is not None]
     except sqlite3.DatabaseError:
         pass
-    rows = [Known(*(getattr(row, name) for name in Known._fields)) for row in _remembered(path)]
+    rows = [
+        IndexedState(*(getattr(row, name) for name in IndexedState._fields))
+        for row in _remembered(path)
+    ]
     return [row for row in rows if only is None or row.folder in only]
 
 
-def _remember(path: Path, changed: Sequence[Changed], gone: Sequence[str]) -> bool:
+def _remember(path: Path, changed: Sequence[ChangedRun], gone: Sequence[str]) -> bool:
     """Write what was read; whether that was possible."""
     try:
         _update(path, changed, gone)
@@ -729,7 +732,7 @@ def _remember(path: Path, changed: Sequence[Changed], gone: Sequence[str]) -> bo
         return False
 
 
-def _update(path: Path, changed: Sequence[Changed | Grown], gone: Sequence[str]) -> None:
+def _update(path: Path, changed: Sequence[ChangedRun | Grown], gone: Sequence[str]) -> None:
     make_directory(path.parent, PRIVATE)
     with contextlib.suppress(FileExistsError):
         os.close(create_file(path))  # as open as its folder, which SQLite does not see to
@@ -738,7 +741,7 @@ def _update(path: Path, changed: Sequence[Changed | Grown], gone: Sequence[str])
 
 
 def _write(
-    database: sqlite3.Connection, found: Sequence[Changed | Grown], gone: Sequence[str]
+    database: sqlite3.Connection, found: Sequence[ChangedRun | Grown], gone: Sequence[str]
 ) -> None:
     # IMMEDIATE: a transaction that reads first and then wants to write is refused at once when
     # others write.
@@ -746,7 +749,7 @@ def _write(
     migrate(database)
     for table in ("runs", "metrics", "items", "texts"):
         database.executemany(f"DELETE FROM {table} WHERE folder = ?", [(name,) for name in gone])
-    changed = [each for each in found if isinstance(each, Changed)]
+    changed = [each for each in found if isinstance(each, ChangedRun)]
     grown = [each for each in found if isinstance(each, Grown)]
     database.executemany(_REPLACE, [_storable(each.row) for each in changed])
     database.executemany(

@@ -32,13 +32,13 @@ from assay.core.directory import (
 )
 from assay.core.errors import InputError, RecordError, did_you_mean
 from assay.core.ids import id_of_folder
-from assay.core.plain import dumps, from_plain, parse_json
+from assay.core.json_codec import dumps, from_plain, parse_json
 from assay.core.ports import Blobs
 from assay.core.regular_file import open_regular, size_text
-from assay.store.code import code_blobs
-from assay.store.inside import inside
+from assay.store.code_trees import code_blobs
 from assay.store.layout import Project, RunFolder, refusal
-from assay.store.reach import named_digests, reachable
+from assay.store.referenced_blobs import named_digests, reachable
+from assay.store.safe_path import safe_path
 
 FORMAT = 1
 LIST_NAME = "pack.json"
@@ -160,7 +160,7 @@ def unpack(file: Path, project: Project) -> RunFolder:
     try:
         with _opened(file) as packed:
             found = packed.listed()
-            folder = inside(project.runs_dir, found.folder)
+            folder = safe_path(project.runs_dir, found.folder)
             _refuse_if_there(project, found)
             make_directory(project.runs_dir, project.folder_mode)
             temporary.mkdir(mode=project.folder_mode)
@@ -169,7 +169,7 @@ def unpack(file: Path, project: Project) -> RunFolder:
                 if kind == "code":
                     blobs.put(b"".join(data))
                     continue
-                path = inside(temporary, rest)
+                path = safe_path(temporary, rest)
                 make_directory(path.parent)
                 with os.fdopen(create_file(path), "wb") as out:
                     out.writelines(data)
@@ -262,7 +262,7 @@ class _Packed:
             kind, _, rest = entry.name.partition("/")
             if kind not in ("run", "code") or (kind == "code" and rest != listed.sha256):
                 raise self._wrong(f"The pack holds what does not belong there: {entry.name!r}.")
-            inside(Path("run"), rest)
+            safe_path(Path("run"), rest)
             data = self._checked(entry, listed)
             yield entry.name, data
             for _ in data:

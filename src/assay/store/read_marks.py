@@ -13,7 +13,7 @@ from pathlib import Path
 from platformdirs import user_data_path
 
 from assay.core.errors import RecordError
-from assay.core.plain import read_json, write_json
+from assay.core.json_codec import read_json, write_json
 from assay.store.layout import Project, refusal
 
 FORMAT = 1

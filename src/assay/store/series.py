@@ -177,14 +177,14 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class MetricsContents:
     """Rows of a file by key set, and the parts of the file that could not be read."""
 
     blocks: list[Block]
     damages: tuple[Damage, ...] = ()
 
 
-def read_contents(source: Source, *, spread: Spread | None = None) -> Contents:
+def read_contents(source: Source, *, spread: Spread | None = None) -> MetricsContents:
     """All rows of a file (a path, or its bytes), each with the branch it is on. A file that is not
     there is empty."""
     data, where = _data(source)
@@ -231,8 +231,8 @@ class Gathered:
             self._blocks[keys] = Block(keys)
         return self._blocks[keys]
 
-    def contents(self) -> Contents:
-        return Contents(list(self._blocks.values()), tuple(self._damages))
+    def contents(self) -> MetricsContents:
+        return MetricsContents(list(self._blocks.values()), tuple(self._damages))
 
 
 def summaries(source: Source) -> dict[str, Summary]:
@@ -251,7 +251,7 @@ def read_series(
 
 
 def series_of(
-    contents: Contents, *, names: Iterable[str] | None = None, branches: bool = False
+    contents: MetricsContents, *, names: Iterable[str] | None = None, branches: bool = False
 ) -> dict[str, Series]:
     """Return the curves of what was read. They may share memory with it: no row can be added while
     they are used."""

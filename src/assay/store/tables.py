@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from assay.core.errors import InputError, RecordError
-from assay.core.plain import from_plain, to_plain, write_atomic
+from assay.core.json_codec import from_plain, to_plain, write_atomic
 from assay.core.regular_file import read_bytes
 from assay.store.layout import Project, refusal, shared_folder
 

@@ -14,11 +14,11 @@ from assay.core import lease as leases
 from assay.core.directory import open_directory
 from assay.core.errors import InputError
 from assay.core.ids import id_of_folder
-from assay.store.code import code_blobs
+from assay.store.code_trees import code_blobs
 from assay.store.index import delete_index
-from assay.store.known import forget, lost_roots
+from assay.store.known_projects import forget, lost_roots
 from assay.store.layout import Project, RunFolder, no_folder, refusal, run_folders, run_in
-from assay.store.reach import named_digests, reachable
+from assay.store.referenced_blobs import named_digests, reachable
 
 TRASH = ".trash"
 _YOUNG_S = 3600.0

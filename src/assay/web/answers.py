@@ -12,7 +12,7 @@ from assay.core.errors import AssayError, InputError
 from assay.query.catalog import Catalog
 from assay.query.expression import ExpressionError
 from assay.query.table import RunRow
-from assay.web.site import Home, Site
+from assay.web.site import Home, ProjectSite
 
 
 class Model(BaseModel):
@@ -23,7 +23,7 @@ class Model(BaseModel):
     )
 
 
-class Problem(Model):
+class ErrorBody(Model):
     """An error: what is wrong, where, how to fix it; `start` and `end` are a place in what was
     sent."""
 
@@ -43,14 +43,14 @@ class ConflictError(InputError):
 
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Problem, "description": "Something in the request is wrong."},
-    404: {"model": Problem, "description": "It is not there."},
-    422: {"model": Problem, "description": "The request has another form."},
+    400: {"model": ErrorBody, "description": "Something in the request is wrong."},
+    404: {"model": ErrorBody, "description": "It is not there."},
+    422: {"model": ErrorBody, "description": "The request has another form."},
 }
 """The answers that every route may give beside its own."""
 
 
-def problem_of(error: AssayError) -> tuple[int, Problem]:
+def problem_of(error: AssayError) -> tuple[int, ErrorBody]:
     """Return the status and the body for an error that was raised on purpose."""
     status = 400 if isinstance(error, InputError) else 500
     if isinstance(error, MissingError):
@@ -58,7 +58,7 @@ def problem_of(error: AssayError) -> tuple[int, Problem]:
     if isinstance(error, ConflictError):
         status = 409
     place = (error.start, error.end) if isinstance(error, ExpressionError) else (None, None)
-    return status, Problem(
+    return status, ErrorBody(
         what=error.what, where=error.where, fix=error.fix, start=place[0], end=place[1]
     )
 
@@ -68,14 +68,14 @@ def as_json(model: BaseModel, status: int = 200) -> Response:
     return Response(model.model_dump_json(by_alias=True), status, media_type="application/json")
 
 
-def site_of(request: Request) -> Site:
+def site_of(request: Request) -> ProjectSite:
     site = request.app.state.site
-    assert isinstance(site, Site)
+    assert isinstance(site, ProjectSite)
     return site
 
 
 def home_of(
-    site: Annotated[Site, Depends(site_of)],
+    site: Annotated[ProjectSite, Depends(site_of)],
     project: Annotated[
         str, Query(max_length=64, description="Key of a project; the first one.")
     ] = "",
@@ -88,7 +88,7 @@ def home_of(
 FIRST_LOOK_S = 0.5
 """How long the first request waits for an index that has to be made; then it shows what is there."""
 
-SiteOf = Annotated[Site, Depends(site_of)]
+SiteOf = Annotated[ProjectSite, Depends(site_of)]
 HomeOf = Annotated[Home, Depends(home_of)]
 
 

@@ -15,12 +15,12 @@ from assay.core.errors import AssayError
 from assay.core.version import version
 from assay.store.layout import Project
 from assay.web.access import Guard, Keys, Rules
-from assay.web.answers import Problem, as_json, problem_of
+from assay.web.answers import ErrorBody, as_json, problem_of
 from assay.web.compression import Compression
 from assay.web.live import Watches
 from assay.web.pages import PAGES, Files
 from assay.web.routes import compare, edits, live, projects, run, runs, session, tables
-from assay.web.site import Site
+from assay.web.site import ProjectSite
 
 ROUTERS = (
     session.router,
@@ -57,7 +57,7 @@ def make_api(project: Project, keys: Keys, rules: Rules, files: Files) -> FastAP
         openapi_url=None,
         lifespan=_life,
     )
-    api.state.site = Site(project)
+    api.state.site = ProjectSite(project)
     api.state.watches = Watches()
     api.state.keys = keys
     api.state.rules = rules
@@ -92,7 +92,7 @@ def _file(request: Request) -> Response:
     found = files.by_path.get(str(request.scope["path"]))
     if found is None:
         if request.scope["path"].startswith(("/api/", "/assets/")):
-            return as_json(Problem(what="There is nothing at this address."), 404)
+            return as_json(ErrorBody(what="There is nothing at this address."), 404)
         body = files.document(request.url.path, request.state.nonce)
         return Response(body, 404, media_type="text/html")
     headers = {"content-type": found.content_type, "vary": "accept-encoding"}
@@ -116,7 +116,7 @@ def _os_error(request: Request, error: Exception) -> Response:
     if _is_gone(request):
         return _gone(request)
     what = f"A file cannot be read: {error.strerror or error}."
-    return as_json(Problem(what=what, where=str(error.filename or "")), 500)
+    return as_json(ErrorBody(what=what, where=str(error.filename or "")), 500)
 
 
 def _is_gone(request: Request) -> bool:
@@ -132,7 +132,7 @@ def _is_gone(request: Request) -> bool:
 
 def _gone(request: Request) -> Response:
     what = f"The run {request.path_params['run_id']} is gone."
-    return as_json(Problem(what=what, fix="it was removed while it was read"), 404)
+    return as_json(ErrorBody(what=what, fix="it was removed while it was read"), 404)
 
 
 def _wrong_form(request: Request, error: Exception) -> Response:
@@ -140,13 +140,13 @@ def _wrong_form(request: Request, error: Exception) -> Response:
     first: dict[str, Any] = dict(error.errors()[0])
     where = ".".join(str(part) for part in first.get("loc", ())[1:])
     return as_json(
-        Problem(what=f"The request is not as it should be: {first['msg']}.", where=where), 422
+        ErrorBody(what=f"The request is not as it should be: {first['msg']}.", where=where), 422
     )
 
 
 def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    answer = as_json(Problem(what=f"{error.detail}."), error.status_code)
+    answer = as_json(ErrorBody(what=f"{error.detail}."), error.status_code)
     for name, value in (error.headers or {}).items():
         answer.headers[name] = value
     return answer

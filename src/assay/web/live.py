@@ -34,7 +34,7 @@ class TooManyStreamsError(AssayError):
 
 
 @dataclass(eq=False, slots=True)
-class Stream:
+class EventStream:
     """The events of one open page; `loop` is the one that its request runs in."""
 
     loop: asyncio.AbstractEventLoop
@@ -63,15 +63,15 @@ class Watch:
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._streams: set[Stream] = set()
+        self._streams: set[EventStream] = set()
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
-    def open(self, loop: asyncio.AbstractEventLoop) -> Stream:
+    def open(self, loop: asyncio.AbstractEventLoop) -> EventStream:
         """Begin a stream. TooManyStreamsError when there are enough."""
-        stream = Stream(loop)
+        stream = EventStream(loop)
         with self._lock:
             if len(self._streams) >= MAX_STREAMS:
                 raise TooManyStreamsError(f"At most {MAX_STREAMS} pages are open at once.")
@@ -81,7 +81,7 @@ class Watch:
                 self._thread.start()
         return stream
 
-    def drop(self, stream: Stream) -> None:
+    def drop(self, stream: EventStream) -> None:
         with self._lock:
             self._streams.discard(stream)
 
@@ -207,7 +207,7 @@ class _Looked:
     statuses: dict[str, str] = field(default_factory=dict)
 
 
-async def server_sent(watch: Watch, stream: Stream) -> AsyncIterator[bytes]:
+async def server_sent(watch: Watch, stream: EventStream) -> AsyncIterator[bytes]:
     """Yield the events of a stream as a page reads them, and a comment now and then, so that a dead
     one is noticed."""
     try:

@@ -41,7 +41,7 @@ _NOT_BUILT = """<!doctype html>
 
 
 @dataclass(slots=True)
-class File:
+class StaticFile:
     """One file, plain and packed."""
 
     data: bytes
@@ -55,7 +55,7 @@ class Files:
 
     index: str
     is_built: bool
-    by_path: dict[str, File] = field(default_factory=dict)
+    by_path: dict[str, StaticFile] = field(default_factory=dict)
     login: str = ""
 
     @classmethod
@@ -91,11 +91,11 @@ def base_of(path: str) -> str:
     return "../" * (path.count("/") - 1) or "./"
 
 
-def _file(path: Path) -> File:
+def _file(path: Path) -> StaticFile:
     data = path.read_bytes()
     kind = (
         _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     )
     content_type = f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
     packed = gzip.compress(data, 9, mtime=0) if path.suffix in _PACKED else None
-    return File(data, content_type, packed)
+    return StaticFile(data, content_type, packed)

@@ -21,7 +21,7 @@ _TRIED = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ServeOptions:
     """How a server is asked for. `port` 0 takes any that is free, None the usual one or one of the
     next."""
 
@@ -33,7 +33,7 @@ class Wanted:
     prefix: str = ""
 
 
-def serve(project: Project, wanted: Wanted, say: Callable[[str, str], object]) -> None:
+def serve(project: Project, wanted: ServeOptions, say: Callable[[str, str], object]) -> None:
     """Serve until the process is interrupted. `say(event, text)` is told the link, each time there
     is a new one.
 

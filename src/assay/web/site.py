@@ -12,7 +12,7 @@ from assay.core.errors import InputError
 from assay.query.catalog import Catalog
 from assay.query.curves import CurveReader
 from assay.query.inbox import Inbox
-from assay.query.place import all_projects
+from assay.query.project_lookup import all_projects
 from assay.store.layout import Project, RunFolder
 
 
@@ -53,7 +53,7 @@ class Home:
         return RunFolder(self.project.runs_dir / name)
 
 
-class Site:
+class ProjectSite:
     """All projects of this user, the one that the server was started in first."""
 
     def __init__(self, project: Project) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay import BaseParams, Params
-from assay.config.params.kinds import parsed
+from assay.config.params.coercion import parsed
 from assay.core.errors import ConfigError
 
 

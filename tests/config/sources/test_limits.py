@@ -12,7 +12,7 @@ import pytest
 
 from assay.config import check_shape, open_config
 from assay.config.loading import READERS
-from assay.config.sources.places import MAX_VALUES
+from assay.config.sources.positions import MAX_VALUES
 from assay.config.tree import MAX_DEPTH
 
 SUFFIXES = [".toml", ".json", ".yaml", ".ini", ".py"]

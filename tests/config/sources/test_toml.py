@@ -12,7 +12,7 @@ import tomli_w
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from assay.config.sources.places import MAX_BYTES
+from assay.config.sources.positions import MAX_BYTES
 from assay.config.sources.toml import read, read_all
 from assay.config.tree import Leaf, List, Node, Table, from_plain, get_at, plain, same, walk
 from assay.core.diagnostics import Origin

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from assay.core.facts import Warned
+from assay.core.event_log import Warned
 from assay.core.ports import MemoryRecorder
-from assay.engine import Backward, BatchDigest, Engine, Instance, Process, Saver
+from assay.engine import BatchDigest, Engine, Instance, OptimizerStep, Process, Saver
 from assay.engine.checkpoint.compare import differing
 from engine.toys import net
 
@@ -20,7 +20,7 @@ class Deaf(Process):
 
     def __init__(self) -> None:
         self.model = net()
-        self.backward = Backward(torch.optim.SGD(self.model.parameters(), lr=0.1))
+        self.backward = OptimizerStep(torch.optim.SGD(self.model.parameters(), lr=0.1))
 
     def forward_step(self, batch: Any) -> tuple[torch.Tensor, Any]:
         return torch.stack([parameter.sum() for parameter in self.model.parameters()]).sum(), None

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
-from assay.core.facts import Changed
+from assay.core.event_log import Changed
 from assay.core.ports import MemoryRecorder
 from assay.engine import (
-    Backward,
     Engine,
+    OptimizerStep,
     ResetOptimizer,
     Save,
     Saver,
@@ -26,8 +26,8 @@ from assay.engine import (
     Supervised,
     WarmupCosine,
 )
-from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.checkpoint.folder import load
+from assay.engine.loop.engine_state import capture, restore
 from engine.toys import engine, hard_net, net, same_bits
 
 
@@ -37,7 +37,9 @@ def changed(
     """Six steps with AdamW, saved after each when there is a folder."""
     model, recorder = hard_net(), MemoryRecorder()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
-    process = Supervised(model, torch.nn.MSELoss(), backward=Backward(optimizer, schedule=schedule))
+    process = Supervised(
+        model, torch.nn.MSELoss(), backward=OptimizerStep(optimizer, schedule=schedule)
+    )
     runs = engine(process, recorder=recorder)
     if folder is not None:
         runs.bus.extend(Save(Saver(folder, keep=9), every="1 step").handlers())

@@ -11,7 +11,7 @@ from torch import nn
 
 from assay.core.errors import InputError
 from assay.core.ports import MemoryRecorder
-from assay.engine import Backward, Engine, Loader, Norms, Supervised
+from assay.engine import Engine, Loader, Norms, OptimizerStep, Supervised
 from engine.toys import engine, loader, net, points
 
 
@@ -21,7 +21,9 @@ def normed(
     model, recorder = net(dtype=torch.float64), MemoryRecorder()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     train = Loader(points(dtype=torch.float64), batch_size=8, accumulate=accumulate)
-    process = Supervised(model, nn.MSELoss(), backward=Backward(optimizer, clip_norm=clip_norm))
+    process = Supervised(
+        model, nn.MSELoss(), backward=OptimizerStep(optimizer, clip_norm=clip_norm)
+    )
     runs = engine(process, train, recorder=recorder, **given)
     runs.bus.extend(norms.handlers())
     return runs, recorder

@@ -14,23 +14,23 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from assay.core.errors import CheckpointError, InputError
-from assay.core.facts import Saved, Warned
+from assay.core.event_log import Saved, Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import (
-    Backward,
     Engine,
     Evaluate,
     Loader,
     NonFiniteError,
+    OptimizerStep,
     Save,
     Saver,
     WarmupCosine,
     Where,
 )
 from assay.engine.checkpoint.codec import digest
-from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.checkpoint.folder import load
 from assay.engine.data.patience import WorkerError
+from assay.engine.loop.engine_state import capture, restore
 from engine.toys import (
     Noisy,
     engine,
@@ -449,7 +449,7 @@ def test_a_metric_that_is_not_measured_is_named_at_the_first_evaluation(
 
 def hard(folder: Path, every: str) -> Engine:
     model = hard_net()
-    backward = Backward(
+    backward = OptimizerStep(
         torch.optim.AdamW(model.parameters(), lr=0.01),
         schedule=WarmupCosine(warmup_steps=2),
         clip_norm=1.0,

@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from assay.core.errors import CheckpointError
-from assay.core.facts import Warned
+from assay.core.event_log import Warned
 from assay.core.ports import MemoryRecorder
-from assay.engine import Backward, Engine, Evaluate, Loader, Save, Saver, WarmupCosine
-from assay.engine.checkpoint.engine_state import capture
+from assay.engine import Engine, Evaluate, Loader, OptimizerStep, Save, Saver, WarmupCosine
+from assay.engine.loop.engine_state import capture
 from engine.toys import Noisy, hard_net, loader, same_bits, supervised
 
 
 def run_of(folder: Path, *, stop_at: int = 0, **given: Any) -> Engine:
     """Two epochs of three steps with all that resuming has to bring back."""
     model = hard_net()
-    backward = Backward(
+    backward = OptimizerStep(
         torch.optim.AdamW(model.parameters(), lr=0.01), schedule=WarmupCosine(warmup_steps=2)
     )
     runs = Engine(

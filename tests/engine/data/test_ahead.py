@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from assay.engine import BackwardPart, Process
+from assay.engine import OptimizerStepBase, Process
 from assay.engine.data.ahead import ahead
 from assay.engine.data.source import Window
 from engine.toys import engine, net, points
@@ -56,7 +56,7 @@ class Meta(Process):
 
     def __init__(self) -> None:
         self.model = net().to("meta")
-        self.backward = NoBackward()
+        self.backward = NoStep()
         self.devices: list[str] = []
 
     def forward_step(self, batch: Any) -> Any:
@@ -64,7 +64,7 @@ class Meta(Process):
         return self.model(batch[0]).sum(), {}
 
 
-class NoBackward(BackwardPart):
+class NoStep(OptimizerStepBase):
     """Takes no step."""
 
     non_finite = "ignore"

@@ -139,11 +139,11 @@ class Named:
 
 
 def test_a_data_set_of_instances_trains_a_model_that_takes_them_by_name() -> None:
-    from assay.engine import Backward
+    from assay.engine import OptimizerStep
 
     torch.manual_seed(0)
     model = Model()
-    process = ByName(model, Backward(torch.optim.SGD(model.parameters(), lr=0.05)))
+    process = ByName(model, OptimizerStep(torch.optim.SGD(model.parameters(), lr=0.05)))
     runs = engine(process, Loader(Named(points(20)), batch_size=8), epochs=5)
     losses: list[float] = []
     runs.on("step_end")(lambda state: losses.append(state.loss))

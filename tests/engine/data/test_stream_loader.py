@@ -17,7 +17,11 @@ import pytest
 import torch
 
 from assay.core.errors import InputError
-from assay.engine.pipes import SequenceWrapper, Stream, StreamLoader, chain, itr
+from assay.engine import chain
+from assay.engine.data import streams
+from assay.engine.data.map_style import SequenceWrapper
+from assay.engine.data.stream_loader import StreamLoader
+from assay.engine.data.streams import Stream
 
 SRC = Path(__file__).resolve().parents[3] / "src"
 
@@ -38,11 +42,11 @@ def odd(item: int) -> bool:
 
 def rows(count: int = 50, *, batch: int = 4) -> Stream:
     stages = [
-        itr.Shuffle(16),
-        itr.SplitByWorker(),
-        itr.Filter(odd),
-        itr.Map(with_noise, random=True),
-        itr.Batch(batch),
+        streams.Shuffle(16),
+        streams.SplitByWorker(),
+        streams.Filter(odd),
+        streams.Map(with_noise, random=True),
+        streams.Batch(batch),
     ]
     return chain([SequenceWrapper(range(count)), *stages])  # type: ignore[no-any-return]
 
@@ -88,7 +92,7 @@ def test_workers_of_two_processes_together_give_each_item_once(tmp_path: Path) -
 import sys, json, torch.distributed as dist
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_stream_loader import rows, seen
-from assay.engine.pipes import StreamLoader
+from assay.engine.data.stream_loader import StreamLoader
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=rank, world_size=2)
 loader = StreamLoader(rows(), workers=3, rank=rank, ranks=2)
@@ -119,7 +123,7 @@ dist.destroy_process_group()
 
 @pytest.mark.row("A69")
 def test_a_stream_that_each_worker_would_give_whole_is_refused() -> None:
-    whole = chain([SequenceWrapper(range(9)), itr.Batch(2)])
+    whole = chain([SequenceWrapper(range(9)), streams.Batch(2)])
 
     several: list[dict[str, Any]] = [{"workers": 2}, {"ranks": 2}]
     for how in several:
@@ -131,7 +135,7 @@ def test_a_stream_that_each_worker_would_give_whole_is_refused() -> None:
 
 @pytest.mark.row("A71")
 def test_a_stage_that_makes_tensors_in_a_worker_is_named_once() -> None:
-    stages = [itr.SplitByWorker(), itr.Map(as_tensor), itr.Batch(2)]
+    stages = [streams.SplitByWorker(), streams.Map(as_tensor), streams.Batch(2)]
     loader = StreamLoader(chain([SequenceWrapper(range(9)), *stages]), workers=2)
 
     with warnings.catch_warnings(record=True) as caught:
@@ -149,8 +153,8 @@ def test_a_collate_function_is_the_users_wherever_it_is_given() -> None:
     def strings(samples: list[Any]) -> str:
         return "-".join(map(str, samples))
 
-    bare = chain([SequenceWrapper(range(4)), itr.Batch(3)])
-    own = chain([SequenceWrapper(range(4)), itr.Batch(3)], collate=strings)
+    bare = chain([SequenceWrapper(range(4)), streams.Batch(3)])
+    own = chain([SequenceWrapper(range(4)), streams.Batch(3)], collate=strings)
 
     assert list(StreamLoader(own)) == ["0-1-2", "3"]
     assert list(StreamLoader(bare, collate=strings)) == ["0-1-2", "3"]
@@ -159,7 +163,12 @@ def test_a_collate_function_is_the_users_wherever_it_is_given() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stage_that_draws_without_saying_so_is_told_at_its_first_item(workers: int) -> None:
-    stages = [SequenceWrapper(range(8)), itr.SplitByWorker(), itr.Map(with_noise), itr.Batch(2)]
+    stages = [
+        SequenceWrapper(range(8)),
+        streams.SplitByWorker(),
+        streams.Map(with_noise),
+        streams.Batch(2),
+    ]
     loader = StreamLoader(chain(stages), workers=workers)
 
     with pytest.raises(InputError, match="draws random numbers") as caught:
@@ -188,7 +197,7 @@ def test_without_a_position_the_batches_are_made_again(caplog: pytest.LogCapture
 def test_the_steps_of_an_epoch_are_known_where_the_items_are() -> None:
     def loader(*stages: Any, **how: Any) -> StreamLoader:
         return StreamLoader(
-            chain([SequenceWrapper(range(50)), itr.SplitByWorker(), *stages]), **how
+            chain([SequenceWrapper(range(50)), streams.SplitByWorker(), *stages]), **how
         )
 
     for how in (
@@ -197,9 +206,9 @@ def test_the_steps_of_an_epoch_are_known_where_the_items_are() -> None:
         {"workers": 2, "accumulate": 3},
         {"workers": 3, "ranks": 2, "rank": 1},
     ):
-        known = loader(itr.Batch(4), **how)
+        known = loader(streams.Batch(4), **how)
         assert known.steps_per_epoch == len(known) == len(seen(known, 0))
-    unknown = loader(itr.Filter(odd), itr.Batch(4))
+    unknown = loader(streams.Filter(odd), streams.Batch(4))
     assert unknown.steps_per_epoch is None
     with pytest.raises(TypeError, match="length"):
         len(unknown)
@@ -210,7 +219,9 @@ def test_exactness_names_the_stage_that_is_replayed() -> None:
         yield from items
 
     assert StreamLoader(rows()).exactness() == "exact (position)"
-    exactness = StreamLoader(chain([SequenceWrapper(range(3)), by_hand, itr.Batch(1)])).exactness()
+    exactness = StreamLoader(
+        chain([SequenceWrapper(range(3)), by_hand, streams.Batch(1)])
+    ).exactness()
     assert exactness.startswith("exact (replayed: ") and "by_hand" in exactness
 
 
@@ -227,11 +238,11 @@ def test_a_stage_that_nobody_can_key_is_found_by_trying_and_named_as_not_exact(
 ) -> None:
     def loader(*stages: Any) -> StreamLoader:
         return StreamLoader(
-            chain([SequenceWrapper(range(16)), itr.SplitByWorker(), *stages]), workers=workers
+            chain([SequenceWrapper(range(16)), streams.SplitByWorker(), *stages]), workers=workers
         )
 
-    found = loader(itr.Map(Clock()), itr.Batch(2)).exactness()
+    found = loader(streams.Map(Clock()), streams.Batch(2)).exactness()
     assert found.startswith("not exact: its first batches are others when they are loaded again")
-    tried = loader(itr.Map(with_noise, random=True), itr.Batch(2))
+    tried = loader(streams.Map(with_noise, random=True), streams.Batch(2))
     assert tried.exactness() == "exact (position)"
     assert tried.state_dict() == {}, "nothing of what was tried stays"

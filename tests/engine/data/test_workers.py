@@ -339,8 +339,10 @@ def test_a_worker_that_crashes_was_not_killed() -> None:
 ORPHANS = """
 import os, sys, time
 import torch
-from assay.engine import Loader
-from assay.engine.pipes import SequenceWrapper, StreamLoader, chain, itr
+from assay.engine import Loader, chain
+from assay.engine.data import streams
+from assay.engine.data.map_style import SequenceWrapper
+from assay.engine.data.stream_loader import StreamLoader
 
 class Sleepy:
     def __len__(self):
@@ -351,7 +353,7 @@ class Sleepy:
         time.sleep(1000)
 
 if sys.argv[2] == "stream":
-    stages = [itr.SplitByWorker(), itr.Map(Sleepy().__getitem__), itr.Batch(2)]
+    stages = [streams.SplitByWorker(), streams.Map(Sleepy().__getitem__), streams.Batch(2)]
     loader = StreamLoader(chain([SequenceWrapper(range(8)), *stages]), workers=2)
 else:
     loader = Loader(Sleepy(), batch_size=2, workers=2, start_method=sys.argv[2])

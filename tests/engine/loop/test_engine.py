@@ -17,8 +17,17 @@ from assay.core import events
 from assay.core.errors import InputError
 from assay.core.events import At, Event, Handler
 from assay.core.ports import MemoryRecorder
-from assay.engine import Backward, Engine, Evaluate, Loader, Save, Saver, Supervised, WarmupCosine
-from assay.engine.checkpoint.engine_state import capture, restore
+from assay.engine import (
+    Engine,
+    Evaluate,
+    Loader,
+    OptimizerStep,
+    Save,
+    Saver,
+    Supervised,
+    WarmupCosine,
+)
+from assay.engine.loop.engine_state import capture, restore
 from assay.engine.numerics.seed import STEP, key
 from engine.toys import (
     Counted,
@@ -211,7 +220,7 @@ def test_a_handler_is_called_at_its_period_and_gets_what_it_asks_for() -> None:
     def tell(
         state: Any,
         model: nn.Module,
-        backward: Backward,
+        backward: OptimizerStep,
         process: Any,
         engine: Engine,
         other: int = 7,
@@ -499,7 +508,7 @@ def test_fifty_steps_are_those_of_a_loop_by_hand_bit_for_bit(
     own = OPTIMIZERS[optimizer](theirs.parameters())
     expected = by_hand(theirs, own, steps=50, clip=clip, halve=halve, micro=micro)
     recorder = MemoryRecorder()
-    backward = Backward(
+    backward = OptimizerStep(
         OPTIMIZERS[optimizer](mine.parameters()),
         schedule=Halving() if halve else None,
         clip_norm=clip,
@@ -526,7 +535,7 @@ def test_the_rate_that_is_recorded_is_the_one_that_was_used() -> None:
     recorder = MemoryRecorder()
     model = net()
     schedule = WarmupCosine(warmup_steps=10)
-    backward = Backward(torch.optim.SGD(model.parameters(), lr=0.1), schedule=schedule)
+    backward = OptimizerStep(torch.optim.SGD(model.parameters(), lr=0.1), schedule=schedule)
 
     engine(
         supervised(model, backward=backward), loader(16, accumulate=4), steps=100, recorder=recorder
@@ -573,7 +582,7 @@ def test_other_seeds_train_other_weights() -> None:
 def hard_engine(recorder: MemoryRecorder) -> Engine:
     """Two epochs of five steps with everything on that could make a difference after a resume."""
     model = hard_net()
-    backward = Backward(
+    backward = OptimizerStep(
         torch.optim.AdamW(model.parameters(), lr=0.01),
         schedule=WarmupCosine(warmup_steps=3),
         clip_norm=1.0,

@@ -14,9 +14,9 @@ import torch
 from assay.core.ports import MemoryRecorder
 from assay.core.signals import Terminated, stopping
 from assay.core.stop import Stop
-from assay.engine import Backward, Engine, Evaluate, Loader, Save, Saver, WarmupCosine
-from assay.engine.checkpoint.engine_state import capture, restore
+from assay.engine import Engine, Evaluate, Loader, OptimizerStep, Save, Saver, WarmupCosine
 from assay.engine.checkpoint.folder import load
+from assay.engine.loop.engine_state import capture, restore
 from engine.toys import Noisy, engine, hard_net, heard, loader, same_bits, supervised
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -31,7 +31,7 @@ def sends(number: signal.Signals) -> Callable[[], None]:
 def saved_run(folder: Path, **given: Any) -> Engine:
     """Two epochs of three steps with all that resuming has to bring back."""
     model = hard_net()
-    backward = Backward(
+    backward = OptimizerStep(
         torch.optim.AdamW(model.parameters(), lr=0.01), schedule=WarmupCosine(warmup_steps=2)
     )
     runs = engine(

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
-from assay.engine import Accuracy, Backward, Evaluate, Instance, Process, Supervised, evaluate
-from assay.engine.checkpoint.engine_state import capture, restore
+from assay.engine import Accuracy, Evaluate, Instance, OptimizerStep, Process, Supervised, evaluate
+from assay.engine.loop.engine_state import capture, restore
 from engine.toys import engine, hard_net, loader, net, points, same_bits, supervised, weights_of
 
 
@@ -98,7 +98,7 @@ class Told(Process):
 
     def __init__(self) -> None:
         self.model = net()
-        self.backward = Backward(torch.optim.SGD(self.model.parameters(), lr=0.1))
+        self.backward = OptimizerStep(torch.optim.SGD(self.model.parameters(), lr=0.1))
         self.told: list[str] = []
 
     def forward_step(self, batch: Any) -> Any:
@@ -444,7 +444,7 @@ def test_a_method_of_a_process_can_be_its_batch_hook_and_must_return_the_batch()
 
         def __init__(self, model: nn.Module) -> None:
             self.model, self.criterion, self.metrics = model, nn.MSELoss(), {}
-            self.backward = Backward(torch.optim.SGD(model.parameters()))
+            self.backward = OptimizerStep(torch.optim.SGD(model.parameters()))
 
     with pytest.raises(InputError, match="The batch_hook returned nothing"):
         engine(Mixing(net())).run()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
-from assay.engine import Backward, Engine, Loader, Supervised
+from assay.engine import Engine, Loader, OptimizerStep, Supervised
 from assay.engine.optim.criterion_misfit import CriterionError
 
 HALVES = torch.full((4,), 0.5)
@@ -19,7 +19,7 @@ OUTSIDE = torch.tensor([0, 3, 2, 5])
 def trained(model: nn.Module, criterion: nn.Module, inputs: Tensor, target: Tensor) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     batches = Loader(list(zip(inputs, target, strict=True)), batch_size=len(target), shuffle=False)
-    Engine(Supervised(model, criterion, backward=Backward(optimizer)), batches, steps=1).run()
+    Engine(Supervised(model, criterion, backward=OptimizerStep(optimizer)), batches, steps=1).run()
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from assay.core.errors import InputError
 from assay.core.ports import MemoryRecorder
-from assay.engine import Backward, Loader, NonFiniteError, Process, WarmupCosine
-from assay.engine.checkpoint.engine_state import capture, restore
+from assay.engine import Loader, NonFiniteError, OptimizerStep, Process, WarmupCosine
+from assay.engine.loop.engine_state import capture, restore
 from engine.toys import engine, kept, net, points, same_bits, supervised, weights_of
 
 F64 = torch.float64
@@ -40,11 +40,11 @@ class Frozen(torch.optim.SGD):
         ]
 
 
-def frozen(model: nn.Module) -> Backward:
-    return Backward(Frozen(model.parameters(), lr=0.1))
+def frozen(model: nn.Module) -> OptimizerStep:
+    return OptimizerStep(Frozen(model.parameters(), lr=0.1))
 
 
-def seen(backward: Backward) -> list[Tensor]:
+def seen(backward: OptimizerStep) -> list[Tensor]:
     return backward.optimizer.seen  # type: ignore[attr-defined, no-any-return]
 
 
@@ -85,7 +85,7 @@ class Tokens(Process):
     """A loss per token over samples of different length: the mean is over all tokens of a step, not
     over samples."""
 
-    def __init__(self, model: nn.Module, backward: Backward) -> None:
+    def __init__(self, model: nn.Module, backward: OptimizerStep) -> None:
         self.model = model
         self.backward = backward
 
@@ -103,7 +103,7 @@ def test_a_mean_over_tokens_is_the_same_however_the_step_is_split(accumulate: in
 
     def trained(accumulate: int) -> tuple[dict[str, Any], list[Any]]:
         model, recorder = net(dtype=F64), MemoryRecorder()
-        process = Tokens(model, Backward(torch.optim.SGD(model.parameters(), lr=0.1)))
+        process = Tokens(model, OptimizerStep(torch.optim.SGD(model.parameters(), lr=0.1)))
         engine(process, Loader(data, batch_size=8, accumulate=accumulate), recorder=recorder).run()
         return weights_of(model), recorder.curve("train/loss")
 
@@ -186,7 +186,7 @@ def test_gradients_are_zero_before_a_window_whatever_was_there() -> None:
 def test_the_optimizer_sees_what_was_clipped() -> None:
     model = net()
     inputs, targets = points(8).tensors
-    backward = Backward(Frozen(model.parameters(), lr=0.1), clip_norm=0.25)
+    backward = OptimizerStep(Frozen(model.parameters(), lr=0.1), clip_norm=0.25)
     backward.begin(None)
     backward(nn.functional.mse_loss(model(inputs), targets))
     unclipped = torch.nn.utils.get_total_norm(gradients(model)).item()
@@ -281,7 +281,7 @@ def spoilt_engine(
 ) -> Any:
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    backward = Backward(
+    backward = OptimizerStep(
         optimizer, non_finite=non_finite, clip_norm=clip, schedule=WarmupCosine(warmup_steps=3)
     )
     return engine(
@@ -345,7 +345,9 @@ def test_gradients_are_looked_at_whatever_they_are_made_of(bad: float, sparse: b
     torch.manual_seed(0)
     table = nn.Embedding(5, 3, sparse=sparse)
     scale = nn.Parameter(torch.ones((), dtype=F64))
-    backward = Backward(torch.optim.SGD([*table.parameters(), scale], lr=0.1), non_finite="skip")
+    backward = OptimizerStep(
+        torch.optim.SGD([*table.parameters(), scale], lr=0.1), non_finite="skip"
+    )
     for factor in (bad, 1.0):
         looked_up = table(torch.tensor([1, 4]))
         looked_up.register_hook(lambda gradient, factor=factor: gradient * factor)

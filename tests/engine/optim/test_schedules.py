@@ -29,10 +29,10 @@ from torch.optim.lr_scheduler import (
 )
 
 from assay.core.errors import InputError
+from assay.engine.checkpoint.optimizer_state import load_optimizer_state, optimizer_state
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.process import Supervised
-from assay.engine.optim.optimizer_state import load_optimizer_state, optimizer_state
-from assay.engine.optim.optimizer_step import Backward
+from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.optim.schedules import (
     Constant,
     LearningRate,
@@ -167,7 +167,9 @@ def test_the_length_of_the_run_comes_from_the_data_and_a_stream_that_has_none_is
         model = nn.Linear(1, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         return Supervised(
-            model, nn.MSELoss(), backward=Backward(optimizer, schedule=WarmupLinear(warmup_steps=2))
+            model,
+            nn.MSELoss(),
+            backward=OptimizerStep(optimizer, schedule=WarmupLinear(warmup_steps=2)),
         )
 
     def stream() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -262,7 +264,7 @@ def test_a_schedule_that_is_told_nothing_takes_its_length_from_the_run() -> None
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     schedule = WarmupCosine(warmup_ratio=0.1, final=0.01)
     process, rates = (
-        Supervised(model, nn.MSELoss(), backward=Backward(optimizer, schedule=schedule)),
+        Supervised(model, nn.MSELoss(), backward=OptimizerStep(optimizer, schedule=schedule)),
         [],
     )
     engine = Engine(process, [(torch.zeros(1, 1), torch.zeros(1, 1))] * 25, epochs=4)
@@ -409,7 +411,7 @@ def test_a_scheduler_of_torch_goes_on_from_any_step(make: Callable[[Any], Any], 
 def test_a_bare_scheduler_is_stepped_at_every_update() -> None:
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    backward = Backward(optimizer, schedule=StepLR(optimizer, step_size=2, gamma=0.5))
+    backward = OptimizerStep(optimizer, schedule=StepLR(optimizer, step_size=2, gamma=0.5))
     process, rates = Supervised(model, nn.MSELoss(), backward=backward), []
     engine = Engine(process, [(torch.zeros(1, 1), torch.zeros(1, 1))] * 6)
     engine.on("step_begin")(lambda: rates.append(backward.rate.current))

@@ -29,24 +29,33 @@ from torch.utils.data import TensorDataset
 from assay.core.errors import AssayError
 from assay.core.events import Event, Handler
 from assay.core.ports import MemoryRecorder
-from assay.engine import Accuracy, Backward, Engine, Evaluate, Loader, Mean, Process, Supervised
+from assay.engine import (
+    Accuracy,
+    Engine,
+    Evaluate,
+    Loader,
+    Mean,
+    OptimizerStep,
+    Process,
+    Supervised,
+)
 from assay.engine.callbacks.change import SetRequiresGrad
 from assay.engine.callbacks.ema import EMA
 from assay.engine.callbacks.norms import Norms
 from assay.engine.callbacks.save import Save
 from assay.engine.checkpoint import together
 from assay.engine.checkpoint.codec import digest
-from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.weights import save_weights
+from assay.engine.loop.engine_state import capture, restore
 from assay.engine.metrics.outputs import Collect, SaveOutputs
+from assay.engine.numerics.dtensor import full_tensor, local_tensor
 from assay.engine.numerics.precision import in_precision
 from assay.engine.parallel import data_parallel
-from assay.engine.parallel.data import join_data
-from assay.engine.parallel.divide import divide
-from assay.engine.parallel.dtensor import own, whole
-from assay.engine.parallel.layout import Layout, Mesh, laid_out
+from assay.engine.parallel.data import join_data_parallel
+from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
+from assay.engine.parallel.partition import partition_model
 
 
 def points(size: int) -> TensorDataset:
@@ -65,7 +74,7 @@ def net(*, dropout: float = 0.0) -> nn.Sequential:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 2)).double()
     for mesh in MESHES:
-        divide(model, mesh)
+        partition_model(model, mesh)
     return model
 
 
@@ -77,7 +86,7 @@ def shared(rank: int, ranks: int) -> dict[str, int]:
 def share(engine: Engine, ranks: int) -> None:
     """Let an engine share its steps with the others, if there are others."""
     if MESHES:
-        join_data(engine, MESHES[0].ranks)
+        join_data_parallel(engine, MESHES[0].ranks)
     elif dist.is_initialized():
         data_parallel(engine, init_device_mesh("cpu", (ranks,), mesh_dim_names=("data",)))
 
@@ -88,7 +97,7 @@ class Means(Process):
     def __init__(self, model: nn.Module, **how: Any) -> None:
         self.model = model
         self.metrics: dict[str, Any] = {}
-        self.backward = Backward(torch.optim.AdamW(model.parameters(), lr=1e-2), **how)
+        self.backward = OptimizerStep(torch.optim.AdamW(model.parameters(), lr=1e-2), **how)
 
     def forward_step(self, batch: Any) -> tuple[Any, Any]:
         inputs, target = batch
@@ -196,7 +205,7 @@ def train(
     weights = [
         value
         for each in process.model.state_dict().values()
-        for value in whole(each).flatten().tolist()
+        for value in full_tensor(each).flatten().tolist()
     ]
     state = engine.state
     return {
@@ -273,7 +282,7 @@ def views(**settings: Any) -> nn.Module:
     torch.manual_seed(0)
     model = Viewed(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).double()
     for mesh in MESHES:
-        divide(model, mesh, settings)
+        partition_model(model, mesh, settings)
     return model
 
 
@@ -361,7 +370,7 @@ class Classes(Supervised):
         torch.manual_seed(0)
         model = nn.Linear(4, 3).double()
         for mesh in MESHES:
-            divide(model, mesh)
+            partition_model(model, mesh)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         super().__init__(model, nn.CrossEntropyLoss(), optimizer, metrics={"acc": Accuracy()})
         self.seen: list[float] = []
@@ -482,7 +491,9 @@ def watched(rank: int, ranks: int) -> Any:
     handlers = [handler for part in parts for handler in part.handlers()]
     found = train(process, rank=rank, ranks=ranks, handlers=handlers)
     average = [
-        value for each in parts[0].weights.values() for value in whole(each).flatten().tolist()
+        value
+        for each in parts[0].weights.values()
+        for value in full_tensor(each).flatten().tolist()
     ]
     return {**found, "average": average}
 
@@ -499,7 +510,7 @@ def skipped_late(rank: int, ranks: int) -> Any:
             and grad is not None
             and (rank == ranks - 1 or not dist.is_initialized())
         ):
-            own(grad).fill_(math.inf)
+            local_tensor(grad).fill_(math.inf)
 
     found = train(
         process, rank=rank, ranks=ranks, handlers=[Handler(event=Event.BACKWARD_END, fn=spoil)]
@@ -556,7 +567,7 @@ def sharded(case: Callable[[int, int], Any]) -> Callable[[int, int], Any]:
 
     def run(rank: int, ranks: int) -> Any:
         if dist.is_initialized():
-            MESHES.append(laid_out(Layout(shard=ranks), torch.device("cpu")))
+            MESHES.append(init_mesh(Layout(shard=ranks), torch.device("cpu")))
         try:
             return case(rank, ranks)
         finally:
@@ -605,7 +616,7 @@ def trained(
     if stop_at and loader.rank == 0:
         saver.save(capture(engine), Where(step=engine.state.step))
     if engine.ranks is not None:
-        engine.ranks.wait()
+        engine.ranks.barrier()
     return engine
 
 

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from assay.core.ports import MemoryRecorder
-from assay.engine import Backward, Engine, Loader, Process
+from assay.engine import Engine, Loader, OptimizerStep, Process
 from assay.engine.model.recompute import recompute
-from assay.engine.parallel.data import join_data
-from assay.engine.parallel.divide import divide
-from assay.engine.parallel.layout import Layout, Mesh, laid_out
+from assay.engine.parallel.data import join_data_parallel
+from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
+from assay.engine.parallel.partition import partition_model
 
 LAYOUTS: dict[int, tuple[Layout, ...]] = {
     2: (
@@ -93,7 +93,7 @@ class Fit(Process):
         self.model = model
         self.metrics: dict[str, Any] = {}
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        self.backward = Backward(optimizer, clip_norm=clip_norm)
+        self.backward = OptimizerStep(optimizer, clip_norm=clip_norm)
 
     def forward_step(self, batch: Any) -> tuple[Any, Any]:
         inputs, target = batch
@@ -113,15 +113,15 @@ def cell(layout: Layout, way: str) -> dict[str, Any]:
     options = dict(WAYS[way])
     torch.manual_seed(0)
     model = Net().double()
-    mesh = laid_out(layout, torch.device("cpu")) if dist.is_initialized() else None
+    mesh = init_mesh(layout, torch.device("cpu")) if dist.is_initialized() else None
     is_recomputed = options.pop("activation_checkpoint", False)
     recompute(model, is_recomputed)
     if mesh is not None:
-        divide(model, mesh)
+        partition_model(model, mesh)
     accumulate = options.pop("accumulate", 1) * layout.pipeline  # a stage wants a micro-batch each
-    rank, ranks = (mesh.ranks.rank, mesh.ranks.count) if mesh is not None else (0, 1)
+    rank, ranks = (mesh.ranks.rank, mesh.ranks.size) if mesh is not None else (0, 1)
     if mesh is None:
-        accumulate *= layout.sharers
+        accumulate *= layout.data_parallel_size
     process = Fit(model, **options)
     loader = Loader(
         samples(), batch_size=16, shuffle=True, accumulate=accumulate, rank=rank, ranks=ranks
@@ -129,7 +129,7 @@ def cell(layout: Layout, way: str) -> dict[str, Any]:
     recorder = MemoryRecorder()
     engine = Engine(process, loader, epochs=2, recorder=recorder)
     if mesh is not None:
-        join_data(engine, mesh.ranks)
+        join_data_parallel(engine, mesh.ranks)
     if mesh is not None and mesh.pipeline is not None:
         mesh.pipeline.join(engine)
     engine.run()
@@ -146,7 +146,7 @@ def whole(model: nn.Module, mesh: Mesh | None) -> dict[str, list[float]]:
         full: Any = getattr(weight, "full_tensor", None)
         own[name] = (full() if full is not None else weight).detach().flatten().tolist()
     if mesh is not None:
-        for theirs in mesh.ranks.gather_from_everyone(own):
+        for theirs in mesh.ranks.all_gather_world(own):
             own = theirs | own
     return dict(sorted(own.items()))
 

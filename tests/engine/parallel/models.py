@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from assay.engine.parallel.divide import divide
-from assay.engine.parallel.dtensor import whole
-from assay.engine.parallel.layout import Layout, Mesh, laid_out
+from assay.engine.numerics.dtensor import full_tensor
+from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
+from assay.engine.parallel.partition import partition_model
 
 GPT = Path(__file__).parents[3] / "examples" / "03_gpt" / "model.py"
 Made = tuple[nn.Module, Callable[[Any, Tensor], Tensor], Tensor]
@@ -87,11 +87,11 @@ def found(make: Callable[[], Made], plan: dict[str, str], mesh: Mesh | None) -> 
     model, loss_of, inputs = make()
     model.double()
     if mesh is not None:
-        divide(model, mesh, {"tensor_plan": plan})
+        partition_model(model, mesh, {"tensor_plan": plan})
     loss = loss_of(model, inputs)
     loss.backward()  # type: ignore[no-untyped-call]
     grads = {
-        name: whole(weight.grad).flatten().tolist()
+        name: full_tensor(weight.grad).flatten().tolist()
         for name, weight in model.named_parameters()
         if weight.grad is not None
     }
@@ -104,7 +104,7 @@ def main(folder: str, rank: str, ranks: str) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/store", int(ranks))
     dist.init_process_group("gloo", store=store, rank=int(rank), world_size=int(ranks))
-    mesh = laid_out(Layout(tensor=int(ranks)), torch.device("cpu"))
+    mesh = init_mesh(Layout(tensor=int(ranks)), torch.device("cpu"))
     results = {name: found(*case, mesh) for name, case in CASES.items()}
     Path(folder, f"{rank}.json").write_text(json.dumps(results))
     dist.barrier()

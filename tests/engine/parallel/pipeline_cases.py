@@ -21,16 +21,26 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from assay.core.errors import AssayError
-from assay.core.facts import Warned
+from assay.core.event_log import Warned
 from assay.core.ports import MemoryRecorder
-from assay.engine import EMA, Accuracy, Backward, Engine, Evaluate, Loader, Norms, Probe, Process
-from assay.engine.checkpoint.engine_state import capture, restore
+from assay.engine import (
+    EMA,
+    Accuracy,
+    Engine,
+    Evaluate,
+    Loader,
+    Norms,
+    OptimizerStep,
+    Probe,
+    Process,
+)
 from assay.engine.data.instance import DistTensorData, Instance
+from assay.engine.loop.engine_state import capture, restore
 from assay.engine.metrics.outputs import Collect
-from assay.engine.optim.scaler import ScaledBackward
-from assay.engine.parallel.data import join_data
-from assay.engine.parallel.divide import divide
-from assay.engine.parallel.layout import Layout, laid_out
+from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
+from assay.engine.parallel.data import join_data_parallel
+from assay.engine.parallel.mesh import Layout, init_mesh
+from assay.engine.parallel.partition import partition_model
 
 WIDTH = 6
 PIPELINE = Layout(pipeline=2)
@@ -92,7 +102,7 @@ class Means(Process):
     def __init__(self, model: nn.Module, **how: Any) -> None:
         self.model = model
         self.metrics: dict[str, Any] = {}
-        self.backward = Backward(torch.optim.AdamW(model.parameters(), lr=1e-2), **how)
+        self.backward = OptimizerStep(torch.optim.AdamW(model.parameters(), lr=1e-2), **how)
 
     def forward_step(self, batch: Any) -> tuple[Any, Any]:
         inputs, target = batch
@@ -143,7 +153,7 @@ class Scaled(Spoilt):
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        self.backward = ScaledBackward(
+        self.backward = ScaledOptimizerStep(
             torch.optim.AdamW(model.parameters(), lr=1e-2), clip_norm=0.3
         )
 
@@ -186,9 +196,9 @@ def train(
     """Train, and everything that is kept of it; `resumed`: from there, in which case nothing else
     is done."""
     model = Deep(dropout)
-    mesh = laid_out(layout, torch.device("cpu")) if dist.is_initialized() else None
+    mesh = init_mesh(layout, torch.device("cpu")) if dist.is_initialized() else None
     if mesh is not None:
-        divide(model, mesh)
+        partition_model(model, mesh)
     process = kind(model, **how)
     loader = Loader(
         data if data is not None else points(), batch_size=12, shuffle=True, accumulate=4
@@ -198,7 +208,7 @@ def train(
         process, loader, recorder=MemoryRecorder(), epochs=2, steps=steps, handlers=handlers
     )
     if mesh is not None:
-        join_data(engine, mesh.ranks)
+        join_data_parallel(engine, mesh.ranks)
         assert mesh.pipeline is not None
         mesh.pipeline.join(engine)
     if resumed is not None:
@@ -348,9 +358,9 @@ def classes(size: int) -> TensorDataset:
 
 def evaluated() -> Any:
     model = Deep()
-    mesh = laid_out(INTERLEAVED, torch.device("cpu")) if dist.is_initialized() else None
+    mesh = init_mesh(INTERLEAVED, torch.device("cpu")) if dist.is_initialized() else None
     if mesh is not None:
-        divide(model, mesh)
+        partition_model(model, mesh)
     engine = Engine(
         Classes(model), Loader(classes(12), batch_size=12, accumulate=2), recorder=MemoryRecorder()
     )
@@ -358,7 +368,7 @@ def evaluated() -> Any:
     valid = Loader(classes(21), micro_batch_size=8, split="valid")
     engine.bus.extend(Evaluate({"valid": valid}, pipes=[collect]).handlers())
     if mesh is not None:
-        join_data(engine, mesh.ranks)
+        join_data_parallel(engine, mesh.ranks)
         assert mesh.pipeline is not None
         mesh.pipeline.join(engine)
     engine.run()

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from assay.core.errors import InputError
-from assay.engine import Backward
+from assay.engine import OptimizerStep
 from engine.parallel.launching import answers, close, script
 
 SCRIPT = Path(__file__).with_name("pipeline_cases.py")
@@ -116,7 +116,7 @@ def test_a_process_that_calls_its_model_twice_says_so_and_the_other_stage_does_n
 
 def test_sums_by_name_are_refused_by_who_hands_his_loss_on() -> None:
     weight = torch.nn.Parameter(torch.ones(2))
-    backward = Backward(torch.optim.SGD([weight]))
+    backward = OptimizerStep(torch.optim.SGD([weight]))
     backward.hand_on = [].append
     backward.begin([1, 1])
 

@@ -711,12 +711,12 @@ def seeded() -> Iterator[None]:
 def test_functional_code_without_modules_has_no_module_and_a_line() -> None:
     def process(model: nn.Module) -> Any:
         from assay.engine import Process
-        from assay.engine.optim.optimizer_step import Backward
+        from assay.engine.optim.optimizer_step import OptimizerStep
 
         class Plain(Process):
             def __init__(self) -> None:
                 self.model, self.metrics = model, {}
-                self.backward = Backward(sgd_of(model))
+                self.backward = OptimizerStep(sgd_of(model))
 
             def forward_step(self, batch: Any) -> Any:
                 pred = self.model(batch[0])

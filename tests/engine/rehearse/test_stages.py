@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from assay.engine import Loader
-from assay.engine.pipes import SequenceWrapper, StreamLoader, chain, itr, lst
+from assay.engine import Loader, chain
+from assay.engine.data import map_style, streams
+from assay.engine.data.map_style import SequenceWrapper
+from assay.engine.data.stream_loader import StreamLoader
 from assay.engine.rehearse.stages import data_stages
 from engine.toys import points
 
@@ -15,11 +17,11 @@ from engine.toys import points
 @pytest.mark.row("B01")
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_each_pipe_of_a_chain_is_a_stage(*, is_stream: bool) -> None:
-    kind: Any = itr if is_stream else lst
-    named = kind.Map(lambda sample: {"x": sample[0] * 2, "y": sample[1]})
-    pair = kind.Map(lambda sample: (sample["x"], sample["y"]))
+    map_stage: Any = streams.Map if is_stream else map_style.MapSequence
+    named = map_stage(lambda sample: {"x": sample[0] * 2, "y": sample[1]})
+    pair = map_stage(lambda sample: (sample["x"], sample["y"]))
     pipes = [SequenceWrapper(points(20)), named, pair]
-    streamed = [*pipes, itr.Batch(8)]
+    streamed = [*pipes, streams.Batch(8)]
     loader = StreamLoader(chain(streamed)) if is_stream else Loader(chain(pipes), batch_size=8)
 
     stages = list(data_stages(loader))

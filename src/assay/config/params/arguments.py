@@ -1,5 +1,4 @@
-"""`--optim.lr=0.01` in the arguments of a script: which keys they name, and the text that stands
-for each value."""
+"""Parser for `--optim.lr=0.01` in the arguments of a script: keys, and the text of each value."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ class Argument:
 def read_arguments(
     argv: Sequence[str], *, is_flag: Callable[[str], bool]
 ) -> tuple[list[Argument], list[Problem]]:
-    """What `argv` asks for, and what in it cannot be understood.
+    """Return the changes that `argv` asks for, and the arguments that cannot be parsed.
 
     `--key value` is `--key=value`, and `--key` alone is true where `is_flag(key)` says that the
     value is a bool.
@@ -59,23 +58,23 @@ def read_arguments(
             text = rest.pop(0)
             given = f"{given} {text}"
         try:
-            path = parse_dotted(key)
+            arguments.append(_argument(given, found, text))
         except ValueError:
-            problems.append(
-                _refused(given, f"`{key}` is no name of a parameter", "write --a.b=value")
-            )
-            continue
-        arguments.append(
-            Argument(
-                path=path,
-                key=key,
-                text=text,
-                creates=bool(found["plus"]),
-                key_origin=_origin(given, found.start("key"), found.end("key")),
-                value_origin=_origin(given, len(given) - len(text), len(given)),
-            )
-        )
+            message = f"`{key}` is no name of a parameter"
+            problems.append(_refused(given, message, "write --a.b=value"))
     return arguments, problems
+
+
+def _argument(given: str, found: re.Match[str], text: str) -> Argument:
+    """Return the argument `given` with its value. Raises ValueError for a malformed key."""
+    return Argument(
+        path=parse_dotted(found["key"]),
+        key=found["key"],
+        text=text,
+        creates=bool(found["plus"]),
+        key_origin=_origin(given, found.start("key"), found.end("key")),
+        value_origin=_origin(given, len(given) - len(text), len(given)),
+    )
 
 
 def _is_option(text: str) -> bool:

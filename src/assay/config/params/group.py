@@ -1,5 +1,4 @@
-"""A dictionary of parameters that is read by attribute too, with the limits of its values and where
-they were set."""
+"""Nested parameters: a dictionary with attribute access, limits, and the origin of each value."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from assay.config.params.kinds import type_of
+from assay.config.params.coercion import type_of
 from assay.config.params.limits import Choice, Range
 from assay.config.tree import KeyPath, dotted
 from assay.core.diagnostics import Origin
@@ -21,14 +20,16 @@ _HERE = str(Path(__file__).parent)
 
 @dataclass(slots=True)
 class Notes:
-    """What is known of the values of one holder, by name."""
+    """Limits, types and origins of the values of one holder, by name."""
 
     limits: dict[str, Choice | Range] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
 
     def admitted(self, name: str, value: Any, origin: Origin) -> Any:
-        """`value` as it is kept under `name`; InputError when a limit forbids it. A limit stands
-        for its default."""
+        """Return `value` as kept under `name`; a limit, such as `choice(...)`, becomes its default.
+
+        Raises InputError when a limit forbids the value.
+        """
         limit = self.limits.get(name)
         if isinstance(value, Choice | Range):
             self.limits[name] = value
@@ -38,8 +39,8 @@ class Notes:
             raise InputError(what, where=str(origin), fix=limit.near(value))
         self.origins[name] = origin
         if type(value) is dict and all(isinstance(key, str) for key in value):
-            return Group(value, origin)
-        return copy.deepcopy(value) if isinstance(value, Group) else value
+            return ParamDict(value, origin)
+        return copy.deepcopy(value) if isinstance(value, ParamDict) else value
 
     def forget(self, name: str) -> None:
         self.limits.pop(name, None)
@@ -47,28 +48,27 @@ class Notes:
 
 
 class Holder(Protocol):
-    """What parameters and groups have in common."""
+    """Interface that parameters and nested parameters share."""
 
     @property
     def _notes(self) -> Notes: ...
 
     def _names(self) -> list[str]:
-        """The names that may be set without declaring a new one."""
+        """Return the names that may be set without declaring a new one."""
 
     def _at(self, name: str) -> Any:
-        """The value of `name`; KeyError when it has none."""
+        """Return the value of `name`. Raises KeyError when it has none."""
 
     def _kind(self, name: str) -> Any:
-        """The type that the value of `name` keeps."""
+        """Return the type that the value of `name` keeps."""
 
     def _store(self, name: str, value: Any, origin: Origin) -> None: ...
 
     def _drop(self, name: str) -> None: ...
 
 
-class Group(dict[str, Any]):
-    """A dictionary of parameters: `p.optim.lr` is `p.optim["lr"]`. The limits set on its values
-    hold."""
+class ParamDict(dict[str, Any]):
+    """Dictionary of parameters: `p.optim.lr` is `p.optim["lr"]`. Limits on its values hold."""
 
     __slots__ = ("_notes",)
     _notes: Notes
@@ -116,11 +116,11 @@ class Group(dict[str, Any]):
             self._store(name, default, caller())
         return self[name]
 
-    def __ior__(self, other: Any) -> Self:  # type: ignore[override,misc] # dict's overloads say the same
+    def __ior__(self, other: Any) -> Self:  # type: ignore[override,misc] # as dict's overloads
         self.update(other)
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Group:
+    def __deepcopy__(self, memo: dict[int, Any]) -> ParamDict:
         return _restored(
             {name: copy.deepcopy(value, memo) for name, value in self.items()}, self._notes
         )
@@ -142,7 +142,7 @@ class Group(dict[str, Any]):
             raise InputError(
                 f"The name of a parameter must be a string, not {name!r}.", where=str(origin)
             )
-        if not isinstance(value, Group) or value is not self.get(name):
+        if not isinstance(value, ParamDict) or value is not self.get(name):
             super().__setitem__(name, self._notes.admitted(name, value, origin))
 
     def _drop(self, name: str) -> None:
@@ -154,7 +154,7 @@ def is_holder(value: Any) -> bool:
 
 
 def child(value: Any, part: str | int) -> Any:
-    """What stands at `part` in a holder, list or tuple; KeyError when nothing does."""
+    """Return the item `part` of a holder, list or tuple. Raises KeyError when there is none."""
     if is_holder(value):
         if isinstance(part, str) and part in value._names():
             return value._at(part)
@@ -174,7 +174,7 @@ def store_at(root: Any, path: KeyPath, value: Any, origin: Origin) -> None:
         try:
             holder = child(holder, part)
         except KeyError:
-            _put(holder, part, Group(None, origin), origin, path[:depth])
+            _put(holder, part, ParamDict(None, origin), origin, path[:depth])
             holder = child(holder, part)
     _put(holder, path[-1], value, origin, path[:-1])
 
@@ -194,8 +194,8 @@ def _put(holder: Any, part: str | int, value: Any, origin: Origin, above: KeyPat
         raise InputError(what, where=str(origin), fix=f"Set `{dotted(above)}` as a whole.")
 
 
-def _restored(values: dict[str, Any], notes: Notes) -> Group:
-    group = Group()
+def _restored(values: dict[str, Any], notes: Notes) -> ParamDict:
+    group = ParamDict()
     dict.update(group, values)
     group._notes.limits.update(notes.limits)
     group._notes.origins.update(notes.origins)
@@ -203,7 +203,7 @@ def _restored(values: dict[str, Any], notes: Notes) -> Group:
 
 
 def caller() -> Origin:
-    """The line of the user's that led here."""
+    """Return the origin of the user's line that is running."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
@@ -211,6 +211,6 @@ def caller() -> Origin:
 
 
 def unknown_name(name: str, known: Iterable[str]) -> str:
-    """That there is no parameter `name`, and which one was probably meant."""
+    """Return the message that `name` is unknown, with the parameter that was probably meant."""
     near = did_you_mean(name, known)
     return f"there is no parameter `{name}`" + (f", {near}" if near else "")

@@ -1,26 +1,26 @@
-"""Reader for INI as `configparser` reads it, with the places of everything; values are typed as on
-the command line.
+"""Reader for INI in the dialect of `configparser`, with origins; values are typed like overrides.
 
 `[data.train]` is a table in a table, and so is `best.metric = ...`. Keys above the first section
-stand at the top. `%(name)s` is the value of `name` in the same section or in `[DEFAULT]`, which is
-there for nothing else. The first syntax error ends the reading.
+stand at the top. `%(name)s` is the value of `name` in the same section or in `[DEFAULT]`, which
+has no other use. The first syntax error ends the reading.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from assay.config.sources import toml
-from assay.config.sources.places import (
+from assay.config.sources.literals import value_of
+from assay.config.sources.positions import (
     MAX_BYTES,
     MAX_MISTAKES,
     MAX_VALUES,
     MAX_WORD,
-    Places,
-    Refused,
+    TextPositions,
+    UnreadableError,
     by_place,
     duplicate,
     too_deep,
@@ -39,7 +39,6 @@ from assay.config.tree import (
     from_plain,
     parse_dotted,
 )
-from assay.config.values import value_of
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean
 
@@ -53,21 +52,20 @@ _PERCENT = re.compile(r"%%|%\((?P<name>[^()]+)\)s|%")
 
 
 def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, list[Problem]]:
-    """Return the tree, and what is wrong: the first syntax error, or every key that is given
-    twice."""
-    places = Places(text.removeprefix("\ufeff"), source, keep=excerpt)
+    """Return the tree, and the mistakes: the first syntax error, or every duplicate key."""
+    places = TextPositions(text.removeprefix("\ufeff"), source, keep=excerpt)
     try:
-        reader = _Reader(places)
+        reader = _IniReader(places)
         reader.lines()
         root = reader.tree()
-    except Refused as stop:
+    except UnreadableError as stop:
         return Table({}, Origin(source=source)), [stop.problem]
     return root, sorted(reader.duplicates[:MAX_MISTAKES], key=by_place)
 
 
 @dataclass(slots=True)
 class _Option:
-    """`key = value`, with where each line of the value starts."""
+    """Option `key = value`, with the offset of each line of the value."""
 
     name: str
     key_origin: Origin
@@ -77,7 +75,7 @@ class _Option:
         return "\n".join(text for _, text in self.lines).rstrip()
 
     def place(self, index: int) -> int:
-        """Where the character `index` of the value stands in the file."""
+        """Return the offset in the file of the character `index` of the value."""
         for start, text in self.lines:
             if index <= len(text):
                 return start + index
@@ -94,29 +92,31 @@ class _Section:
 
 
 @dataclass(slots=True)
-class _Box:
-    """A table being filled."""
+class _SectionBuilder:
+    """Table under construction."""
 
     origin: Origin
-    items: dict[str, _Box | Node] = field(default_factory=dict)
+    items: dict[str, _SectionBuilder | Node] = field(default_factory=dict)
     key_origins: dict[str, Origin] = field(default_factory=dict)
 
     def frozen(self) -> Table:
         items = {
-            key: item.frozen() if isinstance(item, _Box) else item
+            key: item.frozen() if isinstance(item, _SectionBuilder) else item
             for key, item in self.items.items()
         }
         return Table(items, self.origin, self.key_origins)
 
 
-class _Reader:
-    """Reads lines into sections, then sections into a tree; raises Refused at the first syntax
-    error."""
+class _IniReader:
+    """Reader of lines into sections, then of sections into a tree.
 
-    def __init__(self, places: Places) -> None:
+    Raises UnreadableError at the first syntax error.
+    """
+
+    def __init__(self, places: TextPositions) -> None:
         large = too_large(places.text, places.source)
         if large is not None:
-            raise Refused(large)
+            raise UnreadableError(large)
         self.places = places
         self.duplicates: list[Problem] = []
         self.top = _Section("", places.origin(0, 0))
@@ -125,7 +125,7 @@ class _Reader:
         self.added = 0
 
     def fail(self, message: str, start: int, end: int, fix: str = "") -> NoReturn:
-        raise Refused(
+        raise UnreadableError(
             Problem(kind="syntax", message=message, origin=self.places.origin(start, end), fix=fix)
         )
 
@@ -154,7 +154,7 @@ class _Reader:
             option = self.option(section, bare, here)
             values += 1
             if values > MAX_VALUES:
-                raise Refused(too_many(self.places.source))
+                raise UnreadableError(too_many(self.places.source))
 
     def header(self, text: str, at: int) -> _Section:
         found = _HEADER.fullmatch(text)
@@ -189,7 +189,7 @@ class _Reader:
     def path(self, name: str, at: int) -> KeyPath:
         """Return the keys that a dotted name stands for."""
         if len(name) > MAX_WORD * 4:
-            raise Refused(too_long(self.places.origin(at, at + len(name))))
+            raise UnreadableError(too_long(self.places.origin(at, at + len(name))))
         try:
             path = parse_dotted(name.strip())
         except ValueError:
@@ -197,13 +197,13 @@ class _Reader:
         if not path or not all(isinstance(part, str) for part in path):
             self.fail(f"`{name}` is no name", at, at + len(name), 'write a.b, or "any text"')
         if len(path) > MAX_DEPTH:
-            raise Refused(too_deep(self.places.origin(at, at + len(name))))
+            raise UnreadableError(too_deep(self.places.origin(at, at + len(name))))
         return path
 
     # --- the tree
 
     def tree(self) -> Table:
-        root = _Box(self.top.origin)
+        root = _SectionBuilder(self.top.origin)
         for section in self.sections.values():
             if section.name == DEFAULT:
                 for option in section.options.values():
@@ -219,14 +219,13 @@ class _Reader:
         return root.frozen()
 
     def descend(
-        self, box: _Box, path: KeyPath, origin: Origin, *, above: KeyPath = ()
-    ) -> _Box | None:
-        """Return the table at `path` in `box`, made if need be; None, which is noted, when a value
-        stands there."""
+        self, box: _SectionBuilder, path: KeyPath, origin: Origin, *, above: KeyPath = ()
+    ) -> _SectionBuilder | None:
+        """Return the table at `path` in `box`, made if missing; None, noted, for a value."""
         for i, part in enumerate(path):
             assert isinstance(part, str)
-            inner = box.items.setdefault(part, _Box(origin))
-            if not isinstance(inner, _Box):
+            inner = box.items.setdefault(part, _SectionBuilder(origin))
+            if not isinstance(inner, _SectionBuilder):
                 key = dotted((*above, *path[: i + 1]))
                 problem = duplicate(key, origin, box.key_origins[part])
                 message = f"`{key}` has a value already, so it cannot hold more"
@@ -236,11 +235,11 @@ class _Reader:
             box = inner
         return box
 
-    def put(self, box: _Box, section: _Section, option: _Option) -> None:
+    def put(self, box: _SectionBuilder, section: _Section, option: _Option) -> None:
         *above, key = self.path(option.name, self.offset(option.key_origin))
         assert isinstance(key, str)
         if len(section.path) + len(above) >= MAX_DEPTH:
-            raise Refused(too_deep(option.key_origin))
+            raise UnreadableError(too_deep(option.key_origin))
         node = self.node(section, option)
         inner = self.descend(box, tuple(above), option.key_origin, above=section.path)
         if inner is None:
@@ -275,12 +274,11 @@ class _Reader:
         if text[:1] and text[0] in "[{\"'":
             return self.written_as_toml(text, option, origin, is_raw=text == raw)
         if len(text) > MAX_WORD and re.fullmatch(r"[+-]?[\d_.eE+-]+", text):
-            raise Refused(too_long(origin))
+            raise UnreadableError(too_long(origin))
         return from_plain(value_of(text), origin)
 
     def written_as_toml(self, text: str, option: _Option, origin: Origin, *, is_raw: bool) -> Node:
-        """Return a list, an inline table or a string in quotes; interpolated ones have one place
-        for all parts."""
+        """Return a list, inline table or quoted string; one origin for all if interpolated."""
         lead = "value = "
 
         def moved(inner: Origin) -> Origin:
@@ -298,9 +296,9 @@ class _Reader:
         root, problems = toml.read_all(lead + text, self.places.source)
         for problem in problems:
             related = tuple(replace(each, origin=moved(each.origin)) for each in problem.related)
-            raise Refused(replace(problem, origin=moved(problem.origin), related=related))
+            raise UnreadableError(replace(problem, origin=moved(problem.origin), related=related))
         if len(root.items) > 1:
-            raise Refused(
+            raise UnreadableError(
                 Problem(kind="syntax", message="this is more than one value", origin=origin)
             )
         return _with_origins(root.items["value"], moved)
@@ -324,38 +322,42 @@ class _Reader:
         parts: list[str] = []
         end = length = 0
         for found in _PERCENT.finditer(raw):
-            name, at = found["name"], option.place(found.start())
+            at = option.place(found.start())
             place = (at, at + len(found[0]))
             if found[0] == "%%":
                 piece = "%"
-            elif name is None:
-                self.fail(
-                    "`%` starts a `%(name)s`, and this is none",
-                    *place,
-                    "write %% for a percent sign",
-                )
-            elif name in trail:
-                self.fail(
-                    f"this value needs itself: {' -> '.join((*trail[trail.index(name) :], name))}",
-                    *place,
-                )
-            elif name not in names or len(trail) > MAX_DEPTH // 2:
-                fix = did_you_mean(name, names) or "write %% for a percent sign"
-                self.fail(
-                    f"`{found[0]}` names no value of this section or of [{DEFAULT}]", *place, fix
-                )
             else:
+                name = self.checked_name(found, names, trail, place)
                 piece = self.text(section, name, trail)
             parts += [raw[end : found.start()], piece]
             end = found.end()
             length += len(parts[-2]) + len(piece)
             if length > MAX_TEXT or self.added + length > MAX_BYTES:
-                what = "the values that %(...)s puts together are too long"
-                raise Refused(
-                    Problem(kind="too-large", message=what, origin=self.places.origin(*place))
-                )
+                message = "the values that %(...)s puts together are too long"
+                origin = self.places.origin(*place)
+                raise UnreadableError(Problem(kind="too-large", message=message, origin=origin))
         self.added += length
         return "".join([*parts, raw[end:]])
+
+    def checked_name(
+        self,
+        found: re.Match[str],
+        names: Collection[str],
+        trail: tuple[str, ...],
+        place: tuple[int, int],
+    ) -> str:
+        """Return the name in `%(name)s`; raise UnreadableError for an unknown or circular one."""
+        name = found["name"]
+        escape = "write %% for a percent sign"
+        if name is None:
+            self.fail("`%` starts a `%(name)s`, and this is none", *place, escape)
+        if name in trail:
+            circle = " -> ".join((*trail[trail.index(name) :], name))
+            self.fail(f"this value needs itself: {circle}", *place)
+        if name not in names or len(trail) > MAX_DEPTH // 2:
+            message = f"`{found[0]}` names no value of this section or of [{DEFAULT}]"
+            self.fail(message, *place, did_you_mean(name, names) or escape)
+        return name
 
 
 def _with_origins(node: Node, moved: Callable[[Origin], Origin]) -> Node:

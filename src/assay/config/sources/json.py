@@ -1,5 +1,4 @@
-"""Reader for JSON with comments and bare dates, for which JSON has no word. The first syntax error
-ends it."""
+"""Reader for JSON with comments and with bare dates. The first syntax error ends the reading."""
 
 from __future__ import annotations
 
@@ -9,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
-from assay.config.sources.places import (
+from assay.config.sources.positions import (
     MAX_MISTAKES,
     MAX_VALUES,
     MAX_WORD,
-    Places,
-    Refused,
+    TextPositions,
+    UnreadableError,
     by_place,
     duplicate,
     too_deep,
@@ -55,22 +54,22 @@ _MEANT = {
 
 
 def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, list[Problem]]:
-    """Return the tree, and what is wrong: the first syntax error, or every key that is given twice.
+    """Return the tree, and the mistakes: the first syntax error, or every duplicate key.
 
     Comments are `//` and `/* */`; a comma may stand behind the last item. NaN, Infinity and
     -Infinity are numbers.
     """
-    places = Places(text.removeprefix("\ufeff"), source, keep=excerpt)
+    places = TextPositions(text.removeprefix("\ufeff"), source, keep=excerpt)
     try:
-        reader = _Reader(places)
+        reader = _JsonReader(places)
         root = reader.document()
-    except Refused as stop:
+    except UnreadableError as stop:
         return Table({}, Origin(source=source)), [stop.problem]
     return root, sorted(reader.duplicates[:MAX_MISTAKES], key=by_place)
 
 
 @dataclass(frozen=True, slots=True)
-class _Token:
+class _JsonToken:
     kind: str
     text: str
     start: int
@@ -80,13 +79,13 @@ class _Token:
         return self.kind in ("string", "quoted", "word") or self.text in ("{", "[")
 
 
-class _Reader:
-    """Reads one value after the other; raises Refused at the first syntax error."""
+class _JsonReader:
+    """Reader of one value after the other; raises UnreadableError at the first syntax error."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: TextPositions) -> None:
         large = too_large(places.text, places.source)
         if large is not None:
-            raise Refused(large)
+            raise UnreadableError(large)
         self.places = places
         self.duplicates: list[Problem] = []
         self.values = 0
@@ -94,7 +93,7 @@ class _Reader:
         self.last_end = 0  # of the token before `here`
         self.here = next(self.tokens)
 
-    def scan(self) -> Iterator[_Token]:
+    def scan(self) -> Iterator[_JsonToken]:
         text = self.places.text
         for found in _TOKEN.finditer(text):
             kind = found.lastgroup
@@ -106,12 +105,12 @@ class _Reader:
             if found[0] == "#":
                 self.fail("`#` starts no comment in JSON", found.start(), found.end(), "write //")
             if kind != "blank":
-                yield _Token(kind, found[0], found.start(), found.end())
+                yield _JsonToken(kind, found[0], found.start(), found.end())
         while True:
-            yield _Token("end", "", len(text), len(text))
+            yield _JsonToken("end", "", len(text), len(text))
 
-    def step(self) -> _Token:
-        """Go past the token that is here and return it."""
+    def step(self) -> _JsonToken:
+        """Advance past the current token and return it."""
         token = self.here
         self.last_end = token.end
         self.here = next(self.tokens)
@@ -125,7 +124,7 @@ class _Reader:
             at = self.places.origin(noticed, noticed + 1)
             related = (Problem(kind="syntax", severity="note", message="noticed here", origin=at),)
         origin = self.places.origin(start, end)
-        raise Refused(
+        raise UnreadableError(
             Problem(kind="syntax", message=message, origin=origin, fix=fix, related=related)
         )
 
@@ -152,9 +151,9 @@ class _Reader:
         token = self.step()
         self.values += 1
         if self.values > MAX_VALUES:
-            raise Refused(too_many(self.places.source))
+            raise UnreadableError(too_many(self.places.source))
         if len(path) > MAX_DEPTH:
-            raise Refused(too_deep(self.places.origin(token.start, token.end)))
+            raise UnreadableError(too_deep(self.places.origin(token.start, token.end)))
         if token.text == "{":
             return self.table(token, path)
         if token.text == "[":
@@ -162,7 +161,7 @@ class _Reader:
         value = self.string(token) if token.kind in ("string", "quoted") else self.scalar(token)
         return Leaf(None if value == NONE else value, self.places.origin(token.start, token.end))
 
-    def table(self, opened: _Token, path: KeyPath) -> Table:
+    def table(self, opened: _JsonToken, path: KeyPath) -> Table:
         items: dict[str, Node] = {}
         origins: dict[str, Origin] = {}
         while self.here.text != "}":
@@ -182,7 +181,7 @@ class _Reader:
         self.step()
         return Table(items, self.places.origin(opened.start, self.last_end), origins)
 
-    def list(self, opened: _Token, path: KeyPath) -> List:
+    def list(self, opened: _JsonToken, path: KeyPath) -> List:
         items: list[Node] = []
         while self.here.text != "]":
             if self.here.text == ",":
@@ -194,7 +193,7 @@ class _Reader:
         self.step()
         return List(tuple(items), self.places.origin(opened.start, self.last_end))
 
-    def key(self, opened: _Token) -> tuple[str, Origin]:
+    def key(self, opened: _JsonToken) -> tuple[str, Origin]:
         token = self.here
         match token.kind:
             case "string" | "quoted":
@@ -213,8 +212,8 @@ class _Reader:
         what = "a key is missing before the comma" if token.text == "," else "a key is missing"
         self.fail(what, token.start, token.end)
 
-    def separated(self, opened: _Token, closing: str) -> None:
-        """Go past the comma behind an item; stop in front of the closing bracket."""
+    def separated(self, opened: _JsonToken, closing: str) -> None:
+        """Advance past the comma behind an item; stop in front of the closing bracket."""
         if self.here.text == ",":
             self.step()
             return
@@ -227,7 +226,7 @@ class _Reader:
             )
         self.unclosed(opened, closing)
 
-    def unclosed(self, opened: _Token, closing: str) -> NoReturn:
+    def unclosed(self, opened: _JsonToken, closing: str) -> NoReturn:
         if self.here.kind == "odd":
             self.fail(f"`{self.here.text}` does not belong here", self.here.start, self.here.end)
         thing = "table" if closing == "}" else "list"
@@ -235,7 +234,7 @@ class _Reader:
         fix = f"add the closing `{closing}`"
         self.fail(f"this {thing} is not closed", opened.start, opened.end, fix, noticed=noticed)
 
-    def string(self, token: _Token) -> str:
+    def string(self, token: _JsonToken) -> str:
         raw = token.text
         if token.kind == "quoted":
             self.fail(
@@ -271,12 +270,12 @@ class _Reader:
             self.fail("half of a surrogate pair is no text", token.start, token.end)
         return text
 
-    def scalar(self, token: _Token) -> Scalar:
+    def scalar(self, token: _JsonToken) -> Scalar:
         raw = token.text
         if raw in _WORDS:
             return _WORDS[raw]
         if len(raw) > MAX_WORD:
-            raise Refused(too_long(self.places.origin(token.start, token.end)))
+            raise UnreadableError(too_long(self.places.origin(token.start, token.end)))
         number = _NUMBER.fullmatch(raw)
         if number is not None:
             return float(raw) if number["fraction"] else int(raw)
@@ -287,7 +286,7 @@ class _Reader:
 
 
 def _is_escaped(raw: str) -> bool:
-    """Tell whether the last quote belongs to an escape."""
+    """Return whether the last quote belongs to an escape."""
     before = raw[1:-1]
     return (len(before) - len(before.rstrip("\\"))) % 2 == 1
 

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from assay.config.lazy import Section, calling_frame
-from assay.config.params.trees import tree_of
-from assay.config.sources.objects import Refused, TreeMaker, is_holder, lifted, mark, uses
-from assay.config.sources.places import MAX_BYTES, too_deep, too_large
-from assay.config.sources.written import Expression, SourceFile
+from assay.config.sources.classes import tree_of
+from assay.config.sources.objects import OversizedError, TreeMaker, is_holder, lifted, mark, uses
+from assay.config.sources.positions import MAX_BYTES, too_deep, too_large
+from assay.config.sources.source_map import Expression, SourceFile
 from assay.config.tree import Table
 from assay.config.user_modules import UserModules
 from assay.core import schema
@@ -46,15 +46,14 @@ _PLAIN = {key.name for key in schema.SECTIONS if key.kind not in ("call", "table
 def read_all(
     text: str, source: str, *, path: Path, user_dirs: Sequence[Path]
 ) -> tuple[Table, list[Problem], dict[str, str]]:
-    """The tree of a config file, its problems, and the text of every config file that it is made
-    of."""
+    """Return the tree of a config file, its problems, and the texts of it and its imports."""
     loading = _Loading(user_dirs)
     empty = Table({}, Origin(source=source))
     with loading.active():
         try:
             module = loading.run(path, source=source, text=text)
             root, problems = _tree(loading, module, loading.files[str(path)])
-        except Refused as stop:
+        except OversizedError as stop:
             root, problems = empty, [stop.problem]
         except ConfigError as error:
             root, problems = empty, list(error.problems)
@@ -64,10 +63,10 @@ def read_all(
 
 
 def get_config(path: str | os.PathLike[str]) -> Section:
-    """The names of the Python config at `path`, as attributes: fresh copies at every call.
+    """Return the names of the Python config at `path` as attributes: fresh copies at every call.
 
-    Looked for beside the file that asks, then in the working directory; "defaults/train.py" comes
-    with assay.
+    `path` is relative to the file that asks, then to the working directory; "defaults/train.py"
+    comes with assay.
     """
     frame = calling_frame()
     while frame is not None and frame.f_code.co_filename == __file__:
@@ -110,15 +109,14 @@ def _names(module: types.ModuleType) -> Section:
     return made
 
 
-# --- running ---------------------------------------------------------------------------------------------------------
+# --- running --------------------------------------------------------------------------------------
 
 _current: ContextVar[_Loading | None] = ContextVar("assay_config_loading", default=None)
 _lock = threading.RLock()
 
 
 class _Loading:
-    """One config being read, with every config that it imports: each is run once, and handed out as
-    copies."""
+    """Execution of a config and the configs that it imports: each once, handed out as copies."""
 
     def __init__(self, user_dirs: Sequence[Path]) -> None:
         self.user_dirs = [Path(os.path.abspath(folder)) for folder in user_dirs]
@@ -127,7 +125,7 @@ class _Loading:
         self.running: list[Path] = []
 
     def texts(self) -> dict[str, str]:
-        """What was read, without what comes with assay."""
+        """Return the texts that were read, without those that come with assay."""
         return {
             file.source: file.text
             for path, file in self.files.items()
@@ -145,21 +143,8 @@ class _Loading:
                 _current.reset(token)
 
     def run(self, path: Path, *, source: str, text: str, name: str = "") -> types.ModuleType:
-        """Executes a config file; ConfigError with what went wrong in it."""
-        refused = too_large(text, source)
-        if refused is not None:
-            raise Refused(refused)
-        try:
-            tree = ast.parse(text, filename=str(path))
-            code = compile(tree, str(path), "exec", dont_inherit=True)
-        except SyntaxError as error:
-            raise ConfigError([_syntax(error, source)]) from None
-        except (RecursionError, MemoryError):
-            raise Refused(too_deep(Origin(source=source))) from None
-        except ValueError as error:
-            raise ConfigError(
-                [Problem(kind="syntax", message=str(error), origin=Origin(source=source))]
-            ) from None
+        """Execute a config file. Raises ConfigError with what went wrong in it."""
+        tree, code = _compiled(path, source, text)
         self.files[str(path)] = file = SourceFile(str(path), source, text, tree)
         name = name or self.name_of(path)
         module = types.ModuleType(name)
@@ -180,11 +165,10 @@ class _Loading:
         self.running.append(path)
         try:
             exec(code, module.__dict__)
-        except (Refused, ConfigError, KeyboardInterrupt):
+        except (OversizedError, ConfigError, KeyboardInterrupt):
             raise
-        except (
-            BaseException
-        ) as error:  # it is the user's program: whatever it raises is told where it was raised
+        except BaseException as error:
+            # The user's program may raise anything, SystemExit included: it is shown at its line.
             raise ConfigError([self.raised(error, path)]) from error
         finally:
             self.running.pop()
@@ -195,14 +179,13 @@ class _Loading:
         for key, value in list(vars(module).items()):
             if not key.startswith("__"):
                 entry = file.name(key)
-                module.__dict__[key] = lifted(
-                    value, entry.value if entry is not None else None, memo
-                )
+                expression = entry.value if entry is not None else None
+                module.__dict__[key] = lifted(value, expression, memo)
         mark(vars(module), file, memo)
         return module
 
     def config(self, path: Path, name: str = "") -> types.ModuleType:
-        """The config file at `path`, executed once."""
+        """Return the config file at `path`, executed once."""
         path = Path(os.path.abspath(path))
         if path in self.running:
             chain = " -> ".join(
@@ -219,7 +202,7 @@ class _Loading:
         return self.modules[path]
 
     def view(self, module: types.ModuleType, names: Sequence[str] = ("*",)) -> types.ModuleType:
-        """`module` with copies of its data, for one importer to edit."""
+        """Return `module` with copies of its data, for one importer to edit."""
         made = types.ModuleType(module.__name__)
         memo: dict[int, Any] = {}
         for name, value in vars(module).items():
@@ -228,7 +211,7 @@ class _Loading:
         return made
 
     def name_of(self, path: Path) -> str:
-        """The name by which a config file can be imported."""
+        """Return the name by which a config file can be imported."""
         for folder in self.user_dirs:
             if path.is_relative_to(folder):
                 return ".".join(path.relative_to(folder).with_suffix("").parts)
@@ -245,7 +228,7 @@ class _Loading:
         names: tuple[str, ...],
         level: int,
     ) -> types.ModuleType:
-        """What an import statement in the config at `path` gets."""
+        """Return the module that an import statement in the config at `path` gets."""
         if level:
             folder = path.parents[level - 1] if level <= len(path.parents) else path.parent
             return self.relative(folder, name, names, "." * level)
@@ -266,7 +249,7 @@ class _Loading:
     def relative(
         self, folder: Path, name: str, names: tuple[str, ...], shown: str
     ) -> types.ModuleType:
-        """A config below `folder`; for a folder of configs, those of them that are asked for."""
+        """Return a config below `folder`; for a folder of configs, the ones that are asked for."""
         place = folder.joinpath(*name.split(".")) if name else folder
         file = place.with_suffix(".py") if name else place / "__init__.py"
         if not file.is_file():
@@ -292,8 +275,7 @@ class _Loading:
     # --- what a config raises
 
     def raised(self, error: BaseException, path: Path) -> Problem:
-        """The error at the innermost line of a config, with a note where it was raised if that is
-        elsewhere."""
+        """Return the error at the innermost line of a config, with a note on its source."""
         frames = []
         trace = error.__traceback__
         while trace is not None:
@@ -337,7 +319,7 @@ class _Loading:
 
 
 def _shown(path: Path) -> str:
-    """A path as people would write it from here."""
+    """Return a path relative to the working directory, where that is shorter."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
@@ -355,8 +337,7 @@ def _is_data(value: Any) -> bool:
 
 
 def _is_config(file: Path) -> bool:
-    """Whether a file of the user's holds settings: a module that defines classes is code, and
-    imported as such."""
+    """Return whether a file holds settings; a module that defines classes is code."""
     try:
         tree = ast.parse(read_bytes(file, MAX_BYTES, follow=True))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -400,8 +381,7 @@ def _relaxed(module: types.ModuleType) -> types.ModuleType:
 
 @contextmanager
 def _user_modules(folders: Sequence[Path]) -> Iterator[None]:
-    """While open, imports look into `folders` first; what they loaded from there is forgotten at
-    the end."""
+    """Import from `folders` first within this block, and forget their modules at its end."""
     roots = [os.path.realpath(folder) for folder in folders]
     names = (
         set(UserModules(folders).names())
@@ -447,7 +427,7 @@ def _syntax(error: SyntaxError, source: str) -> Problem:
     return Problem(kind="syntax", message=error.msg, origin=origin)
 
 
-# --- from names to sections ------------------------------------------------------------------------------------------
+# --- from names to sections -----------------------------------------------------------------------
 
 
 def _tree(
@@ -484,7 +464,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _chosen(values: Mapping[str, Any], file: SourceFile) -> tuple[dict[str, Any], list[Problem]]:
-    """The names that are sections, and what looks like one but is none.
+    """Return the names that are sections, and a problem for each that only looks like one.
 
     Standard names always are. Other tables are when they were made here and stand nowhere else in
     the config; numbers, text, classes and functions are what a program needs on its way. A leading
@@ -492,52 +472,72 @@ def _chosen(values: Mapping[str, Any], file: SourceFile) -> tuple[dict[str, Any]
     """
     problems: list[Problem] = []
     chosen = {
-        name: value for name, value in values.items() if name in _SECTIONS or name in schema.LAUNCH
+        name: value
+        for name, value in values.items()
+        if (name in _SECTIONS or name in schema.LAUNCH) and _can_be_value(value)
     }
-    chosen = {name: value for name, value in chosen.items() if _can_be_value(value)}
     others = {name: value for name, value in values.items() if name not in chosen}
     counts = uses(values)
-    for name in others:
-        value = others[name]
+    for name, value in others.items():
+        is_imported = file.is_imported(name)
+        message = fix = ""
         if not isinstance(value, type) and (_is_table(value) or is_holder(value)):
             wanted = _meant(name, chosen)
             others_use = counts[id(value)] - 1
-            if others_use == 0 and wanted and file.is_imported(name):
+            if others_use == 0 and wanted and is_imported:
                 message = f"`{name}` is no section, and the config has no `{wanted}`"
-                origin, fix = _entry(file, name)[0], f"write {wanted} = {name}"
-                problems.append(
-                    Problem(kind="unknown-key", message=message, origin=origin, key=name, fix=fix)
-                )
-            elif others_use > 1 or (others_use == 0 and not file.is_imported(name)):
+                fix = f"write {wanted} = {name}"
+            elif others_use > 1 or (others_use == 0 and not is_imported):
                 chosen[name] = value
-        elif isinstance(value, bool | int | float | str) and not file.is_imported(name):
-            near = max(
-                _PLAIN - values.keys(),
-                key=lambda key: SequenceMatcher(None, name, key).ratio(),
-                default="",
+        elif isinstance(value, bool | int | float | str) and not is_imported:
+            near = _nearest_plain(name, values)
+            if near:
+                message = f"unknown key `{name}`"
+                fix = f"did you mean `{near}`? A leading `_` says that it is no key"
+        if message:
+            origin = _entry(file, name)[0]
+            problems.append(
+                Problem(kind="unknown-key", message=message, origin=origin, key=name, fix=fix)
             )
-            if near and SequenceMatcher(None, name, near).ratio() > 0.75:
-                message, fix = (
-                    f"unknown key `{name}`",
-                    f"did you mean `{near}`? A leading `_` says that it is no key",
-                )
-                origin = _entry(file, name)[0]
-                problems.append(
-                    Problem(kind="unknown-key", message=message, origin=origin, key=name, fix=fix)
-                )
     return {name: chosen[name] for name in values if name in chosen}, problems
 
 
+def _nearest_plain(name: str, values: Mapping[str, Any]) -> str:
+    """Return the plain standard key, missing from the config, that `name` resembles; else ""."""
+
+    def likeness(key: str) -> float:
+        return SequenceMatcher(None, name, key).ratio()
+
+    near = max(_PLAIN - values.keys(), key=likeness, default="")
+    return near if near and likeness(near) > 0.75 else ""
+
+
+def _compiled(path: Path, source: str, text: str) -> tuple[ast.Module, types.CodeType]:
+    """Parse and compile a config file. Raises ConfigError at the first syntax error."""
+    refused = too_large(text, source)
+    if refused is not None:
+        raise OversizedError(refused)
+    try:
+        tree = ast.parse(text, filename=str(path))
+        return tree, compile(tree, str(path), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise ConfigError([_syntax(error, source)]) from None
+    except (RecursionError, MemoryError):
+        raise OversizedError(too_deep(Origin(source=source))) from None
+    except ValueError as error:
+        problem = Problem(kind="syntax", message=str(error), origin=Origin(source=source))
+        raise ConfigError([problem]) from None
+
+
 def _can_be_value(value: Any) -> bool:
-    """Not a class, a function: those share a name with a section by accident, as in `from train
-    import train`."""
+    """Return False for a class or function, which has a section's name by accident."""
     return not isinstance(
         value, types.FunctionType | types.BuiltinFunctionType | type | types.ModuleType
     )
 
 
 def _meant(name: str, chosen: Mapping[str, Any]) -> str:
-    """The required section that was bound to another name: `model` for `bert_model`."""
+    """Return the required section that was bound to another name: `model` for `bert_model`."""
     parts = name.lower().split("_")
     return next(
         (part for part in reversed(parts) if part in _SECTIONS - _PLAIN and part not in chosen), ""

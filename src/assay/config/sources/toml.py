@@ -1,5 +1,4 @@
-"""Parser for TOML 1.1 that keeps the place of every key and value, and reads on behind a
-mistake."""
+"""Parser for TOML 1.1 that keeps the origin of every key and value and recovers from mistakes."""
 
 from __future__ import annotations
 
@@ -9,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from assay.config.sources import toml_tokens as tokens
-from assay.config.sources.places import (
+from assay.config.sources.positions import (
     MAX_MISTAKES,
     MAX_VALUES,
     MAX_WORD,
-    Places,
-    Refused,
+    TextPositions,
+    UnreadableError,
     by_place,
     duplicate,
     too_deep,
@@ -28,8 +27,7 @@ from assay.core.errors import ConfigError
 
 
 def read(text: str, source: str, *, excerpt: bool = False) -> Table:
-    """Return the tree of a TOML text; raise ConfigError with every syntax error and duplicate in
-    it.
+    """Return the tree of a TOML text. Raises ConfigError with every syntax error and duplicate.
 
     `excerpt` keeps the text in every origin, for a `source` that is no file.
     """
@@ -40,13 +38,12 @@ def read(text: str, source: str, *, excerpt: bool = False) -> Table:
 
 
 def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, list[Problem]]:
-    """Return the tree without the statements that have a mistake, and the mistakes from top to
-    bottom."""
-    places = Places(text.removeprefix("\ufeff"), source, keep=excerpt)
+    """Return the tree without faulty statements, and the mistakes from top to bottom."""
+    places = TextPositions(text.removeprefix("\ufeff"), source, keep=excerpt)
     try:
-        parser = _Parser(places)
+        parser = _TomlParser(places)
         parser.document()
-    except Refused as stop:
+    except UnreadableError as stop:
         return Table({}, Origin(source=source)), [stop.problem]
     except RecursionError:  # of a caller that has few frames left
         return Table({}, Origin(source=source)), [too_deep(places.origin(0, 1))]
@@ -56,16 +53,16 @@ def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, l
 def value_in(text: str) -> Node | None:
     """Return the one value that `text` is; None when it is no TOML value, or more than one."""
     try:
-        return _Parser(Places(text, "<value>", keep=False)).single()
-    except (Refused, _Abandoned, RecursionError):
+        return _TomlParser(TextPositions(text, "<value>", keep=False)).single()
+    except (UnreadableError, _Abandoned, RecursionError):
         return None
 
 
-# --- tables being filled ---------------------------------------------------------------------------------------------
+# --- tables being filled --------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
-class _Box:
+class _TableBuilder:
     """Table that may still grow.
 
     Made by its own header (`is_headed`), by dotted keys under the header of `dotted_in`, or, with
@@ -75,33 +72,33 @@ class _Box:
     path: KeyPath
     origin: Origin
     is_headed: bool = False
-    dotted_in: _Box | None = None
-    items: dict[str, _Box | _Rows | Node] = field(default_factory=dict)
+    dotted_in: _TableBuilder | None = None
+    items: dict[str, _TableBuilder | _TableArray | Node] = field(default_factory=dict)
     key_origins: dict[str, Origin] = field(default_factory=dict)
 
-    def add(self, key: str, item: _Box | _Rows | Node, key_origin: Origin) -> None:
+    def add(self, key: str, item: _TableBuilder | _TableArray | Node, key_origin: Origin) -> None:
         self.items[key] = item
         self.key_origins[key] = key_origin
 
     def frozen(self) -> Table:
         items = {
-            key: item.frozen() if isinstance(item, _Box | _Rows) else item
+            key: item.frozen() if isinstance(item, _TableBuilder | _TableArray) else item
             for key, item in self.items.items()
         }
         return Table(items, self.origin, self.key_origins)
 
 
 @dataclass(slots=True, eq=False)
-class _Rows:
+class _TableArray:
     """Array of tables that may still grow: `[[plugins]]`."""
 
-    rows: list[_Box]
+    rows: list[_TableBuilder]
 
     def frozen(self) -> List:
         return List(tuple(row.frozen() for row in self.rows), self.rows[0].origin)
 
 
-# --- the parser ------------------------------------------------------------------------------------------------------
+# --- the parser -----------------------------------------------------------------------------------
 
 
 class _Abandoned(Exception):
@@ -121,25 +118,25 @@ class _Key:
     end: int
 
 
-class _Parser:
-    """Reads one statement after the other.
+class _TomlParser:
+    """Parser of one statement after the other.
 
     A mistake inside a value is noted and the value is read on, so that all mistakes of a list are
     found. A mistake after which nothing is sure abandons the statement. Either way the statement
     leaves nothing in the tree.
     """
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: TextPositions) -> None:
         large = too_large(places.text, places.source)
         if large is not None:
-            raise Refused(large)
+            raise UnreadableError(large)
         self.places = places
         self.origin = places.origin
         self.text = places.text
         self.at = 0
         self.closings: list[str] = []  # brackets that the statement has yet to close
         self.values = 0
-        self.root = _Box((), self.origin(0, 0))
+        self.root = _TableBuilder((), self.origin(0, 0))
         self.problems: list[Problem] = []
 
     def document(self) -> None:
@@ -147,9 +144,7 @@ class _Parser:
         while self.skip(tokens.BLANK) < len(self.text):
             try:
                 if self.text[self.at] == "[":
-                    here = _Box(
-                        (), self.root.origin
-                    )  # of nobody, for the pairs below a header with a mistake
+                    here = self.detached()  # unless the header is right
                     here = self.header()
                 elif self.text[self.at] in "]}":
                     self.abandon(f"`{self.text[self.at]}` closes nothing", self.at, self.at + 1)
@@ -172,8 +167,7 @@ class _Parser:
     def wrong(
         self, message: str, start: int, end: int, fix: str = "", *, noticed: int | None = None
     ) -> None:
-        """Note a syntax error at [start, end), and where it was noticed if that is on another
-        line."""
+        """Note a syntax error at [start, end), and the line on which it was noticed, if another."""
         related: tuple[Problem, ...] = ()
         if noticed is not None and self.places.line_start(noticed) != self.places.line_start(start):
             at = self.origin(noticed, min(noticed + 1, self.places.line_end(noticed)))
@@ -198,9 +192,8 @@ class _Parser:
             resume = self.places.line_end(resume) + 1
         raise _Abandoned(resume=min(resume, len(self.text)))
 
-    def twice(self, box: _Box, keys: list[_Key], index: int) -> None:
-        """Note that `keys[index]`, which stands in `box` already, cannot be defined by this
-        statement."""
+    def twice(self, box: _TableBuilder, keys: list[_Key], index: int) -> None:
+        """Note that `keys[index]` is in `box` already, so that this statement cannot define it."""
         origin = self.origin(keys[0].start, keys[-1].end)
         name = keys[index].name
         path = (*box.path, name)
@@ -210,7 +203,7 @@ class _Parser:
                 f"`{dotted(path)}` has a value already, so it cannot hold more",
                 problem.fix,
             )
-            if isinstance(box.items[name], _Box | _Rows):
+            if isinstance(box.items[name], _TableBuilder | _TableArray):
                 message = (
                     f"`{dotted(path)}` has a header of its own, so a dotted key cannot add to it"
                 )
@@ -221,57 +214,67 @@ class _Parser:
 
     # --- statements
 
-    def header(self) -> _Box:
-        """Read `[a.b]` or `[[a.b]]` and return the table that it opens; one of nobody when it may
-        open none."""
+    def header(self) -> _TableBuilder:
+        """Read `[a.b]` or `[[a.b]]` and return the table that it opens.
+
+        Returns a detached table when the header may open none.
+        """
         opening, closing = ("[[", "]]") if self.text.startswith("[[", self.at) else ("[", "]")
         self.at += len(opening)
         start = self.at
         keys = self.keys()
         if not self.text.startswith(closing, self.at):
-            name = self.text[start : keys[-1].end].strip()
-            is_whole = self.text.startswith(("\n", "\r", "#", "]"), self.at) or self.at == len(
-                self.text
-            )
-            fix = (
-                f"write {opening}{name}{closing}"
-                if is_whole
-                else "a name with other characters needs quotes"
-            )
-            self.abandon("this header is not closed", self.at, self.at + 1, fix)
+            self.unclosed_header(opening, closing, self.text[start : keys[-1].end].strip())
         self.at += len(closing)
-        nobody = _Box((), self.root.origin)
         box = self.root
         for index, key in enumerate(keys[:-1]):
             inner = self.inner(box, key)
-            if isinstance(inner, _Rows):
+            if isinstance(inner, _TableArray):
                 inner = inner.rows[-1]
-            elif not isinstance(inner, _Box):
+            elif not isinstance(inner, _TableBuilder):
                 self.twice(box, keys, index)
-                return nobody
+                return self.detached()
             box = inner
-        last = keys[-1]
-        found = box.items.get(last.name)
-        origin = self.origin(keys[0].start, last.end)
-        if opening == "[[":
-            rows = _Rows([]) if found is None else found
-            if isinstance(rows, _Rows):
-                rows.rows.append(
-                    _Box((*box.path, last.name, len(rows.rows)), origin, is_headed=True)
-                )
-                if found is None:
-                    box.add(last.name, rows, self.origin(last.start, last.end))
-                return rows.rows[-1]
-        else:
-            table = self.inner(box, last)
-            if isinstance(table, _Box) and not table.is_headed and table.dotted_in is None:
-                table.is_headed = True
-                table.origin = origin
-                return table
-        self.twice(box, keys, len(keys) - 1)
-        return nobody
+        opened = self.open_row(box, keys) if opening == "[[" else self.open_table(box, keys)
+        if opened is None:
+            self.twice(box, keys, len(keys) - 1)
+        return opened or self.detached()
 
-    def pair(self, owner: _Box) -> None:
+    def detached(self) -> _TableBuilder:
+        """Return a table outside of the tree, for the pairs below a header with a mistake."""
+        return _TableBuilder((), self.root.origin)
+
+    def unclosed_header(self, opening: str, closing: str, name: str) -> NoReturn:
+        is_at_end = self.at == len(self.text)
+        is_whole = is_at_end or self.text.startswith(("\n", "\r", "#", "]"), self.at)
+        fix = "a name with other characters needs quotes"
+        if is_whole:
+            fix = f"write {opening}{name}{closing}"
+        self.abandon("this header is not closed", self.at, self.at + 1, fix)
+
+    def open_row(self, box: _TableBuilder, keys: list[_Key]) -> _TableBuilder | None:
+        """Add a table to the array at the last key; None when something else is there."""
+        last = keys[-1]
+        rows = box.items.get(last.name, _TableArray([]))
+        if not isinstance(rows, _TableArray):
+            return None
+        path = (*box.path, last.name, len(rows.rows))
+        row = _TableBuilder(path, self.origin(keys[0].start, last.end), is_headed=True)
+        rows.rows.append(row)
+        if last.name not in box.items:
+            box.add(last.name, rows, self.origin(last.start, last.end))
+        return row
+
+    def open_table(self, box: _TableBuilder, keys: list[_Key]) -> _TableBuilder | None:
+        """Return the table at the last key; None when its header or its dotted keys were there."""
+        table = self.inner(box, keys[-1])
+        if not isinstance(table, _TableBuilder) or table.is_headed or table.dotted_in is not None:
+            return None
+        table.is_headed = True
+        table.origin = self.origin(keys[0].start, keys[-1].end)
+        return table
+
+    def pair(self, owner: _TableBuilder) -> None:
         """Read `a.b = value`, in a statement or in an inline table, into `owner`."""
         count = len(self.problems)
         keys = self.keys()
@@ -286,7 +289,7 @@ class _Parser:
         for index, key in enumerate(keys[:-1]):
             inner = self.inner(box, key)
             if (
-                not isinstance(inner, _Box)
+                not isinstance(inner, _TableBuilder)
                 or inner.is_headed
                 or inner.dotted_in not in (None, owner)
             ):
@@ -300,11 +303,11 @@ class _Parser:
         else:
             box.add(last.name, node, self.origin(last.start, last.end))
 
-    def inner(self, box: _Box, key: _Key) -> _Box | _Rows | Node:
-        """Return what stands at `key` in `box`: a fresh table when nothing does."""
+    def inner(self, box: _TableBuilder, key: _Key) -> _TableBuilder | _TableArray | Node:
+        """Return the item at `key` in `box`, a new table if there is none."""
         if key.name not in box.items:
             origin = self.origin(key.start, key.end)
-            box.add(key.name, _Box((*box.path, key.name), origin), origin)
+            box.add(key.name, _TableBuilder((*box.path, key.name), origin), origin)
         return box.items[key.name]
 
     def no_equals(self, keys: list[_Key]) -> NoReturn:
@@ -361,12 +364,11 @@ class _Parser:
     # --- values
 
     def value(self, path: KeyPath) -> Node:
-        """Read the value that starts here. With a mistake in it, which is noted, the node means
-        nothing."""
+        """Read the value that starts here; after a mistake in it the node is meaningless."""
         start = self.at
         self.values += 1
         if self.values > MAX_VALUES:
-            raise Refused(too_many(self.places.source))
+            raise UnreadableError(too_many(self.places.source))
         if len(path) > MAX_DEPTH:
             raise self.too_deep(start)
         match self.text[start : start + 1]:
@@ -375,7 +377,7 @@ class _Parser:
                 self.bracketed("]", lambda: items.append(self.value((*path, len(items)))))
                 return List(tuple(items), self.origin(start, self.at))
             case "{":
-                box = _Box(path, self.origin(start, start))
+                box = _TableBuilder(path, self.origin(start, start))
                 self.bracketed("}", lambda: self.pair(box))
                 box.origin = self.origin(start, self.at)
                 return box.frozen()
@@ -425,7 +427,7 @@ class _Parser:
         self.closings.pop()
 
     def is_next_statement(self, opened: int, closing: str, *, has_comma: bool) -> bool:
-        """Tell a statement behind the unclosed bracket at `opened` from one more item."""
+        """Distinguish a statement behind the unclosed bracket at `opened` from one more item."""
         line = self.places.line_start(self.at)
         if line <= opened or self.text[line : self.at].strip():
             return False
@@ -437,8 +439,7 @@ class _Parser:
         return bool(header.match(self.text, line)) and not self.is_closed_later(closing)
 
     def is_closed_later(self, closing: str) -> bool:
-        """Look for the bracket that closes the innermost one, up to what can only be a
-        statement."""
+        """Search for the bracket that closes the innermost one, up to the next sure statement."""
         depth = 0
         for found in tokens.BRACKET.finditer(self.text, self.at):
             match found.lastgroup:
@@ -529,7 +530,7 @@ class _Parser:
     # --- places
 
     def skip(self, pattern: re.Pattern[str]) -> int:
-        """Go past what `pattern`, which matches anywhere, matches here; return the new place."""
+        """Advance past the match of `pattern`, which always matches; return the new offset."""
         found = pattern.match(self.text, self.at)
         assert found is not None
         self.at = found.end()
@@ -540,5 +541,5 @@ class _Parser:
             tokens.PAIR_START.match(self.text, line) or tokens.HEADER_START.match(self.text, line)
         )
 
-    def too_deep(self, at: int) -> Refused:
-        return Refused(too_deep(self.origin(at, at + 1)))
+    def too_deep(self, at: int) -> UnreadableError:
+        return UnreadableError(too_deep(self.origin(at, at + 1)))

@@ -1,7 +1,6 @@
-"""Reader for YAML as plain data: the core schema of 1.2, no tags that make objects, aliases counted
-by what they add.
+"""Reader for YAML as plain data: core schema of 1.2, no tags that make objects, bounded aliases.
 
-PyYAML says where it stopped, by its marks; why is found in the text there. Its messages are never
+PyYAML's marks say where it stopped; the reason is found in the text there. Its messages are never
 read.
 """
 
@@ -14,13 +13,13 @@ from importlib import import_module
 from itertools import islice
 from typing import Any
 
-from assay.config.sources.places import (
+from assay.config.sources.positions import (
     MAX_BYTES,
     MAX_MISTAKES,
     MAX_VALUES,
     MAX_WORD,
-    Places,
-    Refused,
+    TextPositions,
+    UnreadableError,
     by_place,
     duplicate,
     too_deep,
@@ -57,11 +56,10 @@ def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, l
     except ImportError:
         raise MissingExtraError("A config in YAML", extra="yaml") from None
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    places = Places(text.removeprefix("\ufeff"), source, keep=excerpt)
+    places = TextPositions(text.removeprefix("\ufeff"), source, keep=excerpt)
     empty = Table({}, Origin(source=source))
-    refused = too_large(
-        places.text, source, limit=MAX_BYTES if loader is not yaml.SafeLoader else _SLOW_BYTES
-    )
+    limit = _SLOW_BYTES if loader is yaml.SafeLoader else MAX_BYTES
+    refused = too_large(places.text, source, limit=limit)
     if refused is not None:
         return empty, [refused]
     odd = [
@@ -70,30 +68,39 @@ def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, l
     ]
     if odd:
         return empty, odd
+    try:
+        return _read_around_mistakes(yaml, loader, places)
+    except UnreadableError as stop:
+        return empty, [stop.problem]
+
+
+def _read_around_mistakes(
+    yaml: Any, loader: Any, places: TextPositions
+) -> tuple[Table, list[Problem]]:
+    """Parse, blank the block with the first syntax error, and repeat until the rest parses."""
     text = places.text
     mistakes: list[Problem] = []
     while True:
         composer = _Composer(places)
         try:
             composer.follow(yaml.parse(text, Loader=loader))
-        except Refused as stop:
-            return empty, [stop.problem]
         except yaml.MarkedYAMLError as error:
-            failure = _Failure(places, text, error, composer)
+            is_scanner = isinstance(error, yaml.scanner.ScannerError)
+            failure = _Failure(places, text, error, composer, is_scanner=is_scanner)
             mistakes.append(failure.problem())
             more = len(mistakes) < MAX_MISTAKES and len(text) < MAX_BYTES // 8
             smaller = failure.text_without_it() if more else text
             if smaller != text:
                 text = smaller
                 continue
-        # What is read behind the last mistake is part of a text with holes: only its own mistakes
-        # are told.
-        return composer.root(), sorted([*mistakes, *composer.problems][:MAX_MISTAKES], key=by_place)
+        # A text with holes was read behind the last mistake: only its own mistakes are reported.
+        problems = [*mistakes, *composer.problems][:MAX_MISTAKES]
+        return composer.root(), sorted(problems, key=by_place)
 
 
 @dataclass(slots=True)
 class _Made:
-    """A node, how many it stands for and how deep it is: an alias adds all of that again."""
+    """Finished node with its size and depth: an alias adds all of that again."""
 
     node: Node | None
     size: int
@@ -102,7 +109,7 @@ class _Made:
 
 @dataclass(slots=True)
 class _Open:
-    """A table or list being read."""
+    """Table or list under construction."""
 
     is_table: bool
     start: int
@@ -123,10 +130,9 @@ class _Open:
 
 
 class _Composer:
-    """Follows the events of a parser and puts the tree together, without recursion and without
-    making any object."""
+    """Builder of a tree from a parser's events, without recursion and without making any object."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: TextPositions) -> None:
         self.places = places
         self.problems: list[Problem] = []
         self.open: list[_Open] = []
@@ -169,7 +175,7 @@ class _Composer:
     def enter(self, event: Any, start: int, end: int) -> None:
         is_table = type(event).__name__ == "MappingStartEvent"
         if len(self.open) > MAX_DEPTH:
-            raise Refused(too_deep(self.places.origin(start, start + 1)))
+            raise UnreadableError(too_deep(self.places.origin(start, start + 1)))
         self.count(1)
         if event.tag not in (None, "!", _TAG + ("map" if is_table else "seq")):
             self.tag(event.tag, start, end)
@@ -209,16 +215,9 @@ class _Composer:
             self.put(made, done.end)
 
     def put(self, made: _Made, end: int) -> None:
-        """Gives a value to the table or list that is open."""
+        """Add a value to the open table or list."""
         if not self.open:
-            self.made = made.node
-            if made.node is not None and not isinstance(made.node, Table):
-                is_empty = isinstance(made.node, Leaf) and made.node.value is None
-                if not is_empty:
-                    origin = made.node.origin
-                    self.problems.append(
-                        Problem(kind="syntax", message="a config is a table", origin=origin)
-                    )
+            self.finish(made.node)
             return
         top = self.open[-1]
         top.size += made.size
@@ -228,24 +227,13 @@ class _Composer:
             if made.node is not None:
                 top.rows.append(made.node)
             return
-        key, is_merge, top.key, top.is_merge, top.awaits_value = (
-            top.key,
-            top.is_merge,
-            None,
-            False,
-            False,
-        )
+        key, is_merge = top.key, top.is_merge
+        top.key, top.is_merge, top.awaits_value = None, False, False
         if key is None:
             return
         name, origin = key
         if is_merge:
-            tables = made.node.items if isinstance(made.node, List) else (made.node,)
-            if all(isinstance(table, Table) for table in tables):
-                top.merged += [table for table in tables if isinstance(table, Table)]
-            else:
-                self.problems.append(
-                    Problem(kind="syntax", message="`<<` merges tables, not values", origin=origin)
-                )
+            self.merge(top, made.node, origin)
             return
         if name in top.seen:
             self.problems.append(duplicate(dotted((*top.path, name)), origin, top.seen[name]))
@@ -253,8 +241,25 @@ class _Composer:
             top.items[name] = made.node
         top.seen.setdefault(name, origin)
 
+    def finish(self, node: Node | None) -> None:
+        """Keep the root of the document, which is a table or empty."""
+        self.made = node
+        is_empty = node is None or (isinstance(node, Leaf) and node.value is None)
+        if node is not None and not is_empty and not isinstance(node, Table):
+            message = "a config is a table"
+            self.problems.append(Problem(kind="syntax", message=message, origin=node.origin))
+
+    def merge(self, top: _Open, node: Node | None, origin: Origin) -> None:
+        """Note the tables that `<<` merges into the open one."""
+        tables = node.items if isinstance(node, List) else (node,)
+        if all(isinstance(table, Table) for table in tables):
+            top.merged += [table for table in tables if isinstance(table, Table)]
+            return
+        message = "`<<` merges tables, not values"
+        self.problems.append(Problem(kind="syntax", message=message, origin=origin))
+
     def path(self) -> KeyPath:
-        """Where the next value belongs."""
+        """Return the path of the next value."""
         if not self.open:
             return ()
         top = self.open[-1]
@@ -301,7 +306,7 @@ class _Composer:
     def count(self, values: int) -> None:
         self.values += values
         if self.values > MAX_VALUES:
-            raise Refused(too_many(self.places.source))
+            raise UnreadableError(too_many(self.places.source))
 
     def alias(self, name: str, start: int, end: int) -> None:
         made = self.anchors.get(name)
@@ -325,11 +330,11 @@ class _Composer:
             return
         self.count(made.size)
         if len(self.open) + made.height > MAX_DEPTH + 1:
-            raise Refused(too_deep(self.places.origin(start, end)))
+            raise UnreadableError(too_deep(self.places.origin(start, end)))
         self.put(made, end)
 
     def value(self, event: Any, origin: Origin) -> tuple[Scalar] | None:
-        """What a scalar means; None when it means nothing, which is told."""
+        """Return the meaning of a scalar; None, with a problem, if it has none."""
         text: str = event.value
         tag: str | None = event.tag
         if tag is None:
@@ -369,8 +374,7 @@ class _Composer:
 
 
 def _plain(text: str) -> tuple[Scalar] | None:
-    """A plain scalar as the core schema of YAML 1.2 reads it; None when it is too long to be a
-    number."""
+    """Return a plain scalar by the core schema of YAML 1.2; None for a number that is too long."""
     if text in _WORDS:
         return (_WORDS[text],)
     special = _SPECIAL.fullmatch(text)
@@ -392,11 +396,16 @@ def _timestamp(text: str) -> tuple[Scalar] | None:
     return moment_of(text) if len(text) <= MAX_WORD else None
 
 
-# --- mistakes --------------------------------------------------------------------------------------------------------
+# --- mistakes -------------------------------------------------------------------------------------
 
 
 def _problem(
-    places: Places, message: str, start: int, end: int, fix: str = "", noticed: int | None = None
+    places: TextPositions,
+    message: str,
+    start: int,
+    end: int,
+    fix: str = "",
+    noticed: int | None = None,
 ) -> Problem:
     related: tuple[Problem, ...] = ()
     if noticed is not None:
@@ -408,19 +417,27 @@ def _problem(
 
 
 class _Failure:
-    """Syntax error of PyYAML, told by its marks and the text around them.
+    """Syntax error of PyYAML, explained from its marks and the text around them.
 
-    `at` is where the parser stopped, `start` where that began which it was reading then; they may
-    be the same. `cut` is an offset in the block to leave out, so that the rest can be read.
+    `at` is where the parser stopped, `start` where the construct that it was reading began; they
+    may be equal. `cut` is an offset in the block to leave out, so that the rest can be read.
     """
 
-    def __init__(self, places: Places, text: str, error: Any, composer: _Composer) -> None:
+    def __init__(
+        self,
+        places: TextPositions,
+        text: str,
+        error: Any,
+        composer: _Composer,
+        *,
+        is_scanner: bool,
+    ) -> None:
         self.places = places
         self.text = text
         self.at = min(error.problem_mark.index if error.problem_mark else len(text), len(text))
         self.start = error.context_mark.index if error.context_mark else self.at
         # The scanner stops inside of a word, the parser between two.
-        self.is_scanner = type(error).__name__ == "ScannerError"
+        self.is_scanner = is_scanner
         opened = [
             each.start for each in composer.open if text[each.start : each.start + 1] in ("[", "{")
         ]
@@ -432,48 +449,44 @@ class _Failure:
         self.cut = self.at
 
     def problem(self) -> Problem:
-        found, began = self.text[self.at : self.at + 1], self.text[self.start : self.start + 1]
+        found = self.text[self.at : self.at + 1]
         if "\t" in (found, self.text[self.first : self.at][:1]):
             at = self.text.index("\t", self.first)
             return self.wrong("a tab cannot indent YAML", at, at + 1, "use spaces")
-        if self.is_scanner and self.start < self.at and began in ("'", '"'):
+        return self.of_scanner(found) if self.is_scanner else self.of_parser(found)
+
+    def of_scanner(self, found: str) -> Problem:
+        """Explain a stop inside of a word."""
+        began = self.text[self.start : self.start + 1]
+        if self.start < self.at and began in ("'", '"'):
             return self.string()
-        if self.is_scanner and found == ":":
+        if found == ":":
             return self.colon()
-        if self.is_scanner and found == "-" and self.start == self.at:
-            return self.wrong(
-                "a list starts on a line of its own", self.at, self.end_of_line(self.at)
-            )
-        if self.is_scanner and began in ("|", ">"):
-            end = self.end_of_line(self.at)
-            return self.wrong(
-                f"text behind `{began}` starts on the next line",
-                self.at,
-                end,
-                "use quotes for one line",
-            )
-        if self.is_scanner and (self.start == self.at or began in ("&", "*", "!", "%")):
+        end = self.end_of_line(self.at)
+        if found == "-" and self.start == self.at:
+            return self.wrong("a list starts on a line of its own", self.at, end)
+        if began in ("|", ">"):
+            message = f"text behind `{began}` starts on the next line"
+            return self.wrong(message, self.at, end, "use quotes for one line")
+        if self.start == self.at or began in ("&", "*", "!", "%"):
             return self.no_value(self.start)
-        if self.is_scanner:
-            end = self.end_of_line(self.start)
-            return self.wrong("`:` is missing after the key", self.start, end, "write key: value")
+        end = self.end_of_line(self.start)
+        return self.wrong("`:` is missing after the key", self.start, end, "write key: value")
+
+    def of_parser(self, found: str) -> Problem:
+        """Explain a stop between two words."""
         if found == ":" and self.text[self.line : self.at].rstrip()[-1:] in ("", "{", ","):
             return self.wrong("a key is missing", self.at, self.at + 1, "write key: value")
         if self.opened is not None:
             return self.unclosed(self.opened)
         if found in ("]", "}", ",", "!"):
             return self.no_value(self.at)
-        fix = "what belongs together starts in the same column"
         if self.first < self.at:
-            return self.wrong(
-                "this is too much after the value", self.at, self.end_of_line(self.at), "use quotes"
-            )
-        return self.wrong(
-            "this fits neither the line above nor its indentation",
-            self.first,
-            self.end_of_line(self.first),
-            fix,
-        )
+            end = self.end_of_line(self.at)
+            return self.wrong("this is too much after the value", self.at, end, "use quotes")
+        message = "this fits neither the line above nor its indentation"
+        fix = "what belongs together starts in the same column"
+        return self.wrong(message, self.first, self.end_of_line(self.first), fix)
 
     def wrong(
         self, message: str, start: int, end: int, fix: str = "", noticed: int | None = None
@@ -506,7 +519,7 @@ class _Failure:
         return problem
 
     def unclosed(self, opened: int) -> Problem:
-        """A flow collection that neither goes on nor ends."""
+        """Explain a flow collection that neither continues nor ends."""
         thing, closing = ("list", "]") if self.text[opened] == "[" else ("table", "}")
         has_moved = self.places.line_start(opened) != self.line
         if has_moved or self.at >= len(self.text.rstrip()):
@@ -517,7 +530,7 @@ class _Failure:
         return problem
 
     def colon(self) -> Problem:
-        """`a: b: c`, or a key below one that has a value, or below a line without a colon."""
+        """Explain `a: b: c`, or a key below one with a value or below a line without a colon."""
         if self.start < self.at or ":" in self.text[self.line : self.at]:
             fix = "put text that holds `: ` in quotes"
             return self.wrong("a second `:` on one line", self.at, self.at + 1, fix)

@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 from torch import nn
 
 from assay.core.errors import InputError, did_you_mean
+from assay.core.event_log import Changed
 from assay.core.events import At, Event, Handler
-from assay.core.facts import Changed
 from assay.engine.loop.engine import Engine
-from assay.engine.optim.optimizer_step import Backward
-from assay.engine.optim.several import Backwards
+from assay.engine.optim.multi_optimizer_step import MultiOptimizerStep
+from assay.engine.optim.optimizer_step import OptimizerStep
 
 _EARLIEST = -(10**12)
 
@@ -252,19 +252,19 @@ def _checked(step: int) -> int:
     return step
 
 
-def _parts(engine: Engine) -> dict[str, Backward]:
+def _parts(engine: Engine) -> dict[str, OptimizerStep]:
     """What updates with which optimizer, by its name; the only one is called ""."""
     backward = engine.process.backward
-    if isinstance(backward, Backwards):
+    if isinstance(backward, MultiOptimizerStep):
         return backward.by_name
-    if isinstance(backward, Backward):
+    if isinstance(backward, OptimizerStep):
         return {"": backward}
     raise InputError(
-        f"What a {type(backward).__name__} does cannot be changed: it is no Backward of assay's."
+        f"What a {type(backward).__name__} does cannot be changed: it is no OptimizerStep of assay's."
     )
 
 
-def _named(engine: Engine, path: Sequence[str]) -> list[Backward]:
+def _named(engine: Engine, path: Sequence[str]) -> list[OptimizerStep]:
     """All of them, or the one that `path` names; none when there is no such."""
     parts = _parts(engine)
     if not path:
@@ -272,7 +272,7 @@ def _named(engine: Engine, path: Sequence[str]) -> list[Backward]:
     return [part for name, part in parts.items() if [name] == list(path)]
 
 
-def _first(parts: Sequence[Backward]) -> Mapping[str, Any]:
+def _first(parts: Sequence[OptimizerStep]) -> Mapping[str, Any]:
     return parts[0].optimizer.param_groups[0]
 
 

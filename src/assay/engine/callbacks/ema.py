@@ -13,10 +13,10 @@ from assay.core import manifest as manifests
 from assay.core.errors import CheckpointError, InputError
 from assay.core.events import Event, Every, Handler
 from assay.engine.checkpoint.folder import load
-from assay.engine.loop.deferred import copy_unless_
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.state import State
-from assay.engine.parallel.dtensor import like, own
+from assay.engine.numerics.deferred import copy_unless_
+from assay.engine.numerics.dtensor import distribute_like, local_tensor
 
 _FIRST = -50  # before who evaluates and saves
 
@@ -103,8 +103,11 @@ class EMA:
         decay = (
             min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
         )
-        means = [own(mean) for mean in self._average]
-        live = [own(weight).to(mean.dtype) for weight, mean in zip(self._live, means, strict=True)]
+        means = [local_tensor(mean) for mean in self._average]
+        live = [
+            local_tensor(weight).to(mean.dtype)
+            for weight, mean in zip(self._live, means, strict=True)
+        ]
         flag = self._engine.lasting_flag if self._engine is not None else None
         if flag is None:
             torch._foreach_lerp_(means, live, 1.0 - decay)
@@ -121,16 +124,17 @@ class EMA:
             not self._live or self._aside is not None
         ):  # no live ones: a test, which has loaded what it tests
             return
-        self._aside = [own(weight).clone() for weight in self._live]
+        self._aside = [local_tensor(weight).clone() for weight in self._live]
         torch._foreach_copy_(
-            [own(weight) for weight in self._live], [own(mean) for mean in self._average]
+            [local_tensor(weight) for weight in self._live],
+            [local_tensor(mean) for mean in self._average],
         )
 
     @torch.no_grad()
     def take_out(self) -> None:
         """The model has its own weights again, bit for bit."""
         if self._aside is not None:
-            torch._foreach_copy_([own(weight) for weight in self._live], self._aside)
+            torch._foreach_copy_([local_tensor(weight) for weight in self._live], self._aside)
             self._aside = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -176,7 +180,7 @@ class EMA:
             )
         for name, place in self._place.items():
             average = self._average[place]
-            own(average).copy_(own(like(average, saved[name])))
+            local_tensor(average).copy_(local_tensor(distribute_like(average, saved[name])))
 
 
 def evaluated_weights(folder: Path) -> dict[str, Any]:

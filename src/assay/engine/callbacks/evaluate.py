@@ -14,25 +14,25 @@ import torch
 from torch import nn
 
 from assay.core.errors import InputError
+from assay.core.event_log import Evaluated
 from assay.core.events import Event, Handler
-from assay.core.facts import Evaluated
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.data.adopt import refuse_samples
 from assay.engine.data.batches import blame_device, size_of, to_device
 from assay.engine.data.loader import Loader
 from assay.engine.data.source import seeded
 from assay.engine.loop.engine import Engine
-from assay.engine.loop.logged import Logged
 from assay.engine.loop.periods import every as each
 from assay.engine.loop.process import Process
+from assay.engine.metrics.logged_means import LoggedMeans
 from assay.engine.metrics.means import Mean
 from assay.engine.metrics.metric import Metric, as_metric
 from assay.engine.metrics.outputs import Evaluation, Pipes
 from assay.engine.numerics.seed import EVALUATE, key, seed_all, undisturbed
 from assay.engine.optim.losses import LOSS
-from assay.engine.parallel.gathered import check_shared, gather
+from assay.engine.parallel.data_parallel_group import DataParallelGroup
+from assay.engine.parallel.evaluation_gather import check_mergeable, gather_evaluation
 from assay.engine.parallel.pipeline import Pipeline
-from assay.engine.parallel.ranks import Ranks
 
 
 class Evaluate:
@@ -129,13 +129,15 @@ class Evaluate:
         state.split, state.dataloader = "", trained_on
 
 
-def share_of(batches: Iterable[Any], limit: int | None, ranks: Ranks | None) -> Iterable[Any]:
+def share_of(
+    batches: Iterable[Any], limit: int | None, ranks: DataParallelGroup | None
+) -> Iterable[Any]:
     """The batches that this rank evaluates, of the first `limit`: every so many-th."""
     if ranks is None:
         return batches if limit is None else islice(batches, limit)
     if not isinstance(batches, Loader) or batches.ranks == 1:
-        return islice(batches, ranks.rank, limit, ranks.count)
-    return batches if limit is None else islice(batches, len(range(ranks.rank, limit, ranks.count)))
+        return islice(batches, ranks.rank, limit, ranks.size)
+    return batches if limit is None else islice(batches, len(range(ranks.rank, limit, ranks.size)))
 
 
 def part_of(batches: Iterable[Any], limit: int | None) -> str:
@@ -187,7 +189,7 @@ def evaluate(
     metrics: Mapping[str, Any] | None = None,
     recorder: Recorder | None = None,
     infer: bool = False,
-    ranks: Ranks | None = None,
+    ranks: DataParallelGroup | None = None,
     pipeline: Pipeline | None = None,
     before: Callable[[], None] | None = None,
     after: Callable[[], None] | None = None,
@@ -211,7 +213,7 @@ def evaluate(
     )
     loss = Mean()
     batch: Any = None
-    logged = Logged(lambda: batch)
+    logged = LoggedMeans(lambda: batch)
     process.eval()
     forward: Callable[[Any], Any] = process.inference_step if infer else process.validation_step
     if pipeline is not None:
@@ -219,7 +221,7 @@ def evaluate(
     with undisturbed(), _logging_to(logged, process):
         pipes.begin(evaluation)
         if ranks is not None:
-            check_shared(pipes.pipes, used, is_staged=ranks.is_staged)
+            check_mergeable(pipes.pipes, used, is_staged=ranks.is_staged)
         for number, (batch, is_idle) in enumerate(_in_step(batches, ranks)):
             if ranks is not None:
                 ranks.beats.beat()
@@ -227,10 +229,10 @@ def evaluate(
             if before is not None and not is_idle:
                 before()
             if pipeline is not None:
-                batch = pipeline.placed(batch)
+                batch = pipeline.drop_unused_data(batch)
             if device.type != "cpu":
                 batch = to_device(batch, device)
-            place = number if ranks is None else number * ranks.count + ranks.rank
+            place = number if ranks is None else number * ranks.size + ranks.rank
             seed_all(key(seed, EVALUATE, crc32(split.encode()), place))
             try:
                 output = forward(batch)
@@ -251,22 +253,22 @@ def evaluate(
                 after()
         evaluation.batch = None
         if ranks is not None:
-            ranks.settle()
-            gather(ranks, evaluation, pipes.pipes, {"": loss, **used})
+            ranks.reshard()
+            gather_evaluation(ranks, evaluation, pipes.pipes, {"": loss, **used})
         if not evaluation.samples:
             fix = f"Look at [data.{split}]."
             raise InputError(f"The split {split} is empty: there is nothing to evaluate.", fix=fix)
         results = evaluation.metrics
         if not loss.is_empty:
             results[f"{split}/loss"] = loss.value()
-        results |= logged.take(split, ranks)
+        results |= logged.take_means(split, ranks)
         for name, metric in used.items():
             evaluation.add(name, metric.value())
         pipes.end(evaluation)
     return evaluation.metrics, evaluation.samples
 
 
-def _in_step(batches: Iterable[Any], ranks: Ranks | None) -> Iterator[tuple[Any, bool]]:
+def _in_step(batches: Iterable[Any], ranks: DataParallelGroup | None) -> Iterator[tuple[Any, bool]]:
     """Batches, and whether one counts for nothing: where weights are shared out no rank can compute
     without the others.
 
@@ -281,11 +283,11 @@ def _in_step(batches: Iterable[Any], ranks: Ranks | None) -> Iterator[tuple[Any,
     while True:
         found = list(islice(iterator, 1))
         batch = found[0] if found else batch
-        count = int(ranks.sum_values([len(found)])[0])
+        count = int(ranks.all_reduce_values([len(found)])[0])
         if not count:
             return
-        if not has_begun and count < ranks.count:
-            first = ranks.gather(batch if ranks.rank == 0 else None)[0]
+        if not has_begun and count < ranks.size:
+            first = ranks.all_gather(batch if ranks.rank == 0 else None)[0]
             batch = batch if found else first
         has_begun = True
         yield batch, not found
@@ -316,7 +318,7 @@ def _counted(batch: Any, split: str) -> int:
 
 
 @contextmanager
-def _logging_to(logged: Logged, process: Process) -> Iterator[None]:
+def _logging_to(logged: LoggedMeans, process: Process) -> Iterator[None]:
     """Inside, what the process logs is of the split that is evaluated."""
     before = getattr(process, "logged", None)
     process.logged = logged

@@ -13,10 +13,10 @@ from torch.utils.hooks import RemovableHandle
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Handler
-from assay.engine.checkpoint.sparse import entries
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.periods import Before, steps
-from assay.engine.parallel.dtensor import is_divided, norm_of
+from assay.engine.numerics.dtensor import global_norm, is_dtensor
+from assay.engine.numerics.sparse import entries
 
 
 class Norms:
@@ -71,7 +71,10 @@ class Norms:
         norms = dict(zip([name for name, _ in weights], values[len(grads) :], strict=True))
         self.leave()
         if engine.pipeline is not None:
-            grads, norms = engine.pipeline.of_all(grads), engine.pipeline.of_all(norms)
+            grads, norms = (
+                engine.pipeline.all_gather_stages(grads),
+                engine.pipeline.all_gather_stages(norms),
+            )
         found = self._by_module("grad_norm", grads) | self._by_module("weight_norm", norms)
         engine.recorder.log(found, engine.state.step)
 
@@ -100,8 +103,8 @@ def _weights(engine: Engine) -> list[tuple[str, nn.Parameter]]:
 
 
 def _norm(tensor: Tensor) -> Tensor:
-    if is_divided(tensor):
-        return norm_of([tensor.detach()])
+    if is_dtensor(tensor):
+        return global_norm([tensor.detach()])
     values = entries(tensor)
     norm: Tensor = torch.linalg.vector_norm(
         values, dtype=torch.promote_types(values.dtype, torch.float32)

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from assay.core.errors import InputError, did_you_mean
+from assay.core.event_log import Warned
 from assay.core.events import At, Event, Handler
-from assay.core.facts import Warned
-from assay.engine.callbacks.artifact import keep
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.periods import Before
+from assay.engine.metrics.artifact import keep_artifact
 
 if TYPE_CHECKING:
     from assay.engine.parallel.pipeline import Pipeline
@@ -72,11 +72,12 @@ class Probe:
         seen, step = self._seen, engine.state.step
         self.leave()
         if engine.pipeline is not None:
-            seen = engine.pipeline.of_all(seen)
-            if not engine.pipeline.is_gathered:
+            seen = engine.pipeline.all_gather_stages(seen)
+            if not engine.pipeline.is_first_rank:
                 return
         if seen:
-            keep(engine, save(seen), f"probe/step-{step:09d}.safetensors")
+            name = f"probe/step-{step:09d}.safetensors"
+            keep_artifact(engine.recorder, save(seen), name, step=engine.state.step)
         else:
             message = f"Probe: none of {', '.join(self.match)} gave a tensor; nothing was saved."
             engine.recorder.tell(Warned(message=message, step=step))

@@ -34,8 +34,8 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import CheckpointError
-from assay.engine.checkpoint.sparse import COMPRESSED, assembled, components, is_sparse
-from assay.engine.parallel.dtensor import box_of, is_divided, own
+from assay.engine.numerics.dtensor import chunk_offsets, is_dtensor, local_tensor
+from assay.engine.numerics.sparse import COMPRESSED, assembled, components, is_sparse
 
 FILE_DTYPES: Mapping[torch.dtype, str] = {
     torch.float64: "F64",
@@ -226,7 +226,7 @@ class _Encoder:
         return sorted((self.value(item, f"{path}[{i}]") for i, item in enumerate(value)), key=_text)
 
     def tensor(self, value: Tensor, path: str) -> Any:
-        if is_divided(value):
+        if is_dtensor(value):
             return self.divided(value, path)
         if type(value) not in (Tensor, torch.nn.Parameter, torch.nn.Buffer):
             raise CheckpointError(
@@ -270,12 +270,12 @@ class _Encoder:
         return {_MARK: ["sparse", layout, list(value.shape), is_coalesced, *parts]}
 
     def divided(self, value: Tensor, path: str) -> Any:
-        encoded = self.tensor(own(value), path)
+        encoded = self.tensor(local_tensor(value), path)
         _, name, *form = encoded[_MARK]
         if form:
             what = f"A checkpoint cannot keep parts of a tensor of {value.dtype}."
             raise CheckpointError(what, where=self.where(path))
-        self.boxes[name] = Box(tuple(value.shape), box_of(value))
+        self.boxes[name] = Box(tuple(value.shape), chunk_offsets(value))
         return encoded
 
     def named(self, value: Tensor, path: str) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 from assay.core import manifest as manifests
 from assay.core.directory import create_file
 from assay.core.errors import CheckpointError
-from assay.core.manifest import Axis, File, Kind, Manifest, Part
+from assay.core.manifest import CheckpointPart, Kind, Manifest, ManifestFile, MeshAxis
 from assay.core.regular_file import read_bytes
 from assay.engine.checkpoint.codec import Encoded, decode, digest_encoded, digest_tensor, encode
 from assay.engine.checkpoint.pieces import assembled, digest_of_pieces, pieces_of
@@ -51,10 +51,10 @@ class Contents:
 
     def manifest(
         self,
-        files: Iterable[File],
-        parts: Iterable[Part],
+        files: Iterable[ManifestFile],
+        parts: Iterable[CheckpointPart],
         *,
-        layout: tuple[Axis, ...] = (),
+        layout: tuple[MeshAxis, ...] = (),
         digest: str = "",
     ) -> Manifest:
         """The manifest of a folder that holds this in these files."""
@@ -79,8 +79,8 @@ class Contents:
 def write(folder: Path, contents: Contents, *, like: Iterable[Path] = ()) -> Manifest:
     """Write a checkpoint into an empty folder, durably. A file that one of `like` holds already is
     shared with it."""
-    files: list[File] = []
-    listed: list[Part] = []
+    files: list[ManifestFile] = []
+    listed: list[CheckpointPart] = []
     digests: dict[str, str] = {}
     for name, part in contents.parts.items():
         files.append(write_tree(folder, name, part))
@@ -89,7 +89,7 @@ def write(folder: Path, contents: Contents, *, like: Iterable[Path] = ()) -> Man
             file, known = write_tensors(folder / f"{name}.safetensors", separate(part.tensors))
             files.append(file)
         listed.append(
-            Part(
+            CheckpointPart(
                 name=name,
                 tree=f"{name}.json",
                 files=(f"{name}.safetensors",) if part.tensors else (),
@@ -99,7 +99,7 @@ def write(folder: Path, contents: Contents, *, like: Iterable[Path] = ()) -> Man
     return publish(folder, contents, files, listed, digests, like=like)
 
 
-def write_tree(folder: Path, name: str, part: Encoded) -> File:
+def write_tree(folder: Path, name: str, part: Encoded) -> ManifestFile:
     """The file of a part that has everything but its tensors."""
     return _write_file(folder, f"{name}.json", _json(part.tree))
 
@@ -107,12 +107,12 @@ def write_tree(folder: Path, name: str, part: Encoded) -> File:
 def publish(
     folder: Path,
     contents: Contents,
-    files: list[File],
-    parts: list[Part],
+    files: list[ManifestFile],
+    parts: list[CheckpointPart],
     digests: Mapping[str, str],
     *,
     like: Iterable[Path] = (),
-    layout: tuple[Axis, ...] = (),
+    layout: tuple[MeshAxis, ...] = (),
 ) -> Manifest:
     """Write the manifest of what lies in a folder by now. `digests` are those of the parts."""
     for other in like:
@@ -192,7 +192,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _share(folder: Path, files: Iterable[File], other: Path) -> None:
+def _share(folder: Path, files: Iterable[ManifestFile], other: Path) -> None:
     """Take the place on disk of large files that another checkpoint has just so, if it really
     has."""
     try:
@@ -216,7 +216,7 @@ def _share(folder: Path, files: Iterable[File], other: Path) -> None:
             continue
 
 
-def _load_part(folder: Path, part: Part) -> Any:
+def _load_part(folder: Path, part: CheckpointPart) -> Any:
     try:
         tree = json.loads(read_bytes(folder / part.tree, _MOST_TREE_BYTES))
         read = {name: read_tensors(folder / name) for name in part.files}
@@ -257,9 +257,9 @@ def _sha256_of(path: Path) -> str:
         ) from error
 
 
-def _write_file(folder: Path, name: str, data: bytes) -> File:
+def _write_file(folder: Path, name: str, data: bytes) -> ManifestFile:
     with os.fdopen(create_file(folder / name), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    return File(name=name, size_bytes=len(data), sha256=sha256(data).hexdigest())
+    return ManifestFile(name=name, size_bytes=len(data), sha256=sha256(data).hexdigest())

@@ -14,14 +14,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from assay.core.directory import create_file
-from assay.core.manifest import File
+from assay.core.manifest import ManifestFile
 from assay.core.regular_file import open_regular
 from assay.engine.checkpoint.codec import FILE_DTYPES, as_bytes, hasher_of
 
 _CHUNK = 1 << 20
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[File, dict[str, str]]:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[ManifestFile, dict[str, str]]:
     """A new file, synced, of tensors that are contiguous and in host memory; and the digest of each
     tensor by name.
 
@@ -52,7 +52,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[File, dict
             digests[name] = own.hexdigest()
         file.flush()
         os.fsync(file.fileno())
-    return File(name=path.name, size_bytes=len(head) + offset, sha256=whole.hexdigest()), digests
+    return ManifestFile(
+        name=path.name, size_bytes=len(head) + offset, sha256=whole.hexdigest()
+    ), digests
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from assay.core.errors import CheckpointError
-from assay.core.manifest import Axis, File, Manifest, Part, Shard, ShardedTensor
+from assay.core.manifest import (
+    CheckpointPart,
+    Manifest,
+    ManifestFile,
+    MeshAxis,
+    Shard,
+    ShardedTensor,
+)
 from assay.engine.checkpoint.codec import digest_encoded
 from assay.engine.checkpoint.folder import Contents, publish, write_tree
 from assay.engine.checkpoint.pieces import digest_of_pieces
@@ -30,7 +37,7 @@ class Writers(Protocol):
     by all of them."""
 
     rank: int
-    axes: tuple[Axis, ...]
+    axes: tuple[MeshAxis, ...]
 
     @property
     def is_first(self) -> bool: ...
@@ -86,12 +93,12 @@ def publish_together(
     offers: Sequence[Offer],
     written: Sequence[Mapping[str, Any]],
     *,
-    axes: tuple[Axis, ...],
+    axes: tuple[MeshAxis, ...],
     like: Iterable[Path] = (),
 ) -> Manifest:
     """Write the manifest of what all of them have written into `folder`."""
-    files: list[File] = []
-    parts: list[Part] = []
+    files: list[ManifestFile] = []
+    parts: list[CheckpointPart] = []
     digests: dict[str, str] = {}
     for name, part in contents.parts.items():
         files.append(write_tree(folder, name, part))
@@ -100,14 +107,16 @@ def publish_together(
             if name in each:
                 own.append(_file(name, rank))
                 files.append(
-                    File(
+                    ManifestFile(
                         name=own[-1],
                         size_bytes=each[name]["size_bytes"],
                         sha256=each[name]["sha256"],
                     )
                 )
         sharded, known = _pieces(name, offers, written)
-        parts.append(Part(name=name, tree=f"{name}.json", files=tuple(own), sharded=tuple(sharded)))
+        parts.append(
+            CheckpointPart(name=name, tree=f"{name}.json", files=tuple(own), sharded=tuple(sharded))
+        )
         digests[name] = digest_encoded(part, known)
     return publish(folder, contents, files, parts, digests, like=like, layout=axes)
 

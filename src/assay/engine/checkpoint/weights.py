@@ -19,9 +19,9 @@ from torch.optim import Optimizer
 from assay.core import manifest as manifests
 from assay.core.errors import CheckpointError, InputError
 from assay.engine.checkpoint.folder import load, separate
+from assay.engine.checkpoint.optimizer_state import load_optimizer_state
 from assay.engine.checkpoint.tensor_file import read_tensors, write_tensors
-from assay.engine.optim.optimizer_state import load_optimizer_state
-from assay.engine.parallel.dtensor import as_held, is_divided, whole
+from assay.engine.numerics.dtensor import distribute_state_like, full_tensor, is_dtensor
 
 _OF_MODELS = ("model", "state_dict", "model_state_dict", "weights", "net")
 _WRAPPED = ("module.", "_orig_mod.")  # what DataParallel and compiled models put before every name
@@ -88,8 +88,8 @@ def load_model_state(model: nn.Module, state: Mapping[str, Any], *, strict: bool
     if callable(own):
         own(state)
         return Report()
-    if any(map(is_divided, model.parameters())):
-        state = as_held(model.state_dict(), state)
+    if any(map(is_dtensor, model.parameters())):
+        state = distribute_state_like(model.state_dict(), state)
     if strict:
         try:
             model.load_state_dict(state)
@@ -120,7 +120,7 @@ def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> Path:
     processes have the model together all of them call this, and the first one writes.
     """
     place, state = Path(path), model.state_dict()
-    is_together = any(map(is_divided, state.values()))
+    is_together = any(map(is_dtensor, state.values()))
     is_writing = not is_together or torch.distributed.get_rank() == 0
     tensors: dict[str, Tensor] = {}
     for name, value in state.items():
@@ -129,7 +129,7 @@ def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> Path:
             raise CheckpointError(
                 f"A file of weights cannot keep {name}: it is no tensor of real numbers.", fix=fix
             )
-        full = whole(value)
+        full = full_tensor(value)
         if is_writing:
             tensors[name] = full.detach().cpu() if is_together else full
     if not is_writing:

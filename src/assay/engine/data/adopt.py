@@ -17,7 +17,7 @@ from torch.utils.data import (
 )
 from torch.utils.data import default_collate as torch_collate
 
-from assay.core import reach
+from assay.core import object_graph
 from assay.core.errors import InputError
 from assay.engine.data.collate import collate as collate_samples
 from assay.engine.data.loader import Loader, is_dataset
@@ -69,7 +69,9 @@ def gives_samples(data: object) -> bool:
     around a DataLoader."""
     if not isinstance(data, IterableDataset) or isinstance(data, Source):
         return False
-    return not any(isinstance(inner, DataLoader) for inner, _ in reach.inside(data, limit=_NEAR))
+    return not any(
+        isinstance(inner, DataLoader) for inner, _ in object_graph.inside(data, limit=_NEAR)
+    )
 
 
 def batched(

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from assay.core.errors import CheckpointError, InputError
-from assay.core.plain import write_atomic
+from assay.core.json_codec import write_atomic
 from assay.engine.checkpoint.codec import Encoded, decode, digest, encode
 
 logger = logging.getLogger("assay")

@@ -13,9 +13,9 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from assay.core import reach
+from assay.core import object_graph
 from assay.core.errors import InputError
-from assay.engine.numerics.seed import SAMPLE, key, key_all, undisturbed
+from assay.engine.numerics.seed import SAMPLE, comparable_state, key, key_all, undisturbed
 
 Randomness = Literal["sample", "batch", "none"]
 
@@ -163,11 +163,11 @@ class Fetch:
         samples = []
         for _ in range(2):
             self._seed(epoch, position)
-            before = generators() if self.randomness == "none" else None
+            before = comparable_state() if self.randomness == "none" else None
             samples.append(
                 self._items(first) if self.randomness == "batch" else [self._item(i) for i in first]
             )
-            if before is not None and generators() != before:
+            if before is not None and comparable_state() != before:
                 raise InputError(
                     f'data.{self.split} says randomness = "none", but loading a sample draws random numbers.',
                     fix='Set randomness = "sample", which makes the draws a function of seed and position.',
@@ -178,7 +178,7 @@ class Fetch:
 def keyable(thing: object) -> Iterator[tuple[Any, str]]:
     """Everything inside a data set that takes a key for its own generator, `set_rng(key)`, with the
     way to it."""
-    for inner, way in reach.inside(thing, limit=MAX_SEARCHED):
+    for inner, way in object_graph.inside(thing, limit=MAX_SEARCHED):
         if callable(getattr(type(inner), "set_rng", None)):
             yield inner, way
 
@@ -201,7 +201,7 @@ def private_generators(thing: object) -> list[tuple[str, str]]:
 def generators_in(thing: object) -> Iterator[tuple[Any, str]]:
     """Return each generator that a thing has of its own, with the way to it; the global ones are
     nobody's."""
-    for inner, way in reach.inside(thing, limit=MAX_SEARCHED):
+    for inner, way in object_graph.inside(thing, limit=MAX_SEARCHED):
         if isinstance(inner, tuple(_KEYED)) and not any(inner is shared for shared in _GLOBAL):
             yield inner, way
 
@@ -221,7 +221,7 @@ _KEYED: dict[type, Callable[[Any, int], object]] = {
     np.random.RandomState: lambda generator, value: generator.seed(value & 0xFFFFFFFF),
     random.Random: random.Random.seed,
 }
-_GLOBAL = (torch.default_generator, np.random.mtrand._rand, random._inst)
+_GLOBAL = (torch.default_generator, np.random.rand.__self__, random.random.__self__)  # type: ignore[attr-defined]
 
 
 def randomness_of(dataset: MapDataset) -> Randomness:
@@ -232,12 +232,6 @@ def randomness_of(dataset: MapDataset) -> Randomness:
     if type(dataset) is torch.utils.data.TensorDataset:
         return "none"
     return "batch" if hasattr(dataset, "__getitems__") else "sample"
-
-
-def generators() -> tuple[Any, ...]:
-    """What the global generators are at, to be compared."""
-    numpy_state = np.random.get_state(legacy=False)
-    return torch.get_rng_state().numpy().tobytes(), repr(numpy_state), random.getstate()
 
 
 def same(one: Any, other: Any) -> bool:

@@ -33,7 +33,7 @@ from torch.utils.data._utils import (
 
 from assay.core import signals
 from assay.core.errors import InputError
-from assay.core.parent import end_with, main_pid
+from assay.core.parent_death import end_with, main_pid
 from assay.core.signals import is_crash
 from assay.engine.data.patience import (
     NOTHING,

@@ -12,20 +12,21 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError, did_you_mean
-from assay.engine.checkpoint.sparse import entries
 from assay.engine.data.batches import size_of
 from assay.engine.data.collate import fields_of
 from assay.engine.data.instance import Instance
-from assay.engine.loop.logged import Logged
 from assay.engine.loop.state import State
+from assay.engine.metrics.logged_means import LoggedMeans
 from assay.engine.metrics.metric import Metric
+from assay.engine.numerics.dtensor import local_tensor
+from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.seed import HOOK, key, seed_all, undisturbed
+from assay.engine.numerics.sparse import entries
 from assay.engine.optim.criterion_misfit import misfit
 from assay.engine.optim.losses import Losses, detached
-from assay.engine.optim.optimizer_step import Backward
-from assay.engine.optim.optimizer_step_base import BackwardPart, NonFiniteError
+from assay.engine.optim.optimizer_step import OptimizerStep
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 from assay.engine.optim.reductions import Reduction, Reductions
-from assay.engine.parallel.dtensor import own
 
 Model = nn.Module
 
@@ -40,12 +41,12 @@ class Process(ABC):
     """
 
     model: nn.Module
-    backward: BackwardPart
+    backward: OptimizerStepBase
     metrics: Mapping[str, Metric]
     batch_hook: Callable[[Any], Any] | None = None
     """Gives the batch to train on in place of one, once for each micro-batch: mixup, for example. What it draws from
     torch, numpy and `random` is keyed by the micro-step, and changes no other draw."""
-    logged: Logged | None = None
+    logged: LoggedMeans | None = None
     """Where `log` puts things: that of the engine while it trains, another one while a split is evaluated."""
 
     @abstractmethod
@@ -114,7 +115,7 @@ class Process(ABC):
         if self.logged is not None:
             self.logged.add(name, value, weight)
 
-    def attach(self, state: State, device: torch.device, logged: Logged) -> None:
+    def attach(self, state: State, device: torch.device, logged: LoggedMeans) -> None:
         """An engine begins to run this process on `device`; `state` says where it is."""
         self.logged = logged
 
@@ -156,7 +157,7 @@ class Supervised(Process):
         criterion: nn.Module | None,
         optimizer: Optimizer | None = None,
         *,
-        backward: BackwardPart | None = None,
+        backward: OptimizerStepBase | None = None,
         metrics: Mapping[str, Metric] | None = None,
         batch_hook: Callable[[Any], Any] | None = None,
         input: Part | Sequence[Part] | None = None,
@@ -179,7 +180,7 @@ class Supervised(Process):
         if backward is not None:
             self.backward = backward
         elif optimizer is not None:
-            self.backward = Backward(optimizer)
+            self.backward = OptimizerStep(optimizer)
 
     def forward_step(self, batch: Any) -> tuple[Losses, Any]:
         if self._input is None:
@@ -302,7 +303,7 @@ def _bad_gradients(model: nn.Module) -> str:
     bad = [
         name
         for name, grad in grads.items()
-        if grad is not None and not entries(own(grad)).isfinite().all()
+        if grad is not None and not entries(local_tensor(grad)).isfinite().all()
     ]
     more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
     return f"gradients that are not finite: {', '.join(bad[:3])}{more}" if bad else ""

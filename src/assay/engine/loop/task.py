@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from assay.core.errors import InputError, choose
-from assay.core.plain import dumps
+from assay.core.json_codec import dumps
 from assay.engine.metrics.metric import Metric
 from assay.engine.metrics.outputs import as_plain
 

@@ -15,11 +15,18 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from assay.core.closure import needs_closure
 from assay.core.errors import InputError, did_you_mean
-from assay.engine.checkpoint.sparse import entries
-from assay.engine.loop.deferred import Numbers, Row
+from assay.core.optimizer_closure import needs_closure
+from assay.engine.numerics.deferred import DeferredNumbers, DeferredUpdate
+from assay.engine.numerics.dtensor import (
+    clip_dtensor_norm_,
+    is_dtensor,
+    local_parameters,
+    local_tensor,
+)
+from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.seed import undisturbed
+from assay.engine.numerics.sparse import entries
 from assay.engine.optim import unprofiled
 from assay.engine.optim.clip import clip_norm_, clip_norm_on_device_
 from assay.engine.optim.losses import (
@@ -37,9 +44,8 @@ from assay.engine.optim.losses import (
     two_kinds,
     worth_nothing,
 )
-from assay.engine.optim.optimizer_step_base import BackwardPart, NonFinite, NonFiniteError
+from assay.engine.optim.optimizer_step_base import NonFinite, OptimizerStepBase
 from assay.engine.optim.schedules import LearningRate, Schedule
-from assay.engine.parallel.dtensor import clip_divided_norm_, is_divided, own, update_of_parts
 
 
 @contextmanager
@@ -61,32 +67,32 @@ class Peers(Protocol):
     is_idle: bool
     """Whether the micro-batch is there only because another process has one more: it counts for nothing."""
 
-    def sum_own(self, values: Sequence[float]) -> list[float]: ...
+    def all_reduce_stage_values(self, values: Sequence[float]) -> list[float]: ...
 
-    def sum_losses(
+    def all_reduce_losses(
         self, kind: str, values: Sequence[float], *, has_none: bool
     ) -> tuple[str, list[float]]: ...
 
-    def sum_(self, tensors: Sequence[Tensor]) -> None: ...
+    def all_reduce_(self, tensors: Sequence[Tensor]) -> None: ...
 
     is_staged: bool
     """Whether the model is split into stages, of which other processes have the rest."""
 
-    def join_(self, parameters: Sequence[Tensor]) -> None: ...
+    def all_reduce_tied_(self, parameters: Sequence[Tensor]) -> None: ...
 
-    def clip_(self, parameters: Sequence[Tensor], max_norm: float) -> float: ...
+    def clip_grad_norm_(self, parameters: Sequence[Tensor], max_norm: float) -> float: ...
 
-    def all_agree(self, value: bool) -> bool: ...
+    def all_true(self, value: bool) -> bool: ...
 
     @property
     def sharding(self) -> object | None:
         """How weights are shared out; then what differentiates a loss adds up its gradients too."""
         ...
 
-    def begin_pass(self, *, is_last: bool) -> None: ...
+    def begin_backward(self, *, is_last: bool) -> None: ...
 
 
-class Backward(BackwardPart):
+class OptimizerStep(OptimizerStepBase):
     """Owns the order of one update; the engine tells it which window is coming.
 
     A window of several micro-batches gives the gradient of the whole window: means are weighted by
@@ -139,7 +145,7 @@ class Backward(BackwardPart):
         self._keeps_graph = False
         self.hand_on: Callable[[Tensor], None] | None = None
         """Who differentiates a loss instead: other processes have the rest of what it came from."""
-        self._is_divided = any(map(is_divided, self.parameters))
+        self._is_divided = any(map(is_dtensor, self.parameters))
         self._passes = 0
         self.flag: Tensor | None = None
         """Where an update that must not be made is marked, if that is read later."""
@@ -206,7 +212,7 @@ class Backward(BackwardPart):
         is_apart = isinstance(loss, Mapping) and any(
             isinstance(each, tuple | WeighedMean) for each in loss.values()
         )
-        peers.begin_pass(is_last=is_apart or self._passes == len(self._shares or ()))
+        peers.begin_backward(is_last=is_apart or self._passes == len(self._shares or ()))
         return worth_nothing(loss) if peers.is_idle else loss
 
     def update(self, step: int) -> bool:
@@ -227,9 +233,9 @@ class Backward(BackwardPart):
             # in the first step, which is read at once: afterwards the optimizer has its state
             self._check_reach()
         elif self.flag is not None and self._finder is not None:
-            self.row = self._row(self.flag)
+            self.deferred = self._deferred_update(self.flag)
             return True
-        self.row = None
+        self.deferred = None
         self.loss = self._read_loss()
         if self._weight is not None:
             self._divide(self._weight)
@@ -250,7 +256,7 @@ class Backward(BackwardPart):
         """Take the step of the optimizer, or leave it out; then set the rate of the next one, and
         zero."""
         if take and self._is_divided:
-            with update_of_parts(self.optimizer):
+            with local_parameters(self.optimizer):
                 unprofiled.step(self.optimizer)
         elif take:
             unprofiled.step(self.optimizer)
@@ -261,14 +267,14 @@ class Backward(BackwardPart):
         self._is_clean = True
 
     def defer(self, flag: Tensor | None) -> bool:
-        self.flag = self.row = None
+        self.flag = self.deferred = None
         kind, optimizer = type(self), self.optimizer
         vars(optimizer).pop("found_inf", None)
         if flag is None or self.peers is not None or flag.device.type not in ("cpu", "cuda"):
             return False
-        if kind.update is not Backward.update or kind.finish is not Backward.finish:
+        if kind.update is not OptimizerStep.update or kind.finish is not OptimizerStep.finish:
             return False
-        if kind.prepare is not Backward.prepare or kind._unscale is not Backward._unscale:
+        if kind.prepare is not OptimizerStep.prepare or kind._unscale is not OptimizerStep._unscale:
             return False
         if any(parameter.device.type != flag.device.type for parameter in self.parameters):
             return False
@@ -285,7 +291,7 @@ class Backward(BackwardPart):
         self.rate.set(step)
 
     def points(self) -> dict[str, float]:
-        if self.rate.schedule is None and self.row is None:
+        if self.rate.schedule is None and self.deferred is None:
             self.lr = self.rate.current
         points = {"train/loss": self.loss, "train/lr": self.lr}
         if self.grad_norm is not None:
@@ -319,14 +325,14 @@ class Backward(BackwardPart):
 
     def _clip(self, max_norm: float) -> float:
         if self.peers is not None:
-            return self.peers.clip_(self.parameters, max_norm)
-        return (clip_divided_norm_ if self._is_divided else clip_norm_)(self.parameters, max_norm)
+            return self.peers.clip_grad_norm_(self.parameters, max_norm)
+        return (clip_dtensor_norm_ if self._is_divided else clip_norm_)(self.parameters, max_norm)
 
     def _do_all(self, flag: bool) -> bool:
         """Whether `flag` holds in all processes that have parts of the model."""
         if self.peers is None or not (self._is_divided or self.peers.is_staged):
             return flag
-        return self.peers.all_agree(flag)
+        return self.peers.all_true(flag)
 
     def _is_finite(self) -> bool:
         if self.grad_norm is not None:
@@ -338,7 +344,9 @@ class Backward(BackwardPart):
     def _are_gradients_finite(self) -> bool:
         if self._is_divided and self.peers is not None:
             grads = [
-                own(parameter.grad) for parameter in self.parameters if parameter.grad is not None
+                local_tensor(parameter.grad)
+                for parameter in self.parameters
+                if parameter.grad is not None
             ]
             return self._do_all(all(bool(grad.isfinite().all()) for grad in grads))
         grads = [grad for parameter in self.parameters if (grad := parameter.grad) is not None]
@@ -374,7 +382,7 @@ class Backward(BackwardPart):
 
     def _are_weights_finite(self) -> bool:
         return self._do_all(
-            all(bool(own(parameter).isfinite().all()) for parameter in self.parameters)
+            all(bool(local_tensor(parameter).isfinite().all()) for parameter in self.parameters)
         )
 
     def _non_finite(self, step: int) -> NonFiniteError:
@@ -567,7 +575,7 @@ class Backward(BackwardPart):
             for term in terms.values()
             for number in (term.sum(read_now), float(term.weight or 0.0))
         ]
-        kind, sums = peers.sum_losses(
+        kind, sums = peers.all_reduce_losses(
             json.dumps([bool(self._terms), own, self._kind]), flat, has_none=not terms
         )
         is_named, names, _ = json.loads(kind)
@@ -586,7 +594,9 @@ class Backward(BackwardPart):
             self._join()
         if peers.sharding is not None:
             return
-        reached = peers.sum_own([parameter.grad is not None for parameter in self.parameters])
+        reached = peers.all_reduce_stage_values(
+            [parameter.grad is not None for parameter in self.parameters]
+        )
         grads = []
         for parameter, count in zip(self.parameters, reached, strict=True):
             if count and parameter.grad is None:
@@ -597,11 +607,13 @@ class Backward(BackwardPart):
             raise InputError(
                 "Sparse gradients are not shared between processes.", fix="Use dense embeddings."
             )
-        peers.sum_(grads)
-        peers.join_(self.parameters)
+        peers.all_reduce_(grads)
+        peers.all_reduce_tied_(self.parameters)
 
     def _divide(self, weight: Tensor | float) -> None:
-        torch._foreach_div_([own(p.grad) for p in self.parameters if p.grad is not None], weight)
+        torch._foreach_div_(
+            [local_tensor(p.grad) for p in self.parameters if p.grad is not None], weight
+        )
 
     def _differentiate(self, loss: Tensor) -> None:
         """`loss.backward()`, from a 1 that is kept: torch would make a new one each time."""
@@ -638,7 +650,7 @@ class Backward(BackwardPart):
         counted = {name: self.weights.get(name, 1.0) for name in self.losses}
         return sum(factor * self.losses[name] for name, factor in counted.items() if factor)
 
-    def _row(self, flag: Tensor) -> Row:
+    def _deferred_update(self, flag: Tensor) -> DeferredUpdate:
         """Gradients clipped, and `flag` set if something is not finite; all that is to be read of
         it is put together.
 
@@ -647,7 +659,7 @@ class Backward(BackwardPart):
         if self._weight is not None:
             self._divide(self._weight)
         self._fill_momentum()
-        numbers = Numbers(flag.device)
+        numbers = DeferredNumbers(flag.device)
         own = Term(*put_all(numbers, self._scalars, self._weight))
         terms = {
             name: term.put(numbers)
@@ -656,13 +668,13 @@ class Backward(BackwardPart):
         }
         norm = None
         if self.clip_norm is not None:
-            norm = numbers.put(clip_norm_on_device_(self.parameters, self.clip_norm))
+            norm = numbers.add(clip_norm_on_device_(self.parameters, self.clip_norm))
         elif self.non_finite != "ignore":
             self._look(
                 flag,
                 [parameter.grad for parameter in self.parameters if parameter.grad is not None],
             )
-        num_counted = numbers.put(flag)
+        num_counted = numbers.add(flag)
         terms |= {
             name: term.put(numbers) for name, term in self._terms.items() if name not in terms
         }
@@ -686,13 +698,13 @@ class Backward(BackwardPart):
             self.skipped += 1
             return None
 
-        return Row(together, recall, judge)
+        return DeferredUpdate(together, recall, judge)
 
-    def row_of(self, loss: Loss, blame: Callable[[int], NonFiniteError]) -> Row:
+    def deferred_loss(self, loss: Loss, blame: Callable[[int], NonFiniteError]) -> DeferredUpdate:
         """What is to be read of an update that other code has made, which said only what its loss
         was."""
         total, weight = loss if isinstance(loss, tuple) else (loss, None)
-        numbers, rate = Numbers(self.parameters[0].device), self.rate.current
+        numbers, rate = DeferredNumbers(self.parameters[0].device), self.rate.current
         own = Term(*put_all(numbers, [(total, 1.0)], weight))
 
         def recall(values: Sequence[float]) -> None:
@@ -701,7 +713,7 @@ class Backward(BackwardPart):
         def judge(values: Sequence[float], step: int) -> NonFiniteError | None:
             return None if self.non_finite != "stop" or math.isfinite(self.loss) else blame(step)
 
-        return Row(torch.stack(numbers.tensors), recall, judge)
+        return DeferredUpdate(torch.stack(numbers.tensors), recall, judge)
 
     def _look(self, flag: Tensor, tensors: list[Tensor]) -> None:
         """Set `flag` if one of them is not finite; nothing waits."""

@@ -34,7 +34,7 @@ class Factor(Protocol):
 
 
 Schedule = Factor | LRScheduler
-"""What a `Backward` takes: a factor in closed form, or any scheduler of torch made for the same optimizer."""
+"""What an `OptimizerStep` takes: a factor in closed form, or any scheduler of torch made for the same optimizer."""
 
 
 class Constant:

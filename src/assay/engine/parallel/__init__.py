@@ -7,6 +7,6 @@
 """
 
 from assay.engine.parallel.data import data_parallel
-from assay.engine.parallel.ranks import Ranks
+from assay.engine.parallel.data_parallel_group import DataParallelGroup
 
-__all__ = ["Ranks", "data_parallel"]
+__all__ = ["DataParallelGroup", "data_parallel"]

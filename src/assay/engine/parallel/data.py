@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import InputError
 from assay.engine.data.loader import Loader
-from assay.engine.optim.optimizer_step import Backward
-from assay.engine.optim.several import Backwards
-from assay.engine.parallel.ranks import BUCKET_BYTES, Ranks
+from assay.engine.optim.multi_optimizer_step import MultiOptimizerStep
+from assay.engine.optim.optimizer_step import OptimizerStep
+from assay.engine.parallel.data_parallel_group import BUCKET_BYTES, DataParallelGroup
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def data_parallel(
     engine: Engine, mesh: DeviceMesh, *, axis: str = "data", bucket_bytes: int = BUCKET_BYTES
-) -> Ranks:
+) -> DataParallelGroup:
     """Make `engine` train its share along an axis of `mesh`; returns the ranks of that axis.
 
     Its `Loader` is one of `rank` and `ranks` of that axis. All ranks begin with the weights of rank
@@ -26,39 +26,45 @@ def data_parallel(
     pairs, several by name. Losses and metrics are those of all ranks; running statistics are those
     of rank 0. InputError for what cannot be shared.
     """
-    return join_data(engine, Ranks(mesh.get_group(axis), bucket_bytes=bucket_bytes))
+    return join_data_parallel(
+        engine, DataParallelGroup(mesh.get_group(axis), bucket_bytes=bucket_bytes)
+    )
 
 
-def join_data(engine: Engine, ranks: Ranks) -> Ranks:
+def join_data_parallel(engine: Engine, ranks: DataParallelGroup) -> DataParallelGroup:
     """The same for ranks that are there already."""
     process: Any = engine.process
     source = engine.source
     if not isinstance(source, Loader) or source is not engine.state.dataloader:
         kind = type(engine.state.dataloader).__name__
         raise InputError(
-            f"data.train is a {kind}, which gives batches itself: they cannot be divided among {ranks.count} ranks.",
+            f"data.train is a {kind}, which gives batches itself: they cannot be divided among {ranks.size} ranks.",
             fix="Give a data set (__len__ and __getitem__) and batch_size, or train in one process.",
         )
-    if (source.rank, source.ranks) != (ranks.rank, ranks.count):
+    if (source.rank, source.ranks) != (ranks.rank, ranks.size):
         raise InputError(
-            f"The loader is rank {source.rank} of {source.ranks}; this process is rank {ranks.rank} of {ranks.count}."
+            f"The loader is rank {source.rank} of {source.ranks}; this process is rank {ranks.rank} of {ranks.size}."
         )
     backward = getattr(process, "backward", None)
-    if not isinstance(backward, Backward | Backwards) or hasattr(process, "has_updated"):
+    if not isinstance(backward, OptimizerStep | MultiOptimizerStep) or hasattr(
+        process, "has_updated"
+    ):
         raise InputError(
             f"{type(process).__name__} makes its own updates, which other ranks know nothing of.",
             fix="Write a Process with forward_step, whose losses assay differentiates; or train in one process.",
         )
-    if ranks.sharding is not None and isinstance(backward, Backwards):
+    if ranks.sharding is not None and isinstance(backward, MultiOptimizerStep):
         raise InputError(
             "Several optimizers do not go with [parallel] shard: the loss of each would have to leave the weights of"
             " the others alone.",
             fix="Use data in its place.",
         )
-    for part in backward.by_name.values() if isinstance(backward, Backwards) else (backward,):
+    for part in (
+        backward.by_name.values() if isinstance(backward, MultiOptimizerStep) else (backward,)
+    ):
         part.peers = ranks
     if ranks.sharding is None:
-        ranks.follow_([*process.model.parameters(), *process.model.buffers()])
+        ranks.broadcast_([*process.model.parameters(), *process.model.buffers()])
     else:
         source.fills = True
     engine.ranks = ranks

@@ -22,17 +22,17 @@ from assay.engine.data.batches import mapped
 from assay.engine.data.instance import Instance
 from assay.engine.numerics.buffers import Buffers
 from assay.engine.numerics.seed import undisturbed
-from assay.engine.optim.optimizer_step import Backward
-from assay.engine.parallel.staged import StagedRanks
-from assay.engine.parallel.stages import cut, keep
-from assay.engine.parallel.together import apart, on_host, together
+from assay.engine.optim.optimizer_step import OptimizerStep
+from assay.engine.parallel.pipeline_split import keep_weights, split_model
+from assay.engine.parallel.stage_states import drop_weights, merge_states, to_host
+from assay.engine.parallel.staged_group import StagedGroup
 
 if TYPE_CHECKING:
     from torch.distributed.pipelining import PipelineStage
 
     from assay.engine.data.source import Window
     from assay.engine.loop.engine import Engine
-    from assay.engine.parallel.layout import Mesh
+    from assay.engine.parallel.mesh import Mesh
 
 Shapes = tuple[tuple[tuple[int, ...], torch.dtype], ...]
 """Of the tensors of a batch, or of what one stage gives to the next."""
@@ -72,15 +72,15 @@ class Pipeline:
     """
 
     def __init__(self, model: nn.Module, mesh: Mesh) -> None:
-        assert isinstance(mesh.ranks, StagedRanks)
+        assert isinstance(mesh.ranks, StagedGroup)
         self.model, self.layout, self.ranks = model, mesh.layout, mesh.ranks
         self.count = self.layout.stage_count
-        self.cut = cut(model, self.count, self.layout.split)
+        self.cut = split_model(model, self.count, self.layout.split)
         self.stages = range(self.ranks.place, self.count, self.ranks.places)
         self.is_first, self.is_last = 0 in self.stages, self.count - 1 in self.stages
         self.order = tuple(model.state_dict())
         parameters = dict(model.named_parameters())
-        self.elsewhere = keep(model, self.cut.weights(*self.stages))
+        self.elsewhere = keep_weights(model, self.cut.weights(*self.stages))
         places: dict[str, set[int]] = {}
         for stage in range(self.count):
             for name in self.cut.weights(stage):
@@ -107,7 +107,7 @@ class Pipeline:
         model.forward = self._called
 
     @property
-    def is_gathered(self) -> bool:
+    def is_first_rank(self) -> bool:
         """Whether this process is the one of its pipeline that gets what all have found."""
         return self.ranks.place == 0
 
@@ -129,7 +129,7 @@ class Pipeline:
         micro-batches.
         """
         process: Any = engine.process
-        if type(process.backward).__call__ is not Backward.__call__:
+        if type(process.backward).__call__ is not OptimizerStep.__call__:
             raise InputError(
                 f"{type(process.backward).__name__} differentiates losses itself; in a pipeline the stages do it.",
                 fix="Train with one optimizer, or without [parallel] pipeline.",
@@ -173,39 +173,41 @@ class Pipeline:
 
         return through
 
-    def placed(self, batch: Any) -> Any:
+    def drop_unused_data(self, batch: Any) -> Any:
         """A batch without the data that no stage of this process needs: only their shapes are
         left."""
         if isinstance(batch, Instance):
             return batch.placed(self.stages, self.count)
         return batch if self.is_first or self.is_last else mapped(batch, _shape_only)
 
-    def placed_windows(self, windows: Iterator[Window]) -> Iterator[Window]:
+    def drop_unused_windows(self, windows: Iterator[Window]) -> Iterator[Window]:
         """The same for all batches of training."""
         for window in windows:
-            yield window._replace(batches=[self.placed(batch) for batch in window.batches])
+            yield window._replace(
+                batches=[self.drop_unused_data(batch) for batch in window.batches]
+            )
 
-    def of_all(self, found: dict[str, Any]) -> dict[str, Any]:
-        """What the processes of this pipeline have found of their stages, where `is_gathered`; else
+    def all_gather_stages(self, found: dict[str, Any]) -> dict[str, Any]:
+        """What the processes of this pipeline have found of their stages, where `is_first_rank`; else
         {}. Collective."""
-        tables = self.ranks.gather_line(found)
+        tables = self.ranks.gather_pipeline(found)
         return {name: value for table in tables for name, value in table.items()}
 
-    def whole(self, parts: dict[str, Any]) -> dict[str, Any]:
+    def merge_checkpoint(self, parts: dict[str, Any]) -> dict[str, Any]:
         """The parts of a checkpoint as of the whole model, where one is saved; others keep their
         own. Collective."""
-        parts = on_host(parts)
+        parts = to_host(parts)
         if self.ranks.line[0] != 0:
             return parts
-        states = self.ranks.gather_line(parts)
+        states = self.ranks.gather_pipeline(parts)
         if not states:
             return parts
-        found: dict[str, Any] = together(states, {name: i for i, name in enumerate(self.order)})
+        found: dict[str, Any] = merge_states(states, {name: i for i, name in enumerate(self.order)})
         return found
 
-    def own(self, parts: Mapping[str, Any]) -> dict[str, Any]:
+    def local_checkpoint(self, parts: Mapping[str, Any]) -> dict[str, Any]:
         """What concerns this process of the parts of a checkpoint of the whole model."""
-        found: dict[str, Any] = apart(dict(parts), self.elsewhere)
+        found: dict[str, Any] = drop_weights(dict(parts), self.elsewhere)
         return found
 
     def _alike(self, batches: Sequence[Any]) -> Iterator[tuple[int, int]]:
@@ -286,7 +288,7 @@ class Pipeline:
         )
         device = next(iter(self.model.parameters())).device
         return PipelineStage(
-            _Stage(self, number),
+            _StageModule(self, number),
             number,
             self.count,
             device,
@@ -315,7 +317,7 @@ class Pipeline:
                             else ()
                         )
                         shapes = _shapes(self.compute(number, first, zeros))
-                    found.append(self.ranks.told_by(number % self.ranks.places, shapes))
+                    found.append(self.ranks.broadcast_stage(number % self.ranks.places, shapes))
         finally:
             self.is_measuring = False
             buffers.put_back()
@@ -409,7 +411,7 @@ class Pipeline:
         return self._answer.pop()
 
 
-class _Stage(nn.Module):
+class _StageModule(nn.Module):
     """As torch wants a stage; it holds no weights itself."""
 
     def __init__(self, pipeline: Pipeline, number: int) -> None:

@@ -26,7 +26,7 @@ _QUIET_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class StackFrame:
     """Line of a stack."""
 
     file: str
@@ -35,11 +35,11 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class RankStack:
     """Frames of the main thread of a rank, the innermost first; none where the rank did not
     answer."""
 
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[StackFrame, ...] = ()
 
     @property
     def is_waiting(self) -> bool:
@@ -54,13 +54,13 @@ def offer_stack(path: Path) -> None:
         faulthandler.register(SIGNAL, file=path.open("w", encoding="utf-8"), all_threads=False)
 
 
-def ask_for_stack(pid: int, path: Path) -> Stack:
+def request_stack(pid: int, path: Path) -> RankStack:
     """Return the stack of a process that offers it under `path`."""
     try:
         before = path.stat().st_size
         os.kill(pid, SIGNAL)
     except OSError:  # it has not come so far, or is gone
-        return Stack()
+        return RankStack()
     until, size, since = time.monotonic() + _PATIENCE_S, before, 0.0
     while time.monotonic() < until:
         time.sleep(_QUIET_S / 2)
@@ -70,9 +70,9 @@ def ask_for_stack(pid: int, path: Path) -> Stack:
         elif size > before and time.monotonic() - since > _QUIET_S:
             break
     text = path.read_bytes()[before:].decode("utf-8", "replace")
-    return Stack(
+    return RankStack(
         tuple(
-            Frame(found["file"], int(found["line"]), found["name"])
+            StackFrame(found["file"], int(found["line"]), found["name"])
             for found in _FRAME.finditer(text)
         )
     )

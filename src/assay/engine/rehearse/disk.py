@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from assay.engine.checkpoint.codec import encode
+from assay.engine.data.shapes import tensors_in
 from assay.engine.loop.process import Process
+from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.optim.criterion import criterion_state
-from assay.engine.parallel.dtensor import own
-from assay.engine.rehearse.shapes import tensors_in
 
 
 def checkpoint_bytes(process: Process) -> int:
@@ -30,7 +30,7 @@ def checkpoint_bytes(process: Process) -> int:
         encode(_hollow(state), path=part)
         for tensor in tensors_in(state):
             size = math.prod(tensor.shape) * tensor.dtype.itemsize  # of a DTensor: the whole
-            sizes[id(own(tensor).untyped_storage())] = size
+            sizes[id(local_tensor(tensor).untyped_storage())] = size
     return sum(sizes.values())
 
 

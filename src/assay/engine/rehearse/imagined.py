@@ -10,30 +10,30 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
-from assay.engine.parallel.layout import Layout, Mesh, laid_out
-from assay.engine.parallel.ranks import Ranks
+from assay.engine.parallel.data_parallel_group import DataParallelGroup
+from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
 from assay.engine.rehearse.fake import can_imagine_world, imagined_world
 
 
-class ImaginedRanks(Ranks):
-    """Ranks that all say what this one says. Gradients go through the collectives as ever."""
+class ImaginedGroup(DataParallelGroup):
+    """DataParallelGroup that all say what this one says. Gradients go through the collectives as ever."""
 
-    def sum_own(self, values: Sequence[float]) -> list[float]:
+    def all_reduce_stage_values(self, values: Sequence[float]) -> list[float]:
         return list(values)
 
-    def sum_losses(
+    def all_reduce_losses(
         self, kind: str, values: Sequence[float], *, has_none: bool
     ) -> tuple[str, list[float]]:
         return kind, list(values)
 
-    def follow_(self, tensors: Iterable[Tensor]) -> None:
+    def broadcast_(self, tensors: Iterable[Tensor]) -> None:
         """Nobody has other values."""
 
-    def all_agree(self, value: bool) -> bool:
+    def all_true(self, value: bool) -> bool:
         return value
 
-    def gather_own(self, value: Any) -> list[Any]:
-        return [value] * self.count
+    def all_gather_stage(self, value: Any) -> list[Any]:
+        return [value] * self.size
 
 
 @contextmanager
@@ -46,6 +46,6 @@ def imagined_mesh(layout: Layout, device: torch.device, *, bucket_mb: int = 0) -
         what = f"A pipeline of {layout.pipeline} stages cannot be rehearsed yet."
         raise InputError(what, fix="Rehearse it with the other axes: --layout data=8,tensor=4.")
     with imagined_world(0, layout.processes):
-        mesh = laid_out(layout, device, bucket_mb=bucket_mb)
-        mesh.ranks = ImaginedRanks(mesh.ranks.group, bucket_bytes=mesh.ranks.bucket_bytes)
+        mesh = init_mesh(layout, device, bucket_mb=bucket_mb)
+        mesh.ranks = ImaginedGroup(mesh.ranks.group, bucket_bytes=mesh.ranks.bucket_bytes)
         yield mesh

@@ -14,8 +14,9 @@ import psutil  # type: ignore[import-untyped]
 import torch
 
 from assay.core.errors import AssayError
-from assay.core.rehearsal import Disk, Finding, Largest, Memory, Rehearsal, Rung, Stage
+from assay.core.rehearsal import DataStage, Disk, Finding, Largest, PeakMemory, Rehearsal, Rung
 from assay.engine.data.batches import size_of
+from assay.engine.data.shapes import shape_of, tensors_in
 from assay.engine.data.source import Window
 from assay.engine.loop.process import Process
 from assay.engine.rehearse.disk import checkpoint_bytes
@@ -25,7 +26,6 @@ from assay.engine.rehearse.indices import Bound
 from assay.engine.rehearse.known_values import Values
 from assay.engine.rehearse.largest import USABLE, largest, resized
 from assay.engine.rehearse.observer import Observer, StepTooLargeError
-from assay.engine.rehearse.shapes import shape_of, tensors_in
 from assay.engine.rehearse.stages import step_stages
 from assay.engine.rehearse.trial import StepFailedError, Trial
 
@@ -58,7 +58,7 @@ class Parts:
     windows: Iterator[Window]
     loader: str
     evaluation: tuple[str, Any] | None = None
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[DataStage, ...] = ()
     device: torch.device
     """The device of the run; tensors of the trial may be on another."""
     checkpoints: int = 0
@@ -190,8 +190,8 @@ class _Rehearsing:
         self.site = site
         self.trial = Trial(parts.process, site.observer, parts.device)
         self.first: Window | None = None
-        self.training: Memory | None = None
-        self.evaluation: Memory | None = None
+        self.training: PeakMemory | None = None
+        self.evaluation: PeakMemory | None = None
         self.largest: Largest | None = None
         self.checkpoint: int | None = None
         self.micro_flops = 0
@@ -291,7 +291,7 @@ class _Rehearsing:
             if time.monotonic() > until:
                 return
 
-    def _with_prefetched(self, memory: Memory | None) -> Memory | None:
+    def _with_prefetched(self, memory: PeakMemory | None) -> PeakMemory | None:
         """Add the batches that an accelerator holds besides: those of this step and of the next."""
         window, device = self.first, self.parts.device
         if not sees_operations():

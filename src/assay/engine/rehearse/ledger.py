@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from assay.core.rehearsal import Memory
+from assay.core.rehearsal import PeakMemory
 
 Use = Literal["weights", "gathered", "gradients", "optimizer", "batch"]
 
@@ -89,7 +89,7 @@ class Ledger:
             self.see(tensor)
             self._uses.setdefault(self._held[id(tensor.untyped_storage())].number, use)
 
-    def memory(self) -> Memory:
+    def memory(self) -> PeakMemory:
         """Return the peak since `begin`, as it is in every step after the first.
 
         Optimizer states are allocated in the first update. They count from the beginning, so that
@@ -112,11 +112,11 @@ class Ledger:
                 sizes[change.number] += change.size
         return self._told(peak, sizes, self._changes[place].where if place >= 0 else "")
 
-    def _told(self, peak: int, sizes: Mapping[int, int], where: str) -> Memory:
+    def _told(self, peak: int, sizes: Mapping[int, int], where: str) -> PeakMemory:
         by_use: Counter[str] = Counter()
         for number, size in sizes.items():
             by_use[self._uses.get(number, "activations")] += size
-        return Memory(
+        return PeakMemory(
             peak_bytes=peak,
             weights_bytes=by_use["weights"],
             gathered_bytes=by_use["gathered"],

@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from assay.core.rehearsal import Layer, Stage
+from assay.core.rehearsal import DataStage, Layer
+from assay.engine.data.shapes import shape_of
 from assay.engine.loop.process import Process
 from assay.engine.numerics.seed import undisturbed
 from assay.engine.rehearse.module_stack import Call
-from assay.engine.rehearse.shapes import shape_of
 
-_PIPES = "assay.engine.pipes"
+_CHAINED = ("assay.engine.data.streams.", "assay.engine.data.map_style")
 
 
-def data_stages(data: Any) -> Iterator[Stage]:
+def data_stages(data: Any) -> Iterator[DataStage]:
     """Yield the source and each of its pipes with one sample, then the loader."""
     source = getattr(data, "dataset", None) or getattr(data, "stream", None)
     chain = []
     while source is not None:
         chain.append(source)
-        is_pipe = type(source).__module__.startswith(_PIPES)
+        is_pipe = type(source).__module__.startswith(_CHAINED)
         source = getattr(source, "source", None) if is_pipe else None
     for number, stage in enumerate(reversed(chain)):
         with undisturbed(keyed=True):
             has_items = hasattr(stage, "__getitem__") and hasattr(stage, "__len__")
             sample = stage[0] if has_items else next(iter(stage), None)
         name = f"pipe {number}" if number else "source"
-        yield Stage(name=name, kind=type(stage).__name__, gives=shape_of(sample))
+        yield DataStage(name=name, kind=type(stage).__name__, gives=shape_of(sample))
 
 
 def step_stages(
@@ -37,9 +37,9 @@ def step_stages(
     layers: Sequence[Layer],
     calls: Mapping[str, Call],
     output: str,
-) -> Iterator[Stage]:
+) -> Iterator[DataStage]:
     """Yield the batch, the outer modules in the order of their calls, and what follows them."""
-    yield Stage(name="batch", kind=loader, gives=shape_of(batches[0]) if batches else "nothing")
+    yield DataStage(name="batch", kind=loader, gives=shape_of(batches[0]) if batches else "nothing")
     order = list(calls)
 
     def place(layer: Layer) -> int:
@@ -48,20 +48,20 @@ def step_stages(
 
     for layer in sorted((layer for layer in layers if layer.depth <= 1), key=place):
         gives = f"{layer.given} -> {layer.gave}" if layer.gave else "not called"
-        yield Stage(name=layer.name, kind=layer.kind, gives=gives)
+        yield DataStage(name=layer.name, kind=layer.kind, gives=gives)
     for name, call in calls.items():
         if name.startswith("process.") and name.count(".") == 1:
             name, _, kind = name.partition(" ")
-            yield Stage(
+            yield DataStage(
                 name=name, kind=kind.strip("()"), gives=f"{call.given} -> {call.gave or 'failed'}"
             )
-    yield Stage(name="output", kind=type(process).__name__, gives=output or "not reached")
+    yield DataStage(name="output", kind=type(process).__name__, gives=output or "not reached")
     for name, metric in (getattr(process, "metrics", None) or {}).items():
-        yield Stage(name=f"metric {name}", kind=type(metric).__name__, gives="a number")
+        yield DataStage(name=f"metric {name}", kind=type(metric).__name__, gives="a number")
     for name, optimizer in process.backward.optimizers.items():
         trained = [
             p for group in optimizer.param_groups for p in group["params"] if p.requires_grad
         ]
         count = f"{len(trained)} tensors, {sum(p.numel() for p in trained):,} numbers"
         kind = type(optimizer).__name__
-        yield Stage(name=f"optimizer {name}".rstrip(), kind=kind, gives=count)
+        yield DataStage(name=f"optimizer {name}".rstrip(), kind=kind, gives=count)

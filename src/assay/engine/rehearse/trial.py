@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import AssayError
-from assay.core.rehearsal import Finding, Memory
+from assay.core.rehearsal import Finding, PeakMemory
 from assay.engine.data.batches import mapped
+from assay.engine.data.shapes import shape_of, tensors_in
 from assay.engine.metrics.metric import as_metric
-from assay.engine.parallel.dtensor import own
+from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.rehearse.criterion import CriterionCheck
 from assay.engine.rehearse.fake import is_device_mismatch, is_unfakeable, watched_resizes
 from assay.engine.rehearse.findings import finding_of, kind_of, unchecked, why_not
@@ -25,7 +26,6 @@ from assay.engine.rehearse.indices import Bound
 from assay.engine.rehearse.known_values import HOST
 from assay.engine.rehearse.module_stack import ModuleStack
 from assay.engine.rehearse.observer import Observer
-from assay.engine.rehearse.shapes import shape_of, tensors_in
 
 _CONFIRM_BYTES = 2**30
 """Size of the inputs up to which an operation that failed is tried for real."""
@@ -79,9 +79,9 @@ class Trial:
         self._criterion = CriterionCheck(getattr(self.process, "criterion", None), self.observer)
         weights = [*self.process.model.parameters(), *self.process.model.buffers()]
         with self._open():
-            self.observer.ledger.use(map(own, weights), "weights")
+            self.observer.ledger.use(map(local_tensor, weights), "weights")
 
-    def train(self, batches: Sequence[Any], sizes: Sequence[int] | None) -> Memory:
+    def train(self, batches: Sequence[Any], sizes: Sequence[int] | None) -> PeakMemory:
         """Make one optimizer step from these micro-batches and return its memory."""
         process, ledger = self.process, self.observer.ledger
         process.train()
@@ -101,7 +101,7 @@ class Trial:
             self.findings.append(self._criterion.finding)
         return memory
 
-    def differentiate(self, batches: Sequence[Any]) -> Memory:
+    def differentiate(self, batches: Sequence[Any]) -> PeakMemory:
         """Make forward and backward pass of these micro-batches, no update; return the memory."""
         ledger = self.observer.ledger
         self.process.train()
@@ -114,7 +114,7 @@ class Trial:
             self._forget_gradients()
         return memory
 
-    def evaluate(self, batch: Any) -> Memory:
+    def evaluate(self, batch: Any) -> PeakMemory:
         """Make one evaluation step, measured by the metrics of the process; return its memory."""
         process, ledger = self.process, self.observer.ledger
         process.eval()
@@ -170,7 +170,7 @@ class Trial:
             for attributes, name, value in before:
                 attributes[name] = value
 
-    def without_activations(self) -> Memory:
+    def without_activations(self) -> PeakMemory:
         """Return the memory of weights, gradients and optimizer, for a step that cannot be
         tried."""
         ledger = self.observer.ledger
@@ -307,13 +307,13 @@ def _eager() -> AbstractContextManager[Any]:
 def _gradients(process: Any) -> Iterator[Tensor]:
     for parameter in process.model.parameters():
         if parameter.grad is not None:
-            yield own(parameter.grad)
+            yield local_tensor(parameter.grad)
 
 
 def _states(process: Any) -> Iterator[Tensor]:
     optimizers: Mapping[str, Optimizer] = process.backward.optimizers
     for optimizer in optimizers.values():
-        yield from map(own, tensors_in(dict(optimizer.state)))
+        yield from map(local_tensor, tensors_in(dict(optimizer.state)))
 
 
 def _root(error: BaseException) -> BaseException:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from assay.engine.checkpoint.codec import as_bytes
-from assay.engine.checkpoint.sparse import components
-from assay.engine.parallel.dtensor import own
+from assay.engine.numerics.dtensor import local_tensor
+from assay.engine.numerics.sparse import components
 
 _BLOCK = 1 << 22
 """Words that are folded at once: their temporaries take 8 bytes each, a few times over."""
@@ -31,7 +31,7 @@ def fingerprint(tensor: Tensor) -> int | Tensor:
     The fingerprint covers the part of the tensor that this rank owns.
     """
     mark: int | Tensor = 0
-    for part in components(own(tensor)):
+    for part in components(local_tensor(tensor)):
         if part.device.type == "cpu":
             mark = crc32(as_bytes(part), mark if isinstance(mark, int) else 0)
         else:

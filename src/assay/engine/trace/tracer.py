@@ -21,8 +21,8 @@ from assay.core.trace_file import (
     Head,
     Level,
     Phase,
-    Site,
     SiteKind,
+    TraceSite,
     pack_digests,
     pack_head,
     pack_site,
@@ -69,10 +69,10 @@ class Tracer:
         self.level: Level = level
         self.first = first
         self.rank = rank
-        self._sites: dict[tuple[str, str, str, str, tuple[int, ...]], Site] = {}
-        self._new: list[Site] = []
+        self._sites: dict[tuple[str, str, str, str, tuple[int, ...]], TraceSite] = {}
+        self._new: list[TraceSite] = []
         self._seen: Counter[tuple[str, str, str]] = Counter()
-        self._entries: list[tuple[Site, int, int | Tensor]] = []
+        self._entries: list[tuple[TraceSite, int, int | Tensor]] = []
         self._within: list[tuple[Handler, Callable[[], None]]] = []
         self._is_within = False
         self._micro = 0
@@ -241,7 +241,7 @@ class Tracer:
         site = self._sites.get(key)
         if site is None:
             number = len(self._sites)
-            site = Site(
+            site = TraceSite(
                 id=number,
                 phase=phase,
                 module=module,

@@ -16,10 +16,10 @@ from assay.store.trash import bring_back, remove, removed
 from assay.web.answers import (
     PROBLEMS,
     ConflictError,
+    ErrorBody,
     HomeOf,
     MissingError,
     Model,
-    Problem,
     problem_of,
     row_of,
 )
@@ -32,7 +32,7 @@ MAX_RUNS = 10_000
 MAX_TEXT = 200_000
 
 router = APIRouter(
-    responses={**PROBLEMS, 409: {"model": Problem, "description": "Somebody else was faster."}}
+    responses={**PROBLEMS, 409: {"model": ErrorBody, "description": "Somebody else was faster."}}
 )
 
 
@@ -65,9 +65,9 @@ class Act(Model):
     labels: list[Annotated[str, Field(max_length=200)]] = Field(default=[], max_length=100)
 
 
-class Refusal(Model):
+class EditRefusal(Model):
     run: str
-    problem: Problem
+    problem: ErrorBody
 
 
 class Done(Model):
@@ -76,7 +76,7 @@ class Done(Model):
 
     runs: list[RunLine]
     ids: list[str]
-    refused: list[Refusal]
+    refused: list[EditRefusal]
 
 
 @router.post("/api/runs/{run_id}/notes")
@@ -138,7 +138,7 @@ def act(home: HomeOf, watches: WatchesOf, given: Act) -> Done:
                 _do(home, run_id, given)
             done.append(run_id)
         except AssayError as error:
-            refused.append(Refusal(run=run_id, problem=problem_of(error)[1]))
+            refused.append(EditRefusal(run=run_id, problem=problem_of(error)[1]))
     some = None if given.act in ("remove", "bring-back") else _folders(home, done)
     watches.of(home).announce(home.catalog.synchronize(some))
     rows = home.catalog.rows(done)

@@ -13,12 +13,12 @@ from pydantic import Field
 from assay.core.errors import AssayError, InputError
 from assay.query.importance import importances
 from assay.query.inbox import Message, at_of
-from assay.query.place import all_projects, lost_projects
+from assay.query.project_lookup import all_projects, lost_projects
 from assay.store.index import Synchronized
 from assay.store.layout import scan_runs
 from assay.store.read_marks import mark
-from assay.store.views import (
-    View,
+from assay.store.saved_views import (
+    SavedView,
     ViewColumn,
     check_panels,
     read_view,
@@ -222,7 +222,7 @@ def save_view(home: HomeOf, watches: WatchesOf, name: Name, given: ViewFacts) ->
     )
     write_view(
         home.project,
-        View(
+        SavedView(
             name=name,
             where=given.where,
             sort=tuple(given.sort),

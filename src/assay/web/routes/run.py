@@ -11,19 +11,19 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import FileResponse
 
 from assay.core.errors import AssayError, RecordError
-from assay.core.facts import Ended, Warned
-from assay.core.plain import to_plain
+from assay.core.event_log import Ended, Warned
+from assay.core.json_codec import to_plain
 from assay.core.run_file import IMPORTED, Attempt
-from assay.query.again import commands_for
 from assay.query.config_rows import config_files, config_rows
 from assay.query.diff import code_store, flat
 from assay.query.media_kind import HEAD_BYTES, MAX_PIXELS, Media, media_of
-from assay.query.previous import previous_run
+from assay.query.next_commands import commands_for
+from assay.query.previous_run import previous_run
 from assay.query.run import RunView
-from assay.query.texts import text_files, text_part
+from assay.query.text_files import text_files, text_part
 from assay.store.artifacts import Artifact
 from assay.store.blobs import FileBlobs
-from assay.store.code import CodeFile, read_tree
+from assay.store.code_trees import CodeFile, read_tree
 from assay.web.answers import PROBLEMS, HomeOf, MissingError, Model, row_of
 from assay.web.routes.runs import RunLine, line_of
 from assay.web.site import Home
@@ -550,7 +550,7 @@ def _change(path: str, tree: Mapping[str, CodeFile], before: Mapping[str, CodeFi
 
 
 def _patch(view: RunView) -> str:
-    from assay.query.texts import read_text
+    from assay.query.text_files import read_text
 
     number = view.file.newest.number if view.file.attempts else 1
     return read_text(view.folder.patch(number)) or "" if view.code.patch else ""

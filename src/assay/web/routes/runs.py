@@ -12,8 +12,8 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from assay.core.errors import InputError
 from assay.query.catalog import Asked, PageColumn, PageGroup
-from assay.query.curves import View, draw, file_stamp
-from assay.query.groups import Spread
+from assay.query.curves import CurveView, draw, file_stamp
+from assay.query.seed_groups import Spread
 from assay.query.table import COLUMNS, RunRow
 from assay.web.answers import PROBLEMS, HomeOf, Model, as_json
 from assay.web.curve_bytes import pack
@@ -220,7 +220,7 @@ def curves(
     etag = _etag(home, rows, str(request.url.query))
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers={"etag": etag})
-    view = View(x=x, low=low, high=high, points=points, log=log, branches=branches)
+    view = CurveView(x=x, low=low, high=high, points=points, log=log, branches=branches)
     begins = _since(since)
     widths = dict(zip(metric, width, strict=False))
     wanted = [*metric, x] if x not in ("", "step", "time", "elapsed") else metric

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from assay.core.version import version
 from assay.web.access import LOGIN, WRITE_HEADER, Keys, Rules, session_cookie
-from assay.web.answers import PROBLEMS, Model, Problem, SiteOf, as_json
+from assay.web.answers import PROBLEMS, ErrorBody, Model, SiteOf, as_json
 
 router = APIRouter(responses=PROBLEMS)
 
@@ -44,7 +44,7 @@ def login(request: Request, given: Login) -> Response:
     keys: Keys = request.app.state.keys
     rules: Rules = request.app.state.rules
     if not keys.admits(given.token):
-        problem = Problem(
+        problem = ErrorBody(
             what="This link was used before, or is of an earlier start.",
             fix="The terminal in which `assay ui` runs shows a fresh one.",
         )

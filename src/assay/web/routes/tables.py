@@ -10,11 +10,11 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
 from assay.core.errors import AssayError, InputError
-from assay.core.plain import to_plain
+from assay.core.json_codec import to_plain
 from assay.query.catalog import Asked
 from assay.query.result_tables import ShownCell, ShownTable, follow, seen_now, shown
 from assay.record import table_edits
-from assay.record.table_edits import Change
+from assay.record.table_edits import TableChange
 from assay.store.index import Synchronized
 from assay.store.tables import (
     Cell,
@@ -26,14 +26,14 @@ from assay.store.tables import (
     table_file,
     table_names,
 )
-from assay.web.answers import PROBLEMS, ConflictError, HomeOf, MissingError, Model, Problem
+from assay.web.answers import PROBLEMS, ConflictError, ErrorBody, HomeOf, MissingError, Model
 from assay.web.routes.live import WatchesOf
 from assay.web.site import Home
 
 MAX_HISTORY = 2_000
 
 router = APIRouter(
-    responses={**PROBLEMS, 409: {"model": Problem, "description": "Somebody else was faster."}}
+    responses={**PROBLEMS, 409: {"model": ErrorBody, "description": "Somebody else was faster."}}
 )
 
 Name = Annotated[str, Path(max_length=64, pattern="^[A-Za-z0-9][A-Za-z0-9_-]*$")]
@@ -295,7 +295,7 @@ def _with_seen(link: Link, home: Home) -> Link:
     return replace(link, seen=seen_now(follow(link, home.catalog)))
 
 
-def _change(given: ChangeFacts, before: ResultTable, home: Home) -> Change:
+def _change(given: ChangeFacts, before: ResultTable, home: Home) -> TableChange:
     new: Any = given.text
     match given.what:
         case "cell" if given.link is not None:
@@ -305,7 +305,7 @@ def _change(given: ChangeFacts, before: ResultTable, home: Home) -> Change:
             cell = row.cells.get(given.column) if row is not None else None
             if not isinstance(cell, Link):
                 raise InputError("Only a cell that leads to a value can take over what is new.")
-            return Change(
+            return TableChange(
                 what="cell", row=given.row, column=given.column, new=_with_seen(cell, home)
             )
         case "move-row" | "move-column":
@@ -315,7 +315,7 @@ def _change(given: ChangeFacts, before: ResultTable, home: Home) -> Change:
             new = {key: value for key, value in facts.items() if value is not None}
         case _:
             pass
-    return Change(what=given.what, row=given.row, column=given.column, new=new)
+    return TableChange(what=given.what, row=given.row, column=given.column, new=new)
 
 
 def _read(home: Home, name: str) -> ResultTable:

@@ -12,11 +12,11 @@ from torch.nn.functional import mse_loss
 
 from assay.core.ports import MemoryRecorder
 from assay.engine import (
-    Backward,
     ByHand,
     Engine,
     Loader,
     ModelWrapper,
+    OptimizerStep,
     OwnLoss,
     Process,
     StepFunction,
@@ -67,7 +67,7 @@ def process(accumulate: int) -> Trained:
     class Own(Process):
         def __init__(self) -> None:
             self.model, optimizer = parts()
-            self.backward = Backward(optimizer)
+            self.backward = OptimizerStep(optimizer)
 
         def forward_step(self, batch: Pair) -> Any:
             return mse_loss(self.model(batch[0]), batch[1]), None

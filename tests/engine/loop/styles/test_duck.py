@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
-from assay.engine import Accuracy, Backward, Engine, Evaluate, evaluate
+from assay.engine import Accuracy, Engine, Evaluate, OptimizerStep, evaluate
 from engine.toys import engine, loader, net, same_bits, supervised, weights_of
 
 
@@ -96,7 +96,7 @@ def test_one_that_uses_the_backward_of_the_engine_is_taken_as_it_is(accumulate: 
         def __init__(self) -> None:
             given = plain()
             super().__init__(given.model, given.criterion, given.optimizer)
-            self.backward = Backward(given.optimizer)
+            self.backward = OptimizerStep(given.optimizer)
 
         def training_step(self, batch: Any) -> Any:
             loss, output = self.forward_step(batch)

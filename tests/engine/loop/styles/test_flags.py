@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
-from assay.engine import Backward, Engine, Evaluate, ModelWrapper
+from assay.engine import Engine, Evaluate, ModelWrapper, OptimizerStep
 from engine.toys import net, points, same_bits, weights_of
 
 
@@ -104,7 +104,7 @@ def test_a_wrapper_of_ones_own_may_do_all_four_steps_itself() -> None:
 
 def test_the_settings_of_the_update_hold_under_an_engine() -> None:
     model = net()
-    backward = Backward(torch.optim.SGD(model.parameters(), lr=0.1), clip_norm=0.01)
+    backward = OptimizerStep(torch.optim.SGD(model.parameters(), lr=0.1), clip_norm=0.01)
     runs = Engine(
         ModelWrapper(model, nn.MSELoss(), backward=backward), [points(6).tensors], epochs=1
     )

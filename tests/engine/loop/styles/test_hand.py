@@ -15,18 +15,18 @@ from assay.core.errors import InputError
 from assay.core.ports import MemoryRecorder
 from assay.engine import (
     Accuracy,
-    Backward,
-    Backwards,
     ByHand,
     Engine,
     Evaluate,
     Loader,
+    MultiOptimizerStep,
     NonFiniteError,
+    OptimizerStep,
     Save,
     Saver,
 )
-from assay.engine.checkpoint.engine_state import restore
 from assay.engine.checkpoint.saver import load
+from assay.engine.loop.engine_state import restore
 from engine.toys import (
     Noisy,
     engine,
@@ -250,7 +250,7 @@ def test_an_update_for_each_of_several_micro_batches_is_refused() -> None:
 
 def test_a_clip_norm_that_would_do_nothing_is_refused() -> None:
     model = net()
-    backward = Backward(torch.optim.SGD(model.parameters(), lr=0.1), clip_norm=1.0)
+    backward = OptimizerStep(torch.optim.SGD(model.parameters(), lr=0.1), clip_norm=1.0)
     runs = Engine(ByHand(model, backward=backward), loader(), epochs=1)
 
     with pytest.raises(InputError, match="clip_norm would do nothing"):
@@ -279,7 +279,7 @@ def test_run_says_that_there_is_a_loop_to_write() -> None:
 def test_the_schedule_goes_on_though_the_update_is_not_ours() -> None:
     model, recorder = net(), MemoryRecorder()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    backward = Backward(
+    backward = OptimizerStep(
         optimizer,
         schedule=torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (step + 1)),
     )
@@ -308,7 +308,9 @@ def test_two_optimizers_may_be_stepped_in_one_body() -> None:
     optimizers = {
         name: torch.optim.SGD(model.parameters(), lr=lr) for name, (model, lr) in rates.items()
     }
-    backward = Backwards({name: Backward(optimizer) for name, optimizer in optimizers.items()})
+    backward = MultiOptimizerStep(
+        {name: OptimizerStep(optimizer) for name, optimizer in optimizers.items()}
+    )
     recorder = MemoryRecorder()
     process = ByHand(nn.ModuleDict({"one": one, "other": other}), backward=backward)
     runs = Engine(process, loader(), epochs=2, recorder=recorder)
@@ -324,7 +326,7 @@ def test_two_optimizers_may_be_stepped_in_one_body() -> None:
     assert runs.state.step == 6 and len(recorder.curve("train/loss")) == 6
     for seed, (model, lr) in enumerate(rates.values(), 1):
         alone = supervised(net(seed=seed), optimizer=None, backward=None)
-        alone.backward = Backward(torch.optim.SGD(alone.model.parameters(), lr=lr))
+        alone.backward = OptimizerStep(torch.optim.SGD(alone.model.parameters(), lr=lr))
         engine(alone).run()
         assert same_bits(weights_of(model), weights_of(alone.model))
 

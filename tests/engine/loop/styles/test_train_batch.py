@@ -13,10 +13,18 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from assay import AvgMeter, Meter
 from assay.core.errors import InputError
+from assay.core.event_log import Evaluated, Warned
 from assay.core.events import Event
-from assay.core.facts import Evaluated, Warned
 from assay.core.ports import MemoryRecorder
-from assay.engine import Backward, Callback, Engine, EvalCallback, LoggerCallback, Trainer, evaluate
+from assay.engine import (
+    Callback,
+    Engine,
+    EvalCallback,
+    LoggerCallback,
+    OptimizerStep,
+    Trainer,
+    evaluate,
+)
 from engine.toys import heard, loader, net, points
 
 Batches = list[tuple[Tensor, Tensor]]
@@ -329,7 +337,7 @@ def test_one_task_may_be_trained_by_two_engines_one_after_the_other() -> None:
 
         def __init__(self) -> None:
             self.model = net()
-            self.backward = Backward(
+            self.backward = OptimizerStep(
                 torch.optim.SGD(self.model.parameters(), lr=0.05), clip_norm=1.0
             )
 

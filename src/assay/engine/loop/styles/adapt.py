@@ -15,26 +15,26 @@ from assay.engine.loop.styles.flags import FlaggedForward
 from assay.engine.loop.styles.function import StepFunction
 from assay.engine.loop.styles.own_updates import OwnProcess
 from assay.engine.loop.styles.train_batch import TrainBatch
-from assay.engine.optim.optimizer_step import Backward
-from assay.engine.optim.optimizer_step_base import BackwardPart
-from assay.engine.optim.scaler import ScaledBackward
-from assay.engine.optim.several import Backwards
+from assay.engine.optim.multi_optimizer_step import MultiOptimizerStep
+from assay.engine.optim.optimizer_step import OptimizerStep
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase
+from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 
 COMPLETE = ("training_step", "validation_step", "update", "train", "eval", "backward", "model")
 
 
 def as_process(
-    thing: Any, *, model: nn.Module | None = None, backward: BackwardPart | None = None
+    thing: Any, *, model: nn.Module | None = None, backward: OptimizerStepBase | None = None
 ) -> Any:
     """The process itself, or one around something of another style; InputError when it is of none.
 
     Model and optimizer are its own if it has them (`model`; `backward`, `optimizer` or `optim`),
-    else those given. A plain `Backward` that it makes itself gives way to the one given, which has
+    else those given. A plain `OptimizerStep` that it makes itself gives way to the one given, which has
     the settings of the config.
     """
     if isinstance(thing, Process) or all(hasattr(thing, name) for name in COMPLETE):
         own = getattr(thing, "backward", None)
-        if isinstance(own, BackwardPart) and isinstance(backward, BackwardPart):
+        if isinstance(own, OptimizerStepBase) and isinstance(backward, OptimizerStepBase):
             thing.backward = _settled(own, backward, type(thing).__name__)
         return thing
     adapter = _adapter_of(thing)(
@@ -83,23 +83,23 @@ def _model_of(thing: Any, given: nn.Module | None) -> nn.Module:
     )
 
 
-def _backward_of(thing: Any, given: BackwardPart | None) -> BackwardPart | None:
+def _backward_of(thing: Any, given: OptimizerStepBase | None) -> OptimizerStepBase | None:
     own = getattr(thing, "backward", None)
     if isinstance(
         adapter := getattr(own, "__self__", None), OwnProcess
     ):  # put there for an engine before
         own = adapter.backward
-    if isinstance(own, BackwardPart):
+    if isinstance(own, OptimizerStepBase):
         return own if given is None else _settled(own, given, type(thing).__name__)
     optimizer = getattr(thing, "optimizer", getattr(thing, "optim", None))
     if optimizer is None or given is None:
-        return given if optimizer is None else Backward(optimizer)
+        return given if optimizer is None else OptimizerStep(optimizer)
     if not any(each is optimizer for each in given.optimizers.values()):
         raise _another_optimizer(type(thing).__name__)
     return given
 
 
-def _settled(own: BackwardPart, given: BackwardPart, who: str) -> BackwardPart:
+def _settled(own: OptimizerStepBase, given: OptimizerStepBase, who: str) -> OptimizerStepBase:
     """Return which of two parts makes the updates: that of the process, or the one with the
     settings of a config.
 
@@ -129,20 +129,20 @@ def _another_optimizer(who: str) -> InputError:
     )
 
 
-def _settings(part: BackwardPart) -> dict[str, Any]:
+def _settings(part: OptimizerStepBase) -> dict[str, Any]:
     """Return by the words of a config what a part does besides a step of its optimizer; its kind,
     if it is another."""
-    if isinstance(part, Backwards):
+    if isinstance(part, MultiOptimizerStep):
         of_all: dict[str, Any] = {"[backward] every": part.every} if part.every else {}
         for name, each in part.by_name.items():
             for setting, value in _settings(each).items():
                 of_all.setdefault(setting, {})[name] = value
         return of_all
-    if type(part) not in (Backward, ScaledBackward):
+    if type(part) not in (OptimizerStep, ScaledOptimizerStep):
         return {f"[backward] {type(part).__name__}": part}
-    assert isinstance(part, Backward)
+    assert isinstance(part, OptimizerStep)
     found = {
-        'precision = "fp16"': isinstance(part, ScaledBackward),
+        'precision = "fp16"': isinstance(part, ScaledOptimizerStep),
         "clip_norm": part.clip_norm,
         "non_finite": part.non_finite if part.non_finite != "stop" else None,
         "[schedule]": part.rate.schedule,

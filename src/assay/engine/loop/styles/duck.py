@@ -12,7 +12,7 @@ from assay.engine.loop.process import Process
 from assay.engine.loop.styles.own_updates import OwnProcess
 from assay.engine.metrics.metric import Metric
 from assay.engine.optim.losses import Losses
-from assay.engine.optim.optimizer_step_base import BackwardPart
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
 
 class Duck(OwnProcess):
@@ -26,7 +26,7 @@ class Duck(OwnProcess):
         thing: Any,
         model: nn.Module,
         *,
-        backward: BackwardPart | None = None,
+        backward: OptimizerStepBase | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         self.thing = thing
@@ -71,7 +71,7 @@ class OnlyForward(Process):
         thing: Any,
         model: nn.Module,
         *,
-        backward: BackwardPart | None = None,
+        backward: OptimizerStepBase | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         self.thing = thing

@@ -14,8 +14,8 @@ from assay.engine.loop.styles.own_updates import OwnProcess, pair_output
 from assay.engine.metrics.metric import Metric
 from assay.engine.model.unwrap import unwrap
 from assay.engine.optim.losses import Losses
-from assay.engine.optim.optimizer_step import Backward
-from assay.engine.optim.optimizer_step_base import BackwardPart
+from assay.engine.optim.optimizer_step import OptimizerStep
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
 
 class ModelWrapper:
@@ -32,14 +32,14 @@ class ModelWrapper:
         criterion: nn.Module | None = None,
         optimizer: Optimizer | None = None,
         *,
-        backward: BackwardPart | None = None,
+        backward: OptimizerStepBase | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         self.model = model
         self.criterion = criterion
         self.metrics = dict(metrics or {})
         self.backward = (
-            Backward(optimizer) if backward is None and optimizer is not None else backward
+            OptimizerStep(optimizer) if backward is None and optimizer is not None else backward
         )
         self.steps = 0
         self.is_driven = False
@@ -106,7 +106,7 @@ class FlaggedForward(OwnProcess):
         wrapper: Any,
         model: nn.Module,
         *,
-        backward: BackwardPart | None = None,
+        backward: OptimizerStepBase | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         self.wrapper = wrapper

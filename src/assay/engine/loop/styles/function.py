@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from assay.engine.loop.styles.own_updates import OwnProcess, pair_output, without_graph
 from assay.engine.metrics.metric import Metric
-from assay.engine.optim.optimizer_step_base import BackwardPart
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
 
 class StepFunction(OwnProcess):
@@ -28,7 +28,7 @@ class StepFunction(OwnProcess):
         model: nn.Module,
         optimizer: Optimizer | None = None,
         *,
-        backward: BackwardPart | None = None,
+        backward: OptimizerStepBase | None = None,
         validate: Callable[[Any], Any] | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:

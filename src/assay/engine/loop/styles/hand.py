@@ -12,8 +12,8 @@ from assay.core.errors import InputError
 from assay.engine.loop.process import Process
 from assay.engine.loop.styles.own_updates import pair_output, without_graph
 from assay.engine.metrics.metric import Metric
-from assay.engine.optim.optimizer_step import Backward
-from assay.engine.optim.optimizer_step_base import BackwardPart
+from assay.engine.optim.optimizer_step import OptimizerStep
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
 
 class ByHand(Process):
@@ -29,7 +29,7 @@ class ByHand(Process):
         model: nn.Module,
         optimizer: Optimizer | None = None,
         *,
-        backward: BackwardPart | None = None,
+        backward: OptimizerStepBase | None = None,
         validate: Callable[[Any], Any] | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
@@ -37,7 +37,7 @@ class ByHand(Process):
         self.metrics = dict(metrics or {})
         self.validate = validate
         if backward is None and optimizer is not None:
-            backward = Backward(optimizer)
+            backward = OptimizerStep(optimizer)
         if backward is not None:
             self.backward = backward
 

@@ -19,8 +19,8 @@ from assay.engine.data.instance import Instance
 from assay.engine.loop.process import Process
 from assay.engine.metrics.metric import Metric
 from assay.engine.optim.losses import Losses, detached
-from assay.engine.optim.optimizer_step import Backward
-from assay.engine.optim.optimizer_step_base import BackwardPart
+from assay.engine.optim.optimizer_step import OptimizerStep
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 from assay.engine.optim.reductions import Reduction, Reductions
 
 PREDICTIONS = ("pred", "prediction_scores", "logits")
@@ -47,7 +47,7 @@ class OwnLoss(Process):
         model: nn.Module,
         optimizer: Optimizer | None = None,
         *,
-        backward: BackwardPart | None = None,
+        backward: OptimizerStepBase | None = None,
         metrics: Mapping[str, Metric] | None = None,
         pred: str | None = None,
         target: str | None = None,
@@ -57,7 +57,7 @@ class OwnLoss(Process):
         self.metrics = dict(metrics or {})
         self.reduction = reduction
         if backward is None and optimizer is not None:
-            backward = Backward(optimizer)
+            backward = OptimizerStep(optimizer)
         if backward is not None:
             self.backward = backward
         self._pred = PREDICTIONS if pred is None else (pred,)

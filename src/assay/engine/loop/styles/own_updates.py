@@ -15,18 +15,19 @@ from torch.optim import Optimizer
 from assay.core.errors import InputError
 from assay.engine.loop.process import Process
 from assay.engine.metrics.metric import Metric
+from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.optim.losses import Losses, detached
-from assay.engine.optim.optimizer_step import Backward
-from assay.engine.optim.optimizer_step_base import BackwardPart, NonFiniteError
-from assay.engine.optim.scaler import ScaledBackward
-from assay.engine.optim.several import Backwards
+from assay.engine.optim.multi_optimizer_step import MultiOptimizerStep
+from assay.engine.optim.optimizer_step import OptimizerStep
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase
+from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 
 
 class OwnUpdates:
     """Counts the steps that an optimizer makes, so that one by the user's code is told from one by
     the engine."""
 
-    def __init__(self, backward: BackwardPart, who: str) -> None:
+    def __init__(self, backward: OptimizerStepBase, who: str) -> None:
         self.backward = backward
         self.who = who
         self.made = 0
@@ -50,9 +51,13 @@ class OwnUpdates:
         """
         self.made, backward = 0, self.backward
         self._check(micro_batches)
-        backward.row = None
-        if isinstance(backward, Backward) and backward.flag is not None and _is_on_device(loss):
-            backward.row = backward.row_of(loss, self._blame)
+        backward.deferred = None
+        if (
+            isinstance(backward, OptimizerStep)
+            and backward.flag is not None
+            and _is_on_device(loss)
+        ):
+            backward.deferred = backward.deferred_loss(loss, self._blame)
         else:
             backward.loss = _number(loss)
             if (
@@ -91,20 +96,20 @@ class OwnUpdates:
             raise InputError(
                 f"{self.who} updates the weights itself, so clip_norm would do nothing.", fix=fix
             )
-        if any(isinstance(part, ScaledBackward) for part in self._parts()):
+        if any(isinstance(part, ScaledOptimizerStep) for part in self._parts()):
             raise InputError(
                 f"{self.who} updates the weights itself, without the loss scale that fp16 needs.",
                 fix=fix,
             )
 
-    def _parts(self) -> list[Backward]:
+    def _parts(self) -> list[OptimizerStep]:
         """One for each optimizer, where they are ours."""
         parts = (
             self.backward.by_name.values()
-            if isinstance(self.backward, Backwards)
+            if isinstance(self.backward, MultiOptimizerStep)
             else [self.backward]
         )
-        return [part for part in parts if isinstance(part, Backward)]
+        return [part for part in parts if isinstance(part, OptimizerStep)]
 
     def stop(self) -> None:
         """Count no more."""
@@ -129,13 +134,13 @@ class OwnProcess(Process):
         model: nn.Module,
         optimizer: Optimizer | None = None,
         *,
-        backward: BackwardPart | None = None,
+        backward: OptimizerStepBase | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         self.model = model
         self.metrics = dict(metrics or {})
         if backward is None and optimizer is not None:
-            backward = Backward(optimizer)
+            backward = OptimizerStep(optimizer)
         if backward is not None:
             self.backward = backward
             self._updates = OwnUpdates(backward, self.who)

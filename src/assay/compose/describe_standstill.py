@@ -1,0 +1,75 @@
+"""Words for ranks that get no further: which one stands still, where, and who waits for it."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from assay.record.tracebacks import is_of_house, is_of_user
+
+if TYPE_CHECKING:
+    from assay.engine.parallel.stacks import RankStack, StackFrame
+    from assay.engine.parallel.watchdog import StalledRank, Standstill
+
+_SHOWN_FRAMES = 5
+
+
+def describe_standstill(found: Standstill, *, timeout: str) -> str:
+    """Say what a person has to know, as one line and indented ones below it."""
+    if not found.is_hang:
+        return "The ranks did not end by themselves after the signals."
+    culprits = found.culprits
+    lines = [_headline(found, culprits)]
+    for each in culprits:
+        lines += [f"rank {each.rank} stands at:", *_lines(each.stack)]
+    lines += [
+        f"rank {each.rank} waits at {_place(each.stack)}"
+        for each in found.ranks
+        if each not in culprits
+    ]
+    if not found.signal:
+        lines.append(f"[parallel] timeout is {timeout}: all ranks were ended.")
+    return "\n  ".join(lines)
+
+
+def _headline(found: Standstill, culprits: Sequence[StalledRank]) -> str:
+    first = culprits[0]
+    silent_s = min(each.silent_s for each in culprits)
+    since = f"for {silent_s:.0f} s" + (
+        f" in step {first.beat.step + 1}" if first.beat is not None else ""
+    )
+    if not all(each.stack.is_waiting for each in culprits):
+        return f"Rank {first.rank} (pid {first.pid}) has stood still {since}."
+    if len(found.ranks) == 1:
+        return f"Rank {first.rank} has waited for ranks of another machine {since}."
+    return f"The ranks have waited for each other {since}: not all of them join one collective."
+
+
+def _lines(stack: RankStack) -> list[str]:
+    """Return lines as in a traceback, the innermost last: those of the user, and the one where it
+    stands."""
+    if not stack.frames:
+        return ["  (it did not say where)"]
+    lines = []
+    for frame in reversed([stack.frames[0], *_calling(stack.frames[1:])]):
+        lines.append(f'  File "{frame.file}", line {frame.line}, in {frame.name}')
+        source = linecache.getline(frame.file, frame.line).strip()
+        lines += [f"    {source}"] if source else []
+    return lines
+
+
+def _place(stack: RankStack) -> str:
+    """Name the line at which a rank waits."""
+    if not stack.frames:
+        return "a place that it did not tell"
+    frame = next(iter(_calling(stack.frames)), stack.frames[0])
+    return f"{Path(frame.file).name}, line {frame.line}, in {frame.name}"
+
+
+def _calling(frames: Sequence[StackFrame]) -> list[StackFrame]:
+    """Return the frames of the user, the innermost first; without any the one in which assay calls
+    the library."""
+    theirs = [frame for frame in frames if is_of_user(frame.file)]
+    return theirs[:_SHOWN_FRAMES] or [frame for frame in frames if is_of_house(frame.file)][:1]

@@ -1,0 +1,104 @@
+"""Where the weights of a new run come from: `--from`, or [load_weights]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assay.config.references import run_of
+from assay.config.tree import Table, get_at, plain
+from assay.core import manifest as manifests
+from assay.core import run_file
+from assay.core.errors import CheckpointError, InputError, RecordError
+from assay.query.find import checkpoint_of, find
+
+if TYPE_CHECKING:
+    from assay.engine.loop.process import Model
+
+
+@dataclass(frozen=True, slots=True)
+class InitialWeights:
+    """A checkpoint or a file of weights, None for none; `parent` is RUN@CHECKPOINT by id, "" when
+    it is of no run.
+
+    `options` are those of `load_weights`: rename, strict, pickled.
+    """
+
+    path: Path | None = None
+    parent: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def fill(self, model: Model) -> str:
+        """Give a model the weights, and nothing else; says what did not fit where that is allowed,
+        else "".
+
+        InputError when they do not fit or cannot be read.
+        """
+        from assay.engine.callbacks.ema import evaluated_weights
+        from assay.engine.checkpoint.weights import fit_weights, load_weights
+
+        if self.path is None:
+            return ""
+        how = dict(self.options)
+        try:
+            if (self.path / manifests.FILE_NAME).exists() and _is_of_a_run(self.path):
+                how.pop("pickled", None)
+                report = fit_weights(model, evaluated_weights(self.path), **how)
+            else:
+                report = load_weights(model, self.path, **how)
+        except CheckpointError as error:
+            raise InputError(
+                error.what, where=error.where or str(self.path), fix=error.fix
+            ) from error
+        return "" if report.fits else f"weights of {self.path}: {report}"
+
+
+def initial_weights(root: Table, address: str = "") -> InitialWeights:
+    """What `--from` names, else what [load_weights] does; none where nobody asks."""
+    if address:
+        return find_weights(address)
+    node = get_at(root, ("load_weights",))
+    if node is None:
+        return InitialWeights()
+    given = dict(plain(node)) if isinstance(node, Table) else {"path": plain(node)}
+    address = given.pop("path")
+    try:
+        found = find_weights(run_of(address) or address)
+    except InputError as error:
+        raise InputError(error.what, where=str(node.origin), fix=error.fix) from error
+    return InitialWeights(found.path, found.parent, given)
+
+
+def find_weights(address: str) -> InitialWeights:
+    """What RUN, RUN@CHECKPOINT, a checkpoint's folder or a file of weights means; of a RUN its
+    best, else its newest.
+
+    InputError when there is nothing, with what there is.
+    """
+    path = Path(address).expanduser()
+    if path.is_file() or (path / manifests.FILE_NAME).is_file():
+        return InitialWeights(path, _parent_of(path))
+    view, name = find(address)
+    try:
+        found = checkpoint_of(
+            view, name or ("best" if view.best_checkpoint is not None else "latest")
+        )
+    except CheckpointError as error:
+        raise InputError(error.what, where=error.where, fix=error.fix) from error
+    return InitialWeights(found.path, f"{view.id}@{found.name}")
+
+
+def _is_of_a_run(path: Path) -> bool:
+    return any(part.name == "model" for part in manifests.read(path).parts)
+
+
+def _parent_of(path: Path) -> str:
+    """The run whose folder a checkpoint lies in."""
+    try:
+        return (
+            f"{run_file.read(path.resolve().parent.parent).id}@{path.name}" if path.is_dir() else ""
+        )
+    except (OSError, RecordError):
+        return ""

@@ -1,0 +1,470 @@
+"""One run in several processes: what each of them is told, and what becomes of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assay.compose.check_division import check_division
+from assay.compose.describe_standstill import describe_standstill
+from assay.compose.launch_settings import Launch, RunResult
+from assay.compose.rank_folder import Deaths, EndOrder, RankFolder, tell_heard, text
+from assay.compose.run_record import secrets_of
+from assay.config import dump, open_config
+from assay.config.loading import Config
+from assay.config.settings import Settings
+from assay.config.tree import get_at, plain
+from assay.core.directory import make_directory, open_directory
+from assay.core.errors import AssayError, InputError, PeerError, RankError
+from assay.core.schema import PARALLEL_AXES, PARALLEL_TIMEOUT, parse_duration_s
+from assay.core.signals import Obeyed, Signals, answered, obeyed
+from assay.query.find import find
+from assay.store.layout import RunFolder
+
+if TYPE_CHECKING:
+    from assay.compose.run_scope import RunScope
+    from assay.engine.parallel.launcher import RankExit
+    from assay.engine.parallel.watchdog import Standstill
+
+TASK = "task.json"
+ECHO_S = 1.0
+"""A scheduler may signal a rank itself, too, and the launcher a moment later passes the same on."""
+
+SECONDS_TO_TELL = 1.0
+"""How long one process waits for another, that ended, to have said why."""
+
+SECONDS_TO_SHARE = 10.0
+"""How long a disk of the network may take to show a file to another machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTask:
+    """What every process of a run does: a config that nothing changes any more; the run to go on
+    with, if there is one.
+
+    `options` are further arguments of the function that does it.
+    """
+
+    launch: Mapping[str, Any]
+    config: str
+    path: str
+    files: Mapping[str, str]
+    launcher: int
+    user_dirs: Sequence[str]
+    settings: str
+    variant: str
+    point: str
+    resumed: str = ""
+    checkpoint: str = ""
+    options: Mapping[str, Any]
+
+
+def asked_processes(config: Config, launch: Launch) -> int:
+    """How many processes a run is to have; InputError where [parallel] and what was typed do not
+    agree."""
+    node, given = get_at(config.root, ("parallel",)), parallel_of(config)
+    axes = {name: int(given[name]) for name in PARALLEL_AXES if name in given}
+    product = 1
+    for size in axes.values():
+        product *= size
+    asked = (
+        f"--nnodes {launch.nnodes} x --nproc {launch.nproc}"
+        if launch.nnodes > 1
+        else f"--nproc {launch.nproc}"
+    )
+    if launch.nproc is None:
+        if product % launch.nnodes:
+            fix = "Give --nproc, how many there are on each; or change [parallel]."
+            raise InputError(
+                f"{product} processes cannot be split evenly on {launch.nnodes} machines.", fix=fix
+            )
+        return product
+    count = launch.nproc * launch.nnodes
+    if not axes or count == product:
+        return count
+    sizes = " x ".join(f"{size} {name}" for name, size in axes.items())
+    each = (
+        f"Give --nproc {product // launch.nnodes}, or leave it out"
+        if product % launch.nnodes == 0
+        else "Change it"
+    )
+    raise InputError(
+        f"{asked} is not {sizes} = {product}.",
+        where=str(node.origin) if node is not None else "",
+        fix=f"{each}; or change [parallel].",
+    )
+
+
+def is_spread(config: Config, launch: Launch) -> bool:
+    """Whether this process has to start those that do the work. InputError when there are not as
+    many as asked for."""
+    from assay.engine.parallel.process_group import world
+
+    count, here = asked_processes(config, launch), world()
+    if here.count > 1 and (launch.nnodes == 1 or launch.ranks_folder):
+        if launch.max_restarts and not launch.ranks_folder:
+            fix = "Give it to torchrun; or start one process on each machine, and --nproc and --nnodes."
+            raise InputError(
+                "--max-restarts is for processes that assay starts; these have been started.",
+                fix=fix,
+            )
+        is_asked = launch.nproc is not None or any(
+            axis in parallel_of(config) for axis in PARALLEL_AXES
+        )
+        if is_asked and count != here.count:
+            raise InputError(
+                f"{here.count} processes were started, and the config asks for {count}.",
+                fix=f"torchrun --nproc-per-node {count}, or parallel.data={here.count}.",
+            )
+        return False
+    check_split(config, data_parallel_size(config, count))
+    check_division(config)
+    return (count > 1 or launch.max_restarts > 0) and not launch.ranks_folder
+
+
+def parallel_of(config: Config) -> dict[str, Any]:
+    """Return the plain values of [parallel]; none where it is not there."""
+    node = get_at(config.root, ("parallel",))
+    return dict(plain(node)) if node is not None else {}
+
+
+def data_parallel_size(config: Config, count: int) -> int:
+    """How many of `count` processes have different samples."""
+    given = parallel_of(config)
+    return count // (int(given.get("tensor", 1)) * int(given.get("pipeline", 1)))
+
+
+def check_split(config: Config, count: int) -> None:
+    """InputError when the batch cannot be divided among so many processes, with the arithmetic."""
+    from assay.engine.data.batch_size import batch_size
+    from assay.engine.parallel.mesh import Layout
+
+    layout = Layout.of(parallel_of(config))
+    node = get_at(config.root, ("data", "train"))
+    settings = plain(node) if node is not None else {}
+    train = get_at(config.root, ("train",))
+    whole, micro = settings.get("batch_size"), settings.get("micro_batch_size")
+    if (count > 1 or layout.pipeline > 1) and isinstance(whole, int):
+        accumulate = (plain(train) if train is not None else {}).get("accumulate")
+        sizes = batch_size(whole, micro=micro, accumulate=accumulate, ranks=count)
+        layout.check_micro_batches(sizes.accumulate, arithmetic=str(sizes))
+
+
+def spread_config(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
+    """Train `config` in the processes that it asks for."""
+    return _spread(task_of(config, launch, parent=parent), asked_processes(config, launch), config)
+
+
+def spread_resume(
+    config: Config, launch: Launch, record: Path, checkpoint: str, **options: Any
+) -> RunResult:
+    """Go on with a run in the processes that its config asks for."""
+    task = replace(
+        task_of(config, launch, **options), resumed=str(record.resolve()), checkpoint=checkpoint
+    )
+    return _spread(task, asked_processes(config, launch), config)
+
+
+def task_of(config: Config, launch: Launch, **options: Any) -> RankTask:
+    """Write a config down for another process of this machine."""
+    return RankTask(
+        launch={**asdict(launch), "command": list(launch.command)},
+        config=dump(config.root),
+        path=str(config.path.resolve()) if config.path is not None else "",
+        files=dict(config.files),
+        launcher=os.getpid(),
+        user_dirs=[str(path.resolve()) for path in config.user_dirs],
+        settings=str(config.settings.start.resolve()),
+        variant=config.variant,
+        point=config.point,
+        options=options,
+    )
+
+
+def _spread(task: RankTask, count: int, config: Config) -> RunResult:
+    from assay.engine.parallel.launcher import JOB_PREFIX, launch_ranks, read_output
+    from assay.engine.parallel.nodes import nodes_of
+    from assay.engine.parallel.watchdog import (
+        RankWatchdog,
+        StalledRanks,
+        SuspendedRanks,
+        describe_suspension,
+    )
+
+    nodes = nodes_of(*(task.launch[name] for name in ("nnodes", "node_rank", "rendezvous")))
+    folder = Path(tempfile.mkdtemp(prefix=JOB_PREFIX))
+    timeout = timeout_of(config)
+    heard: list[tuple[int, float]] = []
+
+    def hear(_signals: Signals, number: int) -> None:
+        if not heard:
+            tell_heard(folder, number)
+        heard.append((number, time.monotonic()))
+
+    def order(found: Standstill) -> None:
+        _newest(folder).order(
+            EndOrder(cause=describe_standstill(found, timeout=timeout), signal=found.signal)
+        )
+
+    try:
+        (folder / TASK).write_text(json.dumps(asdict(task)), encoding="utf-8")
+        sys.stdout.flush()
+        checks = (
+            _PassOn(lambda: _newest(folder).pids(), heard),
+            Deaths(lambda: _newest(folder)),
+            SuspendedRanks(
+                lambda: _newest(folder).pids(),
+                lambda rank, pid: _newest(folder).tell_failed(rank, describe_suspension(rank, pid)),
+            ),
+            StalledRanks(
+                lambda: _newest(folder).watched(),
+                order,
+                timeout_s=parse_duration_s(timeout),
+                heard=heard,
+                departed=lambda: _newest(folder).departed(),
+            ),
+        )
+        with answered(hear), RankWatchdog(*checks):
+            deaths = launch_ranks(
+                ["-m", "assay", "_rank", str(folder)],
+                count // nodes.count,
+                folder=folder,
+                max_restarts=int(task.launch["max_restarts"]),
+                nodes=nodes,
+            )
+        newest = _newest(folder)
+        told = newest.told()
+        first = told.get(0, {})
+        place = first.get("folder") or text(folder / "folder")
+        record = Path(place) if place else None
+        least = min(newest.ranks(), default=0)
+        if record is not None and not first.get(
+            "id"
+        ):  # rank 0 is gone without a word, or on another machine
+            view = find(str(record))[0]
+            first = {
+                **first,
+                "id": view.id,
+                "step": max((each.step or 0 for each in view.checkpoints), default=0),
+            }
+        if record is not None:
+            for local in range(1, count // nodes.count):
+                kept = RunFolder(record).ranks / f"{least + local}.txt"
+                make_directory(kept.parent)
+                with open_directory(kept.parent) as ranks:
+                    descriptor = ranks.open(kept.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+                with open(descriptor, "a", encoding="utf-8") as file:
+                    file.write(secrets_of(config).clean(read_output(folder, local)))
+        if least and told:  # rank 0 of another machine tells more
+            first = {**told[min(told)], "id": first.get("id", ""), "step": first.get("step", 0)}
+        return RunResult(
+            record_dir=record,
+            config=config,
+            value=first.get("value", {}),
+            id=first.get("id", ""),
+            step=first.get("step", 0),
+            is_first=least == 0,
+            **_outcome(newest, first, deaths, heard[0][0] if heard else 0),
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _outcome(
+    ranks: RankFolder, first: Mapping[str, Any], deaths: Sequence[RankExit], number: int
+) -> dict[str, Any]:
+    """Return how the run ended, of which rank 0 told `first`; `number` is the signal of the
+    launcher, 0 for none.
+
+    A run that came to its own end is finished, whatever signal came late; after a signal nothing
+    else is a failure, but a rank that hung is told.
+    """
+    number = number or (0 if ranks.error() else ranks.signal())
+    if first.get("status") == "finished" and not ranks.error():
+        note = first.get("note", "")
+        return {
+            "status": "finished",
+            "signal": number,
+            "note": note,
+            "exit_code": first.get("exit_code", 0),
+        }
+    if number:
+        order = ranks.ordered()
+        hung = RankError(order.cause) if order is not None else None
+        return {"status": "stopped", "exception": hung, "exit_code": 128 + number, "signal": number}
+    cause = _cause(ranks.told(), ranks.error(), deaths)
+    if cause is not None:
+        return {"status": "failed", "exception": cause, "exit_code": first.get("exit_code", 1) or 1}
+    return {"status": first.get("status", "failed"), "exit_code": first.get("exit_code", 1)}
+
+
+class _PassOn:
+    """Check that sends every signal that this process heard to each rank, once the rank can answer
+    it."""
+
+    def __init__(
+        self, pids: Callable[[], Mapping[int, int]], heard: Sequence[tuple[int, float]]
+    ) -> None:
+        self.pids = pids
+        self.heard = heard
+        self._sent: dict[int, int] = {}
+
+    def __call__(self) -> None:
+        for pid in self.pids().values() if self.heard else ():
+            for number, _ in self.heard[self._sent.get(pid, 0) :]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            self._sent[pid] = len(self.heard)
+
+
+def timeout_of(config: Config) -> str:
+    """Return how long a rank may get no further."""
+    return str(parallel_of(config).get("timeout", PARALLEL_TIMEOUT))
+
+
+def folder_of_attempt(folder: Path, number: int) -> RankFolder:
+    """Return the folder of the ranks that were started together, for the time `number`."""
+    return RankFolder(folder / f"ranks-{number}", launcher=folder)
+
+
+def _newest(folder: Path) -> RankFolder:
+    numbers = [int(each.name.partition("-")[2]) for each in folder.glob("ranks-*")]
+    return folder_of_attempt(folder, max(numbers, default=0))
+
+
+def _cause(
+    told: Mapping[int, Mapping[str, Any]], own: str, deaths: Sequence[RankExit]
+) -> AssayError | None:
+    """The first thing that went wrong, and what followed from it left out."""
+    if own:
+        return RankError(own)
+    silent = [death for death in deaths if death.rank not in told]
+    if silent:
+        death = silent[0]
+        return RankError(f"Rank {death.rank} (pid {death.pid}) {death.how}.")
+    others = [each for each in told.values() if each["error"]]
+    return RankError(others[0]["error"]) if others else None
+
+
+def end_facts(result: RunResult, rank: int) -> dict[str, Any]:
+    """Return what a rank tells of its end."""
+    is_failed = result.status == "failed" and result.exception is not None
+    return {
+        "status": result.status,
+        "value": dict(result.value),
+        "exit_code": result.exit_code,
+        "note": result.note,
+        "id": result.id,
+        "step": result.step,
+        "folder": str(result.record_dir or ""),
+        "signal": signal_of(result),
+        "error": said(result.exception, rank) if is_failed and result.exception is not None else "",
+        "follows": isinstance(result.exception, PeerError | RankError),
+    }
+
+
+def signal_of(result: RunResult) -> int:
+    """Return the signal that ended a run, 0 where it came to its own end or failed."""
+    return max(0, result.exit_code - 128) if result.status == "stopped" else 0
+
+
+def config_of(task: RankTask, folder: Path, rank: int) -> Config:
+    """Read the config of a task; `folder` is for a file of this rank's."""
+    file = folder / f"config-{rank}.toml"
+    file.write_text(task.config, encoding="utf-8")
+    return replace(
+        open_config(file),
+        path=Path(task.path) if task.path else None,
+        files=dict(task.files),
+        user_dirs=tuple(Path(path) for path in task.user_dirs),
+        settings=Settings(Path(task.settings)),
+        variant=task.variant,
+        point=task.point,
+    )
+
+
+def said(error: BaseException, rank: int) -> str:
+    """What a process failed with, as a person reads it: the error first, then where it came
+    from."""
+    from assay.record.recorder import ending
+
+    where = f"On rank {rank}: " if rank else ""
+    if isinstance(error, AssayError):
+        return where + "\n  ".join([str(error), *getattr(error, "__notes__", ())])
+    head = f"{type(error).__name__}: {error}"
+    before, _, after = ending(error)[2].rpartition(f"\n{head}")
+    return f"{where}{head}\n{before}{after}".rstrip()
+
+
+def cause_of(error: BaseException, ranks: RankFolder | None) -> BaseException:
+    """What ended another process, when `error` is only that it ended; else the error itself."""
+    if ranks is None:
+        return error
+    if isinstance(error, Obeyed) and not ranks.heard():
+        # Torch's launcher ends with SIGTERM the ranks that are left when one has failed.
+        return RankError(cause) if (cause := ranks.ended_by()) else error
+    if not isinstance(error, PeerError):
+        return error
+    until = time.monotonic() + SECONDS_TO_TELL
+    while time.monotonic() < until:
+        if cause := ranks.error():
+            return RankError(cause)
+        if number := ranks.signal():
+            return obeyed(number)
+        time.sleep(0.02)
+    return RankError(cause) if (cause := ranks.ended_by()) else error
+
+
+def is_ending(ranks: RankFolder | None) -> bool:
+    """Whether another process of this run has failed or is gone."""
+    return ranks is not None and bool(ranks.ended_by())
+
+
+def tell_folder(launch: Launch, scope: RunScope, record: Path | None) -> None:
+    """Where the record is, for who started these processes, and for those that may go on after
+    them. Collective."""
+    place = str(record or "")
+    if scope.ranks is not None:
+        place = scope.ranks.all_gather_world(place)[0]
+    if place:
+        (Path(launch.ranks_folder).parent / "folder").write_text(place, encoding="utf-8")
+
+
+def check_shared(scope: RunScope, folder: Path) -> None:
+    """InputError when what rank 0 writes in `folder` cannot be read by all others: it has to be on
+    a shared disk."""
+    if scope.ranks is None:
+        return
+    nonce = folder / f".shared-{secrets.token_hex(8)}"
+    if scope.is_first:
+        make_directory(nonce.parent)
+        nonce.write_text("", encoding="utf-8")
+    name = scope.ranks.all_gather_world(nonce.name)[0]
+    until = time.monotonic() + SECONDS_TO_SHARE
+    while not (folder / name).exists() and time.monotonic() < until:
+        time.sleep(0.1)
+        with contextlib.suppress(OSError):
+            os.listdir(folder)  # a disk of the network looks again
+    seen = scope.ranks.all_gather_world(
+        (socket.gethostname(), str(folder), (folder / name).exists())
+    )
+    if scope.is_first:
+        nonce.unlink(missing_ok=True)
+    for rank, (host, theirs, has_seen) in enumerate(seen):
+        if not has_seen:
+            raise InputError(
+                f"The run folder is not on a shared file system: rank {rank} does not see what rank 0 writes there.",
+                where=f"{theirs} on {host}; rank 0: {seen[0][1]} on {seen[0][0]}",
+                fix="Put the project, or ASSAY_RUNS_DIR, where all machines see it under the same path.",
+            )

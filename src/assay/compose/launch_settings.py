@@ -1,0 +1,86 @@
+"""What a launch is told beside its config, and how the run that it started ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from assay.config.loading import Config
+from assay.core.devices import device_names
+from assay.core.event_log import EndStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Settings of one launch: they come from the command line, are kept in `run.json` and never in
+    the config.
+
+    `nproc` processes on each of `nnodes` machines.
+
+    `device`: one, or a list such as `cuda:0,1` that several runs take in turn; None: the
+    accelerator if there is one. `stop_at`: the step at which the run is left although it is planned
+    longer, as by a signal if `is_interrupted`. `traced_from`: the step from which every step is
+    traced at the full level, whatever the config says.
+    """
+
+    device: str | None = None
+    desc: str = ""
+    debug: bool = False
+    no_file: bool = False
+    quiet: bool = False
+    max_steps: int | None = None
+    weights_from: str = ""
+    nproc: int | None = None
+    max_restarts: int = 0
+    nnodes: int = 1
+    node_rank: int | None = None
+    rendezvous: str = ""
+    ranks_folder: str = ""
+    after: str = ""  # why this process was started again, which nobody typed
+    stop_at: int | None = None
+    is_interrupted: bool = False
+    traced_from: int | None = None
+    command: tuple[str, ...] = ()
+
+    def devices(self) -> tuple[str, ...]:
+        """The devices by name; InputError when they are no list of devices."""
+        return device_names(self.device) if self.device is not None else ()
+
+    def recorded(self) -> dict[str, Any]:
+        return {
+            "device": self.device or "auto",
+            "debug": self.debug,
+            "no_file": self.no_file,
+            **({"max_steps": self.max_steps} if self.max_steps is not None else {}),
+            **({"from": self.weights_from} if self.weights_from else {}),
+            **({"nproc": self.nproc} if self.nproc is not None else {}),
+            **({"nnodes": self.nnodes} if self.nnodes > 1 else {}),
+            **({"max_restarts": self.max_restarts} if self.max_restarts else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """How a run ended. `record_dir` is None with `no_file`; `exception` is what it failed with;
+    `value` its metrics.
+
+    `test`: how the test that followed it ended, when one was asked for. `is_first`: not of the
+    processes of a run that leave it to another one to record and to tell. `signal` was heard
+    meanwhile, 0 for none: whoever has more to do ends, even if this run came to its own end. `note`
+    is for the person: what could not be kept, what was tested.
+    """
+
+    record_dir: Path | None
+    config: Config | None
+    status: EndStatus
+    value: Mapping[str, float] = field(default_factory=dict)
+    exception: BaseException | None = None
+    exit_code: int = 0
+    id: str = ""
+    step: int = 0
+    test: RunResult | None = None
+    is_first: bool = True
+    signal: int = 0
+    note: str = ""

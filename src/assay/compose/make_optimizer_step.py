@@ -1,0 +1,212 @@
+"""The part between losses and weights: one optimizer or several, each with its schedule, or one of
+the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from assay.compose.run_scope import RunScope
+from assay.config.tree import KeyPath, Table, get_at
+from assay.core.errors import ArgumentError, ConfigError, InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from assay.engine.loop.process import Model
+    from assay.engine.optim.optimizer_step_base import OptimizerStepBase
+
+GIVEN = ("optimizer", "optimizers", "schedule", "schedules", "clip_norm", "non_finite")
+"""What a part of the user's own is given, of these what it takes: of one optimizer or of several by name."""
+
+
+def make_optimizer_step(scope: RunScope, model: Model) -> OptimizerStepBase:
+    """Optimizers and schedules, and what they are used by."""
+    from assay.engine import MultiOptimizerStep, OptimizerStep
+    from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
+
+    context, settings = scope.context, scope.values("train")
+    optimizers = {
+        name: _optimizer(scope, model, path) for name, path in _paths(scope, "optimizer").items()
+    }
+    if "" in optimizers:
+        context.set("optimizer", optimizers[""])
+    schedules = _schedules(scope, optimizers)
+    if optimizers:
+        context.set("optimizer", optimizers.get("", optimizers))
+    if schedules:
+        context.set("schedule", schedules.get("", schedules))
+    how = {"clip_norm": settings.get("clip_norm"), "non_finite": settings.get("non_finite", "stop")}
+    node = scope.root.items.get("backward")
+    if isinstance(node, Table) and node.target is not None:
+        return _own(scope, node, optimizers, schedules, how)
+    given = scope.values("backward")
+    weights, every = given.get("weights", {}), given.get("every", {})
+    kind = ScaledOptimizerStep if settings.get("precision") == "fp16" else OptimizerStep
+    if list(optimizers) == [""]:
+        if every:
+            where = _place(node, "every")
+            raise InputError(
+                "[backward] every is for several optimizers, and there is one.", where=where
+            )
+        return kind(optimizers[""], schedule=schedules.get(""), weights=weights, **how)
+    for name in weights:
+        if name not in optimizers:
+            fix = did_you_mean(name, optimizers) or f"there are: {', '.join(optimizers)}"
+            raise InputError(
+                f"[backward.weights] {name} is no optimizer.",
+                where=_place(node, "weights"),
+                fix=fix,
+            )
+    parts = {
+        name: kind(
+            each, schedule=schedules.get(name, schedules.get("")), weights=_of(weights, name), **how
+        )
+        for name, each in optimizers.items()
+    }
+    return MultiOptimizerStep(parts, every=every)
+
+
+def _of(weights: Mapping[str, Any], name: str) -> Mapping[str, float]:
+    found = weights.get(name, {})
+    if isinstance(found, Mapping):
+        return found
+    raise InputError(
+        f"[backward.weights] {name} is a number; an optimizer of several has losses of its own.",
+        fix=f"Write [backward.weights.{name}] and under it the losses by name.",
+    )
+
+
+def _own(
+    scope: RunScope,
+    node: Table,
+    optimizers: dict[str, Any],
+    schedules: dict[str, Any],
+    how: dict[str, Any],
+) -> OptimizerStepBase:
+    """What [backward] names, with what it takes of what there is."""
+    from assay.build.parameters import signature_of
+    from assay.build.targets import find as find_target
+    from assay.engine.optim.optimizer_step_base import OptimizerStepBase
+
+    target = find_target(
+        str(node.target), user_dirs=scope.config.user_dirs, trusted=scope.config.settings.trusted
+    )
+    signature = signature_of(target)
+    takes = signature.by_keyword() if signature else {}
+    there = {
+        "optimizers": optimizers,
+        "schedules": schedules,
+        **{key: value for key, value in how.items() if value},
+    }
+    if "" in optimizers:
+        there["optimizer"] = optimizers[""]
+    if "" in schedules:
+        there["schedule"] = schedules[""]
+    for key in scope.values("train").keys() & how.keys():
+        if key not in takes:
+            where = str(scope.root.items["train"].key_origin(key))  # type: ignore[union-attr]
+            fix = f"Leave it out, or let {node.target} take {key}."
+            raise InputError(
+                f"[train] {key} is given, and {node.target} does not take it.", where=where, fix=fix
+            )
+    part = scope.build_at(
+        ("backward",), **{key: value for key, value in there.items() if key in takes}
+    )
+    if isinstance(part, OptimizerStepBase):
+        if "" not in optimizers and list(part.optimizers) == [""]:
+            scope.context.set("optimizer", part.optimizers[""])
+        return part
+    raise InputError(
+        f"[backward] is a {type(part).__name__}, which is no OptimizerStepBase.",
+        where=str(node.origin),
+        fix="Derive it from assay.engine.OptimizerStepBase, or from OptimizerStep.",
+    )
+
+
+def _place(node: Any, key: str) -> str:
+    return str(node.key_origin(key)) if isinstance(node, Table) and key in node.items else ""
+
+
+def _paths(scope: RunScope, section: str) -> dict[str, KeyPath]:
+    """Where the calls of a section are: one, under the name "", or several by their names."""
+    node = scope.root.items.get(section)
+    if node is None:
+        return {}
+    if isinstance(node, Table) and "type" not in node.items:
+        return {str(name): (section, name) for name in node.items}
+    return {"": (section,)}
+
+
+def _schedules(scope: RunScope, optimizers: Mapping[str, Any]) -> dict[str, Any]:
+    paths = _paths(scope, "schedule")
+    node = scope.root.items.get("schedule")
+    for name in paths:
+        if name and name not in optimizers:
+            fix = did_you_mean(name, optimizers) or f"there are: {', '.join(optimizers)}"
+            raise InputError(
+                f"[schedule.{name}] belongs to no optimizer.", where=_place(node, name), fix=fix
+            )
+    if "" in paths and "" not in optimizers and optimizers and _is_of_torch(scope, paths[""]):
+        fix = f"Write {', '.join(f'[schedule.{name}]' for name in optimizers)}."
+        raise InputError(
+            "A scheduler of torch belongs to one optimizer, and there are several.", fix=fix
+        )
+    schedules: dict[str, Any] = {}
+    for name, path in paths.items():
+        if name:
+            scope.context.set(
+                "optimizer", optimizers[name]
+            )  # a scheduler of torch asks for it by this name
+        schedules[name] = scope.build_at(path)
+    return schedules
+
+
+def _is_of_torch(scope: RunScope, path: KeyPath) -> bool:
+    target = getattr(get_at(scope.root, path), "target", None)
+    return str(target).startswith("torch.optim.lr_scheduler") or str(target).endswith(
+        "TorchSchedule"
+    )
+
+
+def _optimizer(scope: RunScope, model: Model, path: KeyPath) -> Any:
+    """The optimizer, in its fused form where there is one and nothing else is asked for."""
+    from assay.build.builder import problem_of
+    from assay.build.targets import find as find_target
+    from assay.engine.checkpoint.optimizer_state import may_fuse
+    from assay.engine.optim.groups import Groups
+
+    node = get_at(scope.root, path)
+    written = node.items if isinstance(node, Table) else {}
+    extra: dict[str, Any] = {}
+    if isinstance(node, Table) and node.target is not None:
+        trusted = scope.config.settings.trusted
+        kind = find_target(node.target, user_dirs=scope.config.user_dirs, trusted=trusted)
+        extra = {"fused": True} if may_fuse(kind, model, written) else {}
+    if path[1:] and "params" not in written:
+        extra["params"] = _parameters(model, str(path[1]), str(node.origin if node else ""))
+    optimizer = scope.build_at(path, **extra)
+    if isinstance(params := written.get("params"), Table):
+        groups = scope.build_at((*path, "params"))  # built above: the same again
+        if isinstance(groups, Groups):
+            try:
+                groups.check(optimizer)
+            except ArgumentError as error:
+                raise ConfigError(
+                    [problem_of(error, scope.root, (*path, "params"), params.origin)]
+                ) from error
+    return optimizer
+
+
+def _parameters(model: Model, name: str, where: str) -> list[Any]:
+    """Those of the part of the model that an optimizer is called after."""
+    parts = dict(model.named_modules())
+    parameters = list(parts[name].parameters()) if name in parts else []
+    if parameters:
+        return parameters
+    fix = did_you_mean(name, [part for part in parts if part])
+    fix = (
+        fix
+        or f'Write params = {{ type = "assay.engine.Groups", only = "..." }} in [optimizer.{name}].'
+    )
+    raise InputError(
+        f"The model has no part {name!r} for [optimizer.{name}] to train.", where=where, fix=fix
+    )

@@ -1,0 +1,91 @@
+"""Process of one rank: read the task that the launcher wrote, train or resume, tell the launcher."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from assay.compose.checks import sound
+from assay.compose.launch_ranks import (
+    ECHO_S,
+    TASK,
+    RankTask,
+    config_of,
+    end_facts,
+    folder_of_attempt,
+)
+from assay.compose.launch_settings import Launch, RunResult
+from assay.compose.rank_folder import heard_in, text
+from assay.compose.run_record import failed
+from assay.compose.training import resume_run, train
+from assay.core.ports import NullRecorder
+from assay.core.signals import obeying
+from assay.query.find import find
+
+if TYPE_CHECKING:
+    from assay.engine.parallel.process_group import World
+
+
+def work(place: str) -> int:
+    """What each process does; the exit code is 0 also for a run that was stopped, as nobody has to
+    end the others."""
+    from assay.engine.parallel.process_group import world
+    from assay.engine.parallel.watchdog import LostParent, RankWatchdog
+
+    folder, here = Path(place), world()
+    if here.restarts and heard_in(folder):
+        return 0  # torch's launcher takes an end after a signal for a failure
+    with obeying(echo_s=ECHO_S) as signals:
+        ranks = folder_of_attempt(folder, here.restarts)
+        try:
+            ranks.begin(here.rank)
+            task = RankTask(**json.loads((folder / TASK).read_text(encoding="utf-8")))
+            with RankWatchdog(LostParent(task.launcher)):
+                result = _do(task, _launch(task, folder, here), here.rank, text(folder / "folder"))
+        except BaseException as error:  # the edge of the process: who started it tells the person
+            with signals.held():
+                result = failed(NullRecorder(), None, error, step=0)
+                ranks.tell(here.rank, end_facts(result, here.rank))
+        else:
+            with signals.held():
+                ranks.tell(here.rank, end_facts(result, here.rank))
+    return 1 if result.status == "failed" else 0
+
+
+def _launch(task: RankTask, folder: Path, here: World) -> Launch:
+    """Return the launch of one rank, with why it was started again, if it was."""
+    given = {**task.launch, "command": tuple(task.launch["command"])}
+    given["ranks_folder"] = str(folder_of_attempt(folder, here.restarts).path)
+    if (folder / "folder").exists() and not here.restarts:
+        given["after"] = "restart: processes of another machine have ended"
+    if here.restarts:
+        given["after"] = (
+            f"restart {here.restarts}: {folder_of_attempt(folder, here.restarts - 1).ended_by()}"
+        )
+    return Launch(**given)
+
+
+def _do(task: RankTask, launch: Launch, rank: int, begun: str) -> RunResult:
+    """Train, or go on. `begun` is the record that processes before these have begun, which then is
+    gone on with."""
+    config = config_of(task, Path(launch.ranks_folder), rank)
+    if begun:
+        view = find(begun)[0]
+        if view.status == "finished":  # somebody failed while leaving
+            return RunResult(
+                record_dir=view.path,
+                config=config,
+                status="finished",
+                id=view.id,
+                step=view.file.newest.to_step,
+            )
+        verify = task.options.get("verify", True)
+        return resume_run(
+            view, "", sound(config), launch, take_over=False, verify=verify, force=True
+        )
+    if task.resumed:
+        return resume_run(
+            find(task.resumed)[0], task.checkpoint, sound(config), launch, **task.options
+        )
+    return train(config, launch, **task.options)

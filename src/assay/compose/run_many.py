@@ -1,0 +1,163 @@
+"""Configs trained one after another in one process."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import inspect
+import logging
+import os
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from types import FrameType
+
+from assay.compose.checks import problems_of_shape
+from assay.compose.launch_settings import Launch, RunResult
+from assay.compose.run_record import code_of, failed, new_record
+from assay.compose.testing import Edit, train_and_test
+from assay.compose.training import train
+from assay.config import expand, open_config
+from assay.config.expansion import told_once
+from assay.config.loading import Config
+from assay.core.devices import device_names
+from assay.core.diagnostics import render
+from assay.core.errors import AssayError
+from assay.record.logfile import LOGGER
+
+
+def run(
+    configs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    variant: str | Sequence[str] = (),
+    sweep: bool = True,
+    device: str | int | Sequence[str | int] | None = None,
+    user_dir: str | os.PathLike[str] | None = None,
+    desc: str = "",
+    debug: bool = False,
+    no_file: bool = False,
+    then_test: bool = False,
+    edit_test: Edit | str | None = None,
+) -> list[RunResult]:
+    """Train one config after another; results come in their order. An exception is kept in its
+    result, not raised.
+
+    Of a file with variants the base runs, or those named ("all" is every one); of a file with a
+    sweep all its points. Of several devices (`[0, 1]`, "cuda:0,1") the runs take one each in turn.
+    `then_test`: each is tested when it has finished (`RunResult.test`); `edit_test` may change the
+    config of its test.
+    """
+    paths = [configs] if isinstance(configs, str | os.PathLike) else list(configs)
+    variants = [variant] if isinstance(variant, str) else list(variant)
+    names = None if device is None else ",".join(device_names(device))
+    launch = Launch(device=names, desc=desc, debug=debug, no_file=no_file)
+    results: list[RunResult] = []
+    for path in paths:
+        try:
+            made = expand(open_config(path, user_dir=user_dir), variants, sweep=sweep)
+        except AssayError as error:
+            results.append(_not_started(None, error))
+            continue
+        _warn(made)
+        results += train_each(
+            made,
+            launch,
+            then_test=then_test,
+            edit_test=edit_test,
+            before=len(results),
+            records_all=len(made) > 1,
+        )
+    return results
+
+
+def _warn(configs: Sequence[Config]) -> None:
+    """What only looks wrong: nothing stops because of it, and nobody else would tell whoever calls
+    from Python."""
+    told = told_once(configs, problems_of_shape)
+    warnings = [problem for problem in told if problem.severity == "warning"]
+    if warnings:
+        logging.getLogger(LOGGER).warning("%s", render(warnings, color=False))
+
+
+def train_each(
+    configs: Iterable[Config],
+    launch: Launch,
+    *,
+    then_test: bool = False,
+    edit_test: Edit | str | None = None,
+    before: int = 0,
+    records_all: bool = False,
+) -> Iterator[RunResult]:
+    """Train one config after another, until one is stopped. An exception is kept in its result, not
+    raised.
+
+    Of several devices the runs take one each in turn, counted from the `before` runs that were
+    there already. `records_all`: a run that could not be built has a record all the same, so that
+    each point of a sweep has one.
+    """
+    devices = launch.devices() or (None,)
+    for i, config in enumerate(configs, before):
+        one = replace(launch, device=devices[i % len(devices)])
+        try:
+            result = (
+                train_and_test(config, one, edit=edit_test) if then_test else train(config, one)
+            )
+        except (
+            Exception
+        ) as error:  # whatever is raised while one run is built, the others are not to blame
+            result = _not_started(config, error)
+        except (
+            KeyboardInterrupt
+        ) as error:  # while it was built: nothing is lost but what comes after it
+            result = replace(_not_started(config, error), status="stopped")
+        if records_all and result.status == "failed" and result.record_dir is None:
+            result = _recorded(result, config, one)
+        yield result
+        if result.status == "stopped" or result.signal:
+            return
+        _let_go(result.exception)
+        _let_go(result.test.exception if result.test is not None else None)
+
+
+def _not_started(config: Config | None, error: BaseException) -> RunResult:
+    return RunResult(
+        record_dir=None, config=config, status="failed", exception=error, exit_code=code_of(error)
+    )
+
+
+def _recorded(result: RunResult, config: Config, launch: Launch) -> RunResult:
+    """Add a record that says why the run could not be built, where there can be one."""
+    assert result.exception is not None
+    try:
+        recorder = new_record(config, launch, None, device=launch.device or "none")
+    except AssayError:
+        return result
+    return replace(failed(recorder, config, result.exception, step=0), exit_code=result.exit_code)
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Free what the run held, the memory of its device above all, before the next one needs it."""
+    while error is not None:
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        for frame in frames[
+            1:
+        ]:  # left by the error, generators among them; the first is where it was caught
+            _clear(frame)
+        for frame in frames:
+            _forget_variables(frame)
+        error = error.__cause__ or error.__context__
+    gc.collect()
+
+
+def _forget_variables(frame: FrameType | None) -> None:
+    """What the calls that led to an error hold, the model among it, is let go of; the lines of its
+    traceback stay."""
+    while frame is not None:
+        if not frame.f_code.co_flags & inspect.CO_GENERATOR:  # one that waits would be ended
+            _clear(frame)
+        frame = frame.f_back
+
+
+def _clear(frame: FrameType) -> None:
+    with contextlib.suppress(RuntimeError):  # still running
+        frame.clear()

@@ -1,0 +1,264 @@
+"""The record of a run: begun with what is known of it, ended with how it went."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assay.compose.launch_settings import Launch, RunResult
+from assay.compose.make_engine import PreparedRun
+from assay.compose.run_scope import RunScope
+from assay.compose.unfinished import job_of
+from assay.config import config_hash, dump, seedless_hash
+from assay.config.check import standard_defaults
+from assay.config.loading import Config
+from assay.config.references import outside_used
+from assay.config.secret_keys import redacted_keys, without_secrets
+from assay.config.tree import dotted, plain
+from assay.core import defaults_file
+from assay.core.defaults_file import Taken
+from assay.core.errors import AssayError, InputError
+from assay.core.event_log import EndStatus
+from assay.core.ports import NullRecorder
+from assay.core.secret import Secrets, secrets_under
+from assay.core.secret_names import REDACTED, is_opaque, sureness
+from assay.core.signals import Terminated, number_of
+from assay.query.previous_run import since_previous
+from assay.query.run import RunView
+from assay.record.info import info_lines
+from assay.record.recorder import RunRecorder, ending
+from assay.store.layout import Project, find_project, open_project
+
+if TYPE_CHECKING:
+    from assay.build import Examined
+    from assay.engine import Engine
+
+
+def new_record(
+    config: Config,
+    launch: Launch,
+    prepared: PreparedRun | None,
+    *,
+    kind: Any = "train",
+    parent: str = "",
+    device: Any = None,
+) -> RunRecorder | NullRecorder:
+    if launch.no_file or (prepared is not None and not prepared.scope.is_first):
+        return NullRecorder()
+    project = project_around(config.path)
+    values = plain(config.root)
+    secrets = secrets_of(config)
+    config_toml = dump(without_secrets(config.root, secrets))
+    recorder = RunRecorder.start(
+        project,
+        kind=kind,
+        tag=values.get("tag", ""),
+        desc=launch.desc or values.get("desc", ""),
+        config_toml=config_toml,
+        config_files=config.files,
+        config_path=str(config.path.resolve()) if config.path else "",
+        parent=parent,
+        config_hash=config_hash(config.named or config.root),
+        seedless_hash=seedless_hash(config.named or config.root),
+        launch={
+            **launch.recorded(),
+            **recorded_of(config),
+            **({"fused": is_fused(prepared.engine)} if prepared is not None else {}),
+        },
+        seeds={"seed": int(values.get("seed", 0))},
+        devices=[str(prepared.engine.device if prepared else device)],
+        command=launch.command or None,
+        code_dirs=code_outside(config.user_dirs, project),
+        keep_output=True,
+        secrets=secrets,
+        **log_formats(config),
+    )
+    tell_info(recorder, config_toml)
+    if prepared is not None:
+        prepared.saver_folder = recorder.folder.checkpoints
+        tell_changes(recorder)
+    return recorder
+
+
+def secrets_of(config: Config) -> Secrets:
+    """Return the secrets that a run of `config` is given: by variables, the command, settings and
+    the config itself."""
+    secrets = Secrets.known({**config.settings.variables, **os.environ}, sys.orig_argv)
+    secrets.add(secrets_under(plain(config.root)))
+    return secrets
+
+
+def tell_info(recorder: RunRecorder, config_toml: str) -> None:
+    for line in info_lines(recorder.run, config_toml):
+        recorder.logger.info("%s", line)
+
+
+def log_formats(config: Config) -> dict[str, Any]:
+    shown = plain(config.root).get("display", {})
+    return {name: shown[name] for name in ("log_format", "date_format") if name in shown}
+
+
+def tell_changes(recorder: RunRecorder) -> None:
+    """One line in the log: what is different from the run of this tag before."""
+    with contextlib.suppress(
+        OSError, AssayError
+    ):  # an old record that cannot be read keeps no new one from starting
+        if said := since_previous(RunView(recorder.folder)):
+            recorder.logger.info("%s", said)
+
+
+def set_recorder(scope: RunScope, recorder: RunRecorder | NullRecorder) -> None:
+    scope.context.set("recorder", recorder)
+    scope.context.set(
+        "record_dir", recorder.folder.path if isinstance(recorder, RunRecorder) else None
+    )
+
+
+def recorded_of(config: Config) -> dict[str, Any]:
+    """What stands beside the config of a run: which one of its file, what it was given from
+    outside, and its job."""
+    sources: dict[str, Mapping[str, Any]] = {"env": os.environ, "global": config.settings.variables}
+    outside = {}
+    for each in outside_used(config.root):
+        kind, _, name = each.partition(":")
+        outside[each] = _outside(name, sources[kind].get(name))
+    which = {
+        "user_dirs": [str(path.resolve()) for path in config.user_dirs],
+        "variant": config.variant,
+        "point": config.point,
+        "outside": outside,
+        "job": job_of()[0],
+    }
+    return {key: value for key, value in which.items() if value}
+
+
+def _outside(name: str, value: Any) -> Any:
+    if sureness(name) or (isinstance(value, str) and is_opaque(value, 24)):
+        return REDACTED
+    return Secrets().tree(value, name)
+
+
+def is_fused(engine: Engine) -> bool:
+    optimizers = engine.process.backward.optimizers.values()
+    return any(
+        group.get("fused") is True for optimizer in optimizers for group in optimizer.param_groups
+    )
+
+
+def tell_defaults(
+    recorder: RunRecorder | NullRecorder, config: Config, found: Examined, prepared: PreparedRun
+) -> None:
+    """Log every default and everything injected, and keep them beside the config: nothing is taken
+    silently."""
+    if not isinstance(recorder, RunRecorder):
+        return
+    taken = []
+    for each in [*standard_defaults(config.root), *found.defaults]:
+        if each.key == "optimizer.fused":
+            each = replace(each, value=str(is_fused(prepared.engine)))
+        recorder.logger.info(
+            "default %s = %s (%s, %s)", each.key, each.value, each.owner, each.origin
+        )
+        taken.append(Taken(key=each.key, value=each.value, owner=each.owner))
+    for one in found.injected:
+        recorder.logger.info("injected %s by %s (%s, %s)", one.key, one.by, one.owner, one.origin)
+        taken.append(Taken(key=one.key, value=one.by, owner=one.owner, injected=True))
+    try:
+        defaults_file.write(recorder.folder.path, tuple(taken))
+    except OSError as error:  # a full disk: the run has them in its log
+        recorder.logger.warning("the defaults are not kept beside the config: %s", error)
+
+
+def project_around(path: Path | None) -> Project:
+    """The project around a config, else around the working directory; else the working directory
+    becomes one."""
+    home = find_project(path.resolve().parent) if path is not None else None
+    return home or find_project(Path.cwd()) or open_project(Path.cwd(), create=True)
+
+
+def refuse_redacted(config: Config, run_id: str, *, part: str = "") -> None:
+    """Raise InputError for a saved config that lacks secrets: none is ever written into a record.
+
+    With `part` those in this section alone count.
+    """
+    missing = [dotted(path) for path in redacted_keys(config.root) if not part or path[0] == part]
+    if missing:
+        raise InputError(
+            f"The record of {run_id} keeps no secrets, and its config had some: {', '.join(missing[:5])}.",
+            where=str(config.path or ""),
+            fix=f'resume and rerun take {missing[0]}=VALUE; a config that says "${{env:NAME}}" loses nothing',
+        )
+
+
+def code_outside(folders: Sequence[Path], project: Project) -> list[Path]:
+    root = project.root.resolve()
+    return [path for path in folders if path.is_dir() and not path.resolve().is_relative_to(root)]
+
+
+def ended(
+    recorder: RunRecorder | NullRecorder,
+    config: Config,
+    status: EndStatus,
+    reason: str,
+    value: Mapping[str, float],
+    *,
+    step: int,
+) -> RunResult:
+    folder, run_id, lacking = None, "", ""
+    if isinstance(recorder, RunRecorder):
+        recorder.finish(status, reason, step=step)
+        folder, run_id, lacking = recorder.folder.path, recorder.id, recorder.lacking
+    return RunResult(
+        record_dir=folder,
+        config=config,
+        status=status,
+        value=dict(value),
+        id=run_id,
+        step=step,
+        exit_code=1 if lacking else 0,
+        note=lacking,
+    )
+
+
+def failed(
+    recorder: RunRecorder | NullRecorder, config: Config | None, error: BaseException, *, step: int
+) -> RunResult:
+    """End the record with what was raised; interrupts end as stopped."""
+    status, reason, traceback = ending(error)
+    if (
+        status == "finished"
+    ):  # sys.exit() is an end of a script, and not of a run that had more to do
+        status, reason = "failed", "SystemExit: code of the run called sys.exit()"
+    folder, run_id = None, ""
+    if isinstance(recorder, RunRecorder):
+        if traceback:
+            recorder.logger.info("%s", traceback.rstrip())
+        recorder.finish(status, reason, traceback, step=step)
+        folder, run_id = recorder.folder.path, recorder.id
+    return RunResult(
+        record_dir=folder,
+        config=config,
+        status=status,
+        exception=error,
+        exit_code=code_of(error),
+        id=run_id,
+        step=step,
+    )
+
+
+def code_of(error: BaseException) -> int:
+    """Return the exit code of a command whose run ended with `error`."""
+    match error:
+        case KeyboardInterrupt() | Terminated():
+            return 128 + number_of(error)
+        case AssayError():
+            return error.exit_code
+        case SystemExit(code=int() as code) if code:
+            return code
+        case _:
+            return 1

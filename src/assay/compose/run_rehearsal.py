@@ -1,0 +1,248 @@
+"""Rehearsal of a config: its model and process on fake tensors, its data for real."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assay.compose.checks import passed
+from assay.compose.launch_ranks import TASK, RankTask, asked_processes, config_of, task_of
+from assay.compose.launch_settings import Launch
+from assay.compose.make_engine import evaluation_plan
+from assay.compose.make_parts import make_loader, make_process
+from assay.compose.run_scope import RunScope, open_run_scope
+from assay.compose.tasks import make_task
+from assay.config.loading import Config
+from assay.config.tree import get_at, plain
+from assay.core.errors import InputError
+from assay.core.json_codec import dumps, read_json
+from assay.core.rehearsal import FORMAT, Rehearsal
+from assay.store.layout import find_project
+
+if TYPE_CHECKING:
+    from assay.engine.data.source import Window
+    from assay.engine.loop.process import Process
+    from assay.engine.parallel.mesh import Layout
+    from assay.engine.rehearse.ladder import Parts, Site
+
+
+_REPORT = "report.json"
+_MAX_REPORT_BYTES = 64 << 20
+
+
+class RehearsalError(InputError):
+    """A rehearsal could not be made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RehearsalRequest:
+    """Conditions of a rehearsal: those of the run, where nothing is given.
+
+    `batch` declares one in the notation of the report, in place of the data; `memory_bytes` are
+    those of one device.
+    """
+
+    device: str | None = None
+    memory_bytes: int | None = None
+    batch: str = ""
+    processes: int = 1
+    """Return how many ranks share the data where [parallel] names no axis."""
+
+
+def rehearse(config: Config, wanted: RehearsalRequest | None = None) -> Rehearsal:
+    """Try one step of what a config trains, without its memory, and report what it needs.
+
+    Call it in an OS process of its own: libraries that are imported meanwhile may keep fake
+    tensors. InputError for a config that is wrong, and for data that cannot be read.
+    """
+    from assay.engine.loop.device import memory_of, pick_device
+    from assay.engine.rehearse.ladder import rehearse as climb
+
+    wanted = wanted or RehearsalRequest()
+    has_own = get_at(config.root, ("backward", "type")) is not None
+    config, _ = passed(config, *(() if has_own else ("optimizer",)), "data", "train")
+    device = pick_device(wanted.device, must_exist=False)
+    limit = wanted.memory_bytes or memory_of(device)
+    layout = _layout(config, wanted.processes)
+
+    @contextmanager
+    def build(site: Site) -> Iterator[Parts]:
+        from assay.engine.rehearse.fake import stand_in
+
+        stands_for = stand_in(site.fakes, device)
+        with ExitStack() as stack:
+            scope = stack.enter_context(open_run_scope(config, Launch(), device=stands_for))
+            if layout.processes > 1:
+                from assay.engine.rehearse.imagined import imagined_mesh
+
+                bucket = int(scope.values("parallel").get("bucket_mb", 0))
+                scope.mesh = stack.enter_context(
+                    imagined_mesh(layout, stands_for, bucket_mb=bucket)
+                )
+            yield _parts(scope, site, wanted, device)
+
+    report = climb(build, limit_bytes=limit)
+    axes = {axis: count for axis, count in layout.sizes.items() if count > 1}
+    return replace(report, layout=axes)
+
+
+def rehearse_apart(config: Config, launch: Launch) -> Rehearsal:
+    """Rehearse what a launch is about to train, in an OS process of its own.
+
+    AssayError with what that process said, when it could not.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="assay-rehearse-"))
+    try:
+        task = asdict(task_of(config, launch, processes=asked_processes(config, launch)))
+        (folder / TASK).write_text(json.dumps(task), encoding="utf-8")
+        command = [sys.executable, "-m", "assay", "_rehearse", str(folder)]
+        done = subprocess.run(command, stderr=subprocess.PIPE, check=False, encoding="utf-8")
+        if done.returncode:
+            raise RehearsalError(done.stderr.strip().removeprefix("error: "))
+        return read_json(folder / _REPORT, Rehearsal, version=FORMAT, limit=_MAX_REPORT_BYTES)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def work(place: str) -> int:
+    """Rehearse the task in the folder `place` and leave the report there."""
+    folder = Path(place)
+    task = RankTask(**json.loads((folder / TASK).read_text(encoding="utf-8")))
+    device = Launch(device=task.launch["device"]).devices()
+    wanted = RehearsalRequest(device=device[0] if device else None, **task.options)
+    report = rehearse(config_of(task, folder, 0), wanted)
+    (folder / _REPORT).write_text(dumps(report), encoding="utf-8")
+    return 0
+
+
+def is_first_rank() -> bool:
+    """Return True unless this is one of the processes of a run that leave it to another to
+    speak."""
+    from assay.engine.parallel.process_group import world
+
+    return world().rank == 0
+
+
+def _layout(config: Config, processes: int) -> Layout:
+    from assay.engine.parallel.mesh import Layout
+
+    node = get_at(config.root, ("parallel",))
+    return Layout.of(plain(node) if node is not None else {}, processes=processes)
+
+
+def _parts(scope: RunScope, site: Site, wanted: RehearsalRequest, device: Any) -> Parts:
+    from assay.engine.data.shapes import declared_batch
+    from assay.engine.rehearse.ladder import Parts
+    from assay.engine.rehearse.stages import data_stages
+
+    make_task(scope)
+    evaluation = None
+    if wanted.batch:
+        train: Any = [declared_batch(wanted.batch)]
+    else:
+        train = _unhurried(make_loader(scope, "train"))
+        evaluation = _evaluated(scope)
+    stages = tuple(data_stages(train))
+    process = _process(scope, site)
+    windows = _windows(scope, train, process)
+    keep, folder = _checkpoints(scope)
+    return Parts(
+        process=process,
+        windows=windows,
+        loader="declared" if wanted.batch else type(train).__name__,
+        evaluation=evaluation,
+        stages=stages,
+        device=device,
+        checkpoints=keep,
+        free_bytes=shutil.disk_usage(folder).free,
+    )
+
+
+def _process(scope: RunScope, site: Site) -> Process:
+    """Build the process where the rung has it: its model first, which may have to be converted."""
+    from assay.engine.rehearse.ladder import BuildFailedError
+
+    try:
+        with site.building(site.guard or site.observer):
+            model = scope.build("model")
+        if site.fakes is not None:
+            site.fakes.place(model, scope.device)
+        with site.building(site.observer):
+            return make_process(scope, training=True)
+    except Exception as error:
+        raise BuildFailedError(str(error)) from error
+
+
+def _unhurried(data: Any) -> Any:
+    """Return the loader without its workers: a few batches are all that is asked of it."""
+    from assay.engine import Loader
+
+    return data.changed(workers=0) if isinstance(data, Loader) and data.workers else data
+
+
+def _evaluated(scope: RunScope) -> tuple[str, Any] | None:
+    """Return the first batch of the first split that is evaluated."""
+    period, splits = evaluation_plan(scope)
+    if period == "never" or not splits:
+        return None
+    loader: Iterable[Any] = _unhurried(make_loader(scope, splits[0]))
+    batch = next(iter(loader), None)
+    return None if batch is None else (splits[0], batch)
+
+
+def _windows(scope: RunScope, train: Iterable[Any], process: Process) -> Iterator[Window]:
+    """Return the steps of the first epoch, as this rank sees them."""
+    from assay.engine import Engine, Loader
+    from assay.engine.data.source import Source
+
+    settings = scope.values("train")
+    engine = Engine(
+        process,
+        train,
+        epochs=settings.get("epochs"),
+        steps=settings.get("steps"),
+        accumulate=1 if isinstance(train, Source) else settings.get("accumulate", 1),
+        seed=scope.seed,
+    )
+    if hasattr(process, "backward"):  # a process without one is told by its first step
+        length = engine.state.epoch_length
+        process.backward.start(0, total=engine.state.max_steps, epoch_length=length)
+    windows = engine.source.windows(0, 0)
+    if scope.ranks is None:
+        return windows
+    from assay.engine.parallel.data import join_data_parallel
+
+    if isinstance(train, Loader):
+        join_data_parallel(engine, scope.ranks)
+    else:  # a declared batch is that of this rank
+        process.backward.peers = scope.ranks  # type: ignore[attr-defined]
+    return _begun(scope.ranks, windows)
+
+
+def _begun(ranks: Any, windows: Iterable[Window]) -> Iterator[Window]:
+    for window in windows:
+        ranks.begin(window, 0)
+        yield window
+
+
+def _checkpoints(scope: RunScope) -> tuple[int, Path]:
+    """Return how many checkpoints may exist at once, and a folder of the disk they are written
+    to."""
+    path = scope.config.path
+    project = find_project(path.resolve().parent if path is not None else Path.cwd())
+    folder = project.runs_dir if project is not None else Path.cwd()
+    while not folder.exists():
+        folder = folder.parent
+    if not scope.is_on("checkpoint"):
+        return 0, folder
+    settings = scope.values("checkpoint")
+    is_written = 1  # the oldest is deleted when the newest is complete
+    return int(settings.get("keep", 3)) + bool(settings.get("best")) + is_written, folder

@@ -1,0 +1,276 @@
+"""The tree of one run with its context and plugins: where all that is built for it lives."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assay.compose.debug import debugging
+from assay.compose.describe_standstill import describe_standstill
+from assay.compose.launch_settings import Launch
+from assay.compose.rank_folder import EndOrder, RankFolder
+from assay.config import dump
+from assay.config.external_values import with_outside
+from assay.config.loading import Config
+from assay.config.tree import KeyPath, Table, dotted, get_at, plain
+from assay.core.errors import ConfigError, InputError
+from assay.core.lease import this_place
+from assay.core.schema import PARALLEL_TIMEOUT, parse_duration_s
+
+if TYPE_CHECKING:
+    from assay.build import Context, Plugin
+    from assay.engine.loop.device import Device
+    from assay.engine.parallel.data_parallel_group import DataParallelGroup
+    from assay.engine.parallel.heartbeats import Heartbeats
+    from assay.engine.parallel.mesh import Mesh
+    from assay.engine.parallel.watchdog import Standstill
+
+
+@dataclass(slots=True)
+class RunScope:
+    """What is being built for one run: the tree with its environment, the context, where it goes,
+    how it is left."""
+
+    config: Config
+    root: Table
+    context: Context
+    seed: int
+    device: Device
+    closing: ExitStack
+    plugins: list[Plugin] = field(default_factory=list)
+    task: Any = None
+    meta: bytes = b""
+    mesh: Mesh | None = None
+    """The processes of this run, where there are several."""
+    rank: int = 0
+    ranks_here: int = 1
+    """Number of processes of this run on the machine."""
+    rank_folder: RankFolder | None = None
+    """Folder of the processes of this machine."""
+    beats: Heartbeats | None = None
+    """Signs of life of this process."""
+
+    @property
+    def ranks(self) -> DataParallelGroup | None:
+        """Those of them that share the samples."""
+        return None if self.mesh is None else self.mesh.ranks
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the one that records, saves and tells."""
+        return self.ranks is None or self.ranks.is_first
+
+    def tell_ending(self) -> None:
+        """Tell whoever watches that the run is over, and its end is being written."""
+        if self.beats is not None:
+            self.beats.ending()
+
+    def build(self, section: str) -> Any:
+        return self.build_at((section,))
+
+    def build_at(self, path: KeyPath, **extra: Any) -> Any:
+        """What is written at `path`; `extra` are arguments of its call where nothing else is
+        written."""
+        from assay.build import build
+
+        node = get_at(self.root, path)
+        assert node is not None
+        return build(
+            node,
+            self.context,
+            root=self.root,
+            path=path,
+            user_dirs=self.config.user_dirs,
+            trusted=self.config.settings.trusted,
+            extra=extra,
+        )
+
+    def is_on(self, section: str) -> bool:
+        """Whether a section is not switched off: `enabled = false`."""
+        return bool(self.values(section).get("enabled", True))
+
+    def values(self, *path: str) -> dict[str, Any]:
+        """The plain values of a standard table; empty when it is not there."""
+        node = get_at(self.root, path)
+        return {} if node is None else dict(plain(node))
+
+
+@contextlib.contextmanager
+def open_run_scope(
+    config: Config,
+    launch: Launch,
+    *,
+    joins: bool = False,
+    resumes: str = "",
+    device: Device | None = None,
+) -> Iterator[RunScope]:
+    """`joins`: together with the other processes that were started for this run, which all go on
+    with `resumes`.
+
+    `device` is one that is known already, in place of the one of `launch`.
+    """
+    from assay.build import Context, user_code
+    from assay.engine.loop.device import pick_device
+    from assay.engine.numerics.precision import matmul_precision
+
+    if joins:
+        from assay.engine.parallel.heartbeats import FileHeartbeats
+        from assay.engine.parallel.mesh import Layout
+        from assay.engine.parallel.process_group import device_of_rank, process_group, world
+
+        here = world()
+        device = pick_device(device_of_rank(the_one_device(launch), here))
+    elif device is None:
+        device = pick_device(the_one_device(launch))
+    root = _with_outside(config)
+    seed = int(plain(root).get("seed", 0))
+    with ExitStack() as stack:
+        stack.enter_context(debugging(on=launch.debug))
+        stack.enter_context(user_code(config.user_dirs))
+        context = Context()
+        stack.callback(context.close)
+        stack.enter_context(context.use())
+        precision = get_at(root, ("train", "precision"))
+        stack.enter_context(matmul_precision(plain(precision) if precision is not None else "fp32"))
+        scope = RunScope(config, root, context, seed, device, stack)
+        if joins:
+            scope.rank, scope.ranks_here = here.rank, here.local_count
+            scope.rank_folder = rank_folder_of(launch)
+            settings = scope.values("parallel")
+            layout = Layout.of(settings, processes=here.count)
+            scope.mesh = stack.enter_context(
+                process_group(here, device, layout, bucket_mb=settings.get("bucket_mb", 0))
+            )
+            _check_alike(scope, resumes)
+            if scope.ranks is not None and not launch.ranks_folder:
+                scope.rank_folder = _watching(
+                    scope.ranks, here.rank, settings.get("timeout", PARALLEL_TIMEOUT), stack
+                )
+            if scope.rank_folder is not None:
+                scope.beats = FileHeartbeats(scope.rank_folder.beat(here.rank))
+                if scope.ranks is not None:
+                    scope.ranks.beats = scope.beats
+        _furnish(scope)
+        yield scope
+
+
+def check_device(name: str) -> None:
+    """InputError when there is no such device here."""
+    from assay.engine.loop.device import pick_device
+
+    pick_device(name)
+
+
+def the_one_device(launch: Launch) -> str | None:
+    """The device of one run; None: the accelerator if there is one. InputError when several are
+    named."""
+    names = launch.devices()
+    if len(names) > 1:
+        fix = (
+            "Name one. Several are for several runs: the configs of `assay run` take them in turn."
+        )
+        raise InputError(
+            f"A run uses one device; here are {len(names)}: {', '.join(names)}.", fix=fix
+        )
+    return names[0] if names else None
+
+
+def _check_alike(scope: RunScope, resumes: str) -> None:
+    """InputError when another process has another config: it was changed meanwhile, or draws by
+    chance."""
+    if scope.ranks is None:
+        return
+    if len(set(scope.ranks.all_gather_world(resumes))) > 1:
+        raise InputError(
+            "The processes do not agree which run they go on with.",
+            fix="Name it: assay resume RUN.",
+        )
+    if len(set(scope.ranks.all_gather_world(dump(scope.config.root)))) > 1:
+        raise InputError(
+            "The processes of this run have read different configs.", fix="Start them with --nproc."
+        )
+
+
+def rank_folder_of(launch: Launch) -> RankFolder | None:
+    """Return the folder of the ranks that assay started on this machine."""
+    path = Path(launch.ranks_folder)
+    return RankFolder(path, launcher=path.parent) if launch.ranks_folder else None
+
+
+def _watching(ranks: DataParallelGroup, rank: int, timeout: str, stack: ExitStack) -> RankFolder:
+    """Look after the processes of this machine, which somebody else has started, in a folder of
+    theirs."""
+    from assay.engine.parallel.watchdog import (
+        RankWatchdog,
+        StalledRanks,
+        SuspendedRanks,
+        describe_suspension,
+    )
+
+    own = Path(
+        stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="assay-rank-", ignore_cleanup_errors=True)
+        )
+    )
+    here = [
+        path
+        for place, path in ranks.all_gather_world((this_place(), str(own)))
+        if place == this_place()
+    ]
+    folder = RankFolder(Path(here[0]))
+    folder.begin(rank)
+    ranks.barrier()
+
+    def order(found: Standstill) -> None:
+        folder.order(EndOrder(cause=describe_standstill(found, timeout=timeout)))
+
+    watchdog = RankWatchdog(
+        SuspendedRanks(
+            folder.pids, lambda rank, pid: folder.tell_failed(rank, describe_suspension(rank, pid))
+        ),
+        StalledRanks(folder.watched, order, timeout_s=parse_duration_s(timeout)),
+    )
+    stack.enter_context(watchdog)
+    return folder
+
+
+def _furnish(scope: RunScope) -> None:
+    """Put in what is known from the start, promise the rest, make the plugins: they may say how the
+    rest is made."""
+    from assay.build import as_plugin, plugin_paths, promise_run
+
+    context, config = scope.context, scope.config
+    context.set("context", context)
+    context.set("cfg", plain(scope.root))
+    context.set("device", scope.device)
+    context.set(
+        "device_info",
+        {"name": str(scope.device), "type": scope.device.type, "index": scope.device.index},
+    )
+    context.provide(_console, name="console")
+    promise_run(scope.root, context, user_dirs=config.user_dirs, trusted=config.settings.trusted)
+    for path in plugin_paths(scope.root):
+        plugin = as_plugin(dotted(path), scope.build_at(path))
+        context.set(plugin.where, plugin.thing)
+        context.install(plugin.thing)
+        scope.plugins.append(plugin)
+    context.set("plugins", [plugin.thing for plugin in scope.plugins])
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console()
+
+
+def _with_outside(config: Config) -> Table:
+    root, problems = with_outside(config.root, os.environ, config.settings.variables)
+    if problems:
+        raise ConfigError(problems)
+    return root

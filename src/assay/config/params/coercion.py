@@ -1,0 +1,214 @@
+"""Coercion of values to the type of a parameter, known from its annotation or its default."""
+
+from __future__ import annotations
+
+import ast
+import types
+from collections.abc import Mapping
+from datetime import date, time
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from assay.config.sources.literals import MAX_VALUE, value_of
+
+OPENING, CLOSING = "([", ")]"
+
+
+class CoercionError(Exception):
+    """Value that does not fit; the message says what is wanted, as in "a whole number"."""
+
+
+def parsed(text: str) -> Any:
+    """Parse an override's literal, or a tuple, list or dictionary in Python's syntax.
+
+    >>> parsed("1e-3"), parsed("(1, 5)"), parsed("{'a': None}"), parsed("adam")
+    (0.001, (1, 5), {'a': None}, 'adam')
+    """
+    value = value_of(text)
+    bare = text.strip()
+    if value != text or not bare.startswith(("(", "[", "{", '"', "'")) or len(bare) > MAX_VALUE:
+        return value
+    try:
+        literal = ast.literal_eval(bare)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return value
+    return value if isinstance(literal, bytes | complex | set) else literal
+
+
+def type_of(default: Any) -> Any:
+    """Return the type that stands in for a missing annotation. None stands for any."""
+    match default:
+        case None:
+            return Any
+        case tuple() | list():
+            kinds = {type_of(item) for item in default}
+            item = kinds.pop() if len(kinds) == 1 else Any
+            if isinstance(default, tuple):
+                return types.GenericAlias(tuple, (item, ...))
+            return types.GenericAlias(list, item)
+        case Mapping():
+            return dict
+        case Path():
+            return Path
+        case bool() | int() | float() | str() | Enum() | date() | time():
+            return type(default)
+        case _:
+            return Any
+
+
+def fitted(value: Any, wanted: Any, text: str | None = None) -> Any:
+    """Convert `value` to the type `wanted` without loss.
+
+    Raises CoercionError when that is impossible.
+
+    `text` is the value as typed, if it was: 123 is "123" for a string, and `0.9,0.99` is a
+    sequence.
+    """
+    origin, parts = get_origin(wanted), get_args(wanted)
+    if origin is Annotated:
+        return fitted(value, parts[0], text)
+    if origin is Literal:
+        return _one_of(value, wanted, [type(choice) for choice in parts], text, allowed=parts)
+    if origin in (Union, types.UnionType):
+        return _one_of(value, wanted, sorted(parts, key=lambda part: part is str), text)
+    if wanted is None or wanted is types.NoneType:
+        return _checked(value is None, value, "none")
+    kind = origin or wanted
+    if not isinstance(kind, type) or kind in (Any, object):
+        return value
+    if issubclass(kind, tuple | list):
+        return _sequence(value, wanted, text)
+    return _single(value, kind, text)
+
+
+def described(wanted: Any) -> str:
+    """Return the type `wanted` as a phrase: "a whole number".
+
+    >>> described(tuple[int, ...]), described(float | None)
+    ('a tuple of whole numbers', 'a number or none')
+    """
+    origin, parts = get_origin(wanted), get_args(wanted)
+    if origin is Annotated:
+        return described(parts[0])
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, parts))}"
+    if origin in (Union, types.UnionType):
+        return " or ".join(described(part) for part in parts)
+    kind = origin or wanted
+    if kind in (Any, object):
+        return "anything"
+    if not isinstance(kind, type):
+        return str(wanted)
+    if issubclass(kind, tuple | list):
+        name = "tuple" if issubclass(kind, tuple) else "list"
+        items = [part for part in parts if part is not Ellipsis]
+        many = {int: "whole numbers", float: "numbers", str: "strings"}
+        if len(items) > 1:
+            return f"a {name} of {len(items)} values"
+        return f"a {name} of {many[items[0]]}" if items and items[0] in many else f"a {name}"
+    if issubclass(kind, Enum):
+        return f"one of {', '.join(member.name for member in kind)}"
+    return _NAMES.get(kind, f"a {kind.__name__}")
+
+
+_NAMES: dict[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    dict: "a table",
+    Path: "a path",
+    types.NoneType: "none",
+}
+
+
+def _single(value: Any, kind: type, text: str | None) -> Any:
+    match value:
+        case bool():
+            is_fit = kind is bool
+        case int() if kind is float:
+            return float(value)
+        case float() if kind is int and text is not None and value.is_integer():
+            return int(value)  # 1e3, typed by hand
+        case str() if issubclass(kind, Enum):
+            return _member(value, kind)
+        case str() if issubclass(kind, Path):
+            return kind(value)
+        case Mapping():
+            is_fit = issubclass(kind, Mapping | dict)
+        case _:
+            is_fit = isinstance(value, kind)
+    if not is_fit and text is not None:
+        if kind is str:
+            return text
+        if issubclass(kind, Path):
+            return kind(text)
+        if issubclass(kind, Enum):
+            return _member(text, kind, value)
+    return _checked(is_fit, value, described(kind))
+
+
+def _member(name: str, kind: type[Enum], value: Any = None) -> Enum:
+    for member in kind:
+        if name == member.name or member.value in (name, value):
+            return member
+    raise CoercionError(described(kind))
+
+
+def _sequence(value: Any, wanted: Any, text: str | None) -> Any:
+    kind, parts = get_origin(wanted) or wanted, get_args(wanted)
+    typed: list[str | None]
+    if isinstance(value, str) and text is not None and "," in text:
+        typed = list(_split(text))
+        value = [parsed(each) for each in typed if each is not None]
+    elif isinstance(value, tuple | list):
+        typed = [None] * len(value)
+    else:
+        raise CoercionError(described(wanted))
+    is_open = issubclass(kind, list) or (len(parts) == 2 and parts[1] is Ellipsis)
+    kinds = [parts[0]] * len(value) if is_open and parts else list(parts) or [Any] * len(value)
+    if len(kinds) != len(value):
+        raise CoercionError(described(wanted))
+    try:
+        made = [
+            fitted(item, each, typed_item)
+            for item, each, typed_item in zip(value, kinds, typed, strict=True)
+        ]
+    except CoercionError:
+        raise CoercionError(described(wanted)) from None
+    return tuple(made) if issubclass(kind, tuple) else made
+
+
+def _split(text: str) -> list[str]:
+    """Return the items of `0.9,0.99`, with or without brackets; the last may end with a comma."""
+    bare = text.strip()
+    if bare[0] in OPENING and bare[-1] == CLOSING[OPENING.index(bare[0])]:
+        bare = bare[1:-1]
+    items = [item.strip() for item in bare.split(",")]
+    return items[:-1] if not items[-1] else items
+
+
+def _one_of(
+    value: Any,
+    wanted: Any,
+    kinds: list[Any],
+    text: str | None,
+    allowed: tuple[Any, ...] | None = None,
+) -> Any:
+    for kind in kinds:
+        try:
+            made = fitted(value, kind, text)
+        except CoercionError:
+            continue
+        if allowed is None or any(
+            type(made) is type(choice) and made == choice for choice in allowed
+        ):
+            return made
+    raise CoercionError(described(wanted))
+
+
+def _checked(is_fit: bool, value: Any, wanted: str) -> Any:
+    if not is_fit:
+        raise CoercionError(wanted)
+    return value

@@ -1,0 +1,49 @@
+"""Format of `defaults.json`, version 1: the default values that a run took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from assay.core.json_codec import read_json, write_json
+
+FORMAT = 1
+MAX_BYTES = 16 << 20
+FILE_NAME = "defaults.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """One value that nobody gave: its key, how it reads, and whose default it is.
+
+    `injected` are arguments that were filled with an object of the run; `value` then says which.
+    """
+
+    key: str
+    value: str
+    owner: str
+    injected: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """All defaults that a run took, in the order of the config."""
+
+    format: int = FORMAT
+    taken: tuple[Taken, ...] = ()
+
+
+def read(folder: Path) -> tuple[Taken, ...]:
+    """Return the defaults that a run took; () for a run recorded without the file.
+
+    Raises RecordError when the file cannot be read.
+    """
+    try:
+        return read_json(folder / FILE_NAME, Defaults, version=FORMAT, limit=MAX_BYTES).taken
+    except FileNotFoundError:
+        return ()
+
+
+def write(folder: Path, taken: tuple[Taken, ...]) -> None:
+    """Replace the file. OSError when it cannot be written."""
+    write_json(folder / FILE_NAME, Defaults(taken=taken), durable=False)

@@ -1,0 +1,188 @@
+"""Event log of a run, and the edits that people make to its record afterwards.
+
+`events.jsonl` holds one RunFact a line, written by the training process alone; `edits.jsonl` one
+Edit a line, appended by anyone. Each line is a JSON object with `fact` (the kind), `v` (its
+version) and `at_ns` (unix time).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from assay.core.errors import RecordError
+from assay.core.json_codec import dumps, from_plain, parse_json, to_plain
+from assay.core.regular_file import read_bytes
+
+VERSION = 1
+MAX_BYTES = 64 << 20
+
+EndStatus = Literal["finished", "failed", "stopped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """Begin of an attempt: the first launch of a run (attempt 1) or a resume, from `step`."""
+
+    attempt: int
+    step: int = 0
+    checkpoint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """Evaluation of a split. `partial` says how much of the split was used, when not all of it."""
+
+    split: str
+    step: int
+    metrics: Mapping[str, float]
+    samples: int = 0
+    seconds: float = 0.0
+    partial: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """Checkpoint complete on disk. `best`: the best so far by the run's own criterion."""
+
+    name: str
+    kind: Literal["checkpoint", "keypoint", "best", "model"]
+    step: int
+    size_bytes: int = 0
+    seconds: float = 0.0
+    best: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned:
+    """Warning to the user: nothing stopped because of it."""
+
+    message: str
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """Change of the training while it ran, at `step`: `what` was `before` and is `after`."""
+
+    what: str
+    step: int
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """End of an attempt.
+
+    `reason` is one line, `traceback` the user's part of the stack on failure.
+    """
+
+    status: EndStatus
+    step: int
+    reason: str = ""
+    traceback: str = ""
+
+
+RunFact = Started | Evaluated | Saved | Warned | Changed | Ended
+RUN_FACTS: Mapping[str, type[RunFact]] = {
+    "started": Started,
+    "evaluated": Evaluated,
+    "saved": Saved,
+    "warned": Warned,
+    "changed": Changed,
+    "ended": Ended,
+}
+_NAMES = {kind: name for name, kind in RUN_FACTS.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """Change made to a record afterwards: `what` was set to `new`, by whom.
+
+    `old` keeps the original.
+
+    `what` is "note", "label", "tag", "link", "value" or "verdict"; `key` says which one of several.
+    """
+
+    what: Literal["note", "label", "tag", "link", "value", "verdict"]
+    new: Any
+    old: Any = None
+    key: str = ""
+    who: str = ""
+    at_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """Fact and the unix time, in ns, at which it was recorded."""
+
+    at_ns: int
+    fact: RunFact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """Objects of a JSONL file, and the count of its unreadable lines, a torn last one included."""
+
+    objects: list[dict[str, Any]] = field(default_factory=list)
+    unreadable: int = 0
+
+
+def event_line(fact: RunFact, at_ns: int) -> str:
+    """Return one line of `events.jsonl`, without its line end."""
+    return dumps({"fact": _NAMES[type(fact)], "v": VERSION, "at_ns": at_ns, **to_plain(fact)})
+
+
+def edit_line(edit: Edit) -> str:
+    """Return one line of `edits.jsonl`, without its line end."""
+    return dumps({"fact": "edit", "v": VERSION, **to_plain(edit)})
+
+
+def read_events(path: Path) -> Iterator[Timed]:
+    """Yield the facts of `events.jsonl` in order. Torn, damaged and unknown lines are skipped."""
+    for data in read_lines(path).objects:
+        kind = RUN_FACTS.get(str(data.get("fact")))
+        if kind is None:
+            continue
+        try:
+            yield Timed(at_ns=from_plain(int, data.get("at_ns", 0)), fact=from_plain(kind, data))
+        except RecordError:
+            continue
+
+
+def read_edits(path: Path) -> Iterator[Edit]:
+    """Yield the edits of `edits.jsonl` in the order in which they were made."""
+    for data in read_lines(path).objects:
+        try:
+            yield from_plain(Edit, data)
+        except RecordError:
+            continue
+
+
+def read_lines(path: Path) -> Lines:
+    """Read the JSON objects of a JSONL file, one a line; a missing file is empty.
+
+    Raises OSError for anything that is not a regular file.
+    """
+    lines = Lines()
+    unreadable = 0
+    try:
+        raw = read_bytes(path, MAX_BYTES)
+    except FileNotFoundError:
+        return lines
+    for line in raw.split(b"\n"):
+        if not line.strip(b"\0 \r\t"):
+            continue
+        try:
+            data = parse_json(line)
+        except ValueError:
+            unreadable += 1
+            continue
+        if isinstance(data, dict):
+            lines.objects.append(data)
+        else:
+            unreadable += 1
+    return Lines(objects=lines.objects, unreadable=unreadable)

@@ -1,0 +1,247 @@
+"""Codec between dataclasses and plain JSON data, for every JSON file of a record."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import reprlib
+import types
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from assay.core.directory import open_directory
+from assay.core.errors import RecordError
+from assay.core.regular_file import open_regular, read_bytes
+from assay.core.terminal import escaped_json
+
+Fact = TypeVar("Fact")
+
+MAX_DEPTH = 100
+_I64 = 1 << 63
+
+
+def to_plain(value: Any) -> Any:
+    """Convert dataclasses to dictionaries and tuples to lists.
+
+    A field that is None, and is None by default, is left out.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        pairs = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
+        return {
+            field.name: to_plain(item)
+            for field, item in pairs
+            if item is not None or field.default is not None
+        }
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    return value
+
+
+def from_plain(kind: type[Fact], data: Any, *, where: str = "") -> Fact:
+    """Build the dataclass `kind` from plain data. Unknown keys, of a newer version, are ignored.
+
+    Raises RecordError naming the path of the first value that is missing or of the wrong type.
+    """
+    return _decode(kind, data, where or kind.__name__)  # type: ignore[no-any-return]
+
+
+def dumps(value: Any, *, indent: int | None = None) -> str:
+    """Return JSON, compact on one line unless `indent` is given.
+
+    Non-finite numbers are the strings "inf", "-inf", "nan", so that any reader copes; what is not
+    printed is escaped.
+    """
+    if indent is None:
+        return _dump(value, separators=(",", ":"))
+    return _dump(value, indent=indent)
+
+
+def read_json(path: Path, kind: type[Fact], *, version: int, limit: int) -> Fact:
+    """Read a JSON file of at most `limit` bytes with a top-level `format` number.
+
+    Raises FileNotFoundError when the file is missing, RecordError when it cannot be read or has a
+    newer format.
+    """
+    try:
+        data = parse_json(read_bytes(path, limit))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise RecordError(
+            f"{path.name} cannot be read: {error.strerror or error}.", where=str(path)
+        ) from error
+    except ValueError as error:
+        raise RecordError(f"{path.name} cannot be read: {error}", where=str(path)) from error
+    if not isinstance(data, dict):
+        raise RecordError(f"{path.name} is not a JSON object.", where=str(path))
+    found = data.get("format")
+    if not isinstance(found, int) or found < 1:
+        raise RecordError(f"{path.name} does not say its format.", where=str(path))
+    if found > version:
+        fix = "Read it with the assay that wrote it, or a newer one."
+        raise RecordError(
+            f"{path.name} has format {found}; this assay knows {version}.", where=str(path), fix=fix
+        )
+    return from_plain(kind, data, where=path.name)
+
+
+def parse_json(text: bytes | str) -> Any:
+    """Parse JSON. Raises ValueError for a syntax error and for nesting beyond MAX_DEPTH."""
+    try:
+        data = json.loads(text)
+        if _opens(text) > MAX_DEPTH and not _is_flat_enough(data):
+            raise RecursionError
+    except RecursionError:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep") from None
+    return data
+
+
+def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
+    """Replace `path` atomically: readers see the old file or the new one, never a part."""
+    text = _dump(value, indent=1) + "\n"
+    write_atomic(path, text.encode("utf-8"), durable=durable)
+
+
+def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Write a temporary neighbour, sync it, and rename it over `path`.
+
+    `durable` also survives power loss. The file gets the mode of its folder. A link in its place is
+    replaced, not followed.
+    """
+    with open_directory(path.parent, follow=True) as folder:
+        folder.write(path.name, data, durable=durable)
+
+
+def sync_file(path: Path) -> None:
+    """Flush a file to disk, so that its bytes survive power loss."""
+    descriptor = open_regular(path)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def number(value: Any) -> float:
+    """Parse a number that `dumps` wrote: a JSON number, or "inf", "-inf" or "nan"."""
+    return float(value)
+
+
+def _dump(value: Any, **layout: Any) -> str:
+    data = _finite(to_plain(value))
+    # Also file names that are not UTF-8: they reach Python as lone surrogates, which no file can
+    # hold.
+    return escaped_json(json.dumps(data, ensure_ascii=False, **layout))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return repr(float(value))  # float: numpy's own repr says "np.float64(nan)"
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _opens(text: bytes | str) -> int:
+    """Count the brackets that open in a text: few mean that nothing in it can be deep."""
+    if isinstance(text, str):
+        return text.count("[") + text.count("{")
+    return text.count(b"[") + text.count(b"{")
+
+
+def _is_flat_enough(data: Any) -> bool:
+    level, depth = [data], 0
+    while level and depth <= MAX_DEPTH:
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                inner += [item for item in each.values() if isinstance(item, dict | list)]
+            elif isinstance(each, list):
+                inner += [item for item in each if isinstance(item, dict | list)]
+        level, depth = inner, depth + 1
+    return not level
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _decode(hint: Any, data: Any, where: str) -> Any:
+    """Return `data` as a value of the annotation `hint`. Raises RecordError when it is none."""
+    if hint is Any:
+        return data
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return _decode_union(get_args(hint), data, where)
+    if origin is not None:
+        return _decode_generic(origin, get_args(hint), data, where)
+    if dataclasses.is_dataclass(hint):
+        return _decode_dataclass(hint, data, where)
+    if hint is type(None) and data is None:
+        return None
+    is_bool = isinstance(data, bool)
+    if hint is float and isinstance(data, int | float | str) and not is_bool:
+        with contextlib.suppress(ValueError, OverflowError):
+            return float(data)
+    if hint is int and isinstance(data, int) and not -_I64 <= data < _I64:
+        digits = len(str(data).lstrip("-"))
+        raise RecordError(f"{where} is a number of {digits} digits; expected one of 64 bits.")
+    if isinstance(hint, type) and isinstance(data, hint) and (hint is bool or not is_bool):
+        return data
+    raise RecordError(f"{where} is {_shown(data)}; expected {getattr(hint, '__name__', hint)}.")
+
+
+def _decode_generic(origin: Any, arguments: tuple[Any, ...], data: Any, where: str) -> Any:
+    """Return `data` as a Literal, a list, a tuple or a mapping of the given item types."""
+    if origin is Literal:
+        if data in arguments:
+            return data
+        choices = ", ".join(map(repr, arguments))
+        raise RecordError(f"{where} is {_shown(data)}; expected one of {choices}.")
+    if origin in (list, tuple):
+        if not isinstance(data, list):
+            raise RecordError(f"{where} is {_shown(data)}; expected a list.")
+        items = [_decode(arguments[0], each, f"{where}[{i}]") for i, each in enumerate(data)]
+        return items if origin is list else tuple(items)
+    if issubclass(origin, Mapping):
+        if not isinstance(data, dict):
+            raise RecordError(f"{where} is {_shown(data)}; expected a table.")
+        return {key: _decode(arguments[1], each, f"{where}.{key}") for key, each in data.items()}
+    raise AssertionError(f"no field of a record has the type {origin}")
+
+
+def _shown(data: Any) -> str:
+    return reprlib.repr(data)
+
+
+def _decode_union(choices: tuple[Any, ...], data: Any, where: str) -> Any:
+    errors = []
+    for choice in choices:
+        try:
+            return _decode(choice, data, where)
+        except RecordError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _decode_dataclass(kind: Any, data: Any, where: str) -> Any:
+    if not isinstance(data, dict):
+        raise RecordError(f"{where} is {_shown(data)}; expected a table.")
+    hints = _hints(kind)
+    values = {}
+    for field in dataclasses.fields(kind):
+        if field.name in data:
+            values[field.name] = _decode(
+                hints[field.name], data[field.name], f"{where}.{field.name}"
+            )
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise RecordError(f"{where}.{field.name} is missing.")
+    return kind(**values)

@@ -1,0 +1,164 @@
+"""Optimizer state by parameter name, so that it means the same whatever the order of parameters."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from assay.core.errors import CheckpointError
+from assay.engine.numerics.dtensor import distribute_like, is_dtensor
+from assay.engine.numerics.sparse import is_sparse
+
+
+def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
+    """State and groups of an optimizer; parameters are named as in the model."""
+    names = _names(optimizer, model)
+    packed = optimizer.state_dict()
+    return {
+        "state": {names[index]: state for index, state in packed["state"].items()},
+        "groups": [
+            {**group, "params": [names[index] for index in group["params"]]}
+            for group in packed["param_groups"]
+        ],
+    }
+
+
+class NamedState:
+    """The state of an optimizer by the names of the parameters in `model`, as a checkpoint keeps
+    it."""
+
+    def __init__(self, optimizer: Optimizer, model: nn.Module) -> None:
+        self.optimizer = optimizer
+        self.model = model
+
+    def state_dict(self) -> dict[str, Any]:
+        return optimizer_state(self.optimizer, self.model)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        load_optimizer_state(self.optimizer, self.model, state)
+
+
+def load_optimizer_state(optimizer: Optimizer, model: nn.Module, saved: Mapping[str, Any]) -> None:
+    """Put a saved state back. CheckpointError when the parameters, or their groups, are others than
+    were saved."""
+    names = _names(optimizer, model)
+    index_of = {name: index for index, name in names.items()}
+    there = {name for group in saved["groups"] for name in group["params"]}
+    if there != set(index_of):
+        odd = ", ".join(sorted(there ^ set(index_of))[:5])
+        raise CheckpointError(f"The optimizer of the checkpoint trains other parameters: {odd}.")
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    optimizer.load_state_dict(
+        {
+            "state": {
+                index_of[name]: {
+                    key: _laid_out_as(parameters[index_of[name]], value)
+                    for key, value in state.items()
+                }
+                for name, state in saved["state"].items()
+            },
+            "param_groups": [
+                _group_of(group, names, saved["groups"])
+                for group in optimizer.state_dict()["param_groups"]
+            ],
+        }
+    )
+
+
+def _group_of(
+    group: Mapping[str, Any], names: Mapping[int, str], saved: list[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The saved settings of a group. Its parameters stay in their order, by which torch tells them
+    from each other."""
+    members = {names[index] for index in group["params"]}
+    own = {key: group[key] for key in ("params", "param_names") if key in group}
+    for each in saved:
+        if set(each["params"]) == members:
+            return {**each, **own}
+    some = ", ".join(sorted(members)[:5])
+    raise CheckpointError(
+        f"The optimizer of the checkpoint has no group of these parameters: {some}."
+    )
+
+
+def _laid_out_as(parameter: torch.Tensor, value: Any) -> Any:
+    """State in the memory layout of its parameter: fused updates walk through both as they lie
+    there."""
+    if is_dtensor(parameter) and isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+        return distribute_like(parameter, value)
+    if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
+        return value
+    if (
+        is_sparse(value) or value.stride() == parameter.stride()
+    ):  # the momentum of a sparse gradient is sparse
+        return value
+    return torch.empty_like(
+        parameter, dtype=value.dtype, device=value.device, requires_grad=False
+    ).copy_(value)
+
+
+def _names(optimizer: Optimizer, model: nn.Module) -> dict[int, str]:
+    """Name by index, in the order in which `Optimizer.state_dict` numbers parameters."""
+    name_of = {id(parameter): name for name, parameter in model.named_parameters()}
+    names: dict[int, str] = {}
+    for number, group in enumerate(optimizer.param_groups):
+        for place, parameter in enumerate(group["params"]):
+            names[len(names)] = name_of.get(id(parameter), f"group{number}.{place}")
+    return names
+
+
+def settings_of(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """The settings of each group: its learning rate, its betas, what else is no parameter."""
+    groups = optimizer.param_groups
+    return [
+        {key: value for key, value in group.items() if key not in ("params", "param_names")}
+        for group in groups
+    ]
+
+
+def put_settings(
+    optimizer: Optimizer, settings: Sequence[Mapping[str, Any]], names: Collection[str]
+) -> None:
+    """Give each group those of its `settings` that have one of `names`; with "lr" goes what
+    schedules begin from."""
+    names = {*names, *({"initial_lr"} if "lr" in names else ())}
+    for group, own in zip(optimizer.param_groups, settings, strict=True):
+        group.update({name: own[name] for name in names if name in own})
+
+
+def idle_optimizer() -> Optimizer:
+    """An optimizer of nothing, for a process that wants one and is only evaluated."""
+    return torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.0)
+
+
+FUSED_ON = ("cpu", "cuda", "mps", "xpu")
+"""Kinds of devices on which torch has one kernel for a whole update."""
+
+
+def may_fuse(kind: object, model: nn.Module, written: Collection[str]) -> bool:
+    """Whether an optimizer of this class, with what is `written` of it, can do its update in one
+    kernel.
+
+    It is several times faster and rounds otherwise. What the user says about the way of the update
+    counts.
+    """
+    is_torch = (
+        isinstance(kind, type)
+        and issubclass(kind, Optimizer)
+        and kind.__module__.startswith("torch.optim")
+    )
+    if not is_torch or "fused" not in inspect.signature(kind).parameters:  # type: ignore[arg-type]
+        return False
+    if {"fused", "foreach", "capturable", "differentiable", "args"} & set(written):
+        return False
+    sparse = any(getattr(module, "sparse", False) is True for module in model.modules())
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    devices = ("cpu",) if kind is torch.optim.Adagrad else FUSED_ON
+    return not sparse and all(
+        each.is_floating_point() and each.device.type in devices for each in trained
+    )

@@ -1,0 +1,355 @@
+"""Batches of a stream for the engine, made here or in worker processes, going on exactly from any
+step."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from copy import copy
+from dataclasses import dataclass
+from enum import Enum
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from assay.core.errors import AssayError, InputError
+from assay.core.parent_death import end_with, main_pid
+from assay.engine.data.batches import size_of
+from assay.engine.data.collate import collate as default
+from assay.engine.data.randomness import same
+from assay.engine.data.source import OTHERS, TRIED, Window
+from assay.engine.data.streams.stream import Cursor, Pass, Position, Stream
+from assay.engine.numerics.seed import comparable_state, undisturbed
+
+logger = logging.getLogger("assay")
+
+_LOOKED_AT = 2
+"""So many items are looked at for draws without a key, here and in each worker."""
+
+
+class _Drew(Enum):
+    """What a worker gives in place of a batch when it found such a draw; one and the same in every
+    process."""
+
+    DREW = "drew"
+
+
+_DREW = _Drew.DREW
+
+
+class StreamLoader:
+    """The batches that a stream gives, for training (`windows`) and evaluation (iteration over
+    epoch 0).
+
+    An item that is a list, as `streams.Batch` makes it, is a list of samples, and is collated; anything
+    else is a batch as it is. `accumulate` batches make one optimizer step. With `workers`, or on
+    several `ranks`, the stream has to have a `SplitByWorker`. Where the run is in its data is the
+    position of each worker's stream, a few numbers.
+
+    Raises InputError for a stream that every worker would give whole.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        seed: int | None = None,
+        split: str = "train",
+        accumulate: int = 1,
+        workers: int = 0,
+        collate: Callable[[list[Any]], Any] | None = None,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> None:
+        if workers < 0:
+            raise InputError(f"data.{split}.workers is {workers}; it cannot be negative.")
+        if accumulate < 1:
+            raise InputError(f"accumulate is {accumulate}; it must be at least 1.")
+        if max(workers, 1) * ranks > 1 and not stream.is_sharded:
+            raise InputError(
+                f"data.{split} is a stream that {max(workers, 1) * ranks} workers would each give whole.",
+                fix="Put streams.SplitByWorker into the chain, early, or load with workers = 0.",
+            )
+        self.stream = stream
+        self.is_seeded = seed is not None
+        self.seed = seed or 0
+        self.split = split
+        self.accumulate = accumulate
+        self.workers = workers
+        self.collate = collate or getattr(stream, "collate_fn", None) or default
+        self.rank = rank
+        self.ranks = ranks
+        self._state: dict[str, Any] | None = None
+        self._checked = 0
+        self._exactness = ""
+
+    def exactness(self, epoch: int = 0) -> str:
+        if not self._exactness:
+            replayed = self.stream.replayed()
+            how = f"replayed: {', '.join(replayed)} skips items" if replayed else "position"
+            why = self._differs(epoch)
+            self._exactness = f"not exact: {why}" if why else f"exact ({how})"
+        return self._exactness
+
+    def _differs(self, epoch: int) -> str:
+        """Load the first batches again, whole and from the position after the first; return why
+        they differ, or ""."""
+        twin = copy(self)
+        twin.accumulate = 1
+        first, positions = [], []
+        with undisturbed():
+            for window in islice(twin.windows(epoch, 0), TRIED):
+                first.append(window.batches)
+                positions.append(twin.state_dict())
+            again = [window.batches for window in islice(twin.windows(epoch, 0), TRIED)]
+            if not same(first, again):
+                return f"{OTHERS}, from whatever a stage draws them (each is keyed that says random=True)"
+            if not first[1:]:
+                return ""
+            twin.load_state_dict(positions[0])
+            rest = [window.batches for window in islice(twin.windows(epoch, 1), TRIED - 1)]
+        return (
+            ""
+            if same(first[1:], rest)
+            else "other batches come after a position than came there before"
+        )
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        lengths = [self.stream.length(self._way(0, shard)) for shard in range(max(self.workers, 1))]
+        known = [length for length in lengths if length is not None]
+        return -(-sum(known) // self.accumulate) if len(known) == len(lengths) else None
+
+    def __len__(self) -> int:
+        steps = self.steps_per_epoch
+        if steps is None:
+            raise TypeError(f"nobody knows the length of data.{self.split}")
+        return steps
+
+    def seeded(self, seed: int) -> StreamLoader:
+        """Return this loader, from now on under a seed."""
+        self.seed, self.is_seeded = seed, True
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches of epoch 0."""
+        with closing(self._batches(0, _Start(self.workers))) as batches:
+            for batch, _ in batches:
+                yield batch
+
+    def windows(self, epoch: int, start: int) -> Iterator[Window]:
+        """The windows of one epoch from number `start` on."""
+        at, skip = self._start(epoch, start)
+        with closing(self._batches(epoch, at)) as batches:
+            step = start - skip
+            while taken := list(islice(batches, self.accumulate)):
+                step += 1
+                self._state = {"epoch": epoch, "step": step, **taken[-1][1].plain()}
+                if step <= start:
+                    continue
+                sizes = [size_of(batch) for batch, _ in taken]
+                yield Window(
+                    [batch for batch, _ in taken], sum(sizes), sizes if len(sizes) > 1 else None
+                )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the last window ended."""
+        return dict(self._state or {})
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there; InputError if other workers or ranks gave it."""
+        if state and (state["workers"], state["ranks"]) != (self.workers, self.ranks):
+            raise InputError(
+                f"data.{self.split} is a stream that was split over {state['workers']} workers of {state['ranks']}"
+                f" ranks, not {self.workers} of {self.ranks}.",
+                fix="Go on with as many. The order of a data set with items by index does not depend on them.",
+            )
+        self._state = dict(state) or None
+
+    def _start(self, epoch: int, start: int) -> tuple[_Start, int]:
+        """Where to begin, and how many windows to drop from there."""
+        state = self._state
+        if start and state is not None and (state["epoch"], state["step"]) == (epoch, start):
+            return _Start(self.workers, state["positions"], state["turn"]), 0
+        if start:
+            logger.warning(
+                "data.%s: no position is kept for step %d; its batches are made again",
+                self.split,
+                start,
+            )
+        return _Start(self.workers), start
+
+    def _way(self, epoch: int, shard: int) -> Pass:
+        workers = max(self.workers, 1)
+        return Pass(
+            seed=self.seed,
+            split=self.split,
+            epoch=epoch,
+            shard=self.rank * workers + shard,
+            shards=self.ranks * workers,
+        )
+
+    def _batches(self, epoch: int, at: _Start) -> Generator[tuple[Any, _Reached]]:
+        """Each batch with what is reached by it."""
+        reached = _Reached(list(at.positions), at.turn, self.workers, self.ranks)
+        if not self.workers:
+            with closing(self.stream.open(self._way(epoch, 0), at.positions[0])) as cursor:
+                while True:
+                    try:
+                        batch = self._collated(self._next(cursor))
+                    except StopIteration:
+                        return
+                    reached.positions[0] = cursor.position()
+                    yield batch, reached
+        ways = [self._way(epoch, shard) for shard in range(self.workers)]
+        with (
+            undisturbed(),
+            warnings.catch_warnings(),
+        ):  # torch draws a seed for the workers, which nothing here uses
+            warnings.filterwarnings(
+                "ignore", message="This DataLoader will create"
+            )  # workers that wait need no core
+            batches = iter(
+                DataLoader(
+                    _Shards(self.stream, ways, at, self.collate, parent=main_pid()),
+                    batch_size=None,
+                    num_workers=self.workers,
+                    collate_fn=_as_it_is,
+                )
+            )
+        try:
+            for batch, shard, position, tensors_of in batches:
+                if batch is _DREW:
+                    raise self._drew()
+                if tensors_of:
+                    _warn_of_tensors(tensors_of)
+                reached.positions[shard] = position
+                reached.turn = (shard + 1) % self.workers
+                yield batch, reached
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise AssayError(
+                f"A worker that loads data.{self.split} has died: {str(error).splitlines()[0]}",
+                fix="Memory is the usual cause: take fewer workers or smaller batches. workers = 0 loads here.",
+            ) from error
+        finally:
+            batches._shutdown_workers()  # type: ignore[attr-defined]
+
+    def _collated(self, item: Any) -> Any:
+        return self.collate(item) if isinstance(item, list) else item
+
+    def _next(self, cursor: Cursor) -> Any:
+        """The next item; of the first two it is looked at whether anything was drawn without a
+        key."""
+        if self._checked >= _LOOKED_AT:
+            return next(cursor)
+        self._checked += 1
+        before = comparable_state()
+        item = next(cursor)
+        if comparable_state() != before:
+            raise self._drew()
+        return item
+
+    def _drew(self) -> InputError:
+        return InputError(
+            f"A stage of data.{self.split} draws random numbers without saying so: a resumed run would see others.",
+            fix="Write streams.Map(function, random=True); each item is then drawn for under its own key.",
+        )
+
+
+class _Start:
+    """Where each worker begins, and whose turn it is."""
+
+    def __init__(
+        self, workers: int, positions: Sequence[Position | None] | None = None, turn: int = 0
+    ) -> None:
+        self.positions = positions or [None] * max(workers, 1)
+        self.turn = turn
+
+
+@dataclass(slots=True)
+class _Reached:
+    positions: list[Position | None]
+    turn: int
+    workers: int
+    ranks: int
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "positions": list(self.positions),
+            "turn": self.turn,
+            "workers": self.workers,
+            "ranks": self.ranks,
+        }
+
+
+class _Shards(IterableDataset[Any]):
+    """What each worker does: it gives the batches of its shard, each with its shard and position.
+
+    torch asks its workers in turn, from the first one on; so the first takes the shard whose turn
+    it is.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        ways: Sequence[Pass],
+        at: _Start,
+        collate: Callable[[list[Any]], Any],
+        *,
+        parent: int,
+    ) -> None:
+        self.stream, self.ways, self.at, self.collate = stream, ways, at, collate
+        self.parent = parent
+
+    def __iter__(self) -> Iterator[tuple[Any, int, Position, str]]:
+        if self.parent:
+            end_with(self.parent)
+        worker = get_worker_info()
+        assert worker is not None
+        shard = (worker.id + self.at.turn) % len(self.ways)
+        told = False
+        with closing(self.stream.open(self.ways[shard], self.at.positions[shard])) as cursor:
+            before = comparable_state()
+            for number, item in enumerate(cursor):
+                if number < _LOOKED_AT and comparable_state() != before:
+                    yield _DREW, shard, None, ""
+                    return
+                has_tensors = not told and shard == 0 and _holds_tensor(item)
+                told = True
+                batch = self.collate(item) if isinstance(item, list) else item
+                yield batch, shard, cursor.position(), self._maker() if has_tensors else ""
+                if number < _LOOKED_AT:
+                    before = comparable_state()  # to collate may draw
+
+    def _maker(self) -> str:
+        return next(iter(self.stream.makers()), type(self.stream).__name__)
+
+
+def _as_it_is(item: Any) -> Any:
+    return item
+
+
+def _holds_tensor(item: Any) -> bool:
+    if isinstance(item, Mapping):
+        return any(map(_holds_tensor, item.values()))
+    if isinstance(item, list | tuple):
+        return any(map(_holds_tensor, item[:8]))
+    return isinstance(item, torch.Tensor)
+
+
+_told: set[str] = set()
+
+
+def _warn_of_tensors(maker: str) -> None:
+    if maker not in _told:
+        _told.add(maker)
+        warnings.warn(
+            f"{maker} makes tensors in a loader worker: give numpy arrays, and let collate make one tensor of a batch.",
+            stacklevel=2,
+        )

@@ -1,0 +1,32 @@
+"""Stages of streams, for a config or for Python: `chain([SequenceWrapper(rows), Shuffle(),
+Batch(8)])`.
+
+Each is made alone and put over a stream by the chain. Where it says nothing else, it gives what
+comes, in the order in which it comes, and goes on from any position at once.
+"""
+
+from assay.engine.data.streams.blocks import Batch, Bucket, Shuffle
+from assay.engine.data.streams.items import Filter, FlatMap, Length, Map, Take
+from assay.engine.data.streams.joined import Concat, Mix
+from assay.engine.data.streams.prefetch import Prefetch
+from assay.engine.data.streams.shards import SplitByWorker
+from assay.engine.data.streams.stage import StreamStage
+from assay.engine.data.streams.stream import Pass, Stream
+
+__all__ = [
+    "Batch",
+    "Bucket",
+    "Concat",
+    "Filter",
+    "FlatMap",
+    "Length",
+    "Map",
+    "Mix",
+    "Pass",
+    "Prefetch",
+    "Shuffle",
+    "SplitByWorker",
+    "Stream",
+    "StreamStage",
+    "Take",
+]

@@ -1,0 +1,166 @@
+"""Stages that hold several items at a time: batches, and blocks put in another order."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from assay.core.errors import ArgumentError
+from assay.engine.data.streams.stage import OverOne, StreamStage, at_least_one, up_to
+from assay.engine.data.streams.stream import Cursor, DerivedStream, Pass, Position, Stream
+
+
+class Batch(StreamStage):
+    """Lists of `batch_size` items; the last one may be shorter, or is left out with `drop_last`."""
+
+    def __init__(self, batch_size: int, *, drop_last: bool = False) -> None:
+        self.batch_size = at_least_one(batch_size, "batch_size")
+        self.drop_last = drop_last
+
+    def over(self, source: Stream) -> Stream:
+        return _Batched(source, self.batch_size, self.drop_last)
+
+
+class _Batched(DerivedStream):
+    def __init__(self, source: Stream, size: int, drop_last: bool) -> None:
+        super().__init__(source)
+        self.size, self.drop_last = size, drop_last
+
+    def open(self, way: Pass, at: Position | None = None) -> Cursor:
+        return _BatchCursor(self.source.open(way, at), self.size, self.drop_last)
+
+    def length(self, way: Pass) -> int | None:
+        length = self.source.length(way)
+        if length is None:
+            return None
+        return length // self.size if self.drop_last else -(-length // self.size)
+
+
+class _BatchCursor(OverOne):
+    def __init__(self, source: Cursor, size: int, drop_last: bool) -> None:
+        super().__init__(source)
+        self.size, self.drop_last = size, drop_last
+
+    def __next__(self) -> Any:
+        batch = up_to(self.source, self.size)
+        if not batch or (self.drop_last and len(batch) < self.size):
+            raise StopIteration
+        return batch
+
+
+class _Blocks(DerivedStream):
+    """Blocks of items, each put in another order: the position is where the block began, and what
+    was given of it."""
+
+    def __init__(self, source: Stream, size: int) -> None:
+        super().__init__(source)
+        self.size = size
+
+    @abstractmethod
+    def ordered(self, items: list[Any], random: Random) -> list[Any]:
+        """What to give, in order, of a block of items."""
+
+    def open(self, way: Pass, at: Position | None = None) -> Cursor:
+        number, below, inside = at or (0, None, 0)
+        return _BlockCursor(self.source.open(way, below), self, way, number, inside)
+
+
+class _BlockCursor(OverOne):
+    def __init__(
+        self, source: Cursor, stream: _Blocks, way: Pass, number: int, inside: int
+    ) -> None:
+        super().__init__(source)
+        self.stream, self.way = stream, way
+        self.number, self.inside, self.block = number, 0, list[Any]()
+        self.began = source.position()
+        if inside:
+            self._read()
+            self.inside = inside
+
+    def _read(self) -> None:
+        self.began, self.inside = self.source.position(), 0
+        random = Random(self.way.key(self.stream.lane, self.number))
+        self.block = self.stream.ordered(up_to(self.source, self.stream.size), random)
+        self.number += 1
+
+    def __next__(self) -> Any:
+        if self.inside >= len(self.block):
+            self._read()
+            if not self.block:
+                raise StopIteration
+        self.inside += 1
+        return self.block[self.inside - 1]
+
+    def position(self) -> Position:
+        if self.inside >= len(self.block):  # nothing of a block is held
+            return [self.number, self.source.position(), 0]
+        return [self.number - 1, self.began, self.inside]
+
+
+class Shuffle(StreamStage):
+    """Shuffle within blocks of `buffer` items, anew in each epoch. The order is that of the seed,
+    epoch and shard.
+
+    Blocks, not a sliding buffer: a block can be filled again from where it began, so that nothing
+    has to be kept. The order of files, or a second `Shuffle` before a stage that takes them apart,
+    mixes what lies further apart.
+    """
+
+    def __init__(self, buffer: int = 1000) -> None:
+        self.buffer = at_least_one(buffer, "buffer")
+
+    def over(self, source: Stream) -> Stream:
+        return _Shuffled(source, self.buffer)
+
+
+class _Shuffled(_Blocks):
+    def ordered(self, items: list[Any], random: Random) -> list[Any]:
+        random.shuffle(items)
+        return items
+
+
+class Bucket(StreamStage):
+    """Batches of items of like length: blocks of `buffer` items are sorted by `length(item)`, cut,
+    and shuffled.
+
+    Items of one length stay in their order; with a `Shuffle` before, that is another one in each
+    epoch.
+    """
+
+    def __init__(
+        self, batch_size: int, *, buffer: int = 1000, length: Callable[[Any], int] = len
+    ) -> None:
+        self.batch_size = at_least_one(batch_size, "batch_size")
+        self.buffer = at_least_one(buffer, "buffer")
+        self.length = length
+        if buffer < batch_size:
+            raise ArgumentError(
+                f"`buffer` is {buffer}, less than a batch of {batch_size}",
+                inside=("buffer",),
+                fix="a hundred batches is usual",
+            )
+
+    def over(self, source: Stream) -> Stream:
+        return _Bucketed(source, self)
+
+
+class _Bucketed(_Blocks):
+    def __init__(self, source: Stream, stage: Bucket) -> None:
+        super().__init__(source, stage.buffer)
+        self.stage = stage
+
+    def ordered(self, items: list[Any], random: Random) -> list[Any]:
+        items.sort(key=self.stage.length)
+        size = self.stage.batch_size
+        batches = [items[i : i + size] for i in range(0, len(items), size)]
+        random.shuffle(batches)
+        return batches
+
+    def length(self, way: Pass) -> int | None:
+        length = self.source.length(way)
+        if length is None:
+            return None
+        blocks, rest = divmod(length, self.size)
+        return blocks * -(-self.size // self.stage.batch_size) + -(-rest // self.stage.batch_size)

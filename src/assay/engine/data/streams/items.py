@@ -1,0 +1,248 @@
+"""Stages that look at one item after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from assay.core.errors import ArgumentError, InputError
+from assay.engine.data.streams.stage import OverOne, StreamStage, at_least_one, name_of
+from assay.engine.data.streams.stream import (
+    Cursor,
+    DerivedStream,
+    Pass,
+    Position,
+    Stream,
+    drawing_under,
+)
+
+
+class Map(StreamStage):
+    """`function(item)` for each item. `random` says that it draws; then each item has a key of its
+    own."""
+
+    def __init__(self, function: Callable[[Any], Any], *, random: bool = False) -> None:
+        self.function, self.random = function, random
+
+    def over(self, source: Stream) -> Stream:
+        return _MappedStream(source, self)
+
+
+class _MappedStream(DerivedStream):
+    def __init__(self, source: Stream, stage: Map) -> None:
+        super().__init__(source)
+        self.stage = stage
+
+    def open(self, way: Pass, at: Position | None = None) -> Cursor:
+        given, below = at or (0, None)
+        return _MapCursor(self.source.open(way, below), self.stage, way, self.lane, given)
+
+    def draws(self) -> list[str]:
+        return [*super().draws(), *([name_of(self.stage.function)] if self.stage.random else [])]
+
+    def makers(self) -> list[str]:
+        return [name_of(self.stage.function), *super().makers()]
+
+
+class _MapCursor(OverOne):
+    def __init__(self, source: Cursor, stage: Map, way: Pass, lane: int, given: int) -> None:
+        super().__init__(source)
+        self.stage, self.way, self.lane, self.given = stage, way, lane, given
+
+    def __next__(self) -> Any:
+        item = next(self.source)
+        try:
+            if not self.stage.random:
+                return self.stage.function(item)
+            with drawing_under(self.way.key(self.lane, self.given)):
+                return self.stage.function(item)
+        except Exception as error:  # whatever it is goes up as it came, with a note
+            error.add_note(
+                f"while {name_of(self.stage.function)} was given item {self.given} of epoch {self.way.epoch}"
+            )
+            raise
+        finally:
+            self.given += 1
+
+    def position(self) -> Position:
+        return [self.given, self.source.position()]
+
+
+class Filter(StreamStage):
+    """The items for which `function(item)` is true."""
+
+    def __init__(self, function: Callable[[Any], bool]) -> None:
+        self.function = function
+
+    def over(self, source: Stream) -> Stream:
+        return _Filtered(source, self.function)
+
+
+class _Filtered(DerivedStream):
+    def __init__(self, source: Stream, function: Callable[[Any], bool]) -> None:
+        super().__init__(source)
+        self.function = function
+
+    def open(self, way: Pass, at: Position | None = None) -> Cursor:
+        return _FilterCursor(self.source.open(way, at), self.function)
+
+    def length(self, way: Pass) -> None:
+        return None
+
+
+class _FilterCursor(OverOne):
+    def __init__(self, source: Cursor, function: Callable[[Any], bool]) -> None:
+        super().__init__(source)
+        self.function = function
+
+    def __next__(self) -> Any:
+        return next(item for item in self.source if self.function(item))
+
+
+class FlatMap(StreamStage):
+    """All items of `function(item)`, for each item: the lines of each file, the sentences of each
+    text."""
+
+    def __init__(self, function: Callable[[Any], Iterable[Any]]) -> None:
+        self.function = function
+
+    def over(self, source: Stream) -> Stream:
+        return _Flat(source, self.function)
+
+
+class _Flat(DerivedStream):
+    def __init__(self, source: Stream, function: Callable[[Any], Iterable[Any]]) -> None:
+        super().__init__(source)
+        self.function = function
+
+    def open(self, way: Pass, at: Position | None = None) -> Cursor:
+        below, inside = at or (None, 0)
+        return _FlatCursor(self.source.open(way, below), self.function, inside)
+
+    def length(self, way: Pass) -> None:
+        return None
+
+    def makers(self) -> list[str]:
+        return [name_of(self.function), *super().makers()]
+
+
+class _FlatCursor(OverOne):
+    """The position is that of the item being taken apart, and how many of its parts were given."""
+
+    def __init__(
+        self, source: Cursor, function: Callable[[Any], Iterable[Any]], inside: int
+    ) -> None:
+        super().__init__(source)
+        self.function, self.inside = function, 0
+        self.outer: Position = source.position()
+        self.parts: Iterator[Any] = iter(())
+        if inside:
+            self._take_apart()
+            for _ in range(inside):
+                next(self.parts, None)
+            self.inside = inside
+
+    def _take_apart(self) -> None:
+        self.outer, self.inside = self.source.position(), 0
+        self.parts = iter(self.function(next(self.source)))
+
+    def __next__(self) -> Any:
+        while True:
+            for part in self.parts:
+                self.inside += 1
+                return part
+            self._take_apart()
+
+    def position(self) -> Position:
+        return [self.outer, self.inside]
+
+
+class Take(StreamStage):
+    """The first `count` items of an epoch."""
+
+    def __init__(self, count: int) -> None:
+        self.count = at_least_one(count, "count")
+
+    def over(self, source: Stream) -> Stream:
+        return _Taken(source, self.count)
+
+
+class _Taken(DerivedStream):
+    def __init__(self, source: Stream, count: int) -> None:
+        super().__init__(source)
+        self.count = count
+
+    def open(self, way: Pass, at: Position | None = None) -> Cursor:
+        given, below = at or (0, None)
+        return _TakeCursor(self.source.open(way, below), self.count, given)
+
+    def length(self, way: Pass) -> int | None:
+        length = self.source.length(way)
+        return None if length is None else min(length, self.count)
+
+
+class _TakeCursor(OverOne):
+    def __init__(self, source: Cursor, count: int, given: int) -> None:
+        super().__init__(source)
+        self.count, self.given = count, given
+
+    def __next__(self) -> Any:
+        if self.given >= self.count:
+            raise StopIteration
+        item = next(self.source)
+        self.given += 1
+        return item
+
+    def position(self) -> Position:
+        return [self.given, self.source.position()]
+
+
+class Length(StreamStage):
+    """Says how many items there are, where nobody else can. If there are not that many, the epoch
+    ends in an error."""
+
+    def __init__(self, length: int) -> None:
+        if length < 0:
+            raise ArgumentError(f"`length` is {length}; it cannot be negative", inside=("length",))
+        self.length = length
+
+    def over(self, source: Stream) -> Stream:
+        return _Lengthed(source, self.length)
+
+
+class _Lengthed(DerivedStream):
+    def __init__(self, source: Stream, said: int) -> None:
+        super().__init__(source)
+        self.said = said
+
+    def open(self, way: Pass, at: Position | None = None) -> Cursor:
+        given, below = at or (0, None)
+        return _LengthCursor(self.source.open(way, below), way, self.said, given)
+
+    def length(self, way: Pass) -> int | None:
+        return self.said if way.shards == 1 else None
+
+
+class _LengthCursor(OverOne):
+    def __init__(self, source: Cursor, way: Pass, said: int, given: int) -> None:
+        super().__init__(source)
+        self.way, self.said, self.given = way, said, given
+
+    def __next__(self) -> Any:
+        for item in self.source:
+            self.given += 1
+            if self.given > self.said:
+                raise InputError(
+                    f"Length({self.said}) is too little: there are more items.",
+                    fix="Count them, or leave it out.",
+                )
+            return item
+        if self.way.shards == 1 and self.given < self.said:
+            raise InputError(
+                f"Length({self.said}): there are only {self.given} items.",
+                fix=f"Say Length({self.given}).",
+            )
+        raise StopIteration
+
+    def position(self) -> Position:
+        return [self.given, self.source.position()]

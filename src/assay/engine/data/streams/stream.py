@@ -1,0 +1,290 @@
+"""Streams of items that can be opened at any position of an epoch, and the parts that a chain is
+made of.
+
+What a stream gives is a function of (seed, epoch, shard). A cursor goes through one epoch and
+knows, after each item, the position from which another cursor goes on: a few numbers, never the
+items themselves. A stage that cannot tell its position (a user's generator) is replayed: gone
+through again, and its items dropped.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+from zlib import crc32
+
+from torch.utils.data import IterableDataset
+
+from assay.core.errors import InputError
+from assay.engine.numerics.seed import PIPE, key, seed_all, undisturbed
+
+Position: TypeAlias = Any
+"""Where a cursor is: numbers and lists of them, which a checkpoint keeps as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One way through the data: which epoch, under which seed, and which of how many shards of
+    it."""
+
+    seed: int = 0
+    split: str = "train"
+    epoch: int = 0
+    shard: int = 0
+    shards: int = 1
+    branch: int = 0  # which of several streams that were joined
+
+    def within(self, branch: int) -> Pass:
+        """The same pass in one of the streams that a stage joins."""
+        return replace(self, branch=crc32(f"{self.branch} {branch}".encode()))
+
+    def whole(self) -> Pass:
+        """The same pass before it is split: what draws there draws alike in every shard."""
+        return replace(self, shard=0, shards=1)
+
+    def key(self, lane: int, number: int) -> int:
+        """The key of one draw: the `number`-th of the stage at `lane`."""
+        place = crc32(f"{self.split} {self.branch} {lane} {self.shard}".encode())
+        return key(self.seed, PIPE, place, self.epoch, number)
+
+
+class Cursor(ABC):
+    """Goes through one epoch of a stream."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    @abstractmethod
+    def __next__(self) -> Any: ...
+
+    @abstractmethod
+    def position(self) -> Position:
+        """Where this is now: `open` with it gives the items that are still to come."""
+
+    def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Let go of threads and files."""
+
+
+class Stream(ABC):
+    """Items in an order, gone through from any position. `lane` counts the stages before it: it
+    keys what is drawn."""
+
+    lane: int = 0
+    is_sharded: bool = False
+    """Whether each shard gives items of its own, so that the shards together give each once."""
+
+    @abstractmethod
+    def open(self, way: Pass, at: Position | None = None) -> Cursor:
+        """A cursor at the begin of the epoch, or at a position that another cursor was at."""
+
+    def length(self, way: Pass) -> int | None:
+        """How many items a pass gives; None when nobody can know."""
+        return None
+
+    def replayed(self) -> list[str]:
+        """The stages that cannot go on from a position, and are replayed."""
+        return []
+
+    def draws(self) -> list[str]:
+        """The stages that draw random numbers while they work on an item."""
+        return []
+
+    def makers(self) -> list[str]:
+        """The stages that make new items, the last one first."""
+        return []
+
+    def __iter__(self) -> Iterator[Any]:
+        cursor = self.open(Pass())
+        try:
+            yield from cursor
+        finally:
+            cursor.close()
+
+
+class DerivedStream(Stream):
+    """A stream made from another one. What it does not say is as in that."""
+
+    def __init__(self, source: Stream) -> None:
+        self.source = source
+        self.lane = source.lane + 1
+        self.is_sharded = source.is_sharded
+
+    def length(self, way: Pass) -> int | None:
+        return self.source.length(way)
+
+    def replayed(self) -> list[str]:
+        return self.source.replayed()
+
+    def draws(self) -> list[str]:
+        return self.source.draws()
+
+    def makers(self) -> list[str]:
+        return self.source.makers()
+
+
+class SequenceStream(Stream):
+    """The items of a sequence in order; a position is an index."""
+
+    def __init__(self, sequence: Sequence[Any]) -> None:
+        self.sequence = sequence
+
+    def open(self, way: Pass, at: Position | None = None) -> Cursor:
+        return _SequenceCursor(self, way, at or 0)
+
+    def length(self, way: Pass) -> int:
+        return len(self.sequence)
+
+    def draws(self) -> list[str]:
+        return [type(self.sequence).__name__] if getattr(self.sequence, "random", False) else []
+
+    def makers(self) -> list[str]:
+        return [type(self.sequence).__name__]
+
+
+class _SequenceCursor(Cursor):
+    def __init__(self, stream: SequenceStream, way: Pass, index: int) -> None:
+        self.sequence, self.way, self.index = stream.sequence, way, index
+        self.is_random = bool(stream.draws())
+
+    def __next__(self) -> Any:
+        if self.index >= len(self.sequence):
+            raise StopIteration
+        index, self.index = self.index, self.index + 1
+        if not self.is_random:
+            return self.sequence[index]
+        with drawing_under(self.way.key(0, index)):
+            return self.sequence[index]
+
+    def position(self) -> Position:
+        return self.index
+
+
+class IterableStream(Stream):
+    """Anything that can be iterated again and again; it is replayed to get to a position."""
+
+    def __init__(self, iterable: Iterable[Any]) -> None:
+        self.iterable = iterable
+
+    def open(self, way: Pass, at: Position | None = None) -> Cursor:
+        if hasattr(self.iterable, "set_epoch"):
+            self.iterable.set_epoch(way.epoch)
+        return ReplayCursor(lambda: iter(self.iterable), way, self.lane, at or 0)
+
+    def length(self, way: Pass) -> int | None:
+        try:
+            return len(self.iterable)  # type: ignore[arg-type]
+        except TypeError:
+            return None
+
+    def replayed(self) -> list[str]:
+        return [type(self.iterable).__name__]
+
+    def makers(self) -> list[str]:
+        return [type(self.iterable).__name__]
+
+
+def as_stream(thing: Any) -> Stream:
+    """A stream of what a stream, a sequence or anything that can be iterated gives."""
+    if isinstance(thing, Stream):
+        return thing
+    if (
+        hasattr(thing, "__len__")
+        and hasattr(thing, "__getitem__")
+        and not isinstance(thing, IterableDataset | dict)
+    ):
+        return SequenceStream(thing)
+    if isinstance(thing, Iterator):
+        raise InputError(
+            f"A {type(thing).__name__} can be gone through once only.",
+            fix="Give something that can be iterated again: a list, a class with __iter__.",
+        )
+    if isinstance(thing, Iterable):
+        return IterableStream(thing)
+    raise InputError(
+        f"A {type(thing).__name__} can neither be iterated nor asked for an item.",
+        fix="Begin with a sequence, such as SequenceWrapper([...]), or with something that can be iterated.",
+    )
+
+
+class FunctionStream(DerivedStream):
+    """A stage that is a function of the items before it to the items after it: `def parse(items):
+    ... yield ...`."""
+
+    def __init__(
+        self, source: Stream, function: Callable[[Iterable[Any]], Iterable[Any]], name: str
+    ) -> None:
+        super().__init__(source)
+        self.function, self.name = function, name
+
+    def open(self, way: Pass, at: Position | None = None) -> Cursor:
+        items = self.source.open(way)
+        return ReplayCursor(
+            lambda: iter(self.function(items)), way, self.lane, at or 0, items.close
+        )
+
+    def length(self, way: Pass) -> None:
+        return None
+
+    def replayed(self) -> list[str]:
+        return [*super().replayed(), self.name]
+
+    def makers(self) -> list[str]:
+        return [self.name, *super().makers()]
+
+
+class ReplayCursor(Cursor):
+    """An iterator, gone through from its begin; the position is how many items it has given.
+
+    Each item is drawn for under its own key, so that what is given after a replay is what would
+    have been given.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Iterator[Any]],
+        way: Pass,
+        lane: int,
+        skip: int,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.way, self.lane, self.given, self.close_source = way, lane, 0, close
+        with self._keyed():
+            self.iterator = make()
+        for _ in range(skip):
+            next(self, None)
+
+    def _keyed(self) -> Any:
+        return drawing_under(self.way.key(self.lane, self.given))
+
+    def __next__(self) -> Any:
+        with self._keyed():
+            item = next(self.iterator)
+        self.given += 1
+        return item
+
+    def position(self) -> Position:
+        return self.given
+
+    def close(self) -> None:
+        close = getattr(self.iterator, "close", None)
+        if close is not None:
+            close()
+        self.close_source()
+
+
+class drawing_under:
+    """Inside, the global generators draw under a key; outside, they go on as if nothing had
+    been."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __enter__(self) -> None:
+        self.before = undisturbed()
+        self.before.__enter__()
+        seed_all(self.value)
+
+    def __exit__(self, *error: Any) -> None:
+        self.before.__exit__(*error)

@@ -1,0 +1,136 @@
+"""State of an engine and of all that listen to it, as the parts of a checkpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from assay.core.errors import CheckpointError
+from assay.core.event_log import Warned
+from assay.engine.checkpoint.codec import digest
+from assay.engine.checkpoint.weights import load_model_state
+from assay.engine.numerics.dtensor import distribute_state_like
+from assay.engine.optim.criterion import criterion_state, load_criterion_state
+from assay.engine.optim.optimizer_step_base import Stateful
+
+if TYPE_CHECKING:
+    from assay.engine.loop.engine import Engine
+
+PARTS = ("model", "optimizer", "scaler", "backward", "criterion", "state")
+"""Parts of an engine's own state; of several optimizers each has a part of its own, as `optimizer.critic`."""
+
+
+def capture(engine: Engine) -> dict[str, Any]:
+    """Everything a checkpoint keeps, by part; each listener with a state is a part of its own."""
+    parts = _own(engine)
+    return parts if engine.pipeline is None else engine.pipeline.merge_checkpoint(parts)
+
+
+def _own(engine: Engine) -> dict[str, Any]:
+    """The same of what this process has of the model."""
+    model, backward = engine.process.model, engine.process.backward
+    parts = {"model": model.state_dict(), "state": engine.state.state_dict()}
+    parts |= {name: part.state_dict() for name, part in backward.parts(model).items()}
+    parts |= criterion_state(engine.process)
+    return parts | {name: listener.state_dict() for name, listener in stateful(engine).items()}
+
+
+def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
+    """Put a loaded checkpoint into an engine that has not run yet, and into those that listen to it
+    by now."""
+    if engine.pipeline is not None:
+        parts = engine.pipeline.local_checkpoint(parts)
+    load_model_state(engine.process.model, parts["model"])
+    backward = engine.process.backward
+    holders = backward.parts(engine.process.model)
+    odd = {name for name in parts if _is_of_optimizer(name)} ^ {
+        name for name in holders if _is_of_optimizer(name)
+    }
+    if odd:
+        there = (
+            "is in the checkpoint, and not in this run"
+            if odd <= parts.keys()
+            else "is not in the checkpoint"
+        )
+        raise CheckpointError(
+            f"{', '.join(sorted(odd))} {there}: it was made with other optimizers."
+        )
+    for name, holder in holders.items():
+        if name in parts:
+            holder.load_state_dict(parts[name])
+    load_criterion_state(engine.process, parts)
+    engine.state.load_state_dict(parts["state"])
+    restore_listeners(engine, parts)
+
+
+def unlike(engine: Engine, parts: Mapping[str, Any]) -> list[str]:
+    """The parts of a loaded checkpoint that, asked for their state now, do not give what it holds
+    of them."""
+    now = _own(engine)
+    if engine.pipeline is not None:
+        parts = engine.pipeline.local_checkpoint(parts)
+    return [
+        name
+        for name, state in parts.items()
+        if name in now and digest(now[name]) != digest(distribute_state_like(now[name], state))
+    ]
+
+
+def is_of_engine(part: str) -> bool:
+    """Return whether a part of a checkpoint belongs to the engine itself, and not to somebody who
+    listens."""
+    return part.partition(".")[0] in PARTS
+
+
+def _is_of_optimizer(part: str) -> bool:
+    return part.partition(".")[0] == "optimizer"
+
+
+def restore_listeners(engine: Engine, parts: Mapping[str, Any]) -> None:
+    """Give those that listen to an engine their states of a checkpoint. A state too many or too few
+    is a warning."""
+    if engine.pipeline is not None:
+        parts = engine.pipeline.local_checkpoint(parts)
+    listeners = stateful(engine)
+    for name, listener in listeners.items():
+        if name in parts:
+            listener.load_state_dict(parts[name])
+        else:
+            message = f"The checkpoint holds no state of {name}, which begins anew."
+            engine.recorder.tell(Warned(message=message, step=engine.state.step))
+    others = {name for name in parts if is_of_engine(name)}
+    for name in parts.keys() - listeners.keys() - others:
+        message = f"The checkpoint holds a state of {name}, which listens no more: it is lost."
+        engine.recorder.tell(Warned(message=message, step=engine.state.step))
+
+
+def stateful(engine: Engine) -> dict[str, Stateful]:
+    """The data, if they have a state, and the listeners that have one, by the name of their part.
+
+    That of a listener is the name of its class, numbered from the second on.
+    """
+    found: dict[str, Stateful] = {}
+    data: Any = engine.source
+    if callable(getattr(data, "state_dict", None)) and callable(
+        getattr(data, "load_state_dict", None)
+    ):
+        found["data"] = data
+    for handler in engine.bus.order():
+        owner: Any = getattr(handler.fn, "__self__", None)
+        if isinstance(owner, nn.Module | Optimizer) or any(
+            owner is each for each in found.values()
+        ):
+            continue  # those of the first kinds are parts already
+        if callable(getattr(owner, "state_dict", None)) and callable(
+            getattr(owner, "load_state_dict", None)
+        ):
+            kind = re.sub(r"[^A-Za-z0-9_]", "_", type(owner).__name__)
+            names = [kind, *(f"{kind}.{number}" for number in range(2, len(found) + 3))]
+            found[next(name for name in names if name not in found and not is_of_engine(name))] = (
+                owner
+            )
+    return found

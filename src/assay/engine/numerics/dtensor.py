@@ -1,0 +1,195 @@
+"""Tensors that several processes hold together (DTensors): what this one has of them, and their
+norm as a whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+
+ELEMENTWISE = (
+    "ASGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+    "SGD",
+)
+"""Optimizers of torch that look at each element alone, so that an update of the parts is that of the whole."""
+
+
+def is_dtensor(tensor: Any) -> bool:
+    """Whether this process may have a part of `tensor` only."""
+    return hasattr(tensor, "_local_tensor")  # its class lies in a module that takes long to load
+
+
+def local_tensor(tensor: Tensor) -> Tensor:
+    """What this process has of a tensor, in the same memory; the tensor itself where it is
+    whole."""
+    local: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return local
+
+
+def distribute_like(divided: Tensor, whole: Tensor) -> Tensor:
+    """A whole tensor, of which this process keeps what it keeps of `divided`. No process asks
+    another."""
+    from torch.distributed.tensor import distribute_tensor
+
+    if not is_dtensor(divided) or is_dtensor(whole):
+        return whole
+    layout: DTensor = divided  # type: ignore[assignment]
+    here = whole.detach().to(local_tensor(divided).device)
+    return distribute_tensor(here, layout.device_mesh, layout.placements, src_data_rank=None)
+
+
+def distribute_state_like(now: Any, saved: Any) -> Any:
+    """A saved state, of whose tensors this process keeps what it keeps of those of `now`, which is
+    built the same."""
+    if is_dtensor(now) and isinstance(saved, Tensor) and saved.shape == now.shape:
+        return distribute_like(now, saved)
+    if isinstance(now, Mapping) and isinstance(saved, dict):
+        held = type(saved)(
+            (key, distribute_state_like(now.get(key), value)) for key, value in saved.items()
+        )
+        if hasattr(saved, "_metadata"):
+            held._metadata = saved._metadata  # type: ignore[attr-defined]
+        return held
+    if isinstance(now, list | tuple) and isinstance(saved, list) and len(now) == len(saved):
+        return [distribute_state_like(*pair) for pair in zip(now, saved, strict=True)]
+    return saved
+
+
+def chunk_offsets(tensor: Tensor) -> tuple[int, ...]:
+    """Where in the whole tensor that what this process has of it begins."""
+    (chunk,) = tensor.__create_chunk_list__()  # type: ignore[attr-defined]
+    return tuple(chunk.offsets)
+
+
+def full_tensor(tensor: Tensor) -> Tensor:
+    """All of a tensor, from all processes that hold it, which have to ask for it together."""
+    full: Tensor = tensor.full_tensor() if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
+    return full
+
+
+def global_norm(grads: Iterable[Tensor]) -> Tensor:
+    """The 2-norm of all values of all gradients, each counted once. All processes that hold them
+    ask together."""
+    held: dict[tuple[Any, tuple[int, ...]], list[Tensor]] = {}
+    for grad in grads:
+        mesh: Any = None
+        dims: tuple[int, ...] = ()
+        value = grad
+        if is_dtensor(grad):
+            layout: DTensor = grad  # type: ignore[assignment]
+            if any(each.is_partial() for each in layout.placements):
+                value = full_tensor(grad)
+            else:
+                mesh, value = layout.device_mesh, local_tensor(grad)
+                dims = tuple(
+                    i for i, each in enumerate(layout.placements) if not each.is_replicate()
+                )
+        held.setdefault((mesh if dims else None, dims), []).append(value)
+    squares = []
+    for (mesh, dims), values in held.items():
+        square = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(values))).square()
+        for dim in dims:
+            torch.distributed.all_reduce(square, group=mesh.get_group(dim))
+        squares.append(square)
+    return torch.stack(squares).sum().sqrt()
+
+
+def clip_dtensor_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
+    """As `clip_norm_`, for gradients that several processes hold together: the norm is that of the
+    whole."""
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not grads:
+        return 0.0
+    total = global_norm(grads)
+    norm = float(total)
+    if math.isfinite(norm) and norm * 1.01 + 1e-6 > max_norm:
+        torch._foreach_mul_(
+            [local_tensor(grad) for grad in grads], (max_norm / (total + 1e-6)).clamp_(max=1.0)
+        )
+    return norm
+
+
+@contextmanager
+def local_parameters(optimizer: Optimizer) -> Iterator[None]:
+    """Within it the optimizer has this process's parts in the place of divided parameters, where
+    that is the same.
+
+    Its fused and batched kernels take plain tensors, or tensors that are divided all alike.
+    Optimizers that look at more than each element keep the whole.
+    """
+    kind = type(optimizer)
+    if not (kind.__module__.startswith("torch.optim.") and kind.__name__ in ELEMENTWISE):
+        yield
+        return
+    taken: list[tuple[list[Tensor], int, Tensor, Tensor, dict[str, Any]]] = []
+    for group in optimizer.param_groups:
+        for place, parameter in enumerate(group["params"]):
+            if not is_dtensor(parameter):
+                continue
+            part = local_tensor(parameter)
+            part.grad = _own_gradient(parameter)
+            state = dict(optimizer.state.get(parameter, {}))
+            if state:
+                optimizer.state[part] = {
+                    key: local_tensor(v) if isinstance(v, Tensor) else v for key, v in state.items()
+                }
+            group["params"][place] = part
+            taken.append((group["params"], place, parameter, part, state))
+    try:
+        yield
+    finally:
+        for params, place, parameter, part, before in taken:
+            params[place] = parameter
+            part.grad = None
+            after = optimizer.state.pop(part, None)
+            if after is not None:
+                optimizer.state[parameter] = {
+                    key: _put_together(value, before.get(key), parameter, part)
+                    for key, value in after.items()
+                }
+
+
+def _own_gradient(parameter: Tensor) -> Tensor | None:
+    """This process's part of a gradient, divided as its parameter is."""
+    grad: Any = parameter.grad
+    home: Any = parameter
+    if is_dtensor(grad) and grad.placements != home.placements:
+        grad = grad.redistribute(placements=home.placements)
+    return None if grad is None else local_tensor(grad)
+
+
+def _put_together(value: Any, before: Any, parameter: Tensor, part: Tensor) -> Any:
+    """A value of the state of a part as one of the whole parameter."""
+    if not isinstance(value, Tensor) or not value.dim() or value.shape != part.shape:
+        return value
+    if isinstance(before, Tensor) and local_tensor(before) is value:
+        return before
+    from torch.distributed.tensor import DTensor
+
+    home: Any = parameter
+    return DTensor.from_local(
+        value,
+        home.device_mesh,
+        home.placements,
+        run_check=False,
+        shape=home.shape,
+        stride=home.stride(),
+    )

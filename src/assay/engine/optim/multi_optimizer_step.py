@@ -1,0 +1,222 @@
+"""Several optimizers in one step, each with losses, a schedule and a limit of its own: a GAN, an
+actor and a critic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from assay.core.errors import InputError, did_you_mean
+from assay.engine.numerics.deferred import DeferredUpdate
+from assay.engine.numerics.nan_debug import NonFiniteError
+from assay.engine.optim.optimizer_step import OptimizerStep
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase, Stateful
+
+
+class MultiOptimizerStep(OptimizerStepBase):
+    """One `OptimizerStep` for each name. The process gives a mapping of losses by these names, and all
+    are updated together.
+
+    The loss of a part changes the parameters of its own optimizer and leaves all others as they
+    are, so that the loss of a generator may run through its critic. `every` says of a part that it
+    is updated in each n-th step only; in the others its loss may be missing, and is not used. An
+    update that one part leaves out is left out by all.
+    """
+
+    def __init__(
+        self, by_name: Mapping[str, OptimizerStep], *, every: Mapping[str, int] | None = None
+    ) -> None:
+        if not by_name:
+            raise InputError("MultiOptimizerStep was given no OptimizerStep.")
+        self.by_name = dict(by_name)
+        self.every = dict(every or {})
+        self.optimizers = {name: part.optimizer for name, part in self.by_name.items()}
+        _refuse_shared(self.by_name)
+        for name, count in self.every.items():
+            if name not in self.by_name:
+                fix = did_you_mean(name, self.by_name) or f"there are: {', '.join(self.by_name)}"
+                raise InputError(f"`every` names {name!r}, which is no optimizer.", fix=fix)
+            if count < 1:
+                raise InputError(f"`every` of {name} is {count}; it counts steps, from 1 on.")
+        policies = {part.non_finite for part in self.by_name.values()}
+        self.non_finite = (
+            "ignore" if policies == {"ignore"} else "stop" if "stop" in policies else "skip"
+        )
+        self._due = self._due_at(0)
+        self._updated: tuple[str, ...] = ()
+        self._flag: Tensor | None = None
+
+    def __getitem__(self, name: str) -> OptimizerStep:
+        return self.by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.by_name)
+
+    @property
+    def needs_weights(self) -> bool:
+        return any(part.needs_weights for part in self._due.values())
+
+    def is_due(self, name: str) -> bool:
+        """Whether this step updates the part, and so wants its loss."""
+        return name in self._due
+
+    def begin(self, sizes: Sequence[int] | None) -> None:
+        for part in self._due.values():
+            part.begin(sizes)
+
+    def __call__(self, loss: Any) -> None:
+        names = ", ".join(self.by_name)
+        if not isinstance(loss, Mapping):
+            raise InputError(
+                f"The loss is a {type(loss).__name__}; {names} want one each.",
+                where="forward_step",
+                fix=f"Return a mapping of losses: {{{', '.join(f'{name!r}: ...' for name in self.by_name)}}}.",
+            )
+        for name in loss:
+            if name not in self.by_name:
+                fix = did_you_mean(name, self.by_name) or f"there are: {names}"
+                raise InputError(
+                    f"There is a loss for {name!r}, which is no optimizer.",
+                    where="forward_step",
+                    fix=fix,
+                )
+        for i, (name, part) in enumerate(self._due.items()):
+            if name not in loss:
+                raise InputError(
+                    f"There is no loss for {name!r}, which this step updates.", where="forward_step"
+                )
+            part.share_graph(keep=i + 1 < len(self._due))
+            try:
+                part(loss[name])
+            except InputError as error:
+                raise InputError(
+                    f"{name}: {error.what}", where=error.where, fix=error.fix
+                ) from error
+            except Exception as error:  # whatever it is goes up as it came, with a note
+                error.add_note(f"in the backward pass of {name}")
+                raise
+        self.seconds = sum(part.seconds for part in self.by_name.values())
+
+    def update(self, step: int) -> bool:
+        taken = True
+        for name, part in self._due.items():
+            try:
+                taken = part.prepare(step) and taken
+            except NonFiniteError as error:
+                raise NonFiniteError(
+                    f"{name}: {error.what}", where=error.where, fix=error.fix
+                ) from error
+        if self._flag is not None:
+            self.deferred = self._deferred_update(self._flag)
+        for part in self._due.values():
+            part.finish(step, take=taken)
+        self.loss = sum(part.loss for part in self._due.values())
+        self._updated = tuple(self._due)
+        self._go_to(step + 1)
+        return taken
+
+    def start(self, step: int, *, total: int | None, epoch_length: int | None) -> None:
+        for part in self.by_name.values():
+            part.start(step, total=total, epoch_length=epoch_length)
+        self._go_to(step)
+
+    def defer(self, flag: Tensor | None) -> bool:
+        """Each part has a flag of its own, and `flag` is set when one of them is."""
+        self._flag = self.deferred = None
+        parts = self.by_name.values()
+        can = flag is not None and len({part.non_finite for part in parts}) == 1
+        own = [part.defer(flag.clone() if can and flag is not None else None) for part in parts]
+        if not all(own):
+            for part in parts:
+                part.defer(None)
+            return False
+        for optimizer in self.optimizers.values() if self.non_finite != "ignore" else ():
+            optimizer.found_inf = flag  # type: ignore[attr-defined]
+        self._flag = flag
+        return True
+
+    def _deferred_update(self, flag: Tensor) -> DeferredUpdate | None:
+        """Those of all that are updated, as one; None when all was read, as each part does in its
+        first update."""
+        due = dict(self._due)
+        if self.non_finite != "ignore":
+            lasting = self.by_name if self.non_finite == "stop" else due
+            flag.copy_(
+                torch.stack(
+                    [own for part in lasting.values() if (own := part.flag) is not None]
+                ).amax()
+            )
+        rows = {name: part.deferred for name, part in due.items() if part.deferred is not None}
+        told = {name: part.told for name, part in due.items() if part.deferred is None}
+        if not rows:
+            return None
+
+        ends = list(accumulate(len(row.numbers) for row in rows.values()))
+        places = {
+            name: slice(end - len(rows[name].numbers), end)
+            for name, end in zip(rows, ends, strict=True)
+        }
+
+        def recall(values: Sequence[float]) -> None:
+            for name, row in rows.items():
+                row.recall(values[places[name]])
+            for name, each in told.items():
+                due[name].told = each
+            self.loss = sum(part.loss for part in due.values())
+            self._updated = tuple(due)
+
+        def judge(values: Sequence[float], step: int) -> NonFiniteError | None:
+            for name, row in rows.items():
+                error = row.judge(values[places[name]], step)
+                if error is not None:
+                    return NonFiniteError(f"{name}: {error.what}", where=error.where, fix=error.fix)
+            return None
+
+        return DeferredUpdate(torch.cat([row.numbers for row in rows.values()]), recall, judge)
+
+    def points(self) -> dict[str, float]:
+        points = {"train/loss": self.loss}
+        for name in self._updated:
+            for key, value in self.by_name[name].points().items():
+                split, what, *rest = key.split("/")
+                points["/".join((split, what, name, *rest))] = value
+        return points
+
+    def parts(self, model: nn.Module) -> dict[str, Stateful]:
+        found: dict[str, Stateful] = {}
+        for name, part in self.by_name.items():
+            found |= {f"{key}.{name}": holder for key, holder in part.parts(model).items()}
+        return found
+
+    def _go_to(self, step: int) -> None:
+        if self.every:
+            self._due = self._due_at(step)
+            for name, part in self.by_name.items():
+                if name not in self._due:
+                    part.rate.set(step)
+
+    def _due_at(self, step: int) -> dict[str, OptimizerStep]:
+        """In the last of every n steps: a critic that is ahead of its generator, as in Arjovsky et
+        al., 1701.07875."""
+        return {
+            name: part
+            for name, part in self.by_name.items()
+            if (step + 1) % self.every.get(name, 1) == 0
+        }
+
+
+def _refuse_shared(by_name: Mapping[str, OptimizerStep]) -> None:
+    """InputError when two optimizers train one parameter: each would undo what the other does."""
+    owner: dict[int, str] = {}
+    for name, part in by_name.items():
+        for parameter in part.parameters:
+            first = owner.setdefault(id(parameter), name)
+            if first != name:
+                raise InputError(
+                    f"{first} and {name} both train a parameter of the shape {tuple(parameter.shape)}.",
+                    fix="Give each the parameters of its own part of the model.",
+                )

@@ -1,0 +1,80 @@
+"""What to do when a device has no memory left: what the step was made of, and what takes less."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from assay.core.errors import AssayError
+
+_MIB = 2**20
+_CPU = "DefaultCPUAllocator: "
+
+
+class OutOfMemoryError(AssayError):
+    """A device has no memory left for a step; nothing of the step counts."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether torch asked a device for memory and got none. On a CPU it says so in words only."""
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and _CPU in str(error)
+    )
+
+
+def out_of_memory(
+    model: nn.Module,
+    optimizers: Iterable[Optimizer],
+    batches: Sequence[Any],
+    step: int,
+    error: BaseException,
+) -> OutOfMemoryError:
+    """What was asked for, the shapes of the batch, what the model takes without activations, and
+    what to try."""
+    weights: list[Tensor] = list(model.parameters())
+    gathered = [
+        value
+        for optimizer in optimizers
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, Tensor)
+    ]
+    trained = [weight for weight in weights if weight.requires_grad]
+    sizes = {"weights": weights, "gradients": trained, "optimizer": gathered}
+    parts = ", ".join(f"{name} {_mib(tensors):,.0f} MiB" for name, tensors in sizes.items())
+    said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    shapes = "; ".join(dict.fromkeys(_shapes(batch) for batch in batches))
+    tries = {
+        f"accumulate = {2 * len(batches)}": "the same step in smaller parts",
+        "activation_checkpoint = true": "activations are computed again in backward",
+        'precision = "bf16"': "activations of half the size",
+    }
+    lines = "".join(f"\n       [train] {setting:<30}{what}" for setting, what in tries.items())
+    return OutOfMemoryError(
+        f"There was no memory left at step {step + 1}: {said}",
+        where=f"batch {shapes}; {parts}; the rest is for activations",
+        fix=f"try one of these, the first changes nothing but the time:{lines}",
+    )
+
+
+def _mib(tensors: Iterable[Tensor]) -> float:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) / _MIB
+
+
+def _shapes(batch: Any) -> str:
+    return ", ".join(_each_shape(batch)) or type(batch).__name__
+
+
+def _each_shape(batch: Any) -> Iterator[str]:
+    if isinstance(batch, Tensor):
+        yield f"{str(batch.dtype).removeprefix('torch.')} {tuple(batch.shape)}"
+    elif isinstance(batch, Mapping):
+        for key, value in batch.items():
+            yield from (f"{key} {shape}" for shape in _each_shape(value))
+    elif isinstance(batch, list | tuple):
+        for value in batch:
+            yield from _each_shape(value)

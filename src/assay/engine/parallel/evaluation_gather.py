@@ -1,0 +1,57 @@
+"""What the ranks found in their shares of a split, put together: on each of them the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from assay.core.errors import InputError
+from assay.engine.metrics.metric import Adapted
+from assay.engine.metrics.outputs import Evaluation
+from assay.engine.parallel.data_parallel_group import DataParallelGroup
+
+
+def check_mergeable(
+    pipes: Sequence[Any], metrics: Mapping[str, Any], *, is_staged: bool = False
+) -> None:
+    """InputError for what sees only a part of the outputs, and could not tell: before the first
+    batch."""
+    for pipe in pipes:
+        if callable(pipe) and hasattr(pipe, "end_eval") and not hasattr(pipe, "join"):
+            name = type(pipe).__name__
+            raise InputError(
+                f"The pipe {name} sees the outputs of one rank, and ends as if they were all.",
+                fix=f"Give {name} a method join(shares), which is told its attributes on all ranks in their order;"
+                " or read what Collect gathered in end_eval.",
+            )
+    for name, metric in metrics.items():
+        adds_up = (
+            hasattr(getattr(metric, "metric", None), "sync") and not is_staged
+        )  # over all processes, not the last
+        if not hasattr(metric, "merge") and not adds_up:
+            kind = type(metric.metric if isinstance(metric, Adapted) else metric).__name__
+            raise InputError(
+                f"The metric {name!r} is a {kind}, which cannot be added up over ranks.",
+                fix="Give it a method merge(other): what another one has counted is added.",
+            )
+
+
+def gather_evaluation(
+    ranks: DataParallelGroup,
+    evaluation: Evaluation,
+    pipes: Sequence[Any],
+    metrics: Mapping[str, Any],
+) -> None:
+    """Put counts, metrics and collected outputs of all ranks together, in the order of the ranks,
+    on the CPU."""
+    evaluation.samples = int(ranks.all_reduce_values([evaluation.samples])[0])
+    for metric in metrics.values():
+        if not hasattr(metric, "merge"):
+            continue  # one of torchmetrics, which adds up by itself when it computes
+        others = ranks.all_gather(metric)
+        metric.reset()
+        for other in others:
+            metric.merge(other)
+    for pipe in pipes:
+        if hasattr(pipe, "join"):
+            pipe.join(ranks.all_gather(pipe.share()))

@@ -1,0 +1,72 @@
+"""Whether processes that compute the same indeed do: looked at once, in the first step of a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from assay.core.errors import InputError
+from assay.core.events import Event, Every, Handler
+from assay.engine.numerics.dtensor import global_norm
+from assay.engine.parallel.tensor_parallel import is_along
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from assay.engine.loop.engine import Engine
+
+TOLERANCE = 1e-2
+"""How much norms may differ by rounding; a gradient of a part alone is another one altogether."""
+
+
+class GradientAgreement:
+    """Refuses a tensor plan that leaves out a parameter which works on divided features.
+
+    Each process has the whole of it, and finds only what its own features say of its gradient.
+    `mesh` is the axis along which layers are divided.
+    """
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self.group = mesh.get_group()
+        (self.axis,) = mesh.mesh_dim_names or ("",)
+        self._is_known = False
+
+    def handlers(self) -> list[Handler]:
+        return [
+            Handler(
+                event=Event.BACKWARD_END,
+                fn=self.check,
+                when=Every(1),
+                priority=1000,
+                name="GradientAgreement",
+            )
+        ]
+
+    def check(self, engine: Engine) -> None:
+        """InputError that names the parameter. Collective, the first time."""
+        if self._is_known:
+            return
+        self._is_known = True
+        named = [
+            (name, parameter.grad)
+            for name, parameter in engine.process.model.named_parameters()
+            if parameter.grad is not None and not is_along(parameter, self.axis)
+        ]
+        if not named:
+            return
+        norms = torch.stack([global_norm([grad]).double() for _, grad in named])
+        extremes = torch.cat([norms, -norms])
+        dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.group)
+        largest, smallest = extremes[: len(named)], -extremes[len(named) :]
+        for (name, _), differs in zip(
+            named, (largest - smallest > TOLERANCE * largest).tolist(), strict=True
+        ):
+            if differs:
+                raise InputError(
+                    f"[parallel] tensor: each process finds another gradient of {name}, of which all have the whole:"
+                    " it works on features that are divided.",
+                    fix="Leave the layers around it out of the plan, or let them end and begin with all features"
+                    " (colwise_gather_output, rowwise_split_input).",
+                )

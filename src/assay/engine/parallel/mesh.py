@@ -1,0 +1,195 @@
+"""How the processes of a run are laid out: along which axes, and where in them one process is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+
+from assay.core.errors import InputError
+from assay.core.manifest import MeshAxis
+from assay.core.schema import PARALLEL_AXES as AXES
+from assay.engine.parallel.checkpoint_group import CheckpointGroup
+from assay.engine.parallel.data_parallel_group import BUCKET_BYTES, DataParallelGroup
+from assay.engine.parallel.staged_group import StagedGroup
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from assay.engine.parallel.pipeline import Pipeline
+
+Schedule = Literal["1f1b", "gpipe", "interleaved"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How many processes there are along each axis.
+
+    Those along `data` and `shard` have different samples; those along `tensor` and `pipeline` have
+    parts of one model, and see the same samples. `stage`: what the processes along `shard` share
+    out, as the stages of ZeRO.
+    """
+
+    pipeline: int = 1
+    data: int = 1
+    shard: int = 1
+    tensor: int = 1
+    schedule: Schedule = "1f1b"
+    """In which order a pipeline takes the micro-batches of a step forward and back."""
+    stages: int = 0
+    """Of the pipeline; 0: one for each of its processes, or two where stages are interleaved."""
+    split: tuple[str, ...] = ()
+    """The parts of the model with which stages after the first begin; none: stages about as large as each other."""
+
+    stage: int = 3
+    """That of ZeRO, where weights are shared out."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], *, processes: int = 1) -> Layout:
+        """That of a [parallel] table; `processes` share the samples where it names no axis.
+
+        ZeRO shares out weights among the processes of `data`, where there is no `shard`. InputError
+        for a pipeline that comes out uneven.
+        """
+        sizes = {name: int(settings[name]) for name in AXES if name in settings} or {
+            "data": processes
+        }
+        how: dict[str, Any] = {
+            name: settings[name] for name in ("schedule", "stages") if name in settings
+        }
+        zero = settings.get("zero", {})
+        if zero and zero.get("enabled", True):
+            how["stage"] = int(zero.get("stage", 3))
+            if sizes.get("shard", 1) == 1:
+                sizes |= {"shard": sizes.get("data", 1), "data": 1}
+        how |= sizes
+        layout = cls(**how, split=tuple(settings.get("split", ())))
+        layout._check_stages()
+        return layout
+
+    def _check_stages(self) -> None:
+        if self.pipeline == 1:
+            return
+        if self.shard > 1:
+            fix = "Use data in its place: each stage has the weights of its layers only."
+            raise InputError(
+                f"[parallel] pipeline {self.pipeline} x shard {self.shard} is not there.", fix=fix
+            )
+        per_process, rest = divmod(self.stage_count, self.pipeline)
+        if rest or not per_process:
+            what = f"{self.stage_count} stages cannot be divided evenly among {self.pipeline} processes."
+            raise InputError(
+                what, fix=f"[parallel] stages can be {self.pipeline} or {2 * self.pipeline}."
+            )
+        if (per_process > 1) != (self.schedule == "interleaved"):
+            what = (
+                f"{self.stage_count} stages are {per_process} for each of {self.pipeline} processes"
+            )
+            wanted = "wants several" if self.schedule == "interleaved" else "has one"
+            raise InputError(
+                f"{what}; schedule = {self.schedule!r} {wanted}.",
+                fix='schedule = "interleaved" is for several stages in each process.',
+            )
+
+    @property
+    def stage_count(self) -> int:
+        return self.stages or self.pipeline * (2 if self.schedule == "interleaved" else 1)
+
+    def check_micro_batches(self, count: int, *, arithmetic: str = "") -> None:
+        """InputError when a step of so many micro-batches for each pipeline does not go with its
+        schedule."""
+        if self.pipeline == 1:
+            return
+        of = f" ({arithmetic})" if arithmetic else ""
+        batches = f"{count} micro-batch{'es' if count > 1 else ''}"
+        if self.schedule == "1f1b" and count < self.pipeline:
+            raise InputError(
+                f"A step has {batches}{of}; 1f1b keeps {self.pipeline} stages busy with one each.",
+                fix=f'Write [train] accumulate = {self.pipeline} or more, or [parallel] schedule = "gpipe".',
+            )
+        rounds = max(1, count // self.pipeline)
+        if self.schedule == "interleaved" and count % rounds:
+            even = [count - count % self.pipeline, count - count % self.pipeline + self.pipeline]
+            raise InputError(
+                f"A step has {batches}{of}, which interleaved stages take in {rounds} rounds of as many.",
+                fix=f"[train] accumulate can be {even[0]} or {even[1]}.",
+            )
+
+    def waiting(self, count: int) -> float:
+        """The share of a step in which a process of the pipeline waits for others, with so many
+        micro-batches."""
+        filling = (self.pipeline - 1) * self.pipeline / self.stage_count
+        return filling / (filling + count)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in AXES}
+
+    @property
+    def processes(self) -> int:
+        return self.pipeline * self.data * self.shard * self.tensor
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether no process has the whole model."""
+        return self.processes > self.data
+
+    @property
+    def data_parallel_size(self) -> int:
+        """How many processes have different samples."""
+        return self.data * self.shard
+
+    def __str__(self) -> str:
+        """As `data 2 x tensor 2 = 4 processes`."""
+        shown = [f"{name} {size}" for name, size in self.sizes.items() if size > 1] or [
+            f"data {self.data}"
+        ]
+        how = f" ({self.schedule})" if self.pipeline > 1 and self.schedule != "1f1b" else ""
+        return f"{' x '.join(shown)} = {self.processes} processes{how}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Mesh:
+    """The processes of a run, laid out: `devices` has an axis for each name of AXES, of size 1 too.
+
+    `ranks` are those that share the samples with this one; `writers` those that write a checkpoint
+    together, None where one process has all of it.
+    """
+
+    layout: Layout
+    devices: DeviceMesh
+    ranks: DataParallelGroup
+    pipeline: Pipeline | None = None
+    """What this process has of a model that was split into stages."""
+    writers: CheckpointGroup | None = None
+
+    def at(self, axis: str) -> int:
+        """Where this process is along an axis, from 0."""
+        return int(self.devices.get_local_rank(axis))
+
+
+def init_mesh(layout: Layout, device: torch.device, *, bucket_mb: int = 0) -> Mesh:
+    """Lay out the processes of the default group. Collective. InputError when there are not as
+    many."""
+    world = torch.distributed.get_world_size()
+    if world != layout.processes:
+        raise InputError(f"There are {world} processes; the layout is {layout}.")
+    devices = init_device_mesh(device.type, tuple(layout.sizes.values()), mesh_dim_names=AXES)
+    sharing = devices["data", "shard"]._flatten("samples").get_group()
+    size = bucket_mb * 2**20 or BUCKET_BYTES
+    if layout.pipeline > 1:
+        ranks: DataParallelGroup = StagedGroup(
+            sharing, devices["pipeline"].get_group(), bucket_bytes=size
+        )
+    else:
+        ranks = DataParallelGroup(sharing, bucket_bytes=size)
+    axes = tuple(MeshAxis(name=name, size=size) for name, size in layout.sizes.items())
+    return Mesh(
+        layout=layout,
+        devices=devices,
+        ranks=ranks,
+        writers=CheckpointGroup(axes) if layout.is_divided else None,
+    )

@@ -1,0 +1,250 @@
+"""Where a model may be split for a pipeline, and what one process keeps of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from torch import Tensor, nn
+
+from assay.core.errors import InputError, did_you_mean
+
+_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelinePart:
+    """A piece of the forward pass: `run` takes what the part before gave. `weights`: those it uses,
+    by name."""
+
+    name: str
+    run: Callable[..., Any]
+    weights: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSplit:
+    """A model as stages, each of one part or several in a row. `sizes`: how many numbers each
+    weight has."""
+
+    stages: tuple[tuple[PipelinePart, ...], ...]
+    sizes: Mapping[str, int]
+
+    def weights(self, *stages: int) -> frozenset[str]:
+        """The names of what these stages use."""
+        return frozenset(
+            name for stage in stages for part in self.stages[stage] for name in part.weights
+        )
+
+    def table(self, processes: int) -> list[str]:
+        """A line for each stage: in which process it is, of what it is made, how many parameters it
+        has."""
+        made = [_listed([part.name for part in stage]) for stage in self.stages]
+        counts = [
+            f"{sum(self.sizes[name] for name in self.weights(i)):,}"
+            for i in range(len(self.stages))
+        ]
+        wide, far = max(map(len, made)), max(map(len, counts))
+        return [
+            f"  stage {i} (pipeline rank {i % processes})  {names:<{wide}}  {count:>{far}} parameters"
+            for i, (names, count) in enumerate(zip(made, counts, strict=True))
+        ]
+
+
+def pipeline_parts(model: nn.Module) -> list[PipelinePart]:
+    """The parts of a model in the order in which they are run.
+
+    A model says so by a method `pipeline_split()`: a list of its modules, and for what is no module
+    a tuple of a function and the names of the modules and weights that it uses. Those of
+    `nn.Sequential`, also within another, and of `nn.TransformerEncoder` are known. InputError for a
+    model that does not say it, or leaves out a weight.
+    """
+    declared = getattr(model, "pipeline_split", None)
+    names = {id(module): name for name, module in model.named_modules()}
+    if callable(declared):
+        items = list(declared())
+    elif _is_row(model):
+        items = [model]
+    else:
+        raise InputError(
+            f"{type(model).__name__} does not say where a pipeline may split it.",
+            fix='Give it a method pipeline_split that returns what it runs in order, as [(self.embed, "letter",'
+            ' "place"), *self.blocks, (self.scores, "norm")]: modules, or functions with the names of what they use.',
+        )
+    parts = [part for item in items for part in _parts(model, item, names)]
+    left = _weights(model).keys() - {name for part in parts for name in part.weights}
+    if left:
+        what = f"pipeline_split of {type(model).__name__} leaves out {_listed(sorted(left))}."
+        raise InputError(
+            what, fix="Name each weight, or a module that it is in, with what uses it."
+        )
+    return parts
+
+
+def split_model(model: nn.Module, stages: int, split: Sequence[str] = ()) -> PipelineSplit:
+    """A model as so many stages. `split`: the parts with which those after the first begin; else
+    all about as large.
+
+    InputError when that cannot be, or a stage had no weights.
+    """
+    parts = pipeline_parts(model)
+    weights = _weights(model)
+    sizes = {
+        name: weight.numel() for name, weight in weights.items() if isinstance(weight, nn.Parameter)
+    }
+    starts = _asked(parts, stages, split) if split else _balanced(parts, stages, sizes)
+    found = tuple(tuple(parts[i:j]) for i, j in pairwise([0, *starts, len(parts)]))
+    trained = {name for name in sizes if weights[name].requires_grad}
+    for number, stage in enumerate(found):
+        if not any(part.weights & trained for part in stage):
+            made = _listed([part.name for part in stage])
+            raise InputError(
+                f"Stage {number} of the pipeline ({made}) has no weights that are trained."
+            )
+    return PipelineSplit(stages=found, sizes={name: sizes.get(name, 0) for name in weights})
+
+
+def keep_weights(model: nn.Module, names: frozenset[str]) -> frozenset[str]:
+    """Leave in `model` the weights and buffers of these names only; returns the names of what was
+    in its state besides.
+
+    Modules that lose theirs stay as empty shells, so that all names are what they were. A state
+    that is loaded may be that of the whole model: what is elsewhere is passed over.
+    """
+    whole = model.state_dict().keys()
+    kept = {id(tensor) for name, tensor in _all_weights(model) if name in names}
+    for module in model.modules():
+        for own in (module._parameters, module._buffers):
+            for name, tensor in own.items():
+                if tensor is not None and id(tensor) not in kept:
+                    own[name] = None
+    elsewhere = frozenset(whole - model.state_dict().keys())
+
+    def pass_over(_: nn.Module, state: dict[str, Any], *__: Any) -> None:
+        for name in elsewhere:
+            state.pop(name, None)
+
+    model.register_load_state_dict_pre_hook(pass_over)  # type: ignore[no-untyped-call]
+    return elsewhere
+
+
+def _parts(model: nn.Module, item: Any, names: Mapping[int, str]) -> Iterator[PipelinePart]:
+    if isinstance(item, nn.Module):
+        if id(item) not in names:
+            raise InputError(
+                f"pipeline_split gives a {type(item).__name__} that is no module of the model."
+            )
+        if _is_row(item):
+            for each in _row(item):
+                yield from _parts(model, each, names)
+        else:
+            name = names[id(item)]
+            yield PipelinePart(
+                name=name or type(item).__name__, run=item, weights=_within(model, name)
+            )
+        return
+    function, *uses = item if isinstance(item, tuple) else (item,)
+    if not callable(function) or not all(isinstance(use, str) for use in uses):
+        fix = 'A part is a module, or a tuple such as (self.embed, "letter", "place").'
+        raise InputError(
+            f"pipeline_split gives {item!r:.80}, which is no part of a model.", fix=fix
+        )
+    known = [*names.values(), *(name for name, _ in _all_weights(model))]
+    for use in uses:
+        if use not in known:
+            fix = did_you_mean(use, known)
+            raise InputError(
+                f"pipeline_split: there is no {use!r} in {type(model).__name__}.", fix=fix
+            )
+    found = frozenset[str]().union(*(_within(model, use) for use in uses))
+    yield PipelinePart(
+        name=getattr(function, "__name__", type(function).__name__), run=function, weights=found
+    )
+
+
+def _is_row(module: nn.Module) -> bool:
+    """Whether its forward pass is known to be that of `_row`, one after another."""
+    if isinstance(module, nn.Sequential):
+        return type(module).forward is nn.Sequential.forward
+    return type(module) is nn.TransformerEncoder
+
+
+def _row(module: nn.Module) -> list[nn.Module]:
+    if isinstance(module, nn.TransformerEncoder):
+        return [*module.layers, *([] if module.norm is None else [module.norm])]
+    return list(module.children())
+
+
+def _all_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers by all their names: what is tied has several."""
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by the first of their names."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in _all_weights(model):
+        found.setdefault(id(tensor), (name, tensor))
+    return dict(found.values())
+
+
+def _within(model: nn.Module, name: str) -> frozenset[str]:
+    """What is in a module, or is of that name itself, by the first name of each."""
+    first = {id(tensor): own for own, tensor in _weights(model).items()}
+    inside = f"{name}." if name else ""
+    return frozenset(
+        first[id(tensor)]
+        for own, tensor in _all_weights(model)
+        if own == name or own.startswith(inside)
+    )
+
+
+def _asked(parts: Sequence[PipelinePart], stages: int, split: Sequence[str]) -> list[int]:
+    names = [part.name for part in parts]
+    for name in split:
+        if name not in names[1:]:
+            fix = did_you_mean(name, names) or f"there are: {_listed(names)}"
+            raise InputError(f"[parallel] split: no stage can begin with {name!r}.", fix=fix)
+    starts = [names.index(name) for name in split]
+    if len(starts) != stages - 1:
+        what = f"[parallel] split names {len(starts)} parts; {stages} stages begin with {stages - 1} after the first."
+        raise InputError(what)
+    if starts != sorted(set(starts)):
+        raise InputError("[parallel] split names parts in another order than the model runs them.")
+    return starts
+
+
+def _balanced(parts: Sequence[PipelinePart], stages: int, sizes: Mapping[str, int]) -> list[int]:
+    """Where stages begin so that the largest has as few parameters as can be; none is without."""
+    own = [sum(sizes.get(name, 0) for name in part.weights) for part in parts]
+    places = [i for i, size in enumerate(own) if size]
+    if len(places) < stages:
+        raise InputError(
+            f"The model has {len(places)} parts with weights, too few for {stages} stages of a pipeline.",
+            fix=f"They are: {_listed([parts[i].name for i in places])}.",
+        )
+    ends = [*places[1:], len(parts)]
+    until = [sum(own[:end]) for end in ends]  # of all parts before an end
+    best = [
+        (size, [0]) for size in until
+    ]  # of so many places in one stage: the largest stage, where stages begin
+    for count in range(2, stages + 1):
+        best = [
+            min(
+                (max(best[j - 1][0], until[i] - until[j - 1]), [*best[j - 1][1], places[j]])
+                for j in range(count - 1, i + 1)
+            )
+            if i >= count - 1
+            else best[i]
+            for i in range(len(places))
+        ]
+    return best[-1][1][1:]
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) <= _SHOWN:
+        return ", ".join(names)
+    return f"{', '.join(names[: _SHOWN - 3])}, ... {', '.join(names[-2:])} ({len(names)} parts)"

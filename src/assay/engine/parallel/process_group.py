@@ -1,0 +1,99 @@
+"""How a process finds the others of its run, and leaves them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from assay.core.errors import InputError
+from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
+from assay.engine.parallel.nodes import first_host, port_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What whoever started this process (assay itself, torchrun, srun) says of the others in the
+    environment."""
+
+    rank: int = 0
+    count: int = 1
+    local_rank: int = 0
+    local_count: int = 1
+    """Number of processes on this machine."""
+    restarts: int = 0
+    """How often all of them were started again, after one failed."""
+    address: str = ""
+    """Where they meet, unless torch finds that in the environment."""
+
+
+def world(variables: Mapping[str, str] | None = None) -> World:
+    """Read from RANK, WORLD_SIZE and so on, as torchrun sets them, else from those of srun; else a
+    lone process.
+
+    InputError when the processes could not find each other.
+    """
+    variables = os.environ if variables is None else variables
+    if {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} <= variables.keys():
+        rank, count, local = (int(variables[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+        if count > 1 and variables["MASTER_PORT"] == "0":
+            fix = "Start them by torchrun --standalone, or name a free port: --master-port 29500."
+            raise InputError(
+                "The processes of this run cannot find each other: their port is 0.", fix=fix
+            )
+        restarts = int(variables.get("TORCHELASTIC_RESTART_COUNT", 0))
+        here = int(variables.get("LOCAL_WORLD_SIZE", 1))
+        return World(rank=rank, count=count, local_rank=local, local_count=here, restarts=restarts)
+    count = int(
+        variables.get("SLURM_STEP_NUM_TASKS", 1)
+    )  # not SLURM_NTASKS, which the batch script has, too
+    if count == 1:
+        return World()
+    address = f"tcp://{first_host(variables['SLURM_STEP_NODELIST'])}:{port_of(variables)}"
+    rank, local = int(variables["SLURM_PROCID"]), int(variables["SLURM_LOCALID"])
+    here = -(-count // int(variables.get("SLURM_STEP_NUM_NODES", 1)))
+    return World(rank=rank, count=count, local_rank=local, local_count=here, address=address)
+
+
+def device_of_rank(name: str | None, here: World) -> str | None:
+    """The device of this process where each has one: `cuda` becomes that of its number on this
+    machine."""
+    if (
+        here.count == 1
+        or (name is None and not torch.cuda.is_available())
+        or name not in (None, "cuda")
+    ):
+        return name
+    if here.local_rank >= torch.cuda.device_count():
+        raise InputError(
+            f"Process {here.local_rank} of this machine has no GPU: there are {torch.cuda.device_count()}.",
+            fix=f"Use --nproc {torch.cuda.device_count()} at most, or --device cpu.",
+        )
+    return f"cuda:{here.local_rank}"
+
+
+@contextmanager
+def process_group(
+    here: World, device: torch.device, layout: Layout, *, bucket_mb: int = 0
+) -> Iterator[Mesh | None]:
+    """Inside, the processes as they are laid out; None for a lone process."""
+    if here.count == 1:
+        yield None
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    if here.address:
+        dist.init_process_group(
+            backend, init_method=here.address, rank=here.rank, world_size=here.count
+        )
+    else:
+        dist.init_process_group(backend)
+    try:
+        yield init_mesh(layout, device, bucket_mb=bucket_mb)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,331 @@
+"""Tensor parallelism: of every layer in its plan each process computes a part (Shoeybi et al.,
+arXiv 1909.08053).
+
+A layer that is divided by its columns gives each process some of the features; the one after it,
+divided by its rows, takes those and adds the results up over the processes: one exchange for two
+layers. What is not in the plan is computed by all of them alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch import nn
+
+from assay.core.errors import InputError, did_you_mean
+from assay.engine.numerics.dtensor import is_dtensor
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+Plan = dict[str, Any]
+"""How each module is divided, by its name or a pattern: a word of STYLES, or a ParallelStyle of torch."""
+
+STYLES = ("colwise", "rowwise", "colwise_gather_output", "rowwise_split_input")
+"""colwise: a part of the features comes out; rowwise: a part goes in. The others begin or end with all features."""
+
+_OLD = {"colwise_rep": "colwise_gather_output", "rowwise_rep": "rowwise_split_input"}
+_ALONE: tuple[type[nn.Module], ...] = (
+    nn.ReLU,
+    nn.ReLU6,
+    nn.LeakyReLU,
+    nn.ELU,
+    nn.SELU,
+    nn.CELU,
+    nn.GELU,
+    nn.SiLU,
+    nn.Mish,
+    nn.Hardswish,
+    nn.Tanh,
+)
+_ALONE += (nn.Sigmoid, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Identity, nn.Dropout)
+_HEADS = (
+    "heads",
+    "num_heads",
+    "n_heads",
+    "nhead",
+    "n_head",
+    "num_attention_heads",
+    "num_key_value_heads",
+)
+_FIX = (
+    'Give the model a method tensor_plan() that returns {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"},'
+    " or write such lines under [parallel.tensor_plan]."
+)
+
+
+def apply_tensor_plan(
+    model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Divide modules of `model` along a mesh of one axis, in place; returns their names.
+
+    `plan` counts before what the model says of itself: see `plan_of`. InputError where there is
+    none, or where features or heads cannot be divided evenly. Collective: all begin with the
+    weights of the first process.
+    """
+    from torch.distributed.tensor import parallel as styles
+
+    size = mesh.size()
+    found = plan_of(model, plan)
+    check_plan(model, found, size)
+    group = mesh.get_group()
+    for tensor in [*model.parameters(), *model.buffers()]:
+        row_by_row = tensor.detach().contiguous()
+        dist.broadcast(row_by_row, group=group, group_src=0)
+        tensor.detach().copy_(row_by_row)
+    made: Mapping[str, Callable[[], Any]] = {
+        "colwise": styles.ColwiseParallel,
+        "rowwise": styles.RowwiseParallel,
+        "colwise_gather_output": lambda: styles.ColwiseParallel(output_layouts=_replicate()),
+        "rowwise_split_input": lambda: styles.RowwiseParallel(input_layouts=_replicate()),
+    }
+    modules = dict(model.named_modules())
+    for name, style in found.items():
+        if isinstance(modules[name], nn.Linear) and isinstance(style, str):
+            modules[name].register_forward_pre_hook(partial(_check_input, name, style, size))
+    chosen = {
+        name: made[style]() if isinstance(style, str) else style for name, style in found.items()
+    }
+    # All have the same weights by now: each cuts out its own part.
+    styles.parallelize_module(model, mesh, chosen, src_data_rank=None)
+    return list(chosen)
+
+
+def describe_tensor_plan(model: nn.Module) -> str:
+    """A line of which layers are divided along the axis `tensor`."""
+    names = dict.fromkeys(
+        name.rpartition(".")[0]
+        for name, parameter in model.named_parameters()
+        if is_along(parameter, "tensor")
+    )
+    shown = [name or "the model" for name in names]
+    more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
+    return f"tensor: each process has a part of {', '.join(shown[:4])}{more}"
+
+
+def is_along(parameter: Any, axis: str) -> bool:
+    """Whether a parameter is divided along an axis of its mesh."""
+    if not is_dtensor(parameter):
+        return False
+    names = parameter.device_mesh.mesh_dim_names or ()
+    return any(
+        name == axis and not each.is_replicate()
+        for name, each in zip(names, parameter.placements, strict=True)
+    )
+
+
+def plan_of(model: nn.Module, given: Mapping[str, Any] | None = None) -> Plan:
+    """How each module is divided, by its name. InputError for a name or a word that is not known,
+    or if there is none.
+
+    What is `given`; else what `tensor_plan()` of the model or of modules in it says; else the plan
+    that models of transformers carry; else what is known of layers of torch: the two linear layers
+    of TransformerEncoderLayer and TransformerDecoderLayer, and pairs of linear layers in a
+    Sequential with nothing but activations between them.
+    """
+    found = (
+        _resolved(model, given, "", "[parallel.tensor_plan]") if given else dict(_known(model, ""))
+    )
+    if not found:
+        raise InputError(
+            f"[parallel] tensor: how a {type(model).__name__} is divided among processes is not known.",
+            fix=_FIX,
+        )
+    return found
+
+
+def check_plan(model: nn.Module, plan: Mapping[str, Any], size: int) -> None:
+    """InputError for modules that cannot be divided among `size` processes, with the arithmetic."""
+    modules = dict(model.named_modules())
+    counts: list[tuple[str, int]] = []
+    homes: dict[int, set[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        homes.setdefault(id(parameter), set()).add(name)
+    for name, style in plan.items():
+        module = modules[name]
+        if not isinstance(style, str):
+            continue  # one of torch's own, which knows what it takes
+        if not isinstance(module, nn.Linear | nn.Embedding):
+            raise InputError(
+                f"[parallel] tensor: {name} is a {type(module).__name__}; linear layers and embeddings are divided.",
+                fix="Leave it out of the plan, or give a ParallelStyle of torch in the place of its word.",
+            )
+        tied = sorted(homes[id(module.weight)] - {f"{name}.weight"})
+        if tied:
+            raise InputError(
+                f"[parallel] tensor: {name}.weight is {tied[0]} too; what is used at two places is not divided.",
+                fix=f"Leave {name} out of the plan.",
+            )
+        what = _divided_dim(module, style)
+        counts.append((f"{name}.{what}", int(getattr(module, what))))
+        counts += _heads(modules, name)
+    for what, count in dict.fromkeys(counts):
+        if count % size:
+            good = [n for n in range(2, size + count) if not any(each % n for _, each in counts)][
+                :4
+            ]
+            raise InputError(
+                f"[parallel] tensor = {size} does not divide {what} = {count}: {count} / {size} = {count / size:.4g}.",
+                fix=f"tensor can be {_or(good)}."
+                if good
+                else "Change the model, or leave the layer out of the plan.",
+            )
+
+
+def _check_input(
+    name: str, style: str, size: int, module: nn.Module, given: tuple[Any, ...]
+) -> None:
+    """InputError, in the place of a page from torch, for a layer that gets more or fewer features
+    than its part has."""
+    takes: int = module.in_features  # type: ignore[assignment]
+    expected = takes // size if style == "rowwise" else takes
+    found = given[0].shape[-1] if given else expected
+    if found == expected:
+        return
+    raise InputError(
+        f"[parallel] tensor: {name} is divided as {style!r} and takes {expected} of {takes} features; it got {found}.",
+        fix="What comes before it has to be divided by its columns (colwise) if it is rowwise, and only then."
+        " rowwise_split_input takes all features, colwise_gather_output gives all.",
+    )
+
+
+def _divided_dim(module: nn.Module, style: str) -> str:
+    """The name of what is divided of a module."""
+    is_by_columns = style.startswith("colwise")
+    if isinstance(module, nn.Embedding):
+        return "embedding_dim" if is_by_columns else "num_embeddings"
+    return "out_features" if is_by_columns else "in_features"
+
+
+def _heads(modules: Mapping[str, nn.Module], name: str) -> list[tuple[str, int]]:
+    """How many heads the module around `name` says that it has: features are divided between them,
+    not within one."""
+    around = name.rpartition(".")[0]
+    owner: Any = modules[around]
+    found = []
+    for holder, where in ((owner, around), (getattr(owner, "config", None), f"{around}.config")):
+        for word in _HEADS:
+            count = getattr(holder, word, None)
+            if isinstance(count, int) and not isinstance(count, bool):
+                found.append((f"{where}.{word}".removeprefix("."), count))
+    return found
+
+
+def _known(module: nn.Module, prefix: str) -> Iterable[tuple[str, Any]]:
+    own = getattr(module, "tensor_plan", None)
+    if callable(own):
+        where = f"{type(module).__name__}.tensor_plan()"
+        yield from _resolved(module, own(), prefix, where).items()
+        return
+    carried = _carried(module)
+    if carried:
+        yield from _resolved(
+            module, carried, prefix, f"the plan of {type(module).__name__}"
+        ).items()
+        return
+    if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+        yield f"{prefix}linear1", "colwise"
+        yield f"{prefix}linear2", "rowwise"
+        return
+    if isinstance(module, nn.Sequential):
+        yield from _pairs(module, prefix)
+    for name, child in module.named_children():
+        yield from _known(child, f"{prefix}{name}.")
+
+
+def _carried(module: Any) -> Plan:
+    """The plan that a model of transformers has with it, without what is not divided: experts, tied
+    weights."""
+    config = getattr(module, "config", None)
+    inner = getattr(module, "base_model", None)
+    if not isinstance(inner, nn.Module):
+        return {}
+    base = getattr(module, "base_model_prefix", "")
+    prefix = f"{base}." if inner is not module and base else ""
+    plans: Plan = {
+        f"{prefix}{name}": style
+        for name, style in (getattr(config, "base_model_tp_plan", None) or {}).items()
+    }
+    if inner is not module:
+        plans |= getattr(type(module), "_tp_plan", None) or {}
+    if not plans:
+        return {}
+    uses: dict[int, int] = {}
+    for _, parameter in module.named_parameters(remove_duplicate=False):
+        uses[id(parameter)] = uses.get(id(parameter), 0) + 1
+    found: Plan = {}
+    for name, part in module.named_modules():
+        style = next((plans[pattern] for pattern in plans if fnmatchcase(name, pattern)), None)
+        style = _OLD.get(str(style), style)
+        if style not in (None, *STYLES):
+            raise InputError(
+                f"[parallel] tensor: the plan of {type(module).__name__} divides {name} as {style!r}, which assay does"
+                " not do.",
+                fix="Write a plan of the other layers under [parallel.tensor_plan].",
+            )
+        if style is not None and all(uses[id(each)] == 1 for each in part.parameters()):
+            found[name] = style
+    return found
+
+
+def _pairs(row: nn.Sequential, prefix: str) -> Iterable[tuple[str, str]]:
+    """Linear layers two by two, the first by its columns and the second by its rows."""
+    first = ""
+    for name, child in row.named_children():
+        if isinstance(child, nn.Linear):
+            if first:
+                yield f"{prefix}{first}", "colwise"
+                yield f"{prefix}{name}", "rowwise"
+            first = "" if first else name
+        elif not isinstance(child, _ALONE):
+            first = ""
+
+
+def _resolved(model: nn.Module, plan: object, prefix: str, where: str) -> Plan:
+    """A plan with the names of modules in the place of patterns, and words that are known."""
+    if not isinstance(plan, Mapping):
+        raise InputError(
+            f"{where} is a {type(plan).__name__}; it must be a mapping of names to words.", fix=_FIX
+        )
+    names = [name for name, _ in model.named_modules() if name]
+    found: Plan = {}
+    for pattern, style in plan.items():
+        fitting = [name for name in names if fnmatchcase(name, pattern)]
+        if not fitting:
+            fix = did_you_mean(pattern, names) or f"there are: {', '.join(names[:8])}"
+            raise InputError(f"{where}: no module of the model is called {pattern!r}.", fix=fix)
+        word = _OLD.get(style, style) if isinstance(style, str) else style
+        if isinstance(word, str) and word not in STYLES:
+            fix = did_you_mean(word, STYLES) or f"there are: {', '.join(STYLES)}"
+            raise InputError(
+                f"{where}: {pattern!r} is to be {word!r}, which is no way to divide a layer.",
+                fix=fix,
+            )
+        if not isinstance(word, str) and not _is_style(word):
+            raise InputError(
+                f"{where}: {pattern!r} is a {type(word).__name__}, and no word.",
+                fix=f"{', '.join(STYLES)}",
+            )
+        found |= {f"{prefix}{name}": word for name in fitting}
+    return found
+
+
+def _is_style(value: object) -> bool:
+    from torch.distributed.tensor.parallel import ParallelStyle
+
+    return isinstance(value, ParallelStyle)
+
+
+def _replicate() -> Any:
+    from torch.distributed.tensor import Replicate
+
+    return Replicate()
+
+
+def _or(numbers: Iterable[int]) -> str:
+    *most, last = [str(number) for number in numbers]
+    return f"{', '.join(most)} or {last}" if most else last

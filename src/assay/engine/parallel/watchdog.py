@@ -1,0 +1,252 @@
+"""Watchdog of the ranks of one machine: collectives wait without end for a rank that is suspended
+or hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from assay.engine.parallel.heartbeats import Heartbeat, Phase, read_heartbeat
+from assay.engine.parallel.stacks import RankStack, request_stack
+
+CHECK_S = 0.25
+STOPPED_CHECKS = 20
+"""Checks in a row that find a rank suspended before it is killed. Not seconds: the watchdog may be
+suspended with it."""
+
+STILL_S = 2.0
+"""Least number of seconds that a step may take after a signal."""
+STILL_TIMES = 3.0
+"""Factor on the longest recent step, after which a step counts as one that never ends."""
+AT_ONCE_S = 2.0
+"""Seconds a rank has to end after a second signal, or after a rank that it has to meet is gone."""
+WRITING_S = 20.0
+"""Seconds a rank has to end after a second signal while it writes the end of its record."""
+BUILDING_S = 20.0
+"""Seconds a rank has to end after a first signal while it has not begun to train."""
+GRACE_S = 3.0
+"""Seconds between SIGTERM, with the order to end, and SIGKILL."""
+
+Check = Callable[[], object]
+
+
+class RankWatchdog:
+    """Thread that calls `checks` four times a second, from `__enter__` to `__exit__`."""
+
+    def __init__(self, *checks: Check) -> None:
+        self._checks = checks
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="assay-watch", daemon=True)
+
+    def __enter__(self) -> RankWatchdog:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._is_over.wait(CHECK_S):
+            for check in self._checks:
+                check()
+
+
+class SuspendedRanks:
+    """Check that kills a rank that stays suspended (SIGSTOP) for five seconds, which all others
+    notice at once.
+
+    `tell(rank, pid)` is called before. A rank that a debugger holds is left alone.
+    """
+
+    def __init__(
+        self, pids: Callable[[], Mapping[int, int]], tell: Callable[[int, int], object]
+    ) -> None:
+        self.pids = pids
+        self.tell = tell
+        self._counts: dict[int, int] = {}
+
+    def __call__(self) -> None:
+        for rank, pid in self.pids().items():
+            self._counts[pid] = self._counts.get(pid, 0) + 1 if _is_suspended(pid) else 0
+            if self._counts[pid] == STOPPED_CHECKS:
+                self.tell(rank, pid)
+                kill(pid)
+
+
+class LostParent:
+    """Check that sends this process SIGTERM once `parent` is no longer its parent: nobody else
+    would end it."""
+
+    def __init__(self, parent: int) -> None:
+        self.parent = parent
+
+    def __call__(self) -> None:
+        if self.parent and os.getppid() != self.parent:
+            self.parent = 0
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedRank:
+    """Place of a rank on this machine, and the files in which it tells how far it is and where it
+    stands."""
+
+    rank: int
+    pid: int
+    beat: Path
+    stack: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StalledRank:
+    """Rank that gets no further: since when, how far it came, and where."""
+
+    rank: int
+    pid: int
+    silent_s: float
+    beat: Heartbeat | None
+    stack: RankStack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standstill:
+    """All ranks of a machine as they are found when one of them gets no further.
+
+    `culprits` are the ranks that do not wait for others; where all wait, all of them. `signal` is
+    that which made somebody look, 0 where the timeout did; `is_hang` is False where only the second
+    signal did.
+    """
+
+    ranks: tuple[StalledRank, ...]
+    signal: int = 0
+    is_hang: bool = True
+
+    @property
+    def culprits(self) -> tuple[StalledRank, ...]:
+        return tuple(each for each in self.ranks if not each.stack.is_waiting) or self.ranks
+
+
+class StalledRanks:
+    """Check that ends all ranks of this machine once one of them gets no further.
+
+    A rank may be silent for `timeout_s`, from its first step on. After a signal (`heard`: number
+    and time) a step may take no more than a few times what steps take, after a second one next to
+    nothing. Before its first step a rank ends soon after the first signal, and soon after
+    `departed`: signal and time of a rank that has ended before the others have met.
+
+    `end` is told first, and has the ranks end by themselves. SIGTERM follows for the ranks that are
+    not training yet, as nobody else may have told them, and SIGKILL after `GRACE_S` for all that
+    are left.
+    """
+
+    def __init__(
+        self,
+        ranks: Callable[[], Iterable[WatchedRank]],
+        end: Callable[[Standstill], object],
+        *,
+        timeout_s: float,
+        heard: list[tuple[int, float]] | None = None,
+        departed: Callable[[], tuple[int, float] | None] = lambda: None,
+    ) -> None:
+        self.ranks = ranks
+        self.end = end
+        self.timeout_s = timeout_s
+        self.heard = heard if heard is not None else []
+        self.departed = departed
+        self._doomed: dict[int, float] = {}
+
+    def __call__(self) -> None:
+        now, ranks = time.monotonic(), list(self.ranks())
+        for each in ranks:
+            if now > self._doomed.get(each.pid, now):
+                kill(each.pid)
+        alive = [each for each in ranks if each.pid not in self._doomed]
+        beats = {each.rank: read_heartbeat(each.beat) for each in alive}
+        departed = self.departed() if alive else None
+        is_hang = any(self._hangs(beat, now) for beat in beats.values())
+        is_late = any(self._is_late(beat, departed, now) for beat in beats.values())
+        if not is_hang and not is_late:
+            return
+        first = self.heard[0] if self.heard else departed
+        found = Standstill(
+            ranks=tuple(_stalled(each, beats[each.rank], now) for each in alive),
+            signal=first[0] if first is not None else 0,
+            is_hang=is_hang,
+        )
+        self.end(found)
+        for each in alive:
+            if _is_building(beats[each.rank]):
+                kill(each.pid, signal.SIGTERM)
+        self._doomed |= {each.pid: time.monotonic() + GRACE_S for each in alive}
+
+    def _hangs(self, beat: Heartbeat | None, now: float) -> bool:
+        """Return True for a rank that has stopped making progress by itself."""
+        if beat is None or beat.phase is Phase.BUILDING:
+            return False
+        silent_s = now - beat.at_s
+        if self.heard and beat.phase is Phase.STEP:
+            limit_s = max(STILL_S, STILL_TIMES * beat.usual_s)
+            if now - self.heard[0][1] > STILL_S and silent_s > limit_s:
+                return True
+        return silent_s > self.timeout_s
+
+    def _is_late(
+        self, beat: Heartbeat | None, departed: tuple[int, float] | None, now: float
+    ) -> bool:
+        """Return True for a rank that should have ended by now.
+
+        A rank that is not training yet obeys the first signal at once, unless it is blocked in C:
+        in a rendezvous that a departed rank will never join, or in a collective.
+        """
+        if _is_building(beat):
+            if departed is not None and now - departed[1] > AT_ONCE_S:
+                return True
+            if self.heard and now - self.heard[0][1] > BUILDING_S:
+                return True
+        if len(self.heard) < 2:
+            return False
+        is_writing = beat is not None and beat.phase is Phase.ENDING
+        return now - self.heard[1][1] > (WRITING_S if is_writing else AT_ONCE_S)
+
+
+def _is_building(beat: Heartbeat | None) -> bool:
+    """Return True for a rank that has not begun its first step."""
+    return beat is None or beat.phase is Phase.BUILDING
+
+
+def _stalled(rank: WatchedRank, beat: Heartbeat | None, now: float) -> StalledRank:
+    silent_s = now - beat.at_s if beat is not None else 0.0
+    stack = request_stack(rank.pid, rank.stack)
+    return StalledRank(rank=rank.rank, pid=rank.pid, silent_s=silent_s, beat=beat, stack=stack)
+
+
+def describe_suspension(rank: int, pid: int) -> str:
+    """Say what became of a rank that was killed for it."""
+    return f"Rank {rank} (pid {pid}) was stopped for {CHECK_S * STOPPED_CHECKS:.0f} s (SIGSTOP), and was ended."
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    """Signal an OS process that may be gone already."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _is_suspended(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        if Path("/proc/self/stat").exists():
+            return False  # there is /proc, so the process is gone
+        shown = subprocess.run(
+            ["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False
+        )
+        return shown.stdout.startswith("T")
+    return stat[stat.rindex(b")") + 2 :][:1] == b"T"  # t, in small letters, is a debugger's

@@ -1,0 +1,1 @@
+"""Exchange with other trackers: read TensorBoard, MLflow and wandb, write TensorBoard files."""

@@ -1,0 +1,197 @@
+"""A run as another tracker kept it, in terms of ours."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+from assay.core.errors import RecordError
+from assay.core.event_log import EndStatus
+from assay.core.ids import run_id_of
+from assay.core.metrics_file import KeySet
+from assay.core.regular_file import FileTooLargeError, read_bytes
+from assay.store.series import Block
+
+Tool = Literal["tensorboard", "mlflow", "wandb"]
+
+MAX_BYTES = 8 << 30
+MAX_FILES = 200_000
+MAX_FOLDERS_DEEP = 50
+_MAX_NS = (1 << 63) - 1
+_KINDS = {
+    ".png": "image",
+    ".jpg": "image",
+    ".jpeg": "image",
+    ".gif": "image",
+    ".wav": "audio",
+    ".mp4": "video",
+    ".txt": "text",
+    ".md": "text",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignFile:
+    """Something to keep as an artifact: bytes, or a file to copy. The name is data."""
+
+    name: str
+    source: bytes | Path
+    at_ns: int
+    kind: str = ""
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignRun:
+    """All that could be read of one run. `parent` is the id that the tracker has for it.
+
+    `about` is what the tracker knows of where the run belongs, as its project. `warnings` say what
+    was not taken.
+    """
+
+    tag: str
+    desc: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, str] = field(default_factory=dict)
+    labels: Sequence[str] = ()
+    status: EndStatus = "finished"
+    reason: str = ""
+    parent: str = ""
+    created_ns: int
+    ended_ns: int
+    command: Sequence[str] = ()
+    host: str = ""
+    user: str = ""
+    git_commit: str = ""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    blocks: Sequence[Block] = ()
+    files: Sequence[ForeignFile] = ()
+    output: bytes | Path = b""
+    warnings: Sequence[str] = ()
+
+    @property
+    def points(self) -> int:
+        return sum(len(block.steps) * len(block.keys.names) for block in self.blocks)
+
+    @property
+    def metrics(self) -> int:
+        return len({name for block in self.blocks for name in block.keys.names})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignSource:
+    """A run that is there to be read. `key` is what it is known by wherever its files lie."""
+
+    tool: Tool
+    key: str
+    name: str
+    path: Path
+    read: Callable[[], ForeignRun]
+
+    @property
+    def run_id(self) -> str:
+        """The id that it has here: the same however often it is imported."""
+        return foreign_run_id(self.tool, self.key)
+
+
+def foreign_run_id(tool: Tool, key: str) -> str:
+    return run_id_of(f"{tool} {key}")
+
+
+def curve(
+    number: int,
+    name: str,
+    steps: Sequence[int],
+    times_ns: Sequence[int],
+    values: Sequence[float],
+    branches: Sequence[int] = (),
+) -> Block:
+    """One metric that was logged by itself. `branches`: 0 for a point on the curve, else what left
+    it (none: all 0)."""
+    block = Block(KeySet(number, (name,)))
+    at = 0
+    for branch, those in groupby(branches or [0] * len(steps)):
+        end = at + sum(1 for _ in those)
+        block.add(steps[at:end], times_ns[at:end], [values[at:end]], branch, at)
+        at = end
+    return block
+
+
+def ns_of(seconds: float) -> int:
+    """Unix time in whole nanoseconds; what is no time at all is 0."""
+    return min(max(0, round(seconds * 1e9)), _MAX_NS) if math.isfinite(seconds) else 0
+
+
+def kind_of(name: str) -> str:
+    """How a file of that name may be shown."""
+    return _KINDS.get(os.path.splitext(name)[1].lower(), "")
+
+
+def read_file(path: Path) -> bytes:
+    """Read a file of another tracker whole. OSError for what is none, RecordError for one too large
+    to be."""
+    try:
+        return read_bytes(path, MAX_BYTES, follow=True)
+    except FileTooLargeError as error:
+        raise RecordError(f"The file is too large: {error.strerror}.", where=str(path)) from error
+
+
+def files_below(folder: Path, root: Path, *, left_out: list[str]) -> Iterator[tuple[str, Path]]:
+    """The files below a folder, by their path in it. Links are followed as long as they stay inside
+    of `root`.
+
+    Pipes, devices and what lies deeper or is more than any tracker writes are left out, and told.
+    """
+    inside = os.path.realpath(root)
+    if not folder.is_dir():
+        return
+    if not is_inside(inside, folder):
+        left_out.append(f"{folder.name} is a link that leads out of the folder that was given")
+        return
+    found = 0
+    for path in walk(folder, left_out):
+        shown = path.relative_to(folder).as_posix()
+        if found == MAX_FILES:
+            left_out.append(f"all after the first {MAX_FILES} files of {folder.name}")
+            return
+        if path.is_symlink() and not is_inside(inside, path):
+            left_out.append(f"{shown} is a link that leads out of the folder that was given")
+        elif path.is_file():
+            found += 1
+            yield shown, path
+        elif path.is_symlink():
+            left_out.append(f"{shown} is a link to no file")
+        else:
+            left_out.append(f"{shown} is no file")
+
+
+def walk(folder: Path, left_out: list[str]) -> Iterator[Path]:
+    """Everything below a folder that is no folder itself, in order; links are not gone into."""
+    todo = [(folder, 0)]
+    while todo:
+        here, depth = todo.pop()
+        inner = []
+        try:
+            entries = sorted(os.scandir(here), key=lambda entry: entry.name)
+        except OSError as error:
+            left_out.append(f"{here} cannot be read: {error.strerror}")
+            continue
+        for entry in entries:
+            if not entry.is_dir(follow_symlinks=False):
+                yield Path(entry.path)
+            elif depth < MAX_FOLDERS_DEEP:
+                inner.append((Path(entry.path), depth + 1))
+            else:
+                left_out.append(f"{entry.path} lies deeper than {MAX_FOLDERS_DEEP} folders")
+        todo += reversed(inner)
+
+
+def is_inside(real_root: str, path: Path) -> bool:
+    """Return whether a path, its links followed, lies in a folder that is given without links."""
+    return os.path.commonpath([real_root, os.path.realpath(path)]) == real_root

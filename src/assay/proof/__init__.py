@@ -1,0 +1,11 @@
+"""Proofs of exactness: replay a run, verify that resume is exact, find where two runs diverge.
+
+Runs are trained again in fresh OS processes. Torch is imported there, never here.
+"""
+
+from assay.proof.diverge import DivergeResult as DivergeResult
+from assay.proof.diverge import diverge as diverge
+from assay.proof.replay import ReplayResult as ReplayResult
+from assay.proof.replay import replay as replay
+from assay.proof.verify_resume import ResumeCheck as ResumeCheck
+from assay.proof.verify_resume import verify_resume as verify_resume

@@ -1,0 +1,163 @@
+"""A run beside the one that did it again: what is equal, and where the two part."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from assay.core.errors import CheckpointError, InputError
+from assay.core.manifest import folder_of_step
+from assay.core.trace_file import Phase
+from assay.core.verdict import Difference, Verdict
+from assay.proof.differences import (
+    CLOCKED,
+    ORDER,
+    PARTS,
+    Comparison,
+    CurveDifference,
+    compare_checkpoints,
+    curve_difference,
+)
+from assay.proof.step_range import StepRange
+from assay.query.run import RunView
+from assay.store.series import read_series
+
+if TYPE_CHECKING:
+    from assay.store.series import Series
+
+_PHASES: Mapping[str, Phase] = {"weights": "optimizer", "optimizer": "optimizer", "state": "state"}
+
+
+def compare_runs(
+    view: RunView, again: RunView, span: StepRange, changed: Mapping[str, tuple[str, str]]
+) -> tuple[Verdict, tuple[Comparison, ...]]:
+    """InputError when there is nothing that could be compared."""
+    partings: list[tuple[int, Difference]] = []
+    compared = []
+    count = 0
+    for name, left, right in _curves(view, again, span):
+        where = curve_difference(left, right)
+        if where is not None:
+            partings.append((where.step, _difference(name, where)))
+        points = len(left) if left is not None else 0
+        count += points
+        title = "sample order" if name == ORDER else name
+        said = f"equal, {points} point{'s' if points != 1 else ''}"
+        compared.append(
+            Comparison(
+                name=title, differences=(where.how,) if where is not None else (), otherwise=said
+            )
+        )
+    if all(each.name != "sample order" for each in compared):
+        compared.append(
+            Comparison(
+                name="sample order", otherwise="not recorded (assay.engine.BatchDigest does it)"
+            )
+        )
+    found = _checkpoints(view, again, span)
+    for name in PARTS:
+        differences = [(step, each) for step, parts in found.items() for each in parts[name]]
+        partings += [
+            (step, Difference(step=step, phase=_PHASES[name], name=each))
+            for step, each in differences
+        ]
+        first_step = differences[0][0] if differences else 0
+        told = tuple(each for step, each in differences if step == first_step)
+        told = (f"at step {first_step} {told[0]}", *told[1:]) if told else ()
+        at = f"equal at step{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"
+        compared.append(
+            Comparison(
+                name=name, differences=told, otherwise=at if found else "no checkpoint to compare"
+            )
+        )
+    count += len(found)
+    if not count:
+        raise InputError(f"{view.id} has recorded nothing of {span.said}.", where=str(view.path))
+    first = min(partings, key=lambda pair: (pair[0], pair[1].name != ORDER), default=None)
+    verdict = Verdict(
+        question="replay",
+        runs=(view.id, again.id),
+        equal=first is None,
+        first_step=span.first + 1,
+        last_step=span.last,
+        compared=count,
+        difference=first[1] if first is not None else None,
+        cause="data order" if first is not None and first[1].phase == "data" else None,
+        changed_inputs={name: list(values) for name, values in changed.items()},
+        at_ns=time.time_ns(),
+        note=" ".join(view.damages),
+    )
+    return verdict, tuple(compared)
+
+
+def _difference(name: str, where: CurveDifference) -> Difference:
+    phase: Phase = "data" if name == ORDER else "loss"
+    left, right = ("" if value is None else repr(value) for value in (where.left, where.right))
+    return Difference(step=where.step, phase=phase, name=name, left=left, right=right)
+
+
+def _curves(
+    view: RunView, again: RunView, span: StepRange
+) -> Iterator[tuple[str, Series | None, Series | None]]:
+    """The curves of both within the range of steps, by name, but for those of the clock."""
+    import numpy as np  # here: a verdict is read without it
+
+    a, b = (
+        {name: _within(each, span) for name, each in read_series(run.folder.metrics).items()}
+        for run in (view, again)
+    )
+    damaged = bool(view.damages)
+    for name in dict.fromkeys([*a, *b]):
+        left, right = a.get(name), b.get(name)
+        if damaged and right is not None:  # what the record has lost is nobody's difference
+            right = _masked(right, np.isin(right.steps, left.steps)) if left is not None else None
+        if name.startswith(CLOCKED) or not (len(left or ()) or len(right or ())):
+            continue
+        if not span.whole:  # of the last step each has what came before it was left
+            at_end = [
+                int((each.steps == span.last).sum()) if each is not None else 0
+                for each in (left, right)
+            ]
+            if at_end[0] != at_end[1]:
+                left, right = (
+                    _masked(each, each.steps < span.last) if each is not None else None
+                    for each in (left, right)
+                )
+                if not (len(left or ()) or len(right or ())):
+                    continue
+        yield name, left if len(left or ()) else None, right if len(right or ()) else None
+
+
+def _within(series: Series, span: StepRange) -> Series:
+    inside = series.steps <= span.last
+    return _masked(series, inside & (series.steps > span.first) if span.checkpoint else inside)
+
+
+def _masked(series: Series, inside: Any) -> Series:
+    return replace(
+        series,
+        steps=series.steps[inside],
+        times_ns=series.times_ns[inside],
+        values=series.values[inside],
+        branches=series.branches[inside],
+        axis_values=None,
+    )
+
+
+def _checkpoints(view: RunView, again: RunView, span: StepRange) -> dict[int, dict[str, list[str]]]:
+    """What differs in the checkpoints that both have, by step. InputError when one of the record's
+    is damaged."""
+    theirs = {each.name: each for each in again.checkpoints}
+    found = {}
+    for each in view.checkpoints:
+        other, step = theirs.get(each.name), each.step
+        if other is None or step is None or each.name != folder_of_step(step):
+            continue
+        if span.first < step <= span.last:
+            try:
+                found[step] = compare_checkpoints(each.path, other.path)
+            except CheckpointError as error:
+                raise InputError(error.what, where=error.where) from error
+    return found

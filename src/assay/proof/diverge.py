@@ -1,0 +1,306 @@
+"""First step, phase, module and operation in which two recorded runs differ, and what differs
+between them."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assay.compose.trust import Trust
+from assay.core.errors import AssayError, InputError
+from assay.core.manifest import folder_of_step
+from assay.core.trace_file import PHASES, Phase
+from assay.core.verdict import Cause, Difference, Verdict
+from assay.proof.differences import CLOCKED, ORDER, compare_checkpoints
+from assay.proof.replay import keep_verdict, permit_again, train_again, unlike
+from assay.proof.step_range import step_range
+from assay.query.diff import diff, flat
+from assay.query.find import find_run
+from assay.query.run import RunView
+from assay.query.traces import Alignment, align, ranks_of, steps_of
+from assay.store.known_projects import forget
+from assay.store.series import read_series
+
+if TYPE_CHECKING:
+    from assay.store.series import Series
+
+_PHASE_OF: Mapping[str, Phase] = {
+    ORDER: "data",
+    "epoch": "data",
+    "train/loss": "loss",
+    "train/grad_norm": "backward",
+    "train/lr": "optimizer",
+}
+_CAUSE_OF: Mapping[Phase, Cause] = {
+    "init": "init",
+    "data": "data",
+    "randomness": "randomness",
+    "forward": "forward",
+    "loss": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "state": "forward",
+}
+_WITHOUT_WEIGHT = ("tag", "desc", "threads", "trace", "log", "display", "checkpoint", "evaluate")
+"""Sections of a config that change no bit of the weights; threads are told with the environment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DivergeResult:
+    """A verdict with what was done to reach it, and what could not be done."""
+
+    verdict: Verdict
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RestartPoint:
+    """The step from which both runs are trained again: the beginning, or a checkpoint with equal
+    bits."""
+
+    step: int = 0
+    name: str = ""
+
+
+def diverge(
+    left: str,
+    right: str,
+    *,
+    reruns: bool = True,
+    trust: Trust = False,
+    tell: Callable[[str], None] = lambda line: None,
+) -> DivergeResult:
+    """Compare the traces and curves of two runs; train the suspicious steps of both again where
+    these are too coarse.
+
+    Both are trained again from the newest checkpoint with equal bits before the difference, each
+    from its own code and config, with every operation traced; for a run that was not made here
+    `trust` has to allow that. InputError for runs that have no step in common.
+    """
+    a, b = find_run(left), find_run(right)
+    if a.path == b.path:
+        raise InputError(f"{left} and {right} are the same run, {a.id}.")
+    found = _recorded(a, b)
+    if not found.compared:
+        reason = f": {found.notes[0]}" if found.notes else ""
+        fix = "the runs need a step in common; trace.every says which steps are traced"
+        raise InputError(f"{a.id} and {b.id} have left nothing that compares{reason}.", fix=fix)
+    notes = list(found.notes)
+    changed = _changed(a, b)
+    if found.difference is not None and reruns and not _is_exact(found):
+        try:
+            found = _again(a, b, found, notes, trust, tell)
+        except AssayError as error:
+            notes.append(f"not trained again: {error.what}")
+    first = found.difference
+    verdict = Verdict(
+        question="diverge",
+        runs=(a.id, b.id),
+        equal=first is None,
+        first_step=max(found.first_step, 0),
+        last_step=found.last_step,
+        compared=found.compared,
+        difference=first,
+        cause=_cause(found, changed) if first is not None else None,
+        changed_inputs={name: list(values) for name, values in changed.items()},
+        at_ns=time.time_ns(),
+        note="; ".join(notes),
+    )
+    for view in (a, b):
+        keep_verdict(view, verdict, tell)
+    return DivergeResult(verdict=verdict, notes=tuple(notes))
+
+
+def _recorded(a: RunView, b: RunView) -> Alignment:
+    """Return the first difference that traces and curves of the records show."""
+    found = _traced(a, b)
+    curve, compared, last = _in_curves(a, b)
+    found.compared += compared
+    found.last_step = max(found.last_step, last)
+    if curve is not None and (found.difference is None or curve.step < found.difference.step):
+        found.difference, found.kind = curve, "tensor"
+    return found
+
+
+def _traced(a: RunView, b: RunView) -> Alignment:
+    """Return the earliest difference of the traces of all ranks."""
+    alignments = [
+        (rank, align(steps_of(a, rank), steps_of(b, rank)))
+        for rank in ranks_of(a)
+        if rank in ranks_of(b)
+    ]
+    if not alignments:
+        return Alignment()
+    rank, first = min(alignments, key=lambda pair: (_moment(pair[1].difference), pair[0]))
+    first.compared = sum(each.compared for _, each in alignments)
+    if len(alignments) > 1 and first.difference is not None:
+        first.notes.append(f"first on rank {rank}")
+    return first
+
+
+def _moment(difference: Difference | None) -> tuple[float, int]:
+    return (
+        (float("inf"), 0)
+        if difference is None
+        else (difference.step, PHASES.index(difference.phase))
+    )
+
+
+def _in_curves(a: RunView, b: RunView) -> tuple[Difference | None, int, int]:
+    """Return the first difference of the curves that both have, the points that were compared, and
+    the last step."""
+    left, right = (read_series(view.folder.metrics) for view in (a, b))
+    first: Difference | None = None
+    count = last = 0
+    for name, series in left.items():
+        if name.startswith(CLOCKED) or name not in right:
+            continue
+        for step, value, other in _points(series, right[name]):
+            count, last = count + 1, max(last, step)
+            if value.tobytes() != other.tobytes():
+                phase = _PHASE_OF.get(name, "loss" if name.startswith("train/") else "state")
+                found = Difference(
+                    step=step,
+                    phase=phase,
+                    name=name,
+                    left=repr(float(value)),
+                    right=repr(float(other)),
+                )
+                first = min(filter(None, (first, found)), key=_moment)
+                break
+    return first, count, last
+
+
+def _points(left: Series, right: Series) -> Iterator[tuple[int, Any, Any]]:
+    """Yield the steps at which both have a point, with the values."""
+    import numpy as np
+
+    steps, i, j = np.intersect1d(left.steps, right.steps, return_indices=True)
+    yield from zip(steps.tolist(), left.values[i], right.values[j], strict=True)
+
+
+def _is_exact(found: Alignment) -> bool:
+    """Return True if training again would tell nothing new."""
+    first = found.difference
+    assert first is not None
+    if first.phase == "init" or found.kind != "tensor":
+        return True
+    return first.phase in ("data", "randomness") and first.step == found.equal_until + 1
+
+
+def _again(
+    a: RunView,
+    b: RunView,
+    found: Alignment,
+    notes: list[str],
+    trust: Trust,
+    tell: Callable[[str], None],
+) -> Alignment:
+    """Train both up to the step of the difference, with every operation after the last equal
+    weights traced."""
+    first = found.difference
+    assert first is not None
+    start = _common_checkpoint(a, b, first.step)
+    since = max(start.step, found.equal_until) + 1
+    ranges = [step_range(view, start.name, f":{first.step}") for view in (a, b)]
+    for view, steps in zip((a, b), ranges, strict=True):
+        permit_again(view, steps, use="train it again", trust=trust)
+    folder = Path(tempfile.mkdtemp(prefix="assay-diverge-")).resolve()
+    try:
+        begun = time.monotonic()
+        views = []
+        for view, steps, name in zip((a, b), ranges, ("left", "right"), strict=True):
+            place = folder / name
+            place.mkdir()
+            views.append(train_again(view, steps, place, traced_from=since))
+        where = f" from {start.name}" if start.name else ""
+        tell(f"trained again{where}: both to step {first.step}, {time.monotonic() - begun:.0f} s")
+        fine = _traced(*views)
+        repeats = [
+            _recorded(view, again).difference is None
+            for view, again in zip((a, b), views, strict=True)
+        ]
+        for view, is_same in zip((a, b), repeats, strict=True):
+            if not is_same:
+                notes.append(
+                    f"{view.id}, trained again, has other bits than the first time:"
+                    " something in it is not fixed"
+                )
+        if fine.difference is None:
+            notes.append(f"trained again, both are equal up to step {first.step}")
+            return found
+        notes += fine.notes
+        return replace(
+            fine, first_step=found.first_step, last_step=found.last_step, compared=found.compared
+        )
+    finally:
+        with suppress(OSError):
+            forget([folder / name / "project" for name in ("left", "right")])
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _common_checkpoint(a: RunView, b: RunView, before: int) -> _RestartPoint:
+    """Return the newest checkpoint before a step that both runs have with equal bits."""
+    theirs = {each.name: each for each in b.checkpoints}
+    for each in sorted(a.checkpoints, key=lambda each: -(each.step or 0)):
+        other, step = theirs.get(each.name), each.step
+        if other is None or step is None or step >= before or each.name != folder_of_step(step):
+            continue
+        with suppress(AssayError):
+            if not any(compare_checkpoints(each.path, other.path).values()):
+                return _RestartPoint(step=step, name=each.name)
+    return _RestartPoint()
+
+
+def _cause(found: Alignment, changed: Mapping[str, tuple[str, str]]) -> Cause:
+    """Return the class of the difference: by its phase, or the environment where nothing else
+    differs."""
+    first = found.difference
+    assert first is not None
+    if (
+        changed
+        and all(name.startswith("environment ") for name in changed)
+        and first.phase not in ("init", "data")
+    ):
+        return "environment"
+    if first.name in ("sample indices", ORDER):
+        return "data order"
+    if found.kind == "random operation":
+        return "randomness"
+    return _CAUSE_OF[first.phase]
+
+
+def _changed(a: RunView, b: RunView) -> dict[str, tuple[str, str]]:
+    """Return the inputs that differ between two runs and can change bits, with both values."""
+    found = diff(a, b, ("config", "code"))
+    changed = {
+        f"config {each.key}": (each.left or "not given", each.right or "not given")
+        for each in found.config
+        if each.key.partition(".")[0] not in _WITHOUT_WEIGHT
+    }
+    changed |= {f"code {each.path}": ("", each.how) for each in found.code}
+    left, right = (view.file.newest for view in (a, b))
+    for name, values in _environment(left.environment, right.environment).items():
+        changed[f"environment {name}"] = values
+    if left.devices != right.devices:
+        changed["environment devices"] = (", ".join(left.devices), ", ".join(right.devices))
+    return changed
+
+
+def _environment(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return versions, threads and variables that differ."""
+    a, b = dict(flat(left)), dict(flat(right))
+    counted = ("packages.", "variables.", "torch.threads")
+    names = [name for name in dict.fromkeys([*a, *b]) if name.startswith(counted)]
+    found = {
+        name: (a.get(name, "not set"), b.get(name, "not set"))
+        for name in names
+        if a.get(name) != b.get(name)
+    }
+    return unlike(left, right) | found

@@ -1,0 +1,355 @@
+"""A recorded run is trained again, from its code, config and checkpoint of then, and both are
+compared bit for bit.
+
+It happens in a project of its own and in a process of its own: the record gets a verdict, and
+nothing else changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from assay.compose.checks import sound
+from assay.compose.launch_settings import Launch, RunResult
+from assay.compose.run_record import refuse_redacted
+from assay.compose.run_scope import check_device
+from assay.compose.training import resume_run, train
+from assay.compose.trust import Trust, home_of, permit
+from assay.config import open_config
+from assay.config.settings import Settings
+from assay.core import run_file
+from assay.core.errors import AssayError, InputError
+from assay.core.event_log import Edit
+from assay.core.json_codec import to_plain
+from assay.core.run_file import Attempt
+from assay.core.secret_names import REDACTED
+from assay.core.verdict import Verdict
+from assay.proof.compare_runs import compare_runs
+from assay.proof.differences import Comparison
+from assay.proof.scratch_project import make_scratch_project
+from assay.proof.step_range import StepRange, config_of, processes, step_range
+from assay.query.diff import flat
+from assay.query.find import checkpoint_of, find
+from assay.query.run import RunView
+from assay.record.edits import append
+from assay.record.environment import environment
+from assay.store.known_projects import forget
+from assay.store.layout import RunFolder, scan_runs
+
+_DECISIVE = (
+    *("python", "machine", "packages.torch", "packages.numpy", "packages.assay"),
+    *("torch.version", "torch.cuda", "torch.cudnn", "torch.cpu", "torch.devices"),
+)
+"""What has to be here as it was for equal bits to be expected."""
+
+_SHOWN_LINES = 20
+_TASK = "task.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult:
+    """What came out: a verdict, a line for each thing that was compared, and the run that it was
+    compared with.
+
+    `kept` is the folder of that run when the two differ, else None: it is gone.
+    """
+
+    verdict: Verdict
+    compared: tuple[Comparison, ...]
+    kept: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """What the process of a replay does."""
+
+    config: str
+    user_dirs: Sequence[str]
+    settings: str
+    threads: int | None
+    launch: Mapping[str, Any]
+    resumed: str
+    checkpoint: str
+    parent: str
+
+
+def replay(
+    address: str,
+    *,
+    steps: str = "",
+    force: bool = False,
+    trust: Trust = False,
+    tell: Callable[[str], None] = lambda line: None,
+) -> ReplayResult:
+    """Train RUN again, or from RUN@CKPT on, and compare curves and checkpoints with what was
+    recorded.
+
+    `steps` is A:B, where A has a checkpoint or is 0: only the steps after A up to B. InputError for
+    what cannot be done again, and why; `force` tries it in another environment than that of then,
+    and where the record is damaged. For a run that was not made here `trust` has to allow its code
+    and its config.
+    """
+    view, name = find(address)
+    if view.error or (view.damages and not force):
+        what = f"The record of {view.id} is damaged. {' '.join(view.damages)}"
+        fix = "" if view.error else "--force compares what can still be read"
+        raise InputError(what, where=str(view.path), fix=fix)
+    span = step_range(view, name, steps)
+    attempt = span.attempts[-1]
+    permit_again(view, span, use="replay it", trust=trust)
+    changed = _changed_inputs(view, span)
+    if changed and not force:
+        first, (was, now) = next(iter(changed.items()))
+        others = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+        before, after = was or "not set", now or "not set"
+        what = f"{view.id} cannot be replayed here: {first} was {before} and is {after}{others}."
+        raise InputError(
+            what,
+            where=str(view.path),
+            fix="replay it where it was made; --force tries it all the same",
+        )
+    folder = Path(tempfile.mkdtemp(prefix="assay-replay-")).resolve()
+    is_kept = False
+    try:
+        begun = time.monotonic()
+        again = train_again(view, span, folder)
+        tell(f"replayed: {span.said}, {time.monotonic() - begun:.0f} s")
+        changed |= unlike(
+            attempt.environment, again.environment
+        )  # a process that has computed knows more
+        verdict, compared = compare_runs(view, again, span, changed)
+        is_kept = not verdict.equal
+        keep_verdict(view, verdict, tell)
+        return ReplayResult(
+            verdict=verdict, compared=compared, kept=again.path if is_kept else None
+        )
+    finally:
+        with contextlib.suppress(OSError):
+            forget([folder / "project"])
+        if not is_kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def permit_again(view: RunView, span: StepRange, *, use: str, trust: Trust) -> None:
+    """Raise InputError for a run that was not made here, unless `trust` allows its code, and for
+    one without secrets.
+
+    Call it before `train_again`.
+    """
+    attempt = span.attempts[-1]
+    saved = open_config(config_of(view, attempt), [], user_dir=None)
+    code = f"the {attempt.code.files} files that were kept with it"
+    permit(view, saved.root, use=use, code=code, trust=trust)
+    refuse_redacted(saved, view.id)
+
+
+def train_again(
+    view: RunView, span: StepRange, folder: Path, *, traced_from: int | None = None
+) -> RunView:
+    """Train these steps of a run again from its own code and config, in a project in `folder` and
+    its own OS process.
+
+    With `traced_from` every step from there on is traced with all its operations. InputError with
+    what the process said when it fails, and for code that is not here.
+    """
+    attempt = span.attempts[-1]
+    scratch = make_scratch_project(view, attempt, folder / "project")
+    task = _Task(
+        config=str(_write_config(view, attempt, folder)),
+        user_dirs=[str(path) for path in scratch.user_dirs],
+        settings=str(scratch.project.root),
+        threads=attempt.environment.get("torch", {}).get("threads"),
+        launch={**_launch(view, span), "traced_from": traced_from},
+        resumed=str(_begun(view, span, scratch.project.root, scratch.user_dirs))
+        if span.checkpoint
+        else "",
+        checkpoint=span.checkpoint,
+        parent=view.id,
+    )
+    (folder / _TASK).write_text(json.dumps(asdict(task)), encoding="utf-8")
+    said = _train(folder, scratch.cwd, scratch.environment)
+    again = _only_run(scratch.project.runs_dir)
+    if said is not None:
+        raise InputError(
+            f"The replay failed, where the run did not, and said:\n{said}", where=str(view.path)
+        )
+    assert again is not None
+    return again
+
+
+def _write_config(view: RunView, attempt: Attempt, folder: Path) -> Path:
+    """The config beside the code, where its project is found."""
+    path = folder / "project" / f"replay-{view.id}.toml"
+    shutil.copyfile(config_of(view, attempt), path)
+    return path
+
+
+def _launch(view: RunView, span: StepRange) -> dict[str, Any]:
+    attempt, origin = span.attempts[-1], view.file.attempts[0].launch.get("from", "")
+    device, count = attempt.devices[0] if attempt.devices else None, processes(attempt)
+    return {
+        "device": device.partition(":")[0] if device is not None and count else device,
+        "desc": f"A replay of {view.id}.",
+        "quiet": True,
+        "max_steps": attempt.launch.get("max_steps"),
+        "nproc": count,
+        "weights_from": _weights(view, origin) if origin and not span.checkpoint else "",
+        "stop_at": None if span.whole else span.last,
+        "is_interrupted": span.is_interrupted,
+    }
+
+
+def _weights(view: RunView, origin: str) -> str:
+    """The checkpoint or the file that the run began with. InputError when it is gone."""
+    path: Path | None = None
+    if "@" in view.file.parent:
+        with contextlib.suppress(AssayError):
+            parent, name = find(view.file.parent, home_of(view))
+            path = checkpoint_of(parent, name).path
+    else:
+        path = Path(view.file.attempts[0].cwd) / Path(origin).expanduser()
+    if path is None or not path.exists():
+        raise InputError(
+            f"The weights that {view.id} began with are gone: {origin}.", where=str(view.path)
+        )
+    return str(path)
+
+
+def _begun(view: RunView, span: StepRange, project: Path, user_dirs: Sequence[Path]) -> Path:
+    """A run that has come as far as the checkpoint and no further, to go on with."""
+    source = next(each for each in view.checkpoints if each.name == span.checkpoint)
+    folder = RunFolder(project / "runs" / view.path.resolve().name)
+    shutil.copytree(source.path, folder.checkpoints / source.name, copy_function=_link_or_copy)
+    attempt = replace(
+        span.attempts[-1],
+        number=1,
+        from_step=0,
+        to_step=span.first,
+        status="stopped",
+        launch={**span.attempts[-1].launch, "user_dirs": [str(path) for path in user_dirs]},
+    )
+    file = replace(
+        view.file,
+        project=str(project),
+        status="stopped",
+        sealed=False,
+        attempts=(attempt,),
+        summaries={},
+        best=None,
+    )
+    shutil.copyfile(config_of(view, span.attempts[-1]), folder.config_toml)
+    run_file.write(folder.path, file)
+    return folder.path
+
+
+def _link_or_copy(source: str, to: str) -> None:
+    try:
+        os.link(source, to)
+    except OSError:
+        shutil.copyfile(source, to)
+
+
+def _train(folder: Path, cwd: Path, variables: Mapping[str, str]) -> str | None:
+    """Do it in a process of its own; what it said last when it failed, else None."""
+    said = folder / "said.txt"
+    with said.open("wb") as out:
+        done = subprocess.run(
+            [sys.executable, "-m", "assay", "_replay", str(folder)],
+            cwd=cwd,
+            env=dict(variables),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    if done.returncode == 0:
+        return None
+    lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(lines[-_SHOWN_LINES:])
+
+
+def work(place: str) -> RunResult:
+    """What the process of a replay does."""
+    task = _Task(**json.loads((Path(place) / _TASK).read_text(encoding="utf-8")))
+    changes = [f"threads={task.threads}"] if task.threads is not None else []
+    config = replace(
+        open_config(task.config, changes),
+        user_dirs=tuple(Path(path) for path in task.user_dirs),
+        settings=Settings(Path(task.settings)),
+    )
+    launch = Launch(**task.launch)
+    if not task.resumed:
+        return train(config, launch, parent=task.parent)
+    view = RunView(Path(task.resumed))
+    return resume_run(
+        view, task.checkpoint, sound(config), launch, take_over=False, verify=True, force=False
+    )
+
+
+def _only_run(runs_dir: Path) -> RunView | None:
+    return next((RunView(Path(entry.path)) for entry in scan_runs(runs_dir)), None)
+
+
+def _changed_inputs(view: RunView, span: StepRange) -> dict[str, tuple[str, str]]:
+    """What decides about bits and is not here as it was then, with both values."""
+    found: dict[str, tuple[str, str]] = {}
+    home = home_of(view)
+    known = Settings(home.root).variables if home is not None else {}
+    for attempt in span.attempts:
+        for device in attempt.devices:
+            if not _is_here(device):
+                found.setdefault("device", (device, "not here"))
+        found = {**unlike(attempt.environment, environment()), **found}
+        threads = attempt.environment.get("torch", {}).get("threads", 1)
+        if threads > (os.cpu_count() or 1):  # libraries use no more than there are
+            found.setdefault("threads", (str(threads), f"at most {os.cpu_count()}"))
+        for name, value in attempt.launch.get("outside", {}).items():
+            kind, _, variable = name.partition(":")
+            if kind == "global" and value != REDACTED and known.get(variable) != value:
+                found.setdefault(name, (str(value), str(known.get(variable, ""))))
+    return found
+
+
+def unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """What decides about bits and differs in two environments, of what both tell."""
+    a, b = dict(flat(then)), dict(flat(now))
+    both = [name for name in _DECISIVE if name in a and name in b]
+    return {
+        name: (a[name], b[name])
+        for name in both
+        if _shortened(name, a[name]) != _shortened(name, b[name])
+    }
+
+
+def _shortened(name: str, value: str) -> str:
+    """Of the version of Python the first two numbers; the others change no number that is
+    computed."""
+    return ".".join(value.split(".")[:2]) if name == "python" else value
+
+
+def _is_here(device: str) -> bool:
+    try:
+        check_device(device)
+    except InputError:
+        return False
+    return True
+
+
+def keep_verdict(view: RunView, verdict: Verdict, tell: Callable[[str], None]) -> None:
+    """Append the verdict to the edits of a run; a record that may only be read stays as it is, and
+    that is told."""
+    try:
+        append(view.folder, Edit(what="verdict", key=verdict.question, new=to_plain(verdict)))
+    except AssayError as error:  # a record that may only be read is proven all the same
+        tell(f"The verdict is not kept with the run: {error.what}")

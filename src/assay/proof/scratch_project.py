@@ -1,0 +1,148 @@
+"""A run's code in a project of its own, laid out as it was, so that it can be trained again beside
+the one of now."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from assay.compose.trust import home_of, kept_dirs
+from assay.core.errors import InputError
+from assay.core.run_file import Attempt
+from assay.core.secret_names import REDACTED
+from assay.query.run import RunView
+from assay.record.environment import VARIABLES
+from assay.store.code_trees import code_blobs, read_tree
+from assay.store.layout import RUNS_DIR_VARIABLE, Project, find_project, make_project
+from assay.store.restore_code import restored, write_tree
+
+_OF_THE_PLACE = frozenset(
+    {
+        *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
+        *("LOCAL_RANK", "RANK", "WORLD_SIZE"),
+    }
+)
+"""Variables that say where a process runs, not how it computes."""
+
+_STEERING = ("DYLD_", "LD_", "PYTHON")
+"""Prefixes of variables that say which code a process loads."""
+
+_NEVER_LINKED = frozenset({".assay", ".git", "__pycache__"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScratchProject:
+    """The project in a folder of its own: where its modules are, and where its process is started,
+    as what."""
+
+    project: Project
+    user_dirs: tuple[Path, ...]
+    cwd: Path
+    environment: dict[str, str]
+
+
+def make_scratch_project(run: RunView, attempt: Attempt, folder: Path) -> ScratchProject:
+    """Write the code that an attempt had below `folder`; what is no code lies there as links to the
+    project of now.
+
+    InputError when the code is not here.
+    """
+    home = home_of(run)
+    was = Path(run.file.project)
+    project = make_project(folder)
+    if home is not None and home.settings.is_file():
+        shutil.copyfile(home.settings, project.settings)
+    _write_code(run, attempt, home, folder)
+    if home is not None:
+        _link(home.root, folder, skipped=home.runs_dir)
+    dirs = [restored(Path(path), was, folder) for path in kept_dirs(run)]
+    cwd = Path(attempt.cwd) if attempt.cwd else was
+    if any(cwd.is_relative_to(root) for root in (was, was.resolve())):
+        cwd = restored(cwd, was, folder)
+    return ScratchProject(
+        project=project,
+        user_dirs=tuple(path for path in dirs if path.is_dir()),
+        cwd=cwd if cwd.is_dir() else folder,
+        environment=_environment(attempt, was, folder),
+    )
+
+
+def _write_code(run: RunView, attempt: Attempt, home: Project | None, folder: Path) -> None:
+    digest = attempt.code.snapshot
+    if not digest:
+        raise InputError(
+            f"No code was kept with {run.id}: nobody knows what to run.", where=str(run.path)
+        )
+    homes = [each for each in (find_project(run.path), home) if each is not None]
+    for store in (code_blobs(each) for each in homes):
+        if digest in store:
+            write_tree(read_tree(store, digest), store, folder)
+            return
+    what = (
+        f"The code of {run.id} is not here: its folder was copied without its project's code store."
+    )
+    raise InputError(
+        what,
+        where=str(run.path),
+        fix="`assay pack` takes the code along, `assay unpack` brings it in",
+    )
+
+
+def _link(source: Path, to: Path, *, skipped: Path) -> None:
+    """Let all be below `to` that is below `source` and was not kept with the code: data, above
+    all."""
+    for path in _entries(source):
+        place = to / path.name
+        if path.name in _NEVER_LINKED or path == skipped:
+            continue
+        if path.is_dir() and not path.is_symlink() and (place.is_dir() or _is_above(path, skipped)):
+            place.mkdir(exist_ok=True)
+            _link(path, place, skipped=skipped)
+        elif path.suffix != ".py" and not os.path.lexists(
+            place
+        ):  # a module of today is none of that run
+            place.symlink_to(path)
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    try:
+        yield from sorted(folder.iterdir())
+    except OSError:
+        return
+
+
+def _is_above(path: Path, other: Path) -> bool:
+    return other.is_relative_to(path)
+
+
+def _environment(attempt: Attempt, was: Path, folder: Path) -> dict[str, str]:
+    """The variables of now, but for those that change results, which are as they were."""
+    kept = attempt.environment.get("variables", {})
+    found = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in VARIABLES or name in _OF_THE_PLACE
+    }
+    # By the list of now: a record says what it likes.
+    found |= {
+        name: value
+        for name, value in kept.items()
+        if name in VARIABLES and name not in _OF_THE_PLACE
+    }
+    for name, value in attempt.launch.get("outside", {}).items():
+        kind, _, variable = name.partition(":")
+        steers = variable.startswith(_STEERING)
+        if kind == "env" and isinstance(value, str) and value != REDACTED and not steers:
+            found[variable] = value
+    paths = [Path(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    inside = [restored(path, was, folder) if path.is_relative_to(was) else path for path in paths]
+    found["PYTHONPATH"] = os.pathsep.join(map(str, inside))
+    found["PYTHONSAFEPATH"] = (
+        "1"  # else modules of the working directory come before those that were kept
+    )
+    found.pop(RUNS_DIR_VARIABLE, None)
+    found["NO_COLOR"] = "1"
+    return found

@@ -1,0 +1,186 @@
+"""Which steps of a recorded run are to be done again, and who made them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from assay.compose.unfinished import refuse_without_config
+from assay.config import load, plain
+from assay.core.errors import CheckpointError, InputError
+from assay.core.run_file import Attempt
+from assay.query.find import checkpoint_of
+from assay.query.run import RunView
+
+_STEPS = re.compile(r"(\d*):(\d*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRange:
+    """The steps after `first` up to `last`, and the attempts that made them. `whole`: the run ended
+    there by itself.
+
+    `checkpoint` is where it begins, "" for the beginning of the run.
+    """
+
+    first: int
+    last: int
+    attempts: tuple[Attempt, ...]
+    whole: bool
+    is_interrupted: bool
+    checkpoint: str
+
+    @property
+    def said(self) -> str:
+        return f"steps {self.first + 1} to {self.last}"
+
+
+def step_range(view: RunView, name: str, steps: str) -> StepRange:
+    """Which steps; InputError for a run that cannot be done again, or not from there."""
+    where = str(view.path)
+    if view.kind != "train":
+        raise InputError(
+            f"The run {view.id} is a test, which trains nothing.",
+            where=where,
+            fix=f"assay test {view.id}",
+        )
+    refuse_without_config(view, fix="run it again, and `assay diff` both")
+    first, last = _given(steps)
+    if name and first is not None:
+        raise InputError(
+            "A replay begins at one place.", fix=f"leave out @{name}, or the step before the colon"
+        )
+    checkpoint = ""
+    if name or first:
+        try:
+            found = checkpoint_of(view, name or str(first))
+        except CheckpointError as error:
+            raise InputError(error.what, where=error.where, fix=error.fix) from error
+        assert found.manifest is not None
+        if found.manifest.kind == "model":
+            raise InputError(
+                f"{found.name} of {view.id} holds weights only: nothing goes on from there.",
+                where=where,
+            )
+        first, checkpoint = found.manifest.step, found.name
+    end = _end(view)
+    if last is None and view.status in ("running", "unknown"):
+        fix = (
+            f"say up to where: --steps {first or 0}:{end}"
+            if end > (first or 0)
+            else "wait for its end"
+        )
+        raise InputError(f"The run {view.id} is {view.status_text}.", where=where, fix=fix)
+    if last is not None and last > end:
+        raise InputError(f"The run {view.id} has made {end} steps, not {last}.", where=where)
+    first, last = first or 0, end if last is None else last
+    if last <= first:
+        raise InputError(f"There is no step after {first}: {view.id} has made {end}.", where=where)
+    config_of(view, view.file.newest)
+    span = StepRange(
+        first=first,
+        last=last,
+        attempts=_attempts(view, first, last),
+        whole=last == end and view.status == "finished",
+        is_interrupted=last == end and view.status == "stopped",
+        checkpoint=checkpoint,
+    )
+    _refuse_seams(view, span)
+    return span
+
+
+def _given(steps: str) -> tuple[int | None, int | None]:
+    if not steps:
+        return None, None
+    found = _STEPS.fullmatch(steps.strip())
+    if found is None or not any(found.groups()):
+        raise InputError(
+            f"--steps must be a range of steps, not {steps}.",
+            fix="--steps 100:200, or :200, or 100:",
+        )
+    return (int(found[1]) if found[1] else None), (int(found[2]) if found[2] else None)
+
+
+def _end(view: RunView) -> int:
+    """The last step that the run has completed, as far as the record tells."""
+    newest = view.file.newest
+    if view.file.status != "running":
+        return newest.to_step
+    return max((each.step for each in view.summaries.values()), default=0)
+
+
+def _attempts(view: RunView, first: int, last: int) -> tuple[Attempt, ...]:
+    """The attempts whose steps are on the curve between the two, the oldest first."""
+    found, upper = [], last
+    for attempt in reversed(view.file.attempts):
+        if attempt.from_step < upper:
+            found.append(attempt)
+            upper = attempt.from_step
+        if upper <= first:
+            break
+    return tuple(reversed(found))
+
+
+def _refuse_seams(view: RunView, span: StepRange) -> None:
+    """InputError when the steps were not all made from the same code and config."""
+    if any("time" in _table(config_of(view, attempt), "train") for attempt in span.attempts):
+        raise InputError(
+            f"A clock ended {view.id} (train.time): it is never twice the same.",
+            where=str(view.path),
+            fix="train with train.steps or train.epochs what has to be replayed",
+        )
+    for before, after in zip(span.attempts, span.attempts[1:], strict=False):
+        differs = [
+            name
+            for name, a, b in (
+                ("other code", before.code.snapshot, after.code.snapshot),
+                (
+                    "another config",
+                    config_of(view, before).read_text(),
+                    config_of(view, after).read_text(),
+                ),
+                ("another device", before.devices, after.devices),
+                ("other options", _bound(before), _bound(after)),
+            )
+            if a != b
+        ]
+        if differs:
+            at = after.from_step
+            steps = [
+                each.step for each in view.checkpoints if each.step is not None and each.step >= at
+            ]
+            fixes = [f"the steps before it alone: assay replay {view.id} --steps {span.first}:{at}"]
+            fixes += (
+                [f"those after it: assay replay {view.id}@{steps[0]}"]
+                if steps and steps[0] < span.last
+                else []
+            )
+            with_what = " and ".join(differs)
+            what = f"Attempt {after.number} of {view.id} went on from step {at} with {with_what}."
+            raise InputError(what, where=str(view.path), fix="; ".join(fixes))
+
+
+def _bound(attempt: Attempt) -> tuple[Any, ...]:
+    return attempt.launch.get("max_steps"), processes(attempt)
+
+
+def processes(attempt: Attempt) -> int | None:
+    """How many processes shared each batch: those that assay started, or another launcher."""
+    world = str(attempt.environment.get("variables", {}).get("WORLD_SIZE", ""))
+    given = attempt.launch.get("nproc")
+    return int(given) if given else int(world) if world.isdecimal() and int(world) > 1 else None
+
+
+def config_of(view: RunView, attempt: Attempt) -> Path:
+    """The config that an attempt had: a later one that had another kept it."""
+    for later in range(attempt.number + 1, view.file.newest.number + 1):
+        kept = view.folder.config_dir / f"before-attempt-{later}" / "config.toml"
+        if kept.exists():
+            return kept
+    return view.folder.config_toml
+
+
+def _table(config: Path, section: str) -> dict[str, Any]:
+    return dict(plain(load(config).root).get(section, {}))

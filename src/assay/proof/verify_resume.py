@@ -1,0 +1,344 @@
+"""Whether a run that is killed and resumed ends with the bits of one that is not: both are tried,
+in processes.
+
+Everything happens in a temporary project: the user's gets no run, no snapshot and no line in its
+index.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from assay.compose.checks import sound
+from assay.compose.launch_settings import Launch
+from assay.config import dump, from_plain, plain
+from assay.config.loading import Config
+from assay.core import run_file
+from assay.core.diagnostics import Origin
+from assay.core.errors import AssayError, InputError
+from assay.core.event_log import Started, read_events
+from assay.core.manifest import pointed
+from assay.proof.differences import (
+    CLOCKED,
+    ORDER,
+    Comparison,
+    compare_checkpoints,
+    curve_difference,
+)
+from assay.query.run import RunView
+from assay.store.known_projects import forget
+from assay.store.layout import RUNS_DIR_VARIABLE, Project, RunFolder, make_project, scan_runs
+from assay.store.series import read_series
+
+_LOOK_S = 0.01
+_SHOWN_LINES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeCheck:
+    """Outcome of a comparison.
+
+    `killed_at` are the steps that were completed at each kill, `resumed_from` those of the
+    checkpoints. `kept` is the folder with both runs when they differ, else None: it is gone.
+    """
+
+    steps: int
+    killed_at: tuple[int, ...]
+    compared: tuple[Comparison, ...]
+    resumed_from: tuple[int, ...] = ()
+    kept: Path | None = None
+
+    @property
+    def equal(self) -> bool:
+        return not any(each.differences for each in self.compared)
+
+    @property
+    def first_step(self) -> int | None:
+        """First step at which a curve differs; None where none does, and where only the end
+        tells."""
+        return min((each.step for each in self.compared if each.step is not None), default=None)
+
+    @property
+    def blames_resume(self) -> bool:
+        """True if the runs were equal until one of them was resumed. Else two undisturbed runs
+        would differ, too."""
+        return (
+            self.first_step is None
+            or not self.resumed_from
+            or self.first_step > self.resumed_from[0]
+        )
+
+
+def verify_resume(
+    config: Config,
+    launch: Launch | None = None,
+    *,
+    kills: int = 3,
+    seed: int = 0,
+    tell: Callable[[str], None] = lambda line: None,
+) -> ResumeCheck:
+    """Train the config uninterrupted, then with `kills` times kill -9 at steps drawn with `seed`,
+    and compare the end.
+
+    The killed run saves several times for each kill, and so that most fall between two checkpoints,
+    unless an override of the config says how often. InputError for a config whose end is decided by
+    a clock, or that is over too soon; AssayError for a run that fails by itself.
+    """
+    launch = launch or Launch()
+    config = sound(config)
+    folder = Path(tempfile.mkdtemp(prefix="assay-verify-"))
+    is_kept = False
+    try:
+        trial = _Trial(config, launch, folder)
+        begun = time.monotonic()
+        whole = trial.run("whole", [])
+        seconds, steps = time.monotonic() - begun, run_file.read(whole.path).newest.to_step
+        if steps < 2:
+            raise InputError(f"The run is over after {steps} step: nothing can be interrupted.")
+        tell(f"uninterrupted: {steps} steps, {seconds:.0f} s")
+        draw = random.Random(seed)
+        period = 0 if _says_when(config) else _period(steps, kills)
+        saving = [f"checkpoint.every={period} steps"] if period else []
+        first = min(period + 1, steps - 1)  # before the first checkpoint a run only begins again
+        targets = sorted(draw.randrange(first, steps) for _ in range(kills))
+        killed, killed_at = _killed(trial, targets, draw, saving, tell)
+        if not killed_at:
+            raise InputError(
+                "The run is over too soon to be killed.", fix="train longer: train.epochs=..."
+            )
+        found = compare_finished_runs(whole, killed)
+        check = ResumeCheck(
+            steps=steps,
+            killed_at=tuple(killed_at),
+            compared=found,
+            resumed_from=tuple(each.from_step for each in run_file.read(killed.path).attempts[1:]),
+            kept=folder,
+        )
+        is_kept = not check.equal
+        return check if is_kept else replace(check, kept=None)
+    finally:
+        with contextlib.suppress(OSError):
+            forget([folder])
+        if not is_kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _says_when(config: Config) -> bool:
+    """Whether the user said here and now how often to save."""
+    return any(each.lstrip("+").startswith("checkpoint.every=") for each in config.overrides)
+
+
+def _period(steps: int, kills: int) -> int:
+    """Steps between two checkpoints, several for each kill; never so that the last step has one.
+
+    At a step a checkpoint is written before the epoch ends: the final one of the other run comes
+    after.
+    """
+    every = max(1, steps // (4 * (kills + 1)))
+    while steps % every == 0:
+        every += 1
+    return every
+
+
+def _killed(
+    trial: _Trial,
+    targets: Sequence[int],
+    draw: random.Random,
+    saving: Sequence[str],
+    tell: Callable[[str], None],
+) -> tuple[RunFolder, list[int]]:
+    """A run that is killed as soon as it has made each of the steps, and then left to end."""
+    killed_at: list[int] = []
+    for attempt, target in enumerate(targets, 1):
+        with trial.started("killed", saving, attempt=attempt) as child:
+            step = _wait_for(trial, child, attempt, target)
+            if step is not None:
+                time.sleep(
+                    draw.random() * trial.pace_s
+                )  # anywhere in the step that comes, not only after one
+                child.kill()
+        if child.wait() == 0:
+            tell(f"kill {attempt} of {len(targets)}: it had ended before")
+            return trial.folder_of("killed"), killed_at
+        if step is None:
+            raise _failure(trial, "killed", child.returncode)
+        folder = trial.folder_of("killed")
+        step = _last_step(folder)
+        begun = run_file.read(folder.path).newest.from_step
+        tell(f"kill {attempt} of {len(targets)}: at step {step}, begun at {begun}")
+        killed_at.append(step)
+        if (
+            run_file.read(folder.path).status == "finished"
+        ):  # the kill came when there was nothing left to do
+            return folder, killed_at
+    return trial.run("killed", [], attempt=len(targets) + 1), killed_at
+
+
+def _wait_for(
+    trial: _Trial, child: subprocess.Popen[bytes], attempt: int, target: int
+) -> int | None:
+    """The step that this attempt has made as soon as that is `target` at least; None when it ends
+    before."""
+    first: tuple[float, int] | None = None
+    while child.poll() is None:
+        time.sleep(_LOOK_S)
+        with contextlib.suppress(OSError, AssayError):  # what is not there yet
+            folder = trial.folder_of("killed")
+            begun = [
+                timed.fact
+                for timed in read_events(folder.events)
+                if isinstance(timed.fact, Started)
+            ]
+            if len(begun) < attempt:
+                continue
+            step = _last_step(folder)
+            if step > begun[-1].step:
+                now = time.monotonic()
+                first = first or (now, step)
+                if step > first[1]:
+                    trial.pace_s = (now - first[0]) / (step - first[1])
+                if step >= target:
+                    return step
+    return None
+
+
+def _last_step(folder: RunFolder) -> int:
+    """The last step of the curve; 0 before the first."""
+    found = read_series(folder.metrics, names=[ORDER])
+    return int(found[ORDER].steps[-1]) if ORDER in found else 0
+
+
+class _Trial:
+    """A temporary project with the config in it as it is trained, and the processes that do it."""
+
+    def __init__(self, config: Config, launch: Launch, folder: Path) -> None:
+        self.folder = folder
+        self.pace_s = 0.0
+        settings = config.settings.local_file
+        project: Project = make_project(folder)
+        if settings is not None and settings.exists():
+            shutil.copyfile(settings, project.settings)
+        self._config = folder / "config.toml"
+        self._config.write_text(_frozen(config), encoding="utf-8")
+        self._user_dirs = [str(path.resolve()) for path in config.user_dirs if path.is_dir()]
+        self._options = ["--quiet"]
+        if launch.device is not None:
+            self._options += ["--device", launch.device]
+        if launch.max_steps is not None:
+            self._options += ["--max-steps", str(launch.max_steps)]
+
+    def run(self, name: str, overrides: Sequence[str], *, attempt: int = 1) -> RunFolder:
+        """A run that nobody disturbs. AssayError when it fails by itself."""
+        with self.started(name, overrides, attempt=attempt) as child:
+            child.wait()
+        if child.returncode != 0:
+            raise _failure(self, name, child.returncode)
+        return self.folder_of(name)
+
+    @contextlib.contextmanager
+    def started(
+        self, name: str, overrides: Sequence[str], *, attempt: int
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """The process of an attempt: the first trains the config, the others go on with its run."""
+        if attempt == 1:
+            dirs = [word for path in self._user_dirs for word in ("--user-dir", path)]
+            arguments = ["run", str(self._config), *dirs]
+        else:
+            arguments = ["resume", str(self.folder_of(name).path)]
+        with open(self._said(name), "wb") as said:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "assay", *arguments, *self._options, *overrides],
+                env={**os.environ, RUNS_DIR_VARIABLE: str(self.folder / name), "NO_COLOR": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+            )
+            try:
+                yield child
+            except BaseException:
+                child.kill()
+                raise
+            finally:
+                child.wait()
+
+    def folder_of(self, name: str) -> RunFolder:
+        """The only run of that name."""
+        for entry in scan_runs(self.folder / name):
+            return RunFolder(Path(entry.path))
+        raise AssayError("The run has not begun.")
+
+    def said(self, name: str) -> str:
+        """The last lines that the newest process of that name printed."""
+        lines = self._said(name).read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(lines[-_SHOWN_LINES:])
+
+    def _said(self, name: str) -> Path:
+        return self.folder / f"{name}.txt"
+
+
+def _frozen(config: Config) -> str:
+    """The config as both runs train it: it saves, and records what is in the batches."""
+    values = plain(config.root)
+    if "time" in values.get("train", {}):
+        raise InputError(
+            "A run that a clock ends is never twice the same.",
+            fix="+train.steps=1000 train.time=@delete",
+        )
+    plugins = values.get("plugins", [])
+    witness = {"type": "assay.engine.BatchDigest"}
+    values["plugins"] = (
+        {**plugins, "batch_digest": witness} if isinstance(plugins, dict) else [*plugins, witness]
+    )
+    saving: dict[str, Any] = {**values.get("checkpoint", {}), "enabled": True}
+    if not _says_when(config) or saving.get("every") == "never":
+        saving["every"] = "1 epoch"
+    values["checkpoint"] = saving
+    return dump(from_plain(values, Origin(source="<verify-resume>")))  # type: ignore[arg-type]
+
+
+def _failure(trial: _Trial, name: str, code: int) -> AssayError:
+    which = "uninterrupted" if name == "whole" else "resumed"
+    kind = InputError if code == InputError.exit_code else AssayError
+    return kind(f"The {which} run failed, and said:\n{trial.said(name)}")
+
+
+def compare_finished_runs(whole: RunFolder, killed: RunFolder) -> tuple[Comparison, ...]:
+    """What two finished runs have left, compared: the final checkpoint by part, every curve, the
+    order of samples."""
+    left, right = (
+        folder.checkpoints / pointed(folder.checkpoints, "final") for folder in (whole, killed)
+    )
+    parts = compare_checkpoints(left, right)
+    out = [Comparison(name=name, differences=tuple(found)) for name, found in parts.items()]
+    a, b = (read_series(folder.metrics) for folder in (whole, killed))
+    names = [name for name in dict.fromkeys([*a, *b]) if not name.startswith(CLOCKED)]
+    curves = {name: curve_difference(a.get(name), b.get(name)) for name in names}
+    order = curves.pop(ORDER)
+    partings = {name: where for name, where in curves.items() if where is not None}
+    found = tuple(f"{name} {where.how}" for name, where in partings.items())
+    first = min((where.step for where in partings.values()), default=None)
+    out.append(Comparison(name="metrics", differences=found, step=first))
+    parted = (order.how,) if order is not None else ()
+    out.append(
+        Comparison(
+            name="sample order", differences=parted, step=order.step if order is not None else None
+        )
+    )
+    return tuple(out)
+
+
+def runs_of(kept: Path) -> tuple[RunView, RunView]:
+    """The two runs in a folder that was kept: the uninterrupted one, and the killed one."""
+    whole, killed = (next(scan_runs(kept / name)) for name in ("whole", "killed"))
+    return RunView(Path(whole.path)), RunView(Path(killed.path))

@@ -1,0 +1,155 @@
+"""Runs that differ in nothing but their seed, as one line each: means and standard deviations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from assay.core.json_codec import dumps
+from assay.core.terminal import elided, visible
+from assay.query.formatting import number
+from assay.query.table import Column, FoundRuns, RunRow
+
+_TAG_CELLS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Numbers of several runs. `std` is the sample standard deviation (n - 1); nan for a single
+    one."""
+
+    mean: float
+    std: float
+    count: int
+
+    def __str__(self) -> str:
+        if self.std != self.std:
+            return number(self.mean)
+        # As many digits as the deviation is known to: its first two.
+        digits = max(0, 1 - math.floor(math.log10(self.std))) if 0 < self.std < math.inf else 4
+        if digits > 8 or not math.isfinite(self.mean) or abs(self.mean) >= 1e9:
+            return f"{number(self.mean)} ± {self.std:.2g}"
+        return f"{self.mean:.{digits}f} ± {self.std:.{digits}f}"
+
+
+@dataclass(frozen=True, slots=True)
+class SeedGroup:
+    """Runs of one config. `cells`: by column a Spread of numbers, the value all runs share, or
+    None."""
+
+    key: str
+    rows: tuple[RunRow, ...]
+    cells: dict[str, Any]
+
+    @property
+    def tag(self) -> str:
+        """The tag of the newest."""
+        return self.rows[-1].tag
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTable:
+    """Groups under columns; the newest first."""
+
+    names: tuple[str, ...]
+    groups: tuple[SeedGroup, ...]
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def to_json(self) -> str:
+        """A list of objects, one a line."""
+        lines = ",\n".join(dumps(_plain(group)) for group in self.groups)
+        return f"[\n{lines}\n]" if lines else "[]"
+
+    def text(self) -> list[str]:
+        """Aligned lines, the head first."""
+        lines = [["tag", "runs", *map(visible, self.names)]]
+        for group in self.groups:
+            cells = (group.cells[name] for name in self.names)
+            tag = elided(visible(group.tag) or "-", _TAG_CELLS)
+            lines.append([tag, str(len(group.rows)), *(_shown(cell) for cell in cells)])
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        pads = [str.ljust, *([str.rjust] * (len(widths) - 1))]
+        parts = (
+            (pad(cell, width) for pad, cell, width in zip(pads, line, widths, strict=True))
+            for line in lines
+        )
+        return ["  ".join(line).rstrip() for line in parts]
+
+
+def grouped(found: FoundRuns, columns: Iterable[str] = ()) -> GroupTable:
+    """The runs by what determines their weights but the seed; a run whose config has no hash stays
+    alone.
+
+    `columns` as in a list; left out: the best value of each run, or all metrics when none has one.
+    """
+    names = list(columns) or _default(found)
+    chosen = [_bests() if name == "best" else found.column(name) for name in names]
+    rows_by_key: dict[str, list[RunRow]] = {}
+    for row in found.rows:
+        rows_by_key.setdefault(row.written.seedless_hash or row.written.folder, []).append(row)
+    groups = [
+        SeedGroup(
+            key,
+            tuple(rows),
+            {column.name: _together([column.get(row) for row in rows]) for column in chosen},
+        )
+        for key, rows in rows_by_key.items()
+    ]
+    groups.sort(key=lambda group: group.rows[-1].written.created_ns, reverse=True)
+    return GroupTable(tuple(column.name for column in chosen), tuple(groups))
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Mean and sample standard deviation.
+
+    >>> str(spread([0.981, 0.985, 0.983])), str(spread([1.0]))
+    ('0.9830 ± 0.0020', '1')
+    """
+    count = len(values)
+    mean = math.fsum(values) / count if all(map(math.isfinite, values)) else sum(values) / count
+    square = math.fsum((value - mean) ** 2 for value in values) if math.isfinite(mean) else math.nan
+    return Spread(mean, math.sqrt(square / (count - 1)) if count > 1 else math.nan, count)
+
+
+def _default(found: FoundRuns) -> list[str]:
+    if any(row.written.best_value is not None for row in found.rows):
+        return ["best"]
+    return found.names().metrics[:3] if found.rows else []  # type: ignore[return-value]
+
+
+def _bests() -> Column:
+    return Column("best", lambda row: row.written.best_value)
+
+
+def _together(values: Sequence[Any]) -> Any:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
+        return spread([float(value) for value in known])
+    first = known[0]
+    return first if all(value == first for value in known) else None
+
+
+def _shown(cell: Any) -> str:
+    match cell:
+        case None:
+            return "-"
+        case str() | Spread():
+            return visible(str(cell))
+        case _:
+            return visible(dumps(cell))
+
+
+def _plain(group: SeedGroup) -> dict[str, Any]:
+    cells = {
+        name: {"mean": cell.mean, "std": cell.std, "count": cell.count}
+        if isinstance(cell, Spread)
+        else cell
+        for name, cell in group.cells.items()
+    }
+    return {"tag": group.tag, "config": group.key, "runs": [row.id for row in group.rows], **cells}

@@ -1,0 +1,88 @@
+"""Numbers that still lie on a device, fetched many at a time: asking for each would make the device
+wait each time."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from assay.record.recordable import numbers_of, whole_step
+
+MOST = 64
+OLDEST_S = 1.0
+
+
+class DeferredRows:
+    """Holds rows until there are `MOST` of them or the first is `OLDEST_S` old; then `log` gets
+    them in their order."""
+
+    def __init__(self, log: Callable[[Mapping[str, float], int], None]) -> None:
+        self._log = log
+        self._lock = threading.RLock()
+        self._rows: list[tuple[dict[str, Any], int]] = []
+        self._since = 0.0
+
+    def add(self, values: Mapping[str, Any], step: int) -> None:
+        """Hold a row; raise RecordError at once for what is no number, not when it is fetched in
+        the background."""
+        whole = whole_step(step)
+        # Copies: what a tensor holds must not change until it is fetched, and its graph must go at
+        # once.
+        tensors = {
+            name: value.detach().clone()
+            for name, value in dict(values).items()
+            if _is_one_number(value)
+        }
+        others = numbers_of(
+            {name: 0.0 if name in tensors else value for name, value in dict(values).items()}
+        )
+        with self._lock:
+            if not self._rows:
+                self._since = time.monotonic()
+            self._rows.append(({**others, **tensors}, whole))
+            if len(self._rows) >= MOST:
+                self.flush()
+
+    def flush_old(self) -> None:
+        with self._lock:
+            if self._rows and time.monotonic() - self._since >= OLDEST_S:
+                self.flush()
+
+    def flush(self) -> None:
+        """Fetch all, one transfer a device, and log them."""
+        with self._lock:
+            rows, self._rows = self._rows, []
+            _fetch([row for row, _ in rows])
+            for row, step in rows:
+                self._log(row, step)
+
+
+def _fetch(rows: list[dict[str, Any]]) -> None:
+    """Put numbers in the place of tensors of one element."""
+    places: dict[Any, list[tuple[dict[str, Any], str]]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if _is_tensor(value):
+                places.setdefault(value.device, []).append((row, name))
+    torch = sys.modules.get("torch")
+    for device, found in places.items():
+        double = torch.float64 if device.type != "mps" else torch.float32  # type: ignore[union-attr]
+        stacked = torch.stack([row[name].reshape(()).to(double) for row, name in found])  # type: ignore[union-attr]
+        for (row, name), number in zip(found, stacked.tolist(), strict=True):
+            row[name] = number
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "detach") and hasattr(value, "device")
+
+
+def _is_one_number(value: Any) -> bool:
+    return (
+        _is_tensor(value)
+        and value.numel() == 1
+        and not value.is_complex()
+        and value.device.type != "meta"
+    )

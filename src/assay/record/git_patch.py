@@ -1,0 +1,124 @@
+"""What differs from the last commit, as a patch that `git apply` takes. The user's repository is
+only read."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from assay.core.secret import Secrets
+from assay.record.redaction import kind_of
+
+MAX_PATCH_BYTES = 5 << 20
+
+_FILE = re.compile(r"^(?=diff --git )", re.MULTILINE)
+_PLAIN = (
+    "-c",
+    "diff.noprefix=false",
+    "-c",
+    "diff.mnemonicPrefix=false",
+    "-c",
+    "diff.autoRefreshIndex=false",
+)
+_OPTIONS = ("--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--ignore-submodules=all",
+            "--src-prefix=a/", "--dst-prefix=b/")  # fmt: skip
+
+Git = Callable[..., bytes | None]
+
+
+def dirty_patch(
+    root: Path,
+    git: Git,
+    *,
+    keeps: Callable[[str, bool], bool],
+    secrets: Secrets,
+    left_out: list[str],
+) -> bytes:
+    """The changes under `root` since its last commit, new files included, against the top of the
+    repository.
+
+    `keeps` says of a path below `root`, and whether it is a new one, if it may be in it. Empty
+    where there are none, or no commit.
+    """
+    paths = git(root, "rev-parse", "--show-prefix", "--git-path", "index", "--git-path", "objects")
+    if paths is None or git(root, "rev-parse", "--verify", "--quiet", "HEAD") is None:
+        return b""
+    prefix, index, objects = os.fsdecode(paths).split("\n")[:3]
+    changed = _names(
+        git(
+            root,
+            *_PLAIN,
+            "diff",
+            "HEAD",
+            "--name-only",
+            "--no-renames",
+            "-z",
+            "--relative",
+            "--",
+            ".",
+        )
+    )
+    fresh = _names(git(root, "ls-files", "-o", "--exclude-standard", "-z", "--", "."))
+    fresh = [name for name in fresh if not name.endswith("/") and keeps(name, True)]
+    names = [name for name in changed if keeps(name, False)] + fresh
+    if not names:
+        return b""
+    import shutil  # only where something is not committed
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="assay-") as scratch:
+        variables = {
+            "GIT_INDEX_FILE": f"{scratch}/index",
+            "GIT_OBJECT_DIRECTORY": f"{scratch}/objects",
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": os.path.join(os.path.abspath(root), objects),
+        }
+        os.mkdir(variables["GIT_OBJECT_DIRECTORY"])
+        shutil.copy2(
+            root / index, variables["GIT_INDEX_FILE"]
+        )  # by its time git knows what it cannot trust
+        if fresh and git(root, "add", "-N", *_given(scratch, fresh), variables=variables) is None:
+            left_out.append("new files in dirty.patch (git did not take them)")
+        patch = b""
+        for i in range(0, len(names), 500):  # a command line has an end
+            literal = [f":(top,literal){prefix}{name}" for name in names[i : i + 500]]
+            patch += (
+                git(root, *_PLAIN, "diff", "HEAD", *_OPTIONS, "--", *literal, variables=variables)
+                or b""
+            )
+    if len(patch) > MAX_PATCH_BYTES:
+        left_out.append(f"dirty.patch ({len(patch) / 1e6:.1f} MB)")
+        return b""
+    return _without_secrets(patch, secrets, left_out)
+
+
+def _given(scratch: str, names: Sequence[str]) -> tuple[str, ...]:
+    listed = f"{scratch}/names"
+    Path(listed).write_bytes(b"\0".join(map(os.fsencode, names)))
+    return f"--pathspec-from-file={listed}", "--pathspec-file-nul"
+
+
+def _names(listed: bytes | None) -> list[str]:
+    return [name for name in os.fsdecode(listed or b"").split("\0") if name]
+
+
+def _without_secrets(patch: bytes, secrets: Secrets, left_out: list[str]) -> bytes:
+    """Secrets in added lines are replaced. A file that has one in the lines that stay would not
+    apply: left out."""
+    kept = []
+    for part in _FILE.split(patch.decode("utf-8", "surrogateescape")):
+        name = part.partition("\n")[0].split(" b/", 1)[-1]
+        clean, count = secrets.cleaned(part, kind_of(name))
+        if count and not _still_applies(part, clean):
+            left_out.append(f"{name} in dirty.patch (may hold secrets)")
+            continue
+        kept.append(clean)
+    return "".join(kept).encode("utf-8", "surrogateescape")
+
+
+def _still_applies(before: str, after: str) -> bool:
+    """Whether only what was added differs, line by line."""
+    old, new = before.split("\n"), after.split("\n")
+    pairs = zip(old, new, strict=False)
+    return len(old) == len(new) and all(a == b or (a[:1], b[:1]) == ("+", "+") for a, b in pairs)

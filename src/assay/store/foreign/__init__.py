@@ -1,1 +1,0 @@
-"""What other trackers left on this disk, read without them: TensorBoard, MLflow, wandb."""

@@ -1,0 +1,68 @@
+"""The projects that this user has: one path a line, in a text file that may be edited or deleted at
+any time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from assay.core.directory import PRIVATE, make_directory, open_directory
+from assay.core.json_codec import write_atomic
+from assay.core.regular_file import read_bytes
+
+FILE_NAME = "projects.txt"
+_MAX_BYTES = 16 << 20
+
+
+def known_file() -> Path:
+    """The list, in the user's data folder."""
+    from platformdirs import user_data_path
+
+    return user_data_path("assay", appauthor=False) / FILE_NAME
+
+
+def remember(root: Path, *, file: Path | None = None) -> None:
+    """Add a project, unless it is there already. OSError when the list cannot be written."""
+    path = file or known_file()
+    line = str(root.absolute())
+    if "\n" in line or line in _lines(path):
+        return
+    make_directory(path.parent, PRIVATE)
+    with open_directory(path.parent, follow=True) as folder:
+        descriptor = folder.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    with open(descriptor, "a", encoding="utf-8", errors="surrogateescape") as out:
+        out.write(line + "\n")
+
+
+def known_projects(*, file: Path | None = None) -> list[Path]:
+    """The projects that still exist, each once, in the order in which they were first used."""
+    lines = dict.fromkeys(_lines(file or known_file()))
+    return [Path(line) for line in lines if line and (Path(line) / ".assay").is_dir()]
+
+
+def lost_roots(*, file: Path | None = None) -> list[Path]:
+    """The projects of the list whose folder is gone, or is no project any more."""
+    lines = dict.fromkeys(_lines(file or known_file()))
+    return [Path(line) for line in lines if line and not (Path(line) / ".assay").is_dir()]
+
+
+def forget(roots: Iterable[Path], *, file: Path | None = None) -> None:
+    """Take projects off the list. OSError when it cannot be written."""
+    path = file or known_file()
+    gone = {str(root) for root in roots}
+    kept = [line for line in dict.fromkeys(_lines(path)) if line and line not in gone]
+    write_atomic(
+        path,
+        "".join(f"{line}\n" for line in kept).encode("utf-8", "surrogateescape"),
+        durable=False,
+    )
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return (
+            read_bytes(path, _MAX_BYTES, follow=True).decode("utf-8", "surrogateescape").split("\n")
+        )
+    except OSError:
+        return []

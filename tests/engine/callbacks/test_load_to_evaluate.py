@@ -1,0 +1,275 @@
+"""Weights and checkpoints of others: what fits is loaded, what does not is named, and nothing in a
+file is run."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from assay.core.errors import CheckpointError, InputError
+from assay.engine import Saver, load_checkpoint, load_weights, save_weights
+from assay.engine.checkpoint import weights
+from assay.engine.loop.engine_state import capture
+from engine.toys import engine, net, same_bits, weights_of
+
+
+class Bomb:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self) -> Any:
+        return Path.mkdir, (self.place,)
+
+
+def trained() -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def fresh() -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = net(seed=1)
+    return model, torch.optim.Adam(model.parameters(), lr=0.5)
+
+
+def tutorial_file(folder: Path) -> Path:
+    """The dictionary of an old training script, as torch writes it."""
+    model, optimizer = trained()
+    state = {
+        "epoch": 7,
+        "state_dict": model.state_dict(),
+        "best_loss": 0.125,
+        "optimizer": optimizer.state_dict(),
+    }
+    path = folder / "m-20200101-0.1250.pth.tar"
+    torch.save({**state, "alpha": 0.25, "gamma": 2.0}, path)
+    return path
+
+
+# ------------------------------------------------------------------------------------------------------------ pickles
+
+
+@pytest.mark.row("B26")
+def test_a_pickle_is_refused_unless_it_is_allowed_and_then_only_weights_are_read(
+    tmp_path: Path,
+) -> None:
+    model, _ = trained()
+    torch.save(model.state_dict(), tmp_path / "weights.pth")
+    torch.save(model, tmp_path / "whole.pth")
+    other, _ = fresh()
+    before = weights_of(other)
+
+    for name in ("weights.pth", "whole.pth"):
+        with pytest.raises(InputError, match="pickles, which can run code") as caught:
+            load_weights(other, tmp_path / name)
+        assert "pickled=True" in caught.value.fix
+    with pytest.raises(
+        InputError, match=r"whole\.pth holds more than tensors.*To read it would be to run it"
+    ) as caught:
+        load_weights(other, tmp_path / "whole.pth", pickled=True)
+    assert "state_dict()" in caught.value.fix
+    assert same_bits(weights_of(other), before)
+
+    report = load_weights(other, tmp_path / "weights.pth", pickled=True)
+
+    assert report.fits
+    assert same_bits(weights_of(other), weights_of(model))
+
+
+@pytest.mark.row("B26")
+def test_the_weights_of_a_model_alone_are_a_file_that_anything_reads(tmp_path: Path) -> None:
+    model, _ = trained()
+
+    path = save_weights(model, tmp_path / "net.safetensors")
+
+    assert same_bits(load_file(path), weights_of(model))
+    other, _ = fresh()
+    assert load_weights(other, path).fits
+    assert same_bits(weights_of(other), weights_of(model))
+    assert [each.name for each in tmp_path.iterdir()] == ["net.safetensors"]
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_hostile_pickle_runs_nothing_however_it_is_called(allowed: bool, tmp_path: Path) -> None:
+    place = tmp_path / "exploded"
+    torch.save({"state_dict": Bomb(place)}, tmp_path / "zipped.pth")
+    (tmp_path / "plain.pt").write_bytes(pickle.dumps(Bomb(place)))
+    (tmp_path / "model.safetensors").write_bytes(pickle.dumps(Bomb(place)))
+    (tmp_path / "torn.pth").write_bytes((tmp_path / "zipped.pth").read_bytes()[:100])
+    (tmp_path / "empty.pth").write_bytes(b"")
+    model, optimizer = fresh()
+
+    for path in [path for path in tmp_path.iterdir()]:
+        with pytest.raises((InputError, CheckpointError)) as caught:
+            load_checkpoint(model, path, optimizer, pickled=allowed)
+        assert "\n" not in caught.value.what
+
+    assert not place.exists()
+
+
+def test_a_torch_that_cannot_read_pickles_safely_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tutorial_file(tmp_path)
+    model, _ = fresh()
+    monkeypatch.setattr(torch, "__version__", "2.9.1+cpu")
+
+    with pytest.raises(InputError, match=re.escape("torch 2.9.1+cpu cannot read a pickle safely")):
+        load_weights(model, path, pickled=True)
+
+
+def test_no_pickle_is_read_anywhere_else() -> None:
+    source = Path(weights.__file__).parents[2]
+    calls = re.compile(
+        r"^\s*(import|from) (pickle|dill|cloudpickle|joblib|shelve|marshal)\b|\btorch\.load\(", re.M
+    )
+
+    found = {
+        path.relative_to(source).as_posix(): calls.findall(path.read_text())
+        for path in source.rglob("*.py")
+    }
+
+    assert {name: len(hits) for name, hits in found.items() if hits} == {
+        "engine/checkpoint/weights.py": 1,
+        # what its own processes send through a pipe, nothing from a file
+        "engine/data/workers.py": 1,
+        # what the ranks of a run gather from each other, nothing from a file
+        "engine/parallel/data_parallel_group.py": 1,
+    }
+    assert (
+        'torch.load(path, map_location="cpu", weights_only=True)'
+        in Path(weights.__file__).read_text()
+    )
+
+
+# --------------------------------------------------------------------------------------------------- a whole checkpoint
+
+
+@pytest.mark.row("S-B5")
+def test_the_dictionary_of_an_old_script_is_restored(tmp_path: Path) -> None:
+    model, optimizer = trained()
+    path = tutorial_file(tmp_path)
+    other, again = fresh()
+
+    loaded = load_checkpoint(other, path, again, pickled=True)
+
+    assert loaded.model is other and loaded.optimizer is again
+    assert dict(loaded.rest) == {"epoch": 7, "best_loss": 0.125, "alpha": 0.25, "gamma": 2.0}
+    assert same_bits(weights_of(other), weights_of(model))
+    assert same_bits(again.state_dict(), optimizer.state_dict())
+
+
+def test_the_same_dictionary_goes_through_our_own_format(tmp_path: Path) -> None:
+    model, optimizer = trained()
+    state = {"epoch": 7, "state_dict": model, "best_loss": 0.125, "optimizer": optimizer}
+    Saver(tmp_path).save_checkpoint(7, {**state, "alpha": 0.25, "gamma": 2.0})
+    other, again = fresh()
+
+    loaded = load_checkpoint(other, tmp_path / "step-000000007", again)
+
+    assert dict(loaded.rest) == {"epoch": 7, "best_loss": 0.125, "alpha": 0.25, "gamma": 2.0}
+    assert same_bits(weights_of(other), weights_of(model))
+    assert same_bits(again.state_dict(), optimizer.state_dict())
+
+
+def test_a_checkpoint_of_a_run_gives_model_and_optimizer_too(tmp_path: Path) -> None:
+    runs = engine()
+    runs.run()
+    Saver(tmp_path).save_checkpoint(6, capture(runs))
+    other = engine()
+
+    loaded = load_checkpoint(
+        other.process.model, tmp_path / "step-000000006", other.process.backward.optimizer
+    )
+
+    assert loaded.rest["state"]["step"] == 6
+    assert same_bits(capture(other)["optimizer"], capture(runs)["optimizer"])
+
+
+@pytest.mark.row("B28")
+def test_a_path_that_leads_nowhere_is_told_before_anything_is_trained(tmp_path: Path) -> None:
+    model, optimizer = fresh()
+    before = weights_of(model)
+
+    with pytest.raises(InputError, match="path is None"):
+        load_checkpoint(model, None, optimizer)
+    with pytest.raises(InputError, match="no checkpoint here") as caught:
+        load_checkpoint(model, tmp_path / "m.pth.tar", optimizer)
+    assert caught.value.where == str(tmp_path / "m.pth.tar")
+    with pytest.raises(CheckpointError, match="no manifest"):
+        load_checkpoint(model, tmp_path, optimizer)
+    assert same_bits(weights_of(model), before)
+
+
+@pytest.mark.row("B28")
+def test_what_does_not_fit_is_an_error_or_a_report(tmp_path: Path) -> None:
+    model, optimizer = trained()
+    Saver(tmp_path).save_checkpoint(1, {"model": model, "optimizer": optimizer})
+    path = tmp_path / "step-000000001"
+    other = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3), nn.Linear(3, 1))
+
+    with pytest.raises(CheckpointError, match="does not fit the model") as caught:
+        load_checkpoint(other, path)
+    assert all(name in str(caught.value) for name in ("3.weight", "3.bias", "2.weight"))
+    report = load_checkpoint(other, path, strict=False).report
+
+    assert report.missing == ("3.weight", "3.bias")
+    assert report.mismatched == ("2.weight", "2.bias")
+    assert report.unexpected == ()
+    assert str(report) == "missing: 3.weight, 3.bias; of another shape: 2.weight, 2.bias"
+    assert torch.equal(other[0].weight, model[0].weight)  # type: ignore[index]
+    smaller = load_checkpoint(nn.Sequential(nn.Linear(4, 8)), path, strict=False).report
+    assert (smaller.unexpected, smaller.fits) == (("2.weight", "2.bias"), False)
+
+
+def test_a_checkpoint_without_what_is_asked_for_says_what_it_has(tmp_path: Path) -> None:
+    model, optimizer = fresh()
+    saver = Saver(tmp_path)
+    saver.save_checkpoint(1, {"model": model, "epoch": 3})
+    saver.save_checkpoint(2, {"epoch": 3})
+
+    with pytest.raises(CheckpointError, match="nothing for the optimizer") as caught:
+        load_checkpoint(model, tmp_path / "step-000000001", optimizer)
+    assert caught.value.fix == "It has: model, epoch."
+    with pytest.raises(CheckpointError, match="holds no weights") as caught:
+        load_weights(model, tmp_path / "step-000000002")
+    assert "It has: epoch" in caught.value.fix
+
+
+# --------------------------------------------------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+def test_what_wrappers_put_before_every_name_is_taken_off(prefix: str, tmp_path: Path) -> None:
+    model, _ = trained()
+    Saver(tmp_path).save_checkpoint(
+        1, {prefix + name: value for name, value in model.state_dict().items()}
+    )
+    other, _ = fresh()
+
+    assert load_weights(other, tmp_path / "step-000000001").fits
+    assert same_bits(weights_of(other), weights_of(model))
+
+
+def test_names_are_changed_by_rules(tmp_path: Path) -> None:
+    model, _ = trained()
+    renamed = {f"encoder.layer{name}": value for name, value in model.state_dict().items()}
+    Saver(tmp_path).save_checkpoint(1, {"model": renamed})
+    other, _ = fresh()
+
+    load_weights(other, tmp_path / "step-000000001", rename={r"^encoder\.layer": ""})
+
+    assert same_bits(weights_of(other), weights_of(model))
+    with pytest.raises(InputError, match=r"makes two weights 'weight'"):
+        load_weights(other, tmp_path / "step-000000001", rename={r".*\.": ""})

@@ -1,0 +1,63 @@
+"""Processes that somebody has started find out by the environment which of them they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from assay.core.errors import InputError
+from assay.engine.parallel.nodes import Nodes, nodes_of
+from assay.engine.parallel.process_group import World, world
+
+TORCHRUN = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "here",
+    "MASTER_PORT": "29500",
+}
+BATCH = {
+    "SLURM_JOB_ID": "12",
+    "SLURM_NTASKS": "4",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+}
+SRUN = {
+    **BATCH,
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NODELIST": "gpu[07-08]",
+}
+
+
+def test_torchrun_and_srun_tell_a_process_its_place() -> None:
+    assert world(TORCHRUN) == World(rank=3, count=4, local_rank=1, local_count=2)
+    assert world({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"}).restarts == 2
+    assert world(SRUN) == World(
+        rank=3, count=4, local_rank=1, local_count=2, address="tcp://gpu07:10084"
+    )
+    assert world({**SRUN, **TORCHRUN}) == world(TORCHRUN)
+
+
+@pytest.mark.parametrize("variables", [{}, BATCH, {**SRUN, "SLURM_STEP_NUM_TASKS": "1"}])
+def test_a_process_that_nobody_started_others_with_is_alone(variables: dict[str, str]) -> None:
+    assert world(variables) == World()
+
+
+def test_a_port_of_nought_is_refused_instead_of_waited_at() -> None:
+    with pytest.raises(InputError, match=r"their port is 0.*\n.*--standalone"):
+        world({**TORCHRUN, "MASTER_PORT": "0"})
+
+
+def test_machines_are_told_by_hand_or_by_srun() -> None:
+    assert nodes_of(1) == Nodes()
+    assert nodes_of(2, 1, "gpu07:29500", {}) == Nodes(count=2, rank=1, rendezvous="gpu07:29500")
+    assert nodes_of(2, variables=SRUN) == Nodes(count=2, rank=1, rendezvous="gpu07:10084")
+    for given in ((2, None, "gpu07:29500"), (2, 0, ""), (2, 2, "gpu07:29500"), (2, 0, "gpu07:0")):
+        with pytest.raises(InputError):
+            nodes_of(*given, variables={})

@@ -1,0 +1,176 @@
+"""Offline runs as wandb writes them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.core.errors import InputError, RecordError
+from assay.interop.foreign_run import ForeignRun
+from assay.interop.protobuf import MalformedError, fields
+from assay.interop.wandb import find
+from foreign_files import unpacked
+
+WHOLE = 184
+"""Rows of the run that was killed that came to the disk as a whole."""
+NUMBERS = [2.0, math.nan, 0.5, math.inf, -math.inf, 0.25]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpacked("wandb", tmp_path_factory.mktemp("wandb"))
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> dict[str, ForeignRun]:
+    return {found.name: found.read() for found in find(folder)}
+
+
+def test_a_run_has_its_config_labels_notes_and_project(runs: dict[str, ForeignRun]) -> None:
+    run = runs["first"]
+
+    assert run.config == {
+        "lr": 0.003,
+        "model": {"width": 16, "layers": [16, 8]},
+        "act": None,
+        "a.b": "dotted",
+        "later": True,
+    }
+    assert (run.labels, run.desc) == (["try", "nlp/ärzte"], "does it learn?")
+    named = {key: value for key, value in run.about.items() if value}
+    assert named == {"id": "abcd1234", "project": "points", "group": "pair", "job_type": "train"}
+    assert run.values == {"best": 0.125, "said": "a word"}
+    assert (run.host, run.environment["python"][:2]) == ("host", "3.")
+    assert (
+        run.output.read_text() == "a line that it printed\n"
+        if isinstance(run.output, Path)
+        else False
+    )
+
+
+def test_rows_are_curves_and_a_step_metric_is_their_axis(runs: dict[str, ForeignRun]) -> None:
+    together, valid, inner = runs["first"].blocks
+
+    assert together.keys.names == ("train/acc", "train/loss")
+    assert list(together.steps) == [0, 1, 2, 3, 4, 5]
+    np.testing.assert_array_equal(together.columns[1], NUMBERS)
+    assert (valid.keys.names, valid.keys.axis, list(valid.steps)) == (
+        ("tokens", "valid/loss"),
+        0,
+        [7],
+    )
+    assert (inner.keys.names, list(inner.columns[0])) == (("nested.a",), [1.0])
+    assert (
+        runs["first"].created_ns
+        <= together.times_ns[0]
+        <= together.times_ns[5]
+        <= runs["first"].ended_ns
+    )
+
+
+def test_media_are_files_under_the_name_and_step_they_were_logged_with(
+    runs: dict[str, ForeignRun],
+) -> None:
+    kept = {(file.name, file.kind, file.step): file.source for file in runs["first"].files}
+
+    assert kept["rows", "table", 10] == b"a,b\n1,x\n"
+    assert json.loads(bytes(kept["weights", "histogram", 9]))["counts"] == [1, 2]  # type: ignore[arg-type]
+    assert Path(str(kept["dots", "image", 8])).read_bytes().startswith(b"\x89PNG")
+    assert ("requirements.txt", "text", None) in kept
+    (warning,) = runs["first"].warnings
+    assert warning.endswith("not copied: weights")
+
+
+def test_the_end_is_told_as_it_was(runs: dict[str, ForeignRun]) -> None:
+    assert (runs["first"].status, runs["first"].reason) == ("finished", "")
+    assert (runs["failed"].status, runs["failed"].reason) == ("failed", "exit code 3")
+    assert (runs["../../killed"].status, runs["../../killed"].reason) == (
+        "stopped",
+        "wandb has no end of it",
+    )
+
+
+def test_a_run_that_was_killed_gives_all_rows_but_the_torn_one(runs: dict[str, ForeignRun]) -> None:
+    run = runs["../../killed"]
+
+    (loss,) = run.blocks
+    assert list(loss.steps) == list(range(WHOLE))
+    assert loss.columns[0][-1] == 1 / WHOLE
+    (warning,) = run.warnings
+    assert "run-killed01.wandb: it ends inside of a record at byte" in warning
+
+
+def test_the_attempts_of_a_resumed_run_are_one_run(tmp_path: Path) -> None:
+    (found,) = find(unpacked("wandb-resumed", tmp_path))
+
+    run = found.read()
+
+    (loss,) = run.blocks
+    assert list(loss.steps) == [0, 1, 2, 3, 4, 3, 4, 5, 6, 7]
+    assert list(loss.columns[0]) == [1.0, 1.1, 1.2, 1.3, 1.4, 2.0, 2.1, 2.2, 2.3, 2.4]
+    assert list(loss.branches) == [0, 0, 0, 2, 2, 0, 0, 0, 0, 0]
+    assert (run.status, run.config, run.about["id"]) == ("finished", {"lr": 0.2}, "again001")
+    assert run.created_ns < run.blocks[0].times_ns[5] - 1_000_000_000
+    assert run.output == b"attempt 1\nattempt 2\n"
+    first = min(tmp_path.glob("wandb/*"))
+    (alone,) = find(first)
+    assert alone.run_id == found.run_id  # imported again after it was resumed, it is the same run
+
+
+@pytest.mark.parametrize("at", [20_000, 40_000])
+def test_behind_damage_it_goes_on_at_the_next_block(folder: Path, tmp_path: Path, at: int) -> None:
+    (whole,) = folder.glob("wandb/*killed01/*.wandb")
+    data = bytearray(whole.read_bytes())
+    data[at] ^= 1
+    (tmp_path / "run-killed01.wandb").write_bytes(data)
+
+    run = find(tmp_path)[0].read()
+
+    steps = list(run.blocks[0].steps)
+    assert steps == sorted(set(steps))
+    assert 60 < len(steps) < WHOLE
+    assert (steps[-1] == WHOLE - 1) == (at < 32_768)
+    assert len(run.warnings) == 1
+
+
+@given(data=st.binary(max_size=300))
+def test_whatever_stands_in_a_file_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "run-any.wandb"
+    path.write_bytes(b":W&B\xe1\xbe\x00" + data)
+
+    assert find(path.parent)[0].read().points == 0
+    with contextlib.suppress(MalformedError):
+        assert all(number >= 0 for number, _ in fields(data))
+
+
+def test_names_in_the_rows_are_no_paths(folder: Path, tmp_path: Path) -> None:
+    (whole,) = folder.glob("wandb/*abcd1234/*.wandb")
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(b"hidden")
+    given = tmp_path / "given" / "files"
+    given.mkdir(parents=True)
+    (given.parent / whole.name).write_bytes(whole.read_bytes())
+    (given / "link.png").symlink_to(secret)
+
+    run = find(given.parent)[0].read()
+
+    assert secret not in [file.source for file in run.files]
+    assert any("link.png is a link that leads out" in warning for warning in run.warnings)
+    assert any("2 of what was logged is in no file" in warning for warning in run.warnings)
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no runs of wandb[\s\S]*offline-run-"):
+        find(tmp_path)
+    (tmp_path / "run-x.wandb").write_bytes(b"something else")
+    with pytest.raises(RecordError, match="no file of wandb"):
+        find(tmp_path)[0].read()
