@@ -551,5 +551,6 @@ def check_name(name: str) -> None:
         raise RecordError(f"A metric's name must be text, not {type(name).__name__} ({name!r}).")
     if not name or len(name.encode("utf-8", "surrogatepass")) > _MAX_NAME_BYTES:
         raise RecordError(
-            f"A metric's name has 1 to {_MAX_NAME_BYTES} bytes; this one has {len(name)} characters."
+            f"A metric's name has 1 to {_MAX_NAME_BYTES} bytes;"
+            f" this one has {len(name)} characters."
         )
