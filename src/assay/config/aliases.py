@@ -159,7 +159,7 @@ ALIASES: Sequence[Alias] = (
 )
 
 
-OTHER_CALLS = {"_target_": "type", "_args_": "args"}
+_OTHER_CALLS = {"_target_": "type", "_args_": "args"}
 """Keys of a call in Hydra, detectron2 and LiBai, by their name here."""
 
 
@@ -174,8 +174,10 @@ def with_own_calls(node: Node) -> tuple[Node, list[Problem]]:
                 origins = node.key_origins
                 if "_target_" in items and "type" not in items:
                     found.append(node.key_origin("_target_"))
-                    items = {OTHER_CALLS.get(key, key): item for key, item in items.items()}
-                    origins = {OTHER_CALLS.get(key, key): origin for key, origin in origins.items()}
+                    items = {_OTHER_CALLS.get(key, key): item for key, item in items.items()}
+                    origins = {
+                        _OTHER_CALLS.get(key, key): origin for key, origin in origins.items()
+                    }
                 same = len(items) == len(node.items) and all(
                     node.items.get(key) is items[key] for key in items
                 )
@@ -206,18 +208,7 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
     """
     own, notes = with_own_calls(root)
     assert isinstance(own, Table)
-    root = own
-    both = [
-        node
-        for name in ("train_iter", "train_epoch")
-        if (node := get_at(root, ("train", name))) is not None
-    ]
-    if (
-        len(both) == 2
-        and all(_count(node) is not None for node in both)
-        and get_at(root, ("train", "until")) is None
-    ):
-        root = set_at(root, ("train", "until"), Leaf("last", both[0].origin), both[0].origin)
+    root = _with_larger_length(own)
     for alias in ALIASES:
         path, to = parse_dotted(alias.old), parse_dotted(alias.new)
         node = get_at(root, path)
@@ -236,9 +227,19 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
             continue
         try:
             root = set_at(root, to, value, origin)
-        except KeyError:  # something that is no table stands in the way, and is told as such
+        except KeyError:  # a value stands where a table is needed: the check reports it
             continue
     return root, notes
+
+
+def _with_larger_length(root: Table) -> Table:
+    """Return `root` with `train.until = "last"` where both `train_iter` and `train_epoch` count."""
+    both = [get_at(root, ("train", name)) for name in ("train_iter", "train_epoch")]
+    given = [node for node in both if node is not None and _count(node) is not None]
+    if len(given) < 2 or get_at(root, ("train", "until")) is not None:
+        return root
+    origin = given[0].origin
+    return set_at(root, ("train", "until"), Leaf("last", origin), origin)
 
 
 def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:

@@ -33,11 +33,11 @@ from assay.config.tree import (
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean, nearest
 
-MAX_NODES = (
+_MAX_NODES = (
     100_000  # values that references may add to a tree: ten lines can otherwise ask for a billion
 )
 MAX_TEXT = 1_000_000  # characters of one string put together from others
-MAX_CHAIN = 100  # references to references
+_MAX_CHAIN = 100  # references to references
 
 IN_TEXT = re.compile(r"\$\$\{|\$\{(?P<inside>[^{}]*)\}|\$\{")
 OUTSIDE = re.compile(r"(?P<kind>env|global):(?P<name>[A-Za-z_][\w-]*)", re.ASCII)
@@ -49,7 +49,7 @@ _FORMS = (
     " ${length:data.train}, or $${ for the two characters"
 )
 
-MACHINE = ("device:count",)
+_MACHINE = ("device:count",)
 """References that the machine of the run resolves: the devices. Recorded when a run starts."""
 
 RUN = "run:"
@@ -159,7 +159,7 @@ def drawn(root: Table, draws: Draws) -> tuple[Table, list[Problem]]:
 def asks_machine(root: Table) -> bool:
     """Return whether a value of `root` depends on the machine."""
     return any(
-        inside.strip() in MACHINE
+        inside.strip() in _MACHINE
         for _, node in walk(root)
         if isinstance(node, Leaf) and isinstance(node.value, str)
         for inside in _insides(node.value)
@@ -461,6 +461,7 @@ class _Resolver:
             return leaf
 
     def joined(self, leaf: Leaf, text: str, path: KeyPath) -> str:
+        """Return `text` with each reference in it replaced by the text of its value."""
         parts: list[str] = []
         at = length = 0
 
@@ -474,33 +475,29 @@ class _Resolver:
         for found in IN_TEXT.finditer(text):
             add(text[at : found.start()])
             at = found.end()
-            if found[0] == "$${":
-                parts.append("$${")
-                continue
             inside = found["inside"]
-            if inside is not None and _is_kept(inside):
+            if found[0] == "$${" or (inside is not None and _is_kept(inside)):
                 parts.append(found[0])
                 continue
-            target = self.checked(inside, leaf, path)
-            node = self.follow(target, leaf, path)
-            if not isinstance(node, Leaf):
-                kind = "table" if isinstance(node, Table) else "list"
-                raise self.stop(
-                    leaf,
-                    path,
-                    "wrong-type",
-                    f"`{dotted(target)}` is a {kind} and cannot stand inside text",
-                )
-            value = text_of(node.value)
+            value = self.inserted(inside, leaf, path)
             length += len(value)
             if length > MAX_TEXT:
-                raise self.stop(
-                    leaf, path, "too-large", f"the text grows beyond {MAX_TEXT:,} characters"
-                )
-            # What `@@x` means is `@x`; only at the very start of a string has `@` to be doubled.
+                message = f"the text grows beyond {MAX_TEXT:,} characters"
+                raise self.stop(leaf, path, "too-large", message)
+            # `@@x` means `@x`; only at the very start of a string does `@` have to be doubled.
             add(value.removeprefix("@") if value.startswith("@@") and parts else value)
         add(text[at:])
         return "".join(parts)
+
+    def inserted(self, inside: str | None, leaf: Leaf, path: KeyPath) -> str:
+        """Return the text of the value that `${inside}` names within a longer string."""
+        target = self.checked(inside, leaf, path)
+        node = self.follow(target, leaf, path)
+        if isinstance(node, Leaf):
+            return text_of(node.value)
+        kind = "table" if isinstance(node, Table) else "list"
+        message = f"`{dotted(target)}` is a {kind} and cannot stand inside text"
+        raise self.stop(leaf, path, "wrong-type", message)
 
     def checked(self, inside: str | None, leaf: Leaf, path: KeyPath) -> KeyPath:
         """Return the path inside `${...}`, fitted to the tree.
@@ -523,7 +520,7 @@ class _Resolver:
         if target is None:
             kind, colon, rest = inside.strip().partition(":")
             near = nearest(kind, ("env", "global", "random", "length")) if colon else []
-            whole = [f"{near[0]}:{rest}"] if near else nearest(inside.strip(), MACHINE)
+            whole = [f"{near[0]}:{rest}"] if near else nearest(inside.strip(), _MACHINE)
             fix = f"did you mean `${{{whole[0]}}}`?" if whole else _FORMS
             raise self.stop(
                 leaf, path, "unknown-reference", f"`${{{inside}}}` is no reference", fix
@@ -545,12 +542,12 @@ class _Resolver:
                     chain = " -> ".join([*circle, circle[0] if place == target else dotted(target)])
                     self.stop(leaf, path, "reference-cycle", f"a value needs itself: {chain}")
                 raise _UnresolvedError
-        if len(self.following) >= MAX_CHAIN:
+        if len(self.following) >= _MAX_CHAIN:
             raise self.stop(
                 leaf,
                 path,
                 "reference-cycle",
-                f"more than {MAX_CHAIN} references lead to each other",
+                f"more than {_MAX_CHAIN} references lead to each other",
             )
         if target not in self.done:
             node = get_at(self.root, target)
@@ -566,12 +563,12 @@ class _Resolver:
                 raise _UnresolvedError  # what it leads to is wrong, and has been told
         found, size = self.done[target]
         self.added += size
-        if self.added > MAX_NODES:
+        if self.added > _MAX_NODES:
             raise self.stop(
                 leaf,
                 path,
                 "too-large",
-                f"references make the config larger than {MAX_NODES:,} values",
+                f"references make the config larger than {_MAX_NODES:,} values",
             )
         return found
 
@@ -589,7 +586,7 @@ def _size(node: Node) -> int:
     count = 0
     for _ in walk(node):
         count += 1
-        if count > MAX_NODES:
+        if count > _MAX_NODES:
             break
     return count
 
@@ -695,6 +692,6 @@ def _is_kept(inside: str) -> bool:
     return (
         bool(OUTSIDE.fullmatch(inside))
         or is_length
-        or inside in MACHINE
+        or inside in _MACHINE
         or inside.startswith("random:")
     )

@@ -1,4 +1,4 @@
-"""What differs between two runs: config, metrics, environment, code."""
+"""Difference of two runs: config, metrics, environment, code."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from assay.config.diff import changed_keys
 from assay.config.tree import Leaf, List, Node, Table
+from assay.core.json_codec import to_plain
 from assay.core.ports import Blobs
 from assay.core.run_file import Summary
 from assay.query.run import RunView
@@ -69,7 +70,7 @@ class RunDiff:
 
     @property
     def is_equal(self) -> bool:
-        """Whether nothing differs in the parts that were compared."""
+        """True when nothing differs in the compared parts."""
         return not (self.config or self.metrics or self.environment or self.code)
 
     def to_json(self) -> dict[str, Any]:
@@ -146,8 +147,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 
 def code_store(run: RunView) -> Blobs:
-    """Where the run's code is kept: in the project that its folder lies in, else in the one that it
-    was made in."""
+    """Return the code store of a run: that of the project around its folder, else of its origin."""
     homes = [find_project(run.path), Project(Path(run.file.project)) if run.file.project else None]
     stores = [code_blobs(home) for home in homes if home is not None]
     holding = (store for store in stores if run.code.snapshot in store)
@@ -238,7 +238,5 @@ def _lines(store: Blobs, file: CodeFile | None) -> list[str] | None:
 
 
 def _plain(each: ChangedKey | MetricChanged | FileChanged) -> dict[str, Any]:
-    from assay.core.json_codec import to_plain
-
     data: dict[str, Any] = to_plain(each)
     return {"left": None, "right": None, **data} if not isinstance(each, FileChanged) else data

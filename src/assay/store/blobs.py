@@ -44,7 +44,7 @@ class FileBlobs:
                         with os.fdopen(descriptor, "wb") as file:
                             file.write(data)
                         _put_in_place(folder, temporary, digest)
-                    except BaseException:
+                    except BaseException:  # raised again, Ctrl-C included: no half file stays
                         _remove(folder, temporary)
                         raise
             except OSError as error:
@@ -66,7 +66,7 @@ class FileBlobs:
                                 size += len(block)
                                 out.write(block)
                         _put_in_place(folder, temporary, digest.hexdigest())
-                    except BaseException:
+                    except BaseException:  # raised again, Ctrl-C included: no half file stays
                         _remove(folder, temporary)
                         raise
             except OSError as error:
@@ -116,7 +116,7 @@ class FileBlobs:
                             yield name + entry.name
 
     def path(self, digest: str) -> Path:
-        """Where the bytes of `digest` lie, or would."""
+        """Return the path of the bytes of `digest`, whether they are there or not."""
         if not _DIGEST.fullmatch(digest):
             raise KeyError(digest)
         return self.folder / digest[:2] / digest[2:]

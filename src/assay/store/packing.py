@@ -68,7 +68,7 @@ class PackedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pack:
-    """What a pack holds. `folder` is the name of the run's folder."""
+    """Content of a pack. `folder` is the name of the run's folder."""
 
     format: int = FORMAT
     id: str
@@ -131,7 +131,7 @@ def pack(folder: RunFolder, blobs: Blobs, to: Path) -> Pack:
                         with open(_opened_file(source, name.removeprefix("run/")), "rb") as data:
                             tar.addfile(_entry(name, file.size_bytes), data)
                 place.move(temporary, place, to.name)
-            except BaseException:
+            except BaseException:  # raised again, Ctrl-C included: no half of a pack stays
                 with contextlib.suppress(OSError):
                     place.remove(temporary)
                 raise
@@ -387,7 +387,7 @@ def _named(folder: RunFolder) -> set[str]:
 
 
 def _run_files(folder: Directory) -> list[str]:
-    """What belongs to a run for good: no lease, nothing that was half written, no links."""
+    """Yield the lasting files of a run: no lease, no temporary files, no links."""
     names = []
     for name, status in folder.files():
         held = getattr(status, "st_blocks", status.st_size) * 512
