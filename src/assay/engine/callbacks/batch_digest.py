@@ -1,5 +1,4 @@
-"""What the batches of every step hold, in one number: two runs that were given the same have equal
-curves."""
+"""Digest of the batches of every step: two runs that saw the same data have equal curves."""
 
 from __future__ import annotations
 

@@ -58,8 +58,10 @@ class Pipelines:
 
 
 def run(items: Sequence[Item], event: Event, engine: Engine) -> dict[str, Any]:
-    """What the last one returned. An exception ends the pipeline, with a note that names the
-    item."""
+    """Run all items; return the result of the last.
+
+    An exception ends the pipeline, with a note that names the item.
+    """
     kwargs: dict[str, Any] = {"engine": engine, "state": engine.state}
     for item in items:
         try:

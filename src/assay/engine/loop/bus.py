@@ -53,7 +53,7 @@ class Point:
         self.due = min((listener.due for listener in self.listeners), default=NEVER)
 
     def is_due_for_few(self, count: int) -> bool:
-        """Whether somebody is due at `count` who is not called every time."""
+        """Return whether a handler is due at `count` that is not called every time."""
         return self.due <= count and any(
             listener.due <= count and listener.handler.when.next(count + 1) > count + 1
             for listener in self.listeners

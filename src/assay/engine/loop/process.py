@@ -1,5 +1,4 @@
-"""What one batch means: forward, loss and output. The engine owns the order, a process the
-arithmetic."""
+"""Process: forward, loss and output of one batch. The engine owns the order of steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a run is, with the arithmetic that says why."""
+"""Length of a run, with the arithmetic that says why."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from assay.engine.data.source import Source
 
 
 def arithmetic(loader: Loader, *, epochs: int | None, total: int | None) -> list[str]:
-    """What a run says of its length at its start: `total` steps at most, and so many `epochs`.
+    """Return the lines about the length of a run: at most `total` steps, so many `epochs`.
 
     An epoch is always a whole pass: 60,000 samples in batches of 128 are 469 steps, or 468 without
     the last one.

@@ -58,7 +58,7 @@ class Accuracy:
 
 
 class Confusion:
-    """How often each class was taken for which: `matrix()[true, predicted]`.
+    """Confusion matrix: `matrix()[true, predicted]` counts.
 
     `classes` is their number or their names; with scores it can be left out. Its value names every
     pair that occurred, `cat as dog`. Reads what `Accuracy` reads.
@@ -145,7 +145,7 @@ class Confusion:
         }
 
     def _settle(self, classes: int | None) -> None:
-        """How many classes there are, from now on."""
+        """Fix the number of classes."""
         if classes is None and self.classes is None:
             raise InputError(
                 "How many classes there are cannot be told from a pred of class indices.",

@@ -1,4 +1,4 @@
-"""What a metric is, and how one of another library becomes one."""
+"""Metric protocol, and the adapter for metrics of other libraries."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What becomes of a model's outputs in an evaluation: pipes that change, collect and save them.
-Training has none."""
+"""Pipes that change, collect and save the outputs of an evaluation. Training has none."""
 
 from __future__ import annotations
 
@@ -156,7 +155,7 @@ class Collect:
             yield {name: values[place] for name, values in fields.items()}
 
     def share(self) -> Any:
-        """What the other ranks need of what was kept here."""
+        """Return what the other ranks need of the outputs kept on this one."""
         return self._count, self._parts
 
     def join(self, shares: Sequence[Any]) -> None:
@@ -213,7 +212,7 @@ class SaveOutputs:
         return output
 
     def share(self) -> Any:
-        """What the other ranks need of what was kept here."""
+        """Return what the other ranks need of the outputs kept on this one."""
         return self._batches
 
     def join(self, shares: Sequence[Any]) -> None:
@@ -312,7 +311,7 @@ def _in_turn(shares: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def _count(value: Any) -> int:
-    """How many samples a part of an output is about; -1 when it is not about samples."""
+    """Return the number of samples in a part of an output; -1 when it is not about samples."""
     if isinstance(value, Tensor | np.ndarray):
         return len(value) if value.ndim else -1
     return len(value) if isinstance(value, list | tuple) else -1

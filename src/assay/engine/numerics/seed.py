@@ -90,8 +90,7 @@ def seed_all(value: int) -> dict[str, int]:
 
 
 def get_state() -> dict[str, Any]:
-    """Where the global generators of `random`, numpy, torch and all CUDA devices are: plain data
-    for `set_state`."""
+    """Return the states of the global generators of `random`, numpy, torch and all CUDA devices."""
     in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return {
         "random": random.getstate(),

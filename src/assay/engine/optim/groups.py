@@ -18,7 +18,7 @@ KINDS = ("norm", "bias", "embedding")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rule:
-    """What is done with the parameters that one of the names or kinds fits."""
+    """Options of the parameters that one of the names or kinds fits."""
 
     match: tuple[str, ...]
     kind: tuple[str, ...]

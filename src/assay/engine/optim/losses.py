@@ -1,5 +1,4 @@
-"""What a process gives to be differentiated: one loss or several by their names, as means or as
-(sum, weight) pairs."""
+"""Losses of a process: one or several by name, as means or as (sum, weight) pairs."""
 
 from __future__ import annotations
 

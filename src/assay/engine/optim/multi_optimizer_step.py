@@ -61,7 +61,7 @@ class MultiOptimizerStep(OptimizerStepBase):
         return any(part.needs_weights for part in self._due.values())
 
     def is_due(self, name: str) -> bool:
-        """Whether this step updates the part, and so wants its loss."""
+        """Return whether this step updates the part, and so needs its loss."""
         return name in self._due
 
     def begin(self, sizes: Sequence[int] | None) -> None:
@@ -140,8 +140,7 @@ class MultiOptimizerStep(OptimizerStepBase):
         return True
 
     def _deferred_update(self, flag: Tensor) -> DeferredUpdate | None:
-        """Those of all that are updated, as one; None when all was read, as each part does in its
-        first update."""
+        """Merge the deferred updates of all parts; None when each was read at once."""
         due = dict(self._due)
         if self.non_finite != "ignore":
             lasting = self.by_name if self.non_finite == "stop" else due

@@ -86,7 +86,7 @@ class Peers(Protocol):
 
     @property
     def sharding(self) -> object | None:
-        """How weights are shared out; then what differentiates a loss adds up its gradients too."""
+        """Sharding of the weights; gradients are then added up while a loss is differentiated."""
         ...
 
     def begin_backward(self, *, is_last: bool) -> None: ...
@@ -200,8 +200,7 @@ class OptimizerStep(OptimizerStepBase):
         self.seconds += perf_counter() - begun
 
     def _begin_pass(self, peers: Peers, loss: Losses) -> Losses:
-        """What is to be differentiated of the loss of a micro-batch that may be there for the
-        others' sake only."""
+        """Begin a backward pass; return the loss, times 0 on a rank that has no batch left."""
         self._passes += 1
         # Sums of several losses are divided by their weights one by one: none may wait for the next
         # pass.
@@ -302,7 +301,7 @@ class OptimizerStep(OptimizerStepBase):
 
     @property
     def told(self) -> tuple[float, dict[str, float], float | None, float]:
-        """What is recorded of an update: the loss, those by name, the norm and the rate."""
+        """Recorded results of an update: loss, losses by name, norm and learning rate."""
         return self.loss, self.losses, self.grad_norm, self.lr
 
     @told.setter
@@ -316,7 +315,7 @@ class OptimizerStep(OptimizerStepBase):
         self._keeps_graph = keep
 
     def _unscale(self, step: int) -> bool:
-        """Whether gradients can be used, after a loss scale was taken back; here there is none."""
+        """Divide gradients by the loss scale; return whether they can be used. No scale here."""
         return True
 
     def _clip(self, max_norm: float) -> float:
@@ -325,7 +324,7 @@ class OptimizerStep(OptimizerStepBase):
         return (clip_dtensor_norm_ if self._is_divided else clip_norm_)(self.parameters, max_norm)
 
     def _do_all(self, flag: bool) -> bool:
-        """Whether `flag` holds in all processes that have parts of the model."""
+        """Return whether `flag` holds in all processes that have parts of the model."""
         if self.peers is None or not (self._is_divided or self.peers.is_staged):
             return flag
         return self.peers.all_true(flag)
@@ -565,11 +564,10 @@ class OptimizerStep(OptimizerStepBase):
             term.grads = None
 
     def _add_up(self, peers: Peers) -> None:
-        """What was found in this share of the window becomes what all found in the whole, the same
-        bits on each.
+        """Add up losses, weights and gradients over all ranks, to the same bits on each.
 
-        A share may be empty. Losses and weights are added up first: they say what the gradients are
-        divided by.
+        A share of the window may be empty. Losses and weights come first: the gradients are divided by
+        them.
         """
         over = self._samples if self._kind == "weighed" else 1
         terms = self._terms or (
@@ -707,8 +705,7 @@ class OptimizerStep(OptimizerStepBase):
         return DeferredUpdate(together, recall, judge)
 
     def deferred_loss(self, loss: Loss, blame: Callable[[int], NonFiniteError]) -> DeferredUpdate:
-        """What is to be read of an update that other code has made, which said only what its loss
-        was."""
+        """Return the deferred update of other code, of which only the loss is known."""
         total, weight = loss if isinstance(loss, tuple) else (loss, None)
         numbers, rate = DeferredNumbers(self.parameters[0].device), self.rate.current
         own = Term(*put_all(numbers, [(total, 1.0)], weight))
@@ -738,8 +735,7 @@ class OptimizerStep(OptimizerStepBase):
 
 
 def can_leave_out(optimizer: Optimizer) -> bool:
-    """Whether a tensor `found_inf` lets it take a step that changes nothing, which torch's fused
-    forms can."""
+    """Return whether `found_inf` makes its step a no-op, as in torch's fused optimizers."""
     if any(group.get("dampening") for group in optimizer.param_groups):
         return False  # what the first momentum is depends on whether there was one
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))

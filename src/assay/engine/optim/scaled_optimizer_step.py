@@ -71,7 +71,7 @@ class ScaledOptimizerStep(OptimizerStep):
         return {**super().parts(model), "scaler": self}
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run that goes on needs besides the optimizer."""
+        """Return what a resumed run needs besides the optimizer."""
         return {"scale": self.scale, "since": self._since, "overflows": self.overflows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ Unit = Literal["step", "epoch"]
 
 @runtime_checkable
 class Factor(Protocol):
-    """What the base learning rate is multiplied with.
+    """Factor of the base learning rate.
 
     A schedule with an attribute `unit = "epoch"` is asked in completed epochs instead of steps.
     """
@@ -67,7 +67,7 @@ class Noam:
 
 
 class Warming(TypedDict, total=False):
-    """How a schedule warms up."""
+    """Base of the schedules with a warmup."""
 
     warmup_ratio: float
     warmup_steps: int | None

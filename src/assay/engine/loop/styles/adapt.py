@@ -1,4 +1,4 @@
-"""Which style something is written in, and the process that it becomes."""
+"""Adapter that makes a process of a training step written in any known style."""
 
 from __future__ import annotations
 

@@ -44,8 +44,7 @@ class OwnUpdates:
         self.made += 1
 
     def settle(self, step: int, micro_batches: int, loss: Any) -> None:
-        """What the engine does of an update that the user's code has made: the schedule goes on,
-        the loss is known.
+        """Settle an update that user code has made: advance the schedule, set the loss.
 
         InputError where the settings ask for what only the engine's own update does.
         """
@@ -154,8 +153,7 @@ class OwnProcess(Process):
         afterwards."""
 
     def differentiate(self, loss: Losses) -> None:
-        """What the code calls as `backward(loss)`: gradients weighted as the window needs it, and
-        no update."""
+        """Add gradients, weighted as the window needs them; user code calls it `backward(loss)`."""
         self._given += 1
         self.backward(loss)
 
@@ -226,7 +224,7 @@ def pair_output(model: nn.Module, batch: Any, who: str) -> dict[str, Any]:
 
 
 def without_graph(call: Any, *given: Any) -> Any:
-    """What `call` gives when nothing is to be learned from it."""
+    """Call a function under `no_grad`."""
     with torch.no_grad():
         return call(*given)
 
