@@ -49,7 +49,10 @@ class BatchDigest:
             mapped(batch, look)
             found = " ".join(inside)
             if not inside and not self._is_told:
-                message = f"{NAME} does not say what is in a batch: a {type(batch).__name__} holds no tensors."
+                message = (
+                    f"{NAME} does not say what is in a batch: a {type(batch).__name__} holds no"
+                    " tensors."
+                )
                 engine.recorder.tell(Warned(message=message, step=engine.state.step))
                 self._is_told = True
         self._hash.update(f"{found}\n".encode())

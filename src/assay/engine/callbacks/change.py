@@ -260,7 +260,8 @@ def _parts(engine: Engine) -> dict[str, OptimizerStep]:
     if isinstance(backward, OptimizerStep):
         return {"": backward}
     raise InputError(
-        f"What a {type(backward).__name__} does cannot be changed: it is no OptimizerStep of assay's."
+        f"What a {type(backward).__name__} does cannot be changed: it is no OptimizerStep of"
+        " assay's."
     )
 
 

@@ -27,7 +27,8 @@ _NARROW = 60
 
 _REFRESH_S = 0.1
 _SHARE = 0.004
-"""The part of the time that drawing may take: where it is slow, or the machine busy, it is drawn less often."""
+"""The part of the time that drawing may take: where it is slow, or the machine busy, it is drawn
+less often."""
 
 
 class Display:

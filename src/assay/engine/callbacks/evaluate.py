@@ -310,7 +310,8 @@ def _counted(batch: Any, split: str) -> int:
     count = size_of(batch)
     if not count:
         raise InputError(
-            f"How many samples a batch of the split {split} holds is unknown; it is a {type(batch).__name__}.",
+            f"How many samples a batch of the split {split} holds is unknown; it is a"
+            f" {type(batch).__name__}.",
             fix="Give batches of tensors, or of something with a length.",
         )
     return count

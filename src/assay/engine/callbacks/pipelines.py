@@ -44,7 +44,8 @@ class Pipelines:
             for item in items:
                 if not callable(item):
                     raise InputError(
-                        f"The pipeline at {event} holds a {type(item).__name__}, which cannot be called.",
+                        f"The pipeline at {event} holds a {type(item).__name__}, which cannot"
+                        " be called.",
                         fix="Give functions, or objects with __call__(**kwargs).",
                     )
 

@@ -28,7 +28,8 @@ PEAKS = {
     "V100": 125,
     "T4": 65,
 }
-"""TFLOP/s in 16 bits without sparsity, by a word in the name of a GPU; from the data sheets of NVIDIA."""
+"""TFLOP/s in 16 bits without sparsity, by a word in the name of a GPU; from the data sheets of
+NVIDIA."""
 
 
 def peak_tflops(device: torch.device) -> float | None:

@@ -102,7 +102,10 @@ class Bus:
             elif callable(getattr(each, "handlers", None)) and not isinstance(each, type):
                 self.extend(each.handlers())
             else:
-                fix = "Give a Handler, or an object with a method `handlers()`, such as EarlyStop(...)."
+                fix = (
+                    "Give a Handler, or an object with a method `handlers()`, such as"
+                    " EarlyStop(...)."
+                )
                 raise InputError(f"{each!r} is no handler, and has none.", fix=fix)
 
     def remove(self, handler: Handler) -> None:

@@ -40,11 +40,15 @@ def larger(source: Source, *, epochs: int, steps: int) -> tuple[int | None, int 
     length = source.steps_per_epoch
     if length is None:
         raise InputError(
-            "Which of epochs and steps is reached last is unknown: nobody knows how many batches an epoch has.",
+            "Which of epochs and steps is reached last is unknown: nobody knows how many"
+            " batches an epoch has.",
             fix='Give one of the two, or [train] until = "first".',
         )
     total = epochs * length
-    said = f"the larger of {_counted(steps, 'step')} and {_counted(epochs, 'epoch')} x {length:,} = {total:,} steps"
+    said = (
+        f"the larger of {_counted(steps, 'step')} and {_counted(epochs, 'epoch')} x {length:,}"
+        f" = {total:,} steps"
+    )
     return (epochs, None, said) if total >= steps else (None, steps, said)
 
 

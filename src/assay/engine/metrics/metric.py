@@ -81,7 +81,8 @@ def as_metric(name: str, metric: Any) -> Metric:
         return Adapted(metric)
     raise InputError(
         f"metrics.{name} is a {type(metric).__name__}, which is no metric.",
-        fix="A metric has reset(), update(output) and value(); one of torchmetrics is taken as it is.",
+        fix="A metric has reset(), update(output) and value(); one of torchmetrics is taken as"
+        " it is.",
     )
 
 

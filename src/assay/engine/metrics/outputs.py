@@ -73,8 +73,10 @@ class Pipes:
         for place, pipe in enumerate(self.pipes):
             if not (callable(pipe) or hasattr(pipe, "begin_eval") or hasattr(pipe, "end_eval")):
                 raise InputError(
-                    f"Pipe {place} of the evaluation is a {type(pipe).__name__}, which does nothing with outputs.",
-                    fix="A pipe is called with the output of each batch, or has begin_eval and end_eval.",
+                    f"Pipe {place} of the evaluation is a {type(pipe).__name__}, which does"
+                    " nothing with outputs.",
+                    fix="A pipe is called with the output of each batch, or has begin_eval and"
+                    " end_eval.",
                 )
         self._called = [pipe for pipe in self.pipes if callable(pipe)]
 
@@ -244,7 +246,8 @@ def per_sample(output: Any, size: int, fields: Sequence[str] | None, *, by: str)
         }
         if not found:
             raise InputError(
-                f"{by} finds nothing in the output that holds one value for each of the {size} samples.",
+                f"{by} finds nothing in the output that holds one value for each of the {size}"
+                " samples.",
                 fix="Return a mapping of tensors or lists whose first dim is the batch.",
             )
         return found

@@ -29,7 +29,8 @@ ELEMENTWISE = (
     "Rprop",
     "SGD",
 )
-"""Optimizers of torch that look at each element alone, so that an update of the parts is that of the whole."""
+"""Optimizers of torch that look at each element alone, so that an update of the parts is that of
+the whole."""
 
 
 def is_dtensor(tensor: Any) -> bool:

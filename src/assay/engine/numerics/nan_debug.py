@@ -20,7 +20,10 @@ class NonFiniteError(AssayError):
 
 
 DATA = "the data: "
-MEND = 'The weights are still those of before. Mend or leave out that sample, or [train] non_finite="skip".'
+MEND = (
+    "The weights are still those of before. Mend or leave out that sample, or [train]"
+    ' non_finite="skip".'
+)
 _SHOWN = 5
 NOWHERE = "nowhere when the step was done again: its batch and its seed alone do not explain it"
 

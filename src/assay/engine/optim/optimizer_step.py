@@ -65,7 +65,8 @@ class Peers(Protocol):
     samples: int
     """How many samples the window has on all of them."""
     is_idle: bool
-    """Whether the micro-batch is there only because another process has one more: it counts for nothing."""
+    """Whether the micro-batch is there only because another process has one more: it counts for
+    nothing."""
 
     def all_reduce_stage_values(self, values: Sequence[float]) -> list[float]: ...
 
@@ -165,7 +166,8 @@ class OptimizerStep(OptimizerStepBase):
             total = sum(sizes)
             if not total:
                 raise InputError(
-                    "Micro-batches are weighted by their samples, but how many these hold is unknown.",
+                    "Micro-batches are weighted by their samples, but how many these hold is"
+                    " unknown.",
                     fix="Give batches of tensors, or accumulate 1.",
                 )
             self._sizes, self._samples = sizes, total
@@ -366,13 +368,17 @@ class OptimizerStep(OptimizerStepBase):
             )
         if not grads:
             raise InputError(
-                "The loss gives no gradient to any parameter of the optimizer: nothing would be trained.",
-                fix="Make the optimizer from the parameters of the model that is trained; not all can be frozen.",
+                "The loss gives no gradient to any parameter of the optimizer: nothing would be"
+                " trained.",
+                fix="Make the optimizer from the parameters of the model that is trained; not"
+                " all can be frozen.",
             )
         if needs_closure(type(self.optimizer)):
             raise InputError(
-                f"{type(self.optimizer).__name__} computes the loss again within its step: the step needs a closure.",
-                fix="Write the step yourself, as a StepFunction: it may call optimizer.step(closure).",
+                f"{type(self.optimizer).__name__} computes the loss again within its step: the"
+                " step needs a closure.",
+                fix="Write the step yourself, as a StepFunction: it may call"
+                " optimizer.step(closure).",
             )
 
     def _are_weights_finite(self) -> bool:
@@ -395,7 +401,8 @@ class OptimizerStep(OptimizerStepBase):
             )
         return NonFiniteError(
             f"{what} at step {step + 1}.",
-            fix='The weights are still those of before. Lower the learning rate, or [train] non_finite="skip".',
+            fix="The weights are still those of before. Lower the learning rate, or [train]"
+            ' non_finite="skip".',
         )
 
     def _backward_mean(self, loss: Tensor) -> None:
@@ -450,7 +457,10 @@ class OptimizerStep(OptimizerStepBase):
         if self.hand_on is not None and any(
             weight is not None for _, _, weight in divided.values()
         ):
-            what = "Losses by name are (sum, weight) pairs, which a pipeline cannot differentiate one after another."
+            what = (
+                "Losses by name are (sum, weight) pairs, which a pipeline cannot differentiate"
+                " one after another."
+            )
             raise InputError(
                 what, where="forward_step", fix="Return means by name, or one (sum, weight) pair."
             )
@@ -566,8 +576,7 @@ class OptimizerStep(OptimizerStepBase):
     def _add_up(self, peers: Peers) -> None:
         """Add up losses, weights and gradients over all ranks, to the same bits on each.
 
-        A share of the window may be empty. Losses and weights come first: the gradients are divided by
-        them.
+        A share of the window may be empty. Losses and weights come first: they divide gradients.
         """
         over = self._samples if self._kind == "weighed" else 1
         terms = self._terms or (

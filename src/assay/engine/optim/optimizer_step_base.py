@@ -27,9 +27,9 @@ class Stateful(Protocol):
 class OptimizerStepBase(ABC):
     """Step from the losses of a window to new weights; the engine knows no more of it than this.
 
-    For each window the engine calls `begin`, then the process calls the object with the loss of each
-    micro-batch, then `update` once. `optimizers` are there by name, the only one as "". `loss` is that
-    of the newest window.
+    For each window the engine calls `begin`, then the process calls the object with the loss of
+    each micro-batch, then `update` once. `optimizers` are there by name, the only one as "". `loss`
+    is that of the newest window.
     """
 
     optimizers: Mapping[str, Optimizer]

@@ -34,7 +34,8 @@ class Factor(Protocol):
 
 
 Schedule = Factor | LRScheduler
-"""What an `OptimizerStep` takes: a factor in closed form, or any scheduler of torch made for the same optimizer."""
+"""What an `OptimizerStep` takes: a factor in closed form, or any scheduler of torch made for the
+same optimizer."""
 
 
 class Constant:
@@ -252,7 +253,8 @@ class TorchSchedule:
         if isinstance(scheduler, ReduceLROnPlateau):
             raise InputError(
                 "ReduceLROnPlateau follows a metric: its rate is no function of the step.",
-                fix="Use a schedule such as assay.engine.WarmupCosine, or step it in a handler of eval_end.",
+                fix="Use a schedule such as assay.engine.WarmupCosine, or step it in a handler"
+                " of eval_end.",
             )
         self.scheduler = scheduler
         self.unit = unit
@@ -362,7 +364,8 @@ def _applicable(schedule: Any, optimizer: Optimizer) -> Factor | TorchSchedule:
     if isinstance(schedule, TorchSchedule):
         if schedule.optimizer is not optimizer:
             raise InputError(
-                f"The {type(schedule.scheduler).__name__} was made for another optimizer than the one that is stepped."
+                f"The {type(schedule.scheduler).__name__} was made for another optimizer than"
+                " the one that is stepped."
             )
         return schedule
     if not hasattr(schedule, "factor"):
