@@ -55,7 +55,8 @@ SUFFIXES = frozenset({
 NAMES = frozenset({
     ".dockerignore", ".editorconfig", ".gitattributes", ".gitignore", ".gitmodules",
     ".python-version", "CMakeLists.txt", "CODEOWNERS", "Dockerfile", "Justfile", "LICENSE",
-    "Makefile", "NOTICE", "Pipfile", "Procfile", "README", "Snakefile", "dev", "justfile", "makefile",
+    "Makefile", "NOTICE", "Pipfile", "Procfile", "README", "Snakefile", "dev", "justfile",
+    "makefile",
 })
 _SKIPPED_FOLDERS = frozenset({
     "__pycache__", "node_modules", "site-packages", "venv", "env", "build", "dist", "target", "out",
