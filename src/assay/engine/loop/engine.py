@@ -52,14 +52,13 @@ from assay.engine.numerics.seed import (
     seed_all,
 )
 from assay.engine.optim.criterion_misfit import CriterionError, blame_dtype, samples_line
+from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.losses import Losses
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 from assay.engine.optim.out_of_memory import is_out_of_memory, out_of_memory
-from assay.engine.parallel.data_parallel_group import as_peer_error
 
 if TYPE_CHECKING:
     from assay.engine.checkpoint.saver import Saver
-    from assay.engine.parallel.data_parallel_group import DataParallelGroup
     from assay.engine.parallel.pipeline import Pipeline
 
 KEYS_AHEAD = 64
@@ -124,7 +123,7 @@ class Engine:
         self.logged = LoggedMeans()
         self.is_between_steps = True
         """False while an update is made that other ranks do not have yet."""
-        self.ranks: DataParallelGroup | None = None
+        self.ranks = DataParallelGroup()
         self.pipeline: Pipeline | None = None
         self.seconds: dict[str, float] = {}
         self._happened: Counter[Event] = Counter()
@@ -188,7 +187,7 @@ class Engine:
             state.stop.settle()
             self.fire(Event.RUN_END)
         except BaseException as error:
-            clear = died(error) or (as_peer_error(error) if self.ranks is not None else None)
+            clear = died(error) or self.ranks.as_peer_error(error)
             state.error = clear or error
             self.fire(Event.EXCEPTION)
             if clear is not None:
@@ -207,7 +206,7 @@ class Engine:
         run as `stop` does: a step counts if its update was made. What the body raises looks the
         same from here, so it is not told as an `exception`. Signals end it as they end `run`.
         """
-        if self.ranks is not None:
+        if self.ranks.is_distributed:
             raise InputError(
                 "A loop by hand runs in one process.", fix="Write a Process, which `run` trains."
             )
@@ -303,7 +302,11 @@ class Engine:
         """
         state, recorder, process = self.state, self.recorder, self.process
         step_begin, step_end = self.bus.points[Event.STEP_BEGIN], self.bus.points[Event.STEP_END]
-        log = None if isinstance(recorder, NullRecorder) and self.ranks is None else recorder.log
+        log = (
+            None
+            if isinstance(recorder, NullRecorder) and not self.ranks.is_distributed
+            else recorder.log
+        )
         waiting = computing = updating = telling = 0.0
         moved, differentiated = self._moving, process.backward.seconds
         windows = self._windows()
@@ -327,21 +330,18 @@ class Engine:
                     log(self._results(), state.step)
                 else:
                     self._leave_out()
-            if self.ranks is not None:
-                self.ranks.beats.between()
+            self.ranks.beats.between()
             if step_end.due <= state.step:
                 step_end.fire(state.step)
-            if self.ranks is not None:
-                self._agree(self.ranks)
-                self.ranks.beats.step(state.step)
+            self._agree()
+            self.ranks.beats.step(state.step)
             now = perf_counter()
             telling += now - computed
             if state.stop.reason or state.step == state.max_steps:
                 break
             self.is_loading = True
         self.is_loading = False
-        if self.ranks is not None:
-            self.ranks.beats.between()
+        self.ranks.beats.between()
         moved, differentiated = self._moving - moved, process.backward.seconds - differentiated
         spent = {"data": waiting - moved, "move": moved, "forward": computing - differentiated}
         spent |= {"backward": differentiated, "optimizer": updating, "telling": telling}
@@ -367,8 +367,7 @@ class Engine:
         if self._buffers is not None:
             self._buffers.keep()
         try:
-            if ranks is not None:
-                ranks.begin(window, state.step)
+            ranks.begin_step(window, state.step)
             process.backward.begin(window.sizes)
             if self.pipeline is None:
                 self._train_batches(window)
@@ -377,7 +376,7 @@ class Engine:
             self._updating = perf_counter()
             self._update()
             self.is_between_steps = False
-            if ranks is not None:
+            if ranks.is_distributed:
                 self.logged.is_idle = False
                 state.micro_step = before + ranks.micro_steps
                 ranks.broadcast_(process.model.buffers())
@@ -401,10 +400,9 @@ class Engine:
         for i, batch in enumerate(window.batches):
             self._randomness.begin(self._micro_key(i), state.step)
             state.batch = batch
-            if self.ranks is not None:
-                self.ranks.beats.beat()
-                if window.sizes is not None:
-                    self.logged.is_idle = self.ranks.is_idle = not window.sizes[i]
+            self.ranks.beats.beat()
+            if self.ranks.is_distributed and window.sizes is not None:
+                self.logged.is_idle = self.ranks.is_idle = not window.sizes[i]
             if begin.due <= state.micro_step:
                 begin.fire(state.micro_step)
             state.output = (
@@ -542,8 +540,7 @@ class Engine:
     def _micro_key(self, i: int, stage: int = 0) -> int:
         """The key of what micro-batch `i` of this step draws: dealt out to several ranks, each
         keeps its number."""
-        if self.ranks is not None:
-            i = i * self.ranks.size + self.ranks.rank
+        i = i * self.ranks.size + self.ranks.rank
         if stage:
             return key(self.seed, STEP, self.state.step, i, stage)
         return key(self.seed, STEP, self.state.step, i) if i else self._key_of(self.state.step)
@@ -565,7 +562,7 @@ class Engine:
             points.pop(
                 "train/loss", None
             )  # a real nan would have been raised: nobody told this one
-        if self.ranks is not None:
+        if self.ranks.is_distributed:
             points = self.logged.take_means("train", self.ranks) | points
         elif self._deferred is None and self.logged.means:
             points = self.logged.take_means("train") | points
@@ -588,7 +585,7 @@ class Engine:
                 self.state.step,
                 error,
             ) from error
-        if self.ranks is not None and self.ranks.sharding is not None and _MIXED in str(error):
+        if self.ranks.sharding is not None and _MIXED in str(error):
             raise InputError(
                 "The weights of a module were used while they were in parts ([parallel] shard): it was not called.",
                 where=str(error).partition(",")[0],
@@ -629,10 +626,8 @@ class Engine:
         # compute together,
         # all would have to look at the same places.
         can_repeat = not getattr(self.process, "has_updated", False) and self.pipeline is None
-        if not where and can_repeat and (ranks is None or ranks.sharding is None):
+        if not where and can_repeat and ranks.sharding is None:
             where = self._origin_inside(window)
-        if ranks is None:
-            return where
         return ranks.first_report(where, unless=NOWHERE)
 
     def _origin_inside(self, window: Window) -> str:
@@ -777,7 +772,9 @@ class Engine:
         state.stop.is_settled = False  # an engine may be run again, after its bound was moved
         self._randomness.draws = state.draws
         self._count_on()
-        self._deferred = DeferredSteps(self.device) if self._defers and self.ranks is None else None
+        self._deferred = (
+            DeferredSteps(self.device) if self._defers and not self.ranks.is_distributed else None
+        )
         self.logged = LoggedMeans(lambda: state.batch)
         self._leaves_out = self._deferred is not None and backward.defer(self._deferred.flag)
         if self._deferred is not None and not self._leaves_out:
@@ -840,16 +837,15 @@ class Engine:
                 fix=f'Give Engine(..., device="{there}"), or move the model before its optimizer is made.',
             )
 
-    def _agree(self, ranks: DataParallelGroup) -> None:
+    def _agree(self) -> None:
         """Stop where one of the ranks was asked to, and at the least bound that one of them has
         reached."""
         state = self.state
-        state.max_steps = ranks.agree(state.stop, state.max_steps)
+        state.max_steps = self.ranks.agree(state.stop, state.max_steps)
 
     def _is_done(self) -> bool:
         state = self.state
-        if self.ranks is not None:
-            self._agree(self.ranks)
+        self._agree()
         if state.epoch_step and state.epoch_step == state.epoch_length and not state.stop.reason:
             return False  # it goes on from between the last step of an epoch and its end
         return bool(
