@@ -397,7 +397,7 @@ def config_of(task: RankTask, folder: Path, rank: int) -> Config:
 def said(error: BaseException, rank: int) -> str:
     """What a process failed with, as a person reads it: the error first, then where it came
     from."""
-    from assay.record.recorder import ending
+    from assay.record.ending import ending
 
     where = f"On rank {rank}: " if rank else ""
     if isinstance(error, AssayError):

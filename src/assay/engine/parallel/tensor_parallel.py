@@ -138,7 +138,7 @@ def plan_of(model: nn.Module, given: Mapping[str, Any] | None = None) -> Plan:
 
 
 def check_plan(model: nn.Module, plan: Mapping[str, Any], size: int) -> None:
-    """Raise InputError for modules that cannot be divided among `size` ranks, with the arithmetic."""
+    """Raise InputError, with the arithmetic, for modules that `size` ranks cannot divide."""
     modules = dict(model.named_modules())
     counts: list[tuple[str, int]] = []
     homes: dict[int, set[str]] = {}
