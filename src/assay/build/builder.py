@@ -289,7 +289,27 @@ class _Builder:
         except Exception as error:
             error.add_note(note)
             raise
-        missing = [
+        missing = self._missing(signature, given | injected.keys(), label, path, origin)
+        if missing:
+            raise ConfigError(missing)
+        try:
+            return target(*args, **kwargs, **injected)
+        except ArgumentError as error:
+            raise ConfigError([problem_of(error, self.root, path, origin)]) from error
+        except Exception as error:
+            error.add_note(note)
+            raise
+
+    def _missing(
+        self,
+        signature: Signature,
+        given: Collection[str],
+        label: str,
+        path: KeyPath,
+        origin: Origin,
+    ) -> list[Problem]:
+        """Return a problem for each required parameter that is not `given`."""
+        return [
             Problem(
                 kind="missing-argument",
                 message=(
@@ -301,17 +321,8 @@ class _Builder:
                 fix=did_you_mean(parameter.name, self.context.names()),
             )
             for parameter in signature.named
-            if parameter.required and parameter.name not in given and parameter.name not in injected
+            if parameter.required and parameter.name not in given
         ]
-        if missing:
-            raise ConfigError(missing)
-        try:
-            return target(*args, **kwargs, **injected)
-        except ArgumentError as error:
-            raise ConfigError([problem_of(error, self.root, path, origin)]) from error
-        except Exception as error:
-            error.add_note(note)
-            raise
 
     def cycle(self, path: KeyPath, origin: Origin) -> NoReturn:
         loop = [*self.open[self.open.index(path) :], path]

@@ -15,8 +15,7 @@ from assay.core.optimizer_closure import needs_closure
 LAZY_FIX = "give the sizes: nn.Linear(128, 64) in place of nn.LazyLinear(64)"
 CLOSURE_FIX = (
     "write the step yourself, as a function that makes `step(batch)`: it may call"
-    " optimizer.step(closure)"
-    " (docs: reference/process); or take another optimizer"
+    " optimizer.step(closure) (docs: reference/process); or take another optimizer"
 )
 
 
@@ -31,36 +30,41 @@ def check_materials(
     def kind(path: KeyPath) -> Any:
         return expected(root, path, user_dirs=user_dirs, trusted=trusted)
 
-    problems: list[Problem] = []
-    lazy = getattr(sys.modules.get("torch.nn.modules.lazy"), "LazyModuleMixin", ())
-    for path, table in _calls(root.items.get("model"), ("model",)):
-        if isinstance(found := kind(path), type) and issubclass(found, lazy):
-            message = (
-                f"`{found.__name__}` has no weights before its first batch,"
-                " and the"
-                " optimizer is made"
-                " before it"
-            )
-            origin, key = table.items["type"].origin, dotted(path)
-            problems.append(
-                Problem(kind="lazy-module", message=message, origin=origin, key=key, fix=LAZY_FIX)
-            )
+    problems = [
+        _problem(
+            "lazy-module",
+            f"`{found.__name__}` has no weights before its first batch, and the optimizer is"
+            " made before it",
+            path,
+            table,
+            LAZY_FIX,
+        )
+        for path, table in _calls(root.items.get("model"), ("model",))
+        if isinstance(found := kind(path), type) and issubclass(found, _lazy_modules())
+    ]
     if not _is_updated_by_engine(kind(("process",))):
         return problems
-    for path, table in _calls(root.items.get("optimizer"), ("optimizer",)):
-        if isinstance(found := kind(path), type) and needs_closure(found):
-            message = (
-                f"`{found.__name__}` computes the loss again within its step: the"
-                " step needs a"
-                " closure"
-            )
-            origin, key = table.items["type"].origin, dotted(path)
-            problems.append(
-                Problem(
-                    kind="needs-closure", message=message, origin=origin, key=key, fix=CLOSURE_FIX
-                )
-            )
-    return problems
+    return problems + [
+        _problem(
+            "needs-closure",
+            f"`{found.__name__}` computes the loss again within its step: the step needs a closure",
+            path,
+            table,
+            CLOSURE_FIX,
+        )
+        for path, table in _calls(root.items.get("optimizer"), ("optimizer",))
+        if isinstance(found := kind(path), type) and needs_closure(found)
+    ]
+
+
+def _lazy_modules() -> Any:
+    """Return torch's base of lazy modules; () while torch is not imported."""
+    return getattr(sys.modules.get("torch.nn.modules.lazy"), "LazyModuleMixin", ())
+
+
+def _problem(kind: str, message: str, path: KeyPath, table: Table, fix: str) -> Problem:
+    origin = table.items["type"].origin
+    return Problem(kind=kind, message=message, origin=origin, key=dotted(path), fix=fix)
 
 
 def _is_updated_by_engine(process: Any) -> bool:

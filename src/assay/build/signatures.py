@@ -203,6 +203,11 @@ class _Check:
             yield target.problem(place, dotted((*path, "type")))
             return
         self.targets[path] = canonical(target, table.target, user_dirs=self.user_dirs)
+        yield from self.made(path, table, target)
+
+    def made(self, path: KeyPath, table: Table, target: Any) -> Iterator[Problem]:
+        """Yield the problems of a call whose target is known."""
+        place = table.items["type"].origin
         lacking = sorted(getattr(target, "__abstractmethods__", ()))
         if lacking and inspect.isabstract(target):
             message = (
@@ -234,6 +239,13 @@ class _Check:
             return
         if mapping is not None:
             table = _spread(table, mapping)
+        yield from self.arguments(path, table, target, signature)
+
+    def arguments(
+        self, path: KeyPath, table: Table, target: Any, signature: Signature
+    ) -> Iterator[Problem]:
+        """Yield the problems of the arguments of a call, with those of a mapping spread."""
+        positional = table.items.get("args")
         yield from self.positional(path, table, target, signature)
         meant: set[str] = set()
         for problem in self.named(path, table, target, signature):

@@ -14,8 +14,7 @@ from assay.core.diagnostics import Problem
 ORDER_KEYS = ("shuffle", "sampler", "batch_sampler", "randomness")
 """Keys of a split that need items by index."""
 SHUFFLE_INSIDE = (
-    "leave it out, and shuffle inside of the data set; or make it a stream"
-    " with streams.Shuffle"
+    "leave it out, and shuffle inside of the data set; or make it a stream with streams.Shuffle"
     " (assay.engine.chain)"
 )
 
@@ -82,47 +81,52 @@ def _problems(split: str, table: Table, kind: type) -> Iterator[Problem]:
             kind="wrong-type", message=message, origin=origin, key=f"{key}.source", fix=fix
         )
     elif _gives_samples(kind):
-        if "batch_size" not in table.items:
-            message = (
-                f"[{key}] has no `batch_size`, and a `{kind.__name__}` gives"
-                " samples: it is an"
-                " IterableDataset"
-            )
-            yield Problem(
-                kind="missing-key", message=message, origin=origin, key=key, fix=batches_of(split)
-            )
-        for name in ORDER_KEYS:
-            if name in table.items:
-                message = (
-                    f"`{name}` is for items by index, but a"
-                    f" `{kind.__name__}` gives"
-                    " one sample after"
-                    " the other"
-                )
-                place = table.key_origin(name)
-                yield Problem(
-                    kind="unused-key",
-                    message=message,
-                    origin=place,
-                    key=f"{key}.{name}",
-                    fix=SHUFFLE_INSIDE,
-                )
+        yield from _of_samples(split, table, kind)
     else:
-        for name in loader_keys(table):
+        yield from _of_batches(key, table, kind)
+
+
+def _of_samples(split: str, table: Table, kind: type) -> Iterator[Problem]:
+    """Yield the problems of an iterable of samples."""
+    origin, key = table.items["source"].origin, f"data.{split}"
+    if "batch_size" not in table.items:
+        message = (
+            f"[{key}] has no `batch_size`, and a `{kind.__name__}` gives samples: it is an"
+            " IterableDataset"
+        )
+        yield Problem(
+            kind="missing-key", message=message, origin=origin, key=key, fix=batches_of(split)
+        )
+    for name in ORDER_KEYS:
+        if name in table.items:
             message = (
-                f"`{name}` says how to make batches, but a `{kind.__name__}` gives batches itself"
+                f"`{name}` is for items by index, but a `{kind.__name__}` gives one sample"
+                " after the other"
             )
-            fix = (
-                "leave it out; or, if it gives samples, derive it from"
-                " torch.utils.data.IterableDataset"
-            )
+            place = table.key_origin(name)
             yield Problem(
                 kind="unused-key",
                 message=message,
-                origin=table.key_origin(name),
+                origin=place,
                 key=f"{key}.{name}",
-                fix=fix,
+                fix=SHUFFLE_INSIDE,
             )
+
+
+def _of_batches(key: str, table: Table, kind: type) -> Iterator[Problem]:
+    """Yield the problems of an iterable of batches."""
+    for name in loader_keys(table):
+        message = f"`{name}` says how to make batches, but a `{kind.__name__}` gives batches itself"
+        fix = (
+            "leave it out; or, if it gives samples, derive it from torch.utils.data.IterableDataset"
+        )
+        yield Problem(
+            kind="unused-key",
+            message=message,
+            origin=table.key_origin(name),
+            key=f"{key}.{name}",
+            fix=fix,
+        )
 
 
 def batches_of(split: str) -> str:

@@ -35,6 +35,22 @@ def data_parallel(
 
 def join_data_parallel(engine: Engine, ranks: DataParallelGroup) -> DataParallelGroup:
     """Make `engine` train its share in a group that exists already; see `data_parallel`."""
+    source, backward = _checked(engine, ranks)
+    is_one = not isinstance(backward, MultiOptimizerStep)
+    for part in (backward,) if is_one else backward.by_name.values():
+        part.ranks = ranks
+    model = engine.process.model
+    if ranks.sharding is None:
+        ranks.broadcast_([*model.parameters(), *model.buffers()])
+    else:
+        source.fills = True
+    engine.ranks = ranks
+    engine.state.stop.is_shared = True
+    return ranks
+
+
+def _checked(engine: Engine, ranks: DataParallelGroup) -> tuple[Loader, Any]:
+    """Return loader and optimizer step of an engine; InputError if they cannot be shared."""
     process: Any = engine.process
     source = engine.source
     if not isinstance(source, Loader) or source is not engine.state.dataloader:
@@ -62,19 +78,8 @@ def join_data_parallel(engine: Engine, ranks: DataParallelGroup) -> DataParallel
         )
     if ranks.sharding is not None and isinstance(backward, MultiOptimizerStep):
         raise InputError(
-            "Several optimizers do not go with [parallel] shard: the loss of each would"
-            " have to leave the weights of"
-            " the others alone.",
+            "Several optimizers do not go with [parallel] shard: the loss of each would have to"
+            " leave the weights of the others alone.",
             fix="Use data in its place.",
         )
-    for part in (
-        backward.by_name.values() if isinstance(backward, MultiOptimizerStep) else (backward,)
-    ):
-        part.ranks = ranks
-    if ranks.sharding is None:
-        ranks.broadcast_([*process.model.parameters(), *process.model.buffers()])
-    else:
-        source.fills = True
-    engine.ranks = ranks
-    engine.state.stop.is_shared = True
-    return ranks
+    return source, backward

@@ -72,9 +72,8 @@ class DistributedGroup(DataParallelGroup):
             for rank, theirs in enumerate(known):
                 if theirs not in (None, known[0]):
                     raise InputError(
-                        f"The losses of one step are of another kind on rank {rank}"
-                        f" ({theirs}) than on rank 0"
-                        f" ({known[0]}).",
+                        f"The losses of one step are of another kind on rank {rank} ({theirs})"
+                        f" than on rank 0 ({known[0]}).",
                         fix=(
                             "Return the same losses for every batch; one that is not to"
                             " count may be 0."

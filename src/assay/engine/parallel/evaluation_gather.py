@@ -20,10 +20,8 @@ def check_mergeable(
             name = type(pipe).__name__
             raise InputError(
                 f"The pipe {name} sees the outputs of one rank, and ends as if they were all.",
-                fix=f"Give {name} a method join(shares), which is told its attributes on"
-                " all ranks in their"
-                " order;"
-                " or read what Collect gathered in end_eval.",
+                fix=f"Give {name} a method join(shares), which is told its attributes on all ranks"
+                " in their order; or read what Collect gathered in end_eval.",
             )
     for name, metric in metrics.items():
         adds_up = (

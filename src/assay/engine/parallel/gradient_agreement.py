@@ -65,11 +65,8 @@ class GradientAgreement:
         ):
             if differs:
                 raise InputError(
-                    f"[parallel] tensor: each process finds another gradient of {name},"
-                    " of which all have the whole:"
-                    " it works on features that are divided.",
-                    fix="Leave the layers around it out of the plan, or let them end and"
-                    " begin with all"
-                    " features"
-                    " (colwise_gather_output, rowwise_split_input).",
+                    f"[parallel] tensor: each process finds another gradient of {name}, of which"
+                    " all have the whole: it works on features that are divided.",
+                    fix="Leave the layers around it out of the plan, or let them end and begin"
+                    " with all features (colwise_gather_output, rowwise_split_input).",
                 )

@@ -73,10 +73,9 @@ def launch_ranks(
         run_id=f"{JOB_PREFIX}{nodes.rendezvous}" if nodes.count > 1 else folder.name,
         logs_specs=DefaultLogsSpecs(log_dir=str(folder), redirects=elsewhere),
     )
-    before = os.environ.get(STORE_VARIABLE)
-    os.environ[STORE_VARIABLE] = "1" if max_restarts else "0"
     try:
-        with _silent("torch.distributed.elastic"):  # what ended is told by who called this
+        # The caller reports which rank ended, and why.
+        with _store_variable("1" if max_restarts else "0"), _silent("torch.distributed.elastic"):
             _in_a_thread(partial(elastic_launch(config, sys.executable), *arguments))
     except ChildFailedError as error:
         failures = sorted(error.failures.items(), key=lambda item: item[1].timestamp)
@@ -92,12 +91,21 @@ def launch_ranks(
                 " they reach that port?"
             ),
         ) from error
+    return []
+
+
+@contextlib.contextmanager
+def _store_variable(value: str) -> Iterator[None]:
+    """Set STORE_VARIABLE, which the ranks inherit; put its old value back at the end."""
+    before = os.environ.get(STORE_VARIABLE)
+    os.environ[STORE_VARIABLE] = value
+    try:
+        yield
     finally:
         if before is None:
             del os.environ[STORE_VARIABLE]
         else:
             os.environ[STORE_VARIABLE] = before
-    return []
 
 
 @contextlib.contextmanager

@@ -80,8 +80,7 @@ class Layout:
         per_process, rest = divmod(self.stage_count, self.pipeline)
         if rest or not per_process:
             what = (
-                f"{self.stage_count} stages cannot be divided evenly among"
-                f" {self.pipeline}"
+                f"{self.stage_count} stages cannot be divided evenly among {self.pipeline}"
                 " processes."
             )
             raise InputError(

@@ -44,8 +44,7 @@ def nodes_of(
         )
     if rank is None or not rendezvous:
         fix = (
-            "Say on each which one it is, and where they meet: --node-rank 0"
-            " --rendezvous"
+            "Say on each which one it is, and where they meet: --node-rank 0 --rendezvous"
             " HOST:29500"
         )
         raise InputError(f"{count} machines cannot find each other.", fix=fix)

@@ -455,10 +455,8 @@ def _sendable(found: Any, name: str) -> Any:
             f"{name} gives {kinds or 'nothing'}; from stage to stage of a pipeline go"
             " tensors only.",
             fix=(
-                "Split the model elsewhere ([parallel] split), or let this part return"
-                " one tensor or"
-                " a tuple"
-                " of them."
+                "Split the model elsewhere ([parallel] split), or let this part return one tensor"
+                " or a tuple of them."
             ),
         )
     sent = tuple(each.contiguous() for each in several)

@@ -212,10 +212,8 @@ def _asked(parts: Sequence[PipelinePart], stages: int, split: Sequence[str]) -> 
     starts = [names.index(name) for name in split]
     if len(starts) != stages - 1:
         what = (
-            f"[parallel] split names {len(starts)} parts; {stages} stages begin with"
-            f" {stages - 1}"
-            " after the"
-            " first."
+            f"[parallel] split names {len(starts)} parts; {stages} stages begin with {stages - 1}"
+            " after the first."
         )
         raise InputError(what)
     if starts != sorted(set(starts)):

@@ -65,8 +65,7 @@ class Sharding:
                 "What the model gave, a view of another tensor, was changed in place: its"
                 " gradient would be lost.",
                 fix=(
-                    "Write out = out + x, not out += x; or divide the model into"
-                    " blocks:"
+                    "Write out = out + x, not out += x; or divide the model into blocks:"
                     " [parallel] shard_blocks."
                 ),
             )
@@ -157,9 +156,8 @@ def _roots(model: nn.Module) -> list[nn.Module]:
     loose = [name for name, _ in model.named_parameters(recurse=False)]
     if loose:
         raise InputError(
-            f"The model is never called as a whole, and {loose[0]} belongs to no part of"
-            " it: [parallel] shard cannot"
-            " know when it is used.",
+            f"The model is never called as a whole, and {loose[0]} belongs to no part of it:"
+            " [parallel] shard cannot know when it is used.",
             fix="Give the model a forward, or put the parameter into a module of its own.",
         )
     parts = [part for part in model.children() if next(part.parameters(), None) is not None]

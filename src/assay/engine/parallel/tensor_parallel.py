@@ -7,7 +7,7 @@ other layers alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -167,6 +167,11 @@ def check_plan(model: nn.Module, plan: Mapping[str, Any], size: int) -> None:
         what = _divided_dim(module, style)
         counts.append((f"{name}.{what}", int(getattr(module, what))))
         counts += _heads(modules, name)
+    _check_counts(counts, size)
+
+
+def _check_counts(counts: Sequence[tuple[str, int]], size: int) -> None:
+    """Raise InputError for the first count that `size` does not divide, with sizes that do."""
     for what, count in dict.fromkeys(counts):
         if count % size:
             good = [n for n in range(2, size + count) if not any(each % n for _, each in counts)][
@@ -193,10 +198,8 @@ def _check_input(
     raise InputError(
         f"[parallel] tensor: {name} is divided as {style!r} and takes {expected} of"
         f" {takes} features; it got {found}.",
-        fix="What comes before it has to be divided by its columns (colwise) if it is"
-        " rowwise, and"
-        " only then."
-        " rowwise_split_input takes all features, colwise_gather_output gives all.",
+        fix="What comes before it has to be divided by its columns (colwise) if it is rowwise, and"
+        " only then. rowwise_split_input takes all features, colwise_gather_output gives all.",
     )
 
 
@@ -268,9 +271,8 @@ def _carried(module: Any) -> Plan:
         style = _OLD.get(str(style), style)
         if style not in (None, *STYLES):
             raise InputError(
-                f"[parallel] tensor: the plan of {type(module).__name__} divides {name}"
-                f" as {style!r}, which assay does"
-                " not do.",
+                f"[parallel] tensor: the plan of {type(module).__name__} divides {name} as"
+                f" {style!r}, which assay does not do.",
                 fix="Write a plan of the other layers under [parallel.tensor_plan].",
             )
         if style is not None and all(uses[id(each)] == 1 for each in part.parameters()):

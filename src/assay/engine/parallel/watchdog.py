@@ -227,9 +227,8 @@ def _stalled(rank: WatchedRank, beat: Heartbeat | None, now: float) -> StalledRa
 def describe_suspension(rank: int, pid: int) -> str:
     """Say why a suspended rank was killed."""
     return (
-        f"Rank {rank} (pid {pid}) was stopped for {CHECK_S * STOPPED_CHECKS:.0f} s"
-        " (SIGSTOP), and was"
-        " ended."
+        f"Rank {rank} (pid {pid}) was stopped for {CHECK_S * STOPPED_CHECKS:.0f} s (SIGSTOP), and"
+        " was ended."
     )
 
 
