@@ -34,7 +34,7 @@ def expand(config: Config, variants: Sequence[str] = (), *, sweep: bool = True) 
     return [made for variant in chosen for made in _at_points(config, variant, plan)]
 
 
-MAX_VALUES_CHECKED = 200_000
+_MAX_VALUES_CHECKED = 200_000
 """Values, of all configs of a file together, that are checked at once: a few seconds' work."""
 
 MAX_TOLD = 400
@@ -81,7 +81,7 @@ def _single(config: Config) -> list[tuple[Variant | None, Point]]:
 def _most(config: Config) -> int:
     """Return how many configs besides the base are checked at once."""
     values = sum(1 for _ in walk(config.root))
-    return max(MAX_VALUES_CHECKED // max(values, 1), 10)
+    return max(_MAX_VALUES_CHECKED // max(values, 1), 10)
 
 
 def _at_points(config: Config, variant: Variant | None, plan: Sweep | None) -> Iterator[Config]:

@@ -14,7 +14,7 @@ from assay.config.tree import NONE, Leaf, List, Node, Scalar, Table, same
 from assay.core import schema
 from assay.core.errors import AssayError
 
-TRAINED_SPLIT = "train"
+_TRAINED_SPLIT = "train"
 
 
 def canonical(root: Table, *, seed: bool = True) -> str:
@@ -75,7 +75,7 @@ def _what_counts(root: Table, *, seed: bool) -> dict[str, Node]:
             continue
         if name == "data" and isinstance(node, Table):
             node = Table(
-                {split: item for split, item in node.items.items() if split == TRAINED_SPLIT},
+                {split: item for split, item in node.items.items() if split == _TRAINED_SPLIT},
                 node.origin,
             )
         counted[name] = _without_weightless(key, node)
