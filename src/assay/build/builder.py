@@ -20,7 +20,7 @@ from assay.build.signatures import RESERVED, is_factory, mapping_given
 from assay.build.targets import TargetError, find, owner_of
 from assay.config import references
 from assay.config.aliases import with_own_calls
-from assay.config.external_values import with_outside
+from assay.config.external_values import with_external_values
 from assay.config.settings import Settings
 from assay.config.sources.objects import read
 from assay.config.tree import (
@@ -111,7 +111,7 @@ def _without_references(tree: Table, late: Mapping[str, Any]) -> Table:
     )
     body, wrong = references.resolved(body)
     problems += [problem for problem in wrong if problem.key not in late]
-    root, wrong = with_outside(body, os.environ, Settings(Path.cwd()).variables)
+    root, wrong = with_external_values(body, os.environ, Settings(Path.cwd()).variables)
     problems += wrong
     told = {problem.key for problem in problems}
     for path, node in walk(root):

@@ -16,7 +16,7 @@ from assay.compose.describe_standstill import describe_standstill
 from assay.compose.launch_settings import Launch
 from assay.compose.rank_folder import EndOrder, RankFolder
 from assay.config import dump
-from assay.config.external_values import with_outside
+from assay.config.external_values import with_external_values
 from assay.config.loading import Config
 from assay.config.tree import KeyPath, Table, dotted, get_at, plain
 from assay.core.errors import ConfigError, InputError
@@ -270,7 +270,7 @@ def _console() -> Any:
 
 
 def _with_outside(config: Config) -> Table:
-    root, problems = with_outside(config.root, os.environ, config.settings.variables)
+    root, problems = with_external_values(config.root, os.environ, config.settings.variables)
     if problems:
         raise ConfigError(problems)
     return root

@@ -27,10 +27,7 @@ class WindowTrainer(Protocol):
 
 
 class MicroBatches:
-    """Micro-batch loop: keys the randomness, fires the backward events and counts.
-
-    `numbers` maps the index of a micro-batch on this rank to its index over all ranks.
-    """
+    """Micro-batch loop: keys the randomness, fires the backward events and counts."""
 
     def __init__(
         self,
@@ -53,8 +50,9 @@ class MicroBatches:
     def of(self, window: Window) -> Iterator[object]:
         """Yield each micro-batch; what the caller does with it is its forward and backward pass."""
         state, begin, end, ranks = self.state, self.begin, self.end, self.ranks
+        randomness = self.randomness
         for i, batch in enumerate(window.batches):
-            self.randomness.begin(state.step, self.number(i))
+            randomness.begin(state.step, i if ranks is None else self.number(i))
             state.batch = batch
             ranks.beats.beat()
             if ranks.is_distributed and window.sizes is not None:
@@ -62,7 +60,8 @@ class MicroBatches:
             if begin.due <= state.micro_step:
                 begin.fire(state.micro_step)
             yield batch
-            self.check_draws()
+            if randomness.end():
+                self.note_draws()
             state.micro_step += 1
             if end.due <= state.micro_step:
                 end.fire(state.micro_step)
@@ -75,10 +74,8 @@ class MicroBatches:
         """Return the random key of micro-batch `i` of the current step."""
         return self.randomness.key(self.state.step, self.number(i))
 
-    def check_draws(self) -> None:
+    def note_draws(self) -> None:
         """Note that training draws from numpy or `random`: from here on they are keyed as well."""
-        if not self.randomness.end():
-            return
         self.state.draws = True
         if self.state.step >= WATCHED_STEPS:
             message = (
@@ -123,7 +120,8 @@ class PipelineTrainer:
             if begin.due <= first + i:
                 begin.fire(first + i)
         state.output = self.pipeline.train(window.batches, before)
-        loop.check_draws()
+        if loop.randomness.end():
+            loop.note_draws()
         for _ in window.batches:
             state.micro_step += 1
             if end.due <= state.micro_step:

@@ -150,21 +150,17 @@ class OptimizerStep(OptimizerStepBase):
         if self.ranks.is_distributed:
             loss = self._begin_pass(self.ranks, loss)
         try:
-            if isinstance(loss, tuple):
+            if self._shares is None and isinstance(loss, Tensor):
+                self._differentiate(loss)
+                self._scalars.append((loss, 1.0))
+            elif isinstance(loss, tuple):
                 self._backward_sum(*loss)
             elif not isinstance(loss, Tensor) and isinstance(loss, Mapping):
                 self._backward_named(loss)
             elif isinstance(loss, WeighedMean):
                 self._backward_weighed(loss)
-            elif self._shares is None:
-                self._differentiate(loss)
-                self._scalars.append((loss, 1.0))
             else:
-                self._be_alike("mean")
-                share = self._shares[self._micro]
-                self._micro += 1
-                self._differentiate(loss * share)
-                self._scalars.append((loss, share))
+                self._backward_mean(loss)
         except (AttributeError, RuntimeError, TypeError) as error:
             blame_loss(loss, error)
             raise
@@ -369,6 +365,16 @@ class OptimizerStep(OptimizerStepBase):
             f"{what} at step {step + 1}.",
             fix='The weights are still those of before. Lower the learning rate, or [train] non_finite="skip".',
         )
+
+    def _backward_mean(self, loss: Tensor) -> None:
+        if self._shares is None:  # no tensor: differentiating it raises what is blamed
+            self._differentiate(loss)
+            return
+        self._be_alike("mean")
+        share = self._shares[self._micro]
+        self._micro += 1
+        self._differentiate(loss * share)
+        self._scalars.append((loss, share))
 
     def _backward_sum(self, total: Tensor, weight: Tensor | float | None) -> None:
         if self._shares is None:
