@@ -50,9 +50,9 @@ class MicroBatches:
     def of(self, window: Window) -> Iterator[object]:
         """Yield each micro-batch; what the caller does with it is its forward and backward pass."""
         state, begin, end, ranks = self.state, self.begin, self.end, self.ranks
-        randomness = self.randomness
+        randomness, size, rank = self.randomness, ranks.size, ranks.rank
         for i, batch in enumerate(window.batches):
-            randomness.begin(state.step, i if ranks is None else self.number(i))
+            randomness.begin(state.step, i * size + rank)
             state.batch = batch
             ranks.beats.beat()
             if ranks.is_distributed and window.sizes is not None:
