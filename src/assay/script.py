@@ -57,7 +57,7 @@ def start(
         fix = "config={...}, vars(args), or plain(load(PATH).root) of assay.config for a file"
         raise InputError(f"A config is a mapping, not {type(config).__name__}.", fix=fix)
     # Here: an import of what records does not pay for what reads configs.
-    from assay.config.freeze import dump, whole_hash
+    from assay.config.freeze import dump, hash_of_all_keys
     from assay.config.secret_keys import without_secrets
     from assay.config.tree import Table, from_plain
     from assay.core.diagnostics import Origin
@@ -71,8 +71,8 @@ def start(
         "config_toml": dump(
             written
         ),  # what cannot be written down is refused before anything is made
-        "config_hash": whole_hash(tree),
-        "seedless_hash": whole_hash(tree, seed=False),
+        "config_hash": hash_of_all_keys(tree),
+        "seedless_hash": hash_of_all_keys(tree, seed=False),
         "code_dirs": [Path(folder) for folder in code_dirs],
         "keep_output": keep_output,
         "secrets": secrets,

@@ -97,7 +97,7 @@ def command(
 ) -> int:
     from assay.compose import Examiner, problems_of_shape
     from assay.config import open_config
-    from assay.config.expansion import problems_of_sections, told_once, variations
+    from assay.config.expansion import problems_of_sections, unique_problems, variations
 
     conditions = {"--layout": layout, "--memory": memory, "--device": device, "--batch": batch}
     if variant is not None and not rehearse:
@@ -129,7 +129,7 @@ def command(
         raise InputError(what, fix=fix)
     config = open_config(files[0], overrides, user_dir=user_dir)
     configs = list(variations(config))
-    problems = [*told_once(configs, problems_of_shape), *problems_of_sections(config)]
+    problems = [*unique_problems(configs, problems_of_shape), *problems_of_sections(config)]
     if not as_json:
         _show(problems)  # at once: the signatures take an import of torch
     found = None

@@ -39,7 +39,7 @@ def seedless_hash(root: Table) -> str:
     return hashlib.sha256(canonical(root, seed=False).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def whole_hash(root: Table, *, seed: bool = True) -> str:
+def hash_of_all_keys(root: Table, *, seed: bool = True) -> str:
     """Return the hash over all keys, for the config of a script: its keys have no meaning here."""
     root = without_secrets(root, has_references=False)
     counted = {name: node for name, node in root.items.items() if seed or name != "seed"}

@@ -248,14 +248,14 @@ def outside_used(root: Table) -> list[str]:
         if isinstance(node, Leaf) and isinstance(node.value, str)
     )
     return list(
-        dict.fromkeys(f"{kind}:{name}" for text in texts for kind, name in outside_named(text))
+        dict.fromkeys(f"{kind}:{name}" for text in texts for kind, name in external_names(text))
     )
 
 
-def outside_named(text: str) -> list[tuple[str, str]]:
+def external_names(text: str) -> list[tuple[str, str]]:
     """Return the kind and name of each variable that a string takes from outside.
 
-    >>> outside_named("${env:HOME}/${global:sets}")
+    >>> external_names("${env:HOME}/${global:sets}")
     [('env', 'HOME'), ('global', 'sets')]
     """
     found = (OUTSIDE.fullmatch(inside.strip()) for inside in _insides(text))

@@ -142,7 +142,7 @@ class Sweep:
                     for value in (axis.range.low, axis.range.high)
                 )
             else:
-                yield from ((axis, value) for value in _telling(axis.values))
+                yield from ((axis, value) for value in _worth_checking(axis.values))
 
     def _combinations(self) -> int | None:
         if any(axis.range is not None for axis in self.axes):
@@ -173,7 +173,7 @@ def assignments(point: Point) -> tuple[tuple[str, Node], ...]:
     return tuple((axis.key, value) for axis, value in point)
 
 
-def _telling(values: Sequence[Node]) -> Sequence[Node]:
+def _worth_checking(values: Sequence[Node]) -> Sequence[Node]:
     """Return the values that may be wrong; of many numbers only the ends."""
     if len(values) <= MANY:
         return values
