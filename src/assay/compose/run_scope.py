@@ -25,9 +25,9 @@ from assay.core.schema import PARALLEL_TIMEOUT, parse_duration_s
 
 if TYPE_CHECKING:
     from assay.build import Context, Plugin
+    from assay.core.heartbeats import Heartbeats
     from assay.engine.loop.device import Device
-    from assay.engine.parallel.data_parallel_group import DataParallelGroup
-    from assay.engine.parallel.heartbeats import Heartbeats
+    from assay.engine.parallel.distributed_group import DistributedGroup
     from assay.engine.parallel.mesh import Mesh
     from assay.engine.parallel.watchdog import Standstill
 
@@ -57,7 +57,7 @@ class RunScope:
     """Signs of life of this process."""
 
     @property
-    def ranks(self) -> DataParallelGroup | None:
+    def ranks(self) -> DistributedGroup | None:
         """Those of them that share the samples."""
         return None if self.mesh is None else self.mesh.ranks
 
@@ -120,7 +120,7 @@ def open_run_scope(
     from assay.engine.numerics.precision import matmul_precision
 
     if joins:
-        from assay.engine.parallel.heartbeats import FileHeartbeats
+        from assay.core.heartbeats import FileHeartbeats
         from assay.engine.parallel.mesh import Layout
         from assay.engine.parallel.process_group import device_of_rank, process_group, world
 
@@ -203,7 +203,7 @@ def rank_folder_of(launch: Launch) -> RankFolder | None:
     return RankFolder(path, launcher=path.parent) if launch.ranks_folder else None
 
 
-def _watching(ranks: DataParallelGroup, rank: int, timeout: str, stack: ExitStack) -> RankFolder:
+def _watching(ranks: DistributedGroup, rank: int, timeout: str, stack: ExitStack) -> RankFolder:
     """Look after the processes of this machine, which somebody else has started, in a folder of
     theirs."""
     from assay.engine.parallel.watchdog import (

@@ -38,8 +38,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def chart(series: Series, *, width: int, height: int) -> list[str]:
-    """One curve as lines of text: values at the left, steps below; at most `width` columns and
-    `height` + 1 lines."""
+    """Return one curve as lines of text, at most `width` columns and `height` + 1 lines."""
     points = [
         (int(s), float(v)) for s, v in zip(*_points(series, width), strict=True) if math.isfinite(v)
     ]
@@ -59,17 +58,16 @@ def chart(series: Series, *, width: int, height: int) -> list[str]:
             cells[height - 1 - each_y // 4][each_x // 2] |= _DOTS[each_x % 2][each_y % 4]
         before = (x, y)
     at = {0: labels[0], height // 2: labels[1], height - 1: labels[2]}
-    lines = [
-        f"{at.get(i, ''):>{room}} │{''.join(chr(_BRAILLE + dots) if dots else ' ' for dots in line)}".rstrip()
-        for i, line in enumerate(cells)
-    ]
+    lines = []
+    for i, line in enumerate(cells):
+        drawn = "".join(chr(_BRAILLE + dots) if dots else " " for dots in line)
+        lines.append(f"{at.get(i, ''):>{room}} │{drawn}".rstrip())
     steps = f"step {first}"
     return [*lines, f"{'':>{room}} └{steps}{last:>{max(1, columns - len(steps))}}"]
 
 
 def middles(series: Series, width: int) -> list[float]:
-    """The values of a curve, or for a long one the middle of the extremes of each of `width` ranges
-    of steps."""
+    """Return the values of a curve, or the middle of the extremes of each of `width` ranges."""
     if len(series) <= 20 * width:
         return [float(value) for value in series.values]
     found = series.reduced(width)

@@ -1,5 +1,4 @@
-"""Curves of many runs, reduced to what a screen can show: no spike is lost, and nothing is left out
-silently."""
+"""Curves of many runs, reduced to what a screen can show without losing a spike."""
 
 from __future__ import annotations
 
@@ -83,8 +82,7 @@ class _CachedCurves:
 
 
 class CurveReader:
-    """Reads curves for a reader that stays: open runs are followed, large files that were just read
-    are kept."""
+    """Reader of curves that follows open runs and caches large files."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -183,8 +181,8 @@ def width_for(low: float, high: float, points: int) -> float:
     While a curve grows the width stays the same until it doubles, so that what was drawn need not
     be sent again.
 
-    >>> width_for(0, 600, 600), width_for(0, 1199, 600), width_for(0, 1200, 600), width_for(5, 5, 600)
-    (1.0, 1.0, 2.0, 0.0)
+    >>> [width_for(*each, 600) for each in ((0, 600), (0, 1199), (0, 1200), (5, 5))]
+    [1.0, 1.0, 2.0, 0.0]
     """
     if not high > low or not math.isfinite(high - low):
         return 0.0

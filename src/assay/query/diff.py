@@ -23,7 +23,7 @@ from assay.store.layout import Project, find_project
 Part = Literal["config", "metrics", "environment", "code"]
 PARTS: tuple[Part, ...] = ("config", "metrics", "environment", "code")
 COSTS = ("speed/", "time/", "memory/")
-"""Metrics that differ between two equal runs. They are compared when metrics are asked for by name."""
+"""Metrics that differ between equal runs; compared only when metrics are asked for by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,7 @@ class MetricChanged:
 
 @dataclass(frozen=True, slots=True)
 class FileChanged:
-    """One file of the code; `diff` is a unified diff, "" when the file is no text or only its mode
-    changed."""
+    """One file of the code; `diff` is a unified diff, "" for binary files and changed modes."""
 
     path: str
     how: Literal["added", "removed", "changed", "mode"]
@@ -56,8 +55,7 @@ class FileChanged:
 
 @dataclass(frozen=True, slots=True)
 class RunDiff:
-    """Everything that differs, of the parts that were asked for. `code_missing` says why code was
-    not compared."""
+    """Differences in the requested parts. `code_missing` says why code was not compared."""
 
     left: RunView
     right: RunView
@@ -193,7 +191,8 @@ def _code(left: RunView, right: RunView) -> tuple[tuple[FileChanged, ...], str]:
         except KeyError:
             return (
                 (),
-                f"The code of {run.id} is not here: its folder was copied without its project's code store.",
+                f"The code of {run.id} is not here: its folder was copied without its project's "
+                "code store.",
             )
         stores.append(store)
     a, b = trees

@@ -1,5 +1,4 @@
-"""The key code of a run: the source of functions, classes and modules that was kept to be seen at a
-glance."""
+"""Key code of a run: the kept source of functions, classes and modules."""
 
 from __future__ import annotations
 
@@ -17,5 +16,8 @@ def key_code(run: RunView) -> dict[str, str]:
             for name, digest in run.code.keys.items()
         }
     except KeyError:
-        what = f"The code of {run.id} is not here: its folder was copied without its project's code store."
+        what = (
+            f"The code of {run.id} is not here: its folder was copied without its project's code "
+            "store."
+        )
         raise InputError(what, where=str(run.path)) from None

@@ -1,5 +1,4 @@
-"""Result tables with their links followed: what each cell is now, whether that is news, and the
-table for a paper."""
+"""Result tables with followed links: current cells, changes since seen, and exports."""
 
 from __future__ import annotations
 
@@ -20,7 +19,8 @@ from assay.query.table import harmless
 from assay.store.tables import Link, ResultTable, TableColumn
 
 State = Literal["text", "ok", "stale", "open", "gone", "empty"]
-"""A text; a link to what was seen; to something else by now; to a run that goes on; to nothing; no cell."""
+"""A text; a link to what was seen; to something else by now; to a run that goes on; to nothing; no
+cell."""
 
 P_LIMIT = 0.05
 MAX_LINKED = 1_000

@@ -67,7 +67,10 @@ class RunView:
     def file(self) -> RunFile:
         """Content of `run.json`. RecordError when it cannot be read."""
         if self._file is None:
-            fix = f"`assay show {self.id}` tells what is left of it, `assay rm {self.id}` takes it away"
+            fix = (
+                f"`assay show {self.id}` tells what is left of it, `assay rm {self.id}` takes it "
+                "away"
+            )
             raise RecordError(
                 f"The run {self.id} is damaged: {self.error}", where=str(self.path), fix=fix
             )
@@ -80,7 +83,7 @@ class RunView:
 
         return damages(self)
 
-    # ----------------------------------------------------------------------------------------------- what was asked for
+    # --------------------------------------------------------------------------- what was asked for
 
     @cached_property
     def config_text(self) -> str:
@@ -89,15 +92,13 @@ class RunView:
 
     @property
     def saved_config(self) -> Path:
-        """Path of the config of the newest attempt, to train or test from. RecordError when the run
-        is damaged."""
+        """Path of the newest attempt's config, to train or test from; RecordError when damaged."""
         assert self.file is not None  # what raises
         return self.folder.config_toml
 
     @cached_property
     def config(self) -> Table:
-        """The saved config as a tree; its references stay as they were written. ConfigError when it
-        is damaged."""
+        """Saved config as a tree with its references as written; ConfigError when it is damaged."""
         source = str(self.folder.config_toml)
         return (
             toml.read(self.config_text, source)
@@ -125,7 +126,7 @@ class RunView:
         """The environment of the newest attempt."""
         return self.file.newest.environment if self._file is not None and self.file.attempts else {}
 
-    # ---------------------------------------------------------------------------------------------------- what happened
+    # -------------------------------------------------------------------------------- what happened
 
     @cached_property
     def state(self) -> RunState:
@@ -139,8 +140,7 @@ class RunView:
 
     @property
     def status_text(self) -> str:
-        """The status in words: with since when, when nobody can tell, and with the reason, when
-        there is one."""
+        """Status in words, with its time where it is unknown, and with the reason."""
         if self.error:
             return f"damaged: {self.error.removesuffix('.')}"
         if self.status == "unknown":
@@ -190,7 +190,7 @@ class RunView:
         except RecordError:  # `damages` tells
             return ()
 
-    # ------------------------------------------------------------------------------------------------------- its curves
+    # ----------------------------------------------------------------------------------- its curves
 
     @cached_property
     def summaries(self) -> Mapping[str, Summary]:
@@ -217,8 +217,7 @@ class RunView:
         return list(self.summaries)
 
     def metric(self, name: str) -> Series:
-        """One curve, as numpy arrays; InputError when there is none of that name, RecordError when
-        it is lost."""
+        """Return one curve as numpy arrays; InputError for no such name, RecordError if lost."""
         from assay.store.series import read_series
 
         found = read_series(self.folder.metrics, names=[name])
@@ -261,7 +260,7 @@ class RunView:
         """The best value by the run's own criterion, when its config names one."""
         return self._file.best if self._file is not None else None
 
-    # -------------------------------------------------------------------------------------------------- its checkpoints
+    # ------------------------------------------------------------------------------ its checkpoints
 
     @cached_property
     def all_checkpoints(self) -> list[Checkpoint]:
@@ -285,7 +284,7 @@ class RunView:
         name = name or (self.best.checkpoint if self.best is not None else "")
         return next((each for each in self.checkpoints if each.name == name), None)
 
-    # ------------------------------------------------------------------------------------------- what was said about it
+    # ----------------------------------------------------------------------- what was said about it
 
     @cached_property
     def edits(self) -> list[Edit]:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 # fmt: off
 _OF_VALUES = frozenset({
-    ".bash", ".cfg", ".cmake", ".conf", ".env", ".gradle", ".ini", ".json", ".json5", ".mk", ".properties", ".ps1",
-    ".sh", ".sql", ".tf", ".toml", ".xml", ".yaml", ".yml", ".zsh",
+    ".bash", ".cfg", ".cmake", ".conf", ".env", ".gradle", ".ini", ".json", ".json5", ".mk",
+    ".properties", ".ps1", ".sh", ".sql", ".tf", ".toml", ".xml", ".yaml", ".yml", ".zsh",
 })
 _OF_WORDS = frozenset({"", ".bib", ".html", ".md", ".rst", ".tex", ".txt"})
 # fmt: on
@@ -30,8 +30,7 @@ def kind_of(name: str) -> Kind:
 
 
 def clean_file(path: Path, secrets: Secrets) -> None:
-    """Replace the known secrets in a file of lines, of any size; one that has none, or is not
-    there, is left alone."""
+    """Replace known secrets in a file of lines of any size; leave a file without one alone."""
     try:
         with path.open("rb") as file:
             if all(secrets.without_known(line) == line for line in file):

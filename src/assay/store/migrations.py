@@ -1,5 +1,4 @@
-"""The tables of the index, as the numbered steps that make them: an older index goes through those
-it has not had."""
+"""Schema of the index, as numbered steps; an older index runs those that it lacks."""
 
 from __future__ import annotations
 
@@ -9,18 +8,23 @@ import sqlite3
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     # 1: the runs.
     (
-        "CREATE TABLE runs (folder, id, kind, tag, status, created_ns, seconds, started_ns, attempts, step, reason,"
-        " best_metric, best_mode, best_value, best_step, project, parent, config_hash, seedless_hash, sealed, error,"
-        " summaries_json, values_json, lease_json, edits_json, folder_mtime_ns, edits_size, metrics_mtime_ns,"
+        "CREATE TABLE runs (folder, id, kind, tag, status, created_ns, seconds, started_ns, "
+        "attempts, step, reason,"
+        " best_metric, best_mode, best_value, best_step, project, parent, config_hash, "
+        "seedless_hash, sealed, error,"
+        " summaries_json, values_json, lease_json, edits_json, folder_mtime_ns, edits_size, "
+        "metrics_mtime_ns,"
         " PRIMARY KEY (folder)) WITHOUT ROWID",
     ),
     # 2: what can be asked for. The time 0 lets every folder that is known already be read again.
     (
-        "CREATE TABLE metrics (name, folder, last, min, max, mean, count, PRIMARY KEY (name, folder)) WITHOUT ROWID",
+        "CREATE TABLE metrics (name, folder, last, min, max, mean, count, PRIMARY KEY (name, "
+        "folder)) WITHOUT ROWID",
         "CREATE INDEX metrics_of_run ON metrics (folder)",
         # kind: config, result, label, note or desc; name: the dotted key, the name, the label, or
         # nothing.
-        "CREATE TABLE items (kind, name, folder, value, PRIMARY KEY (kind, name, folder)) WITHOUT ROWID",
+        "CREATE TABLE items (kind, name, folder, value, PRIMARY KEY (kind, name, folder)) WITHOUT "
+        "ROWID",
         "CREATE INDEX items_of_run ON items (folder)",
         "CREATE TABLE texts (folder, text, readme_mtime_ns, PRIMARY KEY (folder)) WITHOUT ROWID",
         "UPDATE runs SET folder_mtime_ns = 0",
@@ -35,8 +39,7 @@ class NewerIndexError(Exception):
 
 
 def version_of(database: sqlite3.Connection) -> int:
-    """The schema that a database has; 0 for one without any. NewerIndexError for one from the
-    future."""
+    """Return the schema version of a database, 0 without one; NewerIndexError for a future one."""
     found = int(database.execute("PRAGMA user_version").fetchone()[0])
     if found > SCHEMA:
         raise NewerIndexError(f"schema {found}; this assay knows {SCHEMA}")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 # fmt: off
 NETWORK_TYPES = frozenset({
-    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
-    "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs",
+    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "glusterfs", "gpfs", "lustre", "ncpfs",
+    "nfs", "nfs4", "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs",
 })
 # fmt: on
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -35,8 +35,7 @@ def filesystem_type(path: Path) -> str:
 
 
 def type_in(mountinfo: str, real_path: str) -> str:
-    """The type of the innermost mount of `mountinfo` (the text of that file) that holds
-    `real_path`."""
+    """Return the type of the innermost mount in the text `mountinfo` that holds `real_path`."""
     best, kind = "", ""
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")

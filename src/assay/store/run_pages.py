@@ -1,5 +1,4 @@
-"""Pages of runs out of the index: order, filter and cells in SQL, without loading the rows that are
-not shown."""
+"""Pages of runs from the index: order, filter and cells in SQL, without loading other rows."""
 
 from __future__ import annotations
 
@@ -20,7 +19,9 @@ RUN_COLUMNS = RUN_FIELDS | {
     "reason": "NULLIF(CASE runs.error WHEN '' THEN runs.reason ELSE runs.error END, '')",
     "parent": "NULLIF(runs.parent, '')",
     "config": "NULLIF(substr(runs.config_hash, 1, 16), '')",
-    "labels": "(SELECT group_concat(name, ', ') FROM items WHERE kind = 'label' AND folder = runs.folder)",
+    "labels": (
+        "(SELECT group_concat(name, ', ') FROM items WHERE kind = 'label' AND folder = runs.folder)"
+    ),
 }
 """SQL for what a run can show without a metric or a key of its config, by name."""
 
@@ -35,8 +36,7 @@ class SortKey:
 
 @dataclass(frozen=True, slots=True)
 class RunSelection:
-    """Selection of runs, in order: all that fulfil `condition`; test runs and those labelled
-    `hidden` on request."""
+    """Ordered selection of runs that fulfil `condition`; tests and `hidden` ones on request."""
 
     condition: Condition | None = None
     orders: Sequence[SortKey] = ()
@@ -47,8 +47,7 @@ class RunSelection:
 def select_folders(
     index: Index, selected: RunSelection, *, now_ns: int, states: States
 ) -> list[str]:
-    """Return the folders of the selected runs in order; ties are broken by age, the newest
-    first."""
+    """Return the folders of the selected runs in order; of ties the newest comes first."""
     with _joined(index, states) as database:
         return [folder for (folder,) in _select(database, index, "runs.folder", selected, now_ns)]
 
@@ -92,7 +91,8 @@ def recent_rows(index: Index, since_ns: int, limit: int) -> list[IndexRow]:
     with index.asked() as database:
         query = (
             f"SELECT {', '.join(IndexRow._fields)} FROM runs"
-            " WHERE status = 'running' OR started_ns + seconds * 1e9 > :since ORDER BY created_ns DESC LIMIT :limit"
+            " WHERE status = 'running' OR started_ns + seconds * 1e9 > :since ORDER BY created_ns "
+            "DESC LIMIT :limit"
         )
         rows = database.execute(query, {"since": since_ns, "limit": limit})
         return [IndexRow._make(row) for row in rows]
@@ -121,8 +121,7 @@ _NOW = "LEFT JOIN now ON now.folder = runs.folder"
 
 
 class _Joins:
-    """SQL that joins one value for each field to a query over `runs`; `names` are what it is called
-    there."""
+    """SQL joins of one value for each field to a query over `runs`; `names` are their names."""
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self.parameters: dict[str, str] = {}
@@ -134,7 +133,8 @@ class _Joins:
                 continue
             table, where, value = _value_of(field, f":o{i}")
             joins.append(
-                f"LEFT JOIN {table} AS o{i} ON o{i}.folder = runs.folder AND {where.format(f'o{i}')}"
+                f"LEFT JOIN {table} AS o{i} ON o{i}.folder = runs.folder AND "
+                f"{where.format(f'o{i}')}"
             )
             self.names.append(f"o{i}.{value}")
             self.parameters[f"o{i}"] = field.name
@@ -142,8 +142,7 @@ class _Joins:
 
 
 def _value_of(field: Field, name: str) -> tuple[str, str, str]:
-    """Return the table of a field, the condition on its key (with a place for the table's name),
-    and the column."""
+    """Return the table of a field, the condition on its key, and its column."""
     if field.kind == "metric":
         assert field.statistic in STATISTICS
         return "metrics", f"{{0}}.name = {name}", field.statistic
@@ -169,7 +168,8 @@ def _column(
     if len(folders) <= _FEW:
         names = [f"f{i}" for i in range(len(folders))]
         parameters |= dict(zip(names, folders, strict=True))
-        query += f" {'WHERE' if field.kind == 'run' else 'AND'} {key} IN ({', '.join(f':{name}' for name in names)})"
+        word = "WHERE" if field.kind == "run" else "AND"
+        query += f" {word} {key} IN ({', '.join(f':{name}' for name in names)})"
         return {
             folder: value
             for folder, value in database.execute(query, parameters)
@@ -206,7 +206,8 @@ def _select(
     ]
     query = (
         f"SELECT {columns} FROM runs {_NOW} {orders.sql}"
-        f" WHERE {' AND '.join(where)} ORDER BY {', '.join([*by, 'runs.created_ns DESC', 'runs.folder DESC'])}"
+        f" WHERE {' AND '.join(where)} ORDER BY "
+        f"{', '.join([*by, 'runs.created_ns DESC', 'runs.folder DESC'])}"
     )
     return database.execute(query, parameters)
 

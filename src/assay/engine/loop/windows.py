@@ -1,4 +1,5 @@
-"""Training of one window: its micro-batches one after another, or through the stages of a pipeline."""
+"""Training of one window: its micro-batches one after another, or through the stages of a
+pipeline."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from assay.engine.loop.process import Process
 from assay.engine.loop.state import State
 from assay.engine.metrics.logged_means import LoggedMeans
 from assay.engine.numerics.seed import WATCHED_STEPS, StepRandomness
-from assay.engine.parallel.data_parallel_group import DataParallelGroup
+from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.parallel.pipeline import Pipeline
 
 
@@ -36,7 +37,7 @@ class MicroBatches:
         randomness: StepRandomness,
         recorder: Recorder,
         logged: LoggedMeans,
-        ranks: DataParallelGroup | None,
+        ranks: DataParallelGroup,
     ) -> None:
         self.state = state
         self.randomness = randomness
@@ -50,14 +51,13 @@ class MicroBatches:
     def of(self, window: Window) -> Iterator[object]:
         """Yield each micro-batch; what the caller does with it is its forward and backward pass."""
         state, begin, end, ranks = self.state, self.begin, self.end, self.ranks
-        randomness = self.randomness
+        randomness, size, rank = self.randomness, ranks.size, ranks.rank
         for i, batch in enumerate(window.batches):
-            randomness.begin(state.step, i if ranks is None else self.number(i))
+            randomness.begin(state.step, i * size + rank)
             state.batch = batch
-            if ranks is not None:
-                ranks.beats.beat()
-                if window.sizes is not None:
-                    self.logged.is_idle = ranks.is_idle = not window.sizes[i]
+            ranks.beats.beat()
+            if ranks.is_distributed and window.sizes is not None:
+                self.logged.is_idle = ranks.is_idle = not window.sizes[i]
             if begin.due <= state.micro_step:
                 begin.fire(state.micro_step)
             yield batch
@@ -69,7 +69,7 @@ class MicroBatches:
 
     def number(self, i: int) -> int:
         """Return the index over all ranks of micro-batch `i` of this rank."""
-        return i if self.ranks is None else i * self.ranks.size + self.ranks.rank
+        return i * self.ranks.size + self.ranks.rank
 
     def key(self, i: int) -> int:
         """Return the random key of micro-batch `i` of the current step."""
@@ -81,7 +81,8 @@ class MicroBatches:
         if self.state.step >= WATCHED_STEPS:
             message = (
                 "Training has begun to draw from numpy or random since it was last looked at"
-                f" (every {WATCHED_STEPS} steps): between, a run that goes on may draw other numbers."
+                f" (every {WATCHED_STEPS} steps): between, a run that goes on may draw other"
+                " numbers."
             )
             self.recorder.tell(Warned(message=message, step=self.state.step))
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
-from assay.engine.parallel.data_parallel_group import DataParallelGroup
+from assay.engine.parallel.distributed_group import DistributedGroup
 from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
 from assay.engine.rehearse.fake import can_imagine_world, imagined_world
 
 
-class ImaginedGroup(DataParallelGroup):
-    """Stand-in DataParallelGroup in which every rank has the values of this one."""
+class ImaginedGroup(DistributedGroup):
+    """Stand-in DistributedGroup in which every rank has the values of this one."""
 
     def all_reduce_stage_values(self, values: Sequence[float]) -> list[float]:
         return list(values)
