@@ -13,7 +13,8 @@ import click
 from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.errors import InputError, did_you_mean
 from assay.core.rehearsal import Finding, PeakMemory, Rehearsal
-from assay.core.schema import PARALLEL_AXES, parse_size_bytes
+from assay.core.schema import parse_size_bytes
+from assay.core.sections import PARALLEL_AXES
 from assay.core.terminal import visible
 from assay.query.formatting import duration, size
 

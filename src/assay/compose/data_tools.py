@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from assay.compose.checks import sound
 from assay.compose.launch_settings import Launch
-from assay.compose.make_parts import make_loader, promise_no_training, splits_of
+from assay.compose.make_loaders import make_loader, splits_of
+from assay.compose.make_parts import promise_no_training
 from assay.compose.run_scope import open_run_scope
 from assay.config.loading import Config
 from assay.core.errors import InputError
@@ -23,7 +24,7 @@ def audit_data(config: Config) -> list[Audit]:
 
     with open_run_scope(sound(config), Launch()) as scope:
         promise_no_training(scope.context)
-        accumulate = scope.values("train").get("accumulate", 1)
+        accumulate = scope.sections.train.accumulate or 1
         return [
             audit(
                 make_loader(scope, split),

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.config.references import run_of
-from assay.config.tree import Table, get_at, plain
+from assay.config.tree import Table, get_at
+from assay.config.typed_sections import sections_of
 from assay.core import manifest as manifests
 from assay.core import run_file
 from assay.core.errors import CheckpointError, InputError, RecordError
@@ -59,15 +60,15 @@ def initial_weights(root: Table, address: str = "") -> InitialWeights:
     """What `--from` names, else what [load_weights] does; none where nobody asks."""
     if address:
         return find_weights(address)
-    node = get_at(root, ("load_weights",))
-    if node is None:
+    section, node = sections_of(root).load_weights, get_at(root, ("load_weights",))
+    if section is None or node is None:
         return InitialWeights()
-    given = dict(plain(node)) if isinstance(node, Table) else {"path": plain(node)}
-    address = given.pop("path")
     try:
-        found = find_weights(run_of(address) or address)
+        found = find_weights(run_of(section.path) or section.path)
     except InputError as error:
         raise InputError(error.what, where=str(node.origin), fix=error.fix) from error
+    options = {name: getattr(section, name) for name in ("rename", "strict", "pickled")}
+    given = {name: value for name, value in options.items() if value is not None}
     return InitialWeights(found.path, found.parent, given)
 
 

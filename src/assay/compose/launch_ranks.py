@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import secrets
 import shutil
@@ -24,10 +25,12 @@ from assay.compose.run_record import secrets_of
 from assay.config import dump, open_config
 from assay.config.loading import Config
 from assay.config.settings import Settings
-from assay.config.tree import get_at, plain
+from assay.config.tree import get_at
+from assay.config.typed_sections import sections_of
 from assay.core.directory import make_directory, open_directory
 from assay.core.errors import AssayError, InputError, PeerError, RankError
-from assay.core.schema import PARALLEL_AXES, PARALLEL_TIMEOUT, parse_duration_s
+from assay.core.schema import parse_duration_s
+from assay.core.sections import ParallelSection, SplitSection
 from assay.core.signals import Obeyed, Signals, answered, obeyed
 from assay.query.find import find
 from assay.store.layout import RunFolder
@@ -73,11 +76,8 @@ class RankTask:
 def asked_processes(config: Config, launch: Launch) -> int:
     """How many processes a run is to have; InputError where [parallel] and what was typed do not
     agree."""
-    node, given = get_at(config.root, ("parallel",)), parallel_of(config)
-    axes = {name: int(given[name]) for name in PARALLEL_AXES if name in given}
-    product = 1
-    for size in axes.values():
-        product *= size
+    node, axes = get_at(config.root, ("parallel",)), parallel_of(config).axes
+    product = math.prod(axes.values())
     asked = (
         f"--nnodes {launch.nnodes} x --nproc {launch.nproc}"
         if launch.nnodes > 1
@@ -119,9 +119,7 @@ def is_spread(config: Config, launch: Launch) -> bool:
                 "--max-restarts is for processes that assay starts; these have been started.",
                 fix=fix,
             )
-        is_asked = launch.nproc is not None or any(
-            axis in parallel_of(config) for axis in PARALLEL_AXES
-        )
+        is_asked = launch.nproc is not None or parallel_of(config).axes
         if is_asked and count != here.count:
             raise InputError(
                 f"{here.count} processes were started, and the config asks for {count}.",
@@ -133,16 +131,15 @@ def is_spread(config: Config, launch: Launch) -> bool:
     return (count > 1 or launch.max_restarts > 0) and not launch.ranks_folder
 
 
-def parallel_of(config: Config) -> dict[str, Any]:
-    """Return the plain values of [parallel]; none where it is not there."""
-    node = get_at(config.root, ("parallel",))
-    return dict(plain(node)) if node is not None else {}
+def parallel_of(config: Config) -> ParallelSection:
+    """Return the section [parallel] of a config."""
+    return sections_of(config.root).parallel
 
 
 def data_parallel_size(config: Config, count: int) -> int:
     """How many of `count` processes have different samples."""
-    given = parallel_of(config)
-    return count // (int(given.get("tensor", 1)) * int(given.get("pipeline", 1)))
+    parallel = parallel_of(config)
+    return count // ((parallel.tensor or 1) * (parallel.pipeline or 1))
 
 
 def check_split(config: Config, count: int) -> None:
@@ -150,13 +147,12 @@ def check_split(config: Config, count: int) -> None:
     from assay.engine.loop.batch_size import batch_size
     from assay.engine.parallel.mesh import Layout
 
-    layout = Layout.of(parallel_of(config))
-    node = get_at(config.root, ("data", "train"))
-    settings = plain(node) if node is not None else {}
-    train = get_at(config.root, ("train",))
-    whole, micro = settings.get("batch_size"), settings.get("micro_batch_size")
+    sections = sections_of(config.root)
+    layout = Layout.of(sections.parallel)
+    split = sections.data.get("train", SplitSection())
+    whole, micro = split.batch_size, split.micro_batch_size
     if (count > 1 or layout.pipeline > 1) and isinstance(whole, int):
-        accumulate = (plain(train) if train is not None else {}).get("accumulate")
+        accumulate = sections.train.accumulate
         sizes = batch_size(whole, micro=micro, accumulate=accumulate, ranks=count)
         layout.check_micro_batches(sizes.accumulate, arithmetic=str(sizes))
 
@@ -329,7 +325,7 @@ class _PassOn:
 
 def timeout_of(config: Config) -> str:
     """Return how long a rank may get no further."""
-    return str(parallel_of(config).get("timeout", PARALLEL_TIMEOUT))
+    return parallel_of(config).timeout
 
 
 def folder_of_attempt(folder: Path, number: int) -> RankFolder:

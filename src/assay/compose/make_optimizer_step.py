@@ -23,7 +23,7 @@ def make_optimizer_step(scope: RunScope, model: Model) -> OptimizerStepBase:
     from assay.engine import MultiOptimizerStep, OptimizerStep
     from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 
-    context, settings = scope.context, scope.values("train")
+    context, settings = scope.context, scope.sections.train
     optimizers = {
         name: _optimizer(scope, model, path) for name, path in _paths(scope, "optimizer").items()
     }
@@ -34,13 +34,12 @@ def make_optimizer_step(scope: RunScope, model: Model) -> OptimizerStepBase:
         context.set("optimizer", optimizers.get("", optimizers))
     if schedules:
         context.set("schedule", schedules.get("", schedules))
-    how = {"clip_norm": settings.get("clip_norm"), "non_finite": settings.get("non_finite", "stop")}
+    how: dict[str, Any] = {"clip_norm": settings.clip_norm, "non_finite": settings.non_finite}
     node = scope.root.items.get("backward")
     if isinstance(node, Table) and node.target is not None:
         return _own(scope, node, optimizers, schedules, how)
-    given = scope.values("backward")
-    weights, every = given.get("weights", {}), given.get("every", {})
-    kind = ScaledOptimizerStep if settings.get("precision") == "fp16" else OptimizerStep
+    weights, every = scope.sections.backward.weights, scope.sections.backward.every
+    kind = ScaledOptimizerStep if settings.precision == "fp16" else OptimizerStep
     if list(optimizers) == [""]:
         if every:
             where = _place(node, "every")
@@ -101,9 +100,10 @@ def _own(
         there["optimizer"] = optimizers[""]
     if "" in schedules:
         there["schedule"] = schedules[""]
-    for key in scope.values("train").keys() & how.keys():
-        if key not in takes:
-            where = str(scope.root.items["train"].key_origin(key))  # type: ignore[union-attr]
+    train = scope.root.items.get("train")
+    for key in how:
+        if isinstance(train, Table) and key in train.items and key not in takes:
+            where = str(train.key_origin(key))
             fix = f"Leave it out, or let {node.target} take {key}."
             raise InputError(
                 f"[train] {key} is given, and {node.target} does not take it.", where=where, fix=fix

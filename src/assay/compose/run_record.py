@@ -20,6 +20,7 @@ from assay.config.loading import Config
 from assay.config.references import outside_used
 from assay.config.secret_keys import redacted_keys, without_secrets
 from assay.config.tree import dotted, plain
+from assay.config.typed_sections import sections_of
 from assay.core import defaults_file
 from assay.core.defaults_file import Taken
 from assay.core.errors import AssayError, InputError
@@ -51,14 +52,14 @@ def new_record(
     if launch.no_file or (prepared is not None and not prepared.scope.is_first):
         return NullRecorder()
     project = project_around(config.path)
-    values = plain(config.root)
+    sections = sections_of(config.root)
     secrets = secrets_of(config)
     config_toml = dump(without_secrets(config.root, secrets))
     recorder = RunRecorder.start(
         project,
         kind=kind,
-        tag=values.get("tag", ""),
-        desc=launch.desc or values.get("desc", ""),
+        tag=sections.tag,
+        desc=launch.desc or sections.desc,
         config_toml=config_toml,
         config_files=config.files,
         config_path=str(config.path.resolve()) if config.path else "",
@@ -70,7 +71,7 @@ def new_record(
             **recorded_of(config),
             **({"fused": is_fused(prepared.engine)} if prepared is not None else {}),
         },
-        seeds={"seed": int(values.get("seed", 0))},
+        seeds={"seed": sections.seed},
         devices=[str(prepared.engine.device if prepared else device)],
         command=launch.command or None,
         code_dirs=code_outside(config.user_dirs, project),
@@ -99,8 +100,9 @@ def tell_info(recorder: RunRecorder, config_toml: str) -> None:
 
 
 def log_formats(config: Config) -> dict[str, Any]:
-    shown = plain(config.root).get("display", {})
-    return {name: shown[name] for name in ("log_format", "date_format") if name in shown}
+    display = sections_of(config.root).display
+    formats = {"log_format": display.log_format, "date_format": display.date_format}
+    return {name: text for name, text in formats.items() if text is not None}
 
 
 def tell_changes(recorder: RunRecorder) -> None:

@@ -19,9 +19,11 @@ from assay.config import dump
 from assay.config.external_values import with_outside
 from assay.config.loading import Config
 from assay.config.tree import KeyPath, Table, dotted, get_at, plain
+from assay.config.typed_sections import sections_of
 from assay.core.errors import ConfigError, InputError
 from assay.core.lease import this_place
-from assay.core.schema import PARALLEL_TIMEOUT, parse_duration_s
+from assay.core.schema import parse_duration_s
+from assay.core.sections import StandardSections
 
 if TYPE_CHECKING:
     from assay.build import Context, Plugin
@@ -39,8 +41,8 @@ class RunScope:
 
     config: Config
     root: Table
+    sections: StandardSections
     context: Context
-    seed: int
     device: Device
     closing: ExitStack
     plugins: list[Plugin] = field(default_factory=list)
@@ -55,6 +57,11 @@ class RunScope:
     """Folder of the processes of this machine."""
     beats: Heartbeats | None = None
     """Signs of life of this process."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of every random number of the run."""
+        return self.sections.seed
 
     @property
     def ranks(self) -> DataParallelGroup | None:
@@ -91,15 +98,6 @@ class RunScope:
             extra=extra,
         )
 
-    def is_on(self, section: str) -> bool:
-        """Whether a section is not switched off: `enabled = false`."""
-        return bool(self.values(section).get("enabled", True))
-
-    def values(self, *path: str) -> dict[str, Any]:
-        """The plain values of a standard table; empty when it is not there."""
-        node = get_at(self.root, path)
-        return {} if node is None else dict(plain(node))
-
 
 @contextlib.contextmanager
 def open_run_scope(
@@ -129,29 +127,26 @@ def open_run_scope(
     elif device is None:
         device = pick_device(the_one_device(launch))
     root = _with_outside(config)
-    seed = int(plain(root).get("seed", 0))
+    sections = sections_of(root)
     with ExitStack() as stack:
         stack.enter_context(debugging(on=launch.debug))
         stack.enter_context(user_code(config.user_dirs))
         context = Context()
         stack.callback(context.close)
         stack.enter_context(context.use())
-        precision = get_at(root, ("train", "precision"))
-        stack.enter_context(matmul_precision(plain(precision) if precision is not None else "fp32"))
-        scope = RunScope(config, root, context, seed, device, stack)
+        stack.enter_context(matmul_precision(sections.train.precision))
+        scope = RunScope(config, root, sections, context, device, stack)
         if joins:
             scope.rank, scope.ranks_here = here.rank, here.local_count
             scope.rank_folder = rank_folder_of(launch)
-            settings = scope.values("parallel")
-            layout = Layout.of(settings, processes=here.count)
+            parallel = sections.parallel
+            layout = Layout.of(parallel, processes=here.count)
             scope.mesh = stack.enter_context(
-                process_group(here, device, layout, bucket_mb=settings.get("bucket_mb", 0))
+                process_group(here, device, layout, bucket_mb=parallel.bucket_mb)
             )
             _check_alike(scope, resumes)
             if scope.ranks is not None and not launch.ranks_folder:
-                scope.rank_folder = _watching(
-                    scope.ranks, here.rank, settings.get("timeout", PARALLEL_TIMEOUT), stack
-                )
+                scope.rank_folder = _watching(scope.ranks, here.rank, parallel.timeout, stack)
             if scope.rank_folder is not None:
                 scope.beats = FileHeartbeats(scope.rank_folder.beat(here.rank))
                 if scope.ranks is not None:

@@ -12,7 +12,8 @@ from typing import Any
 from assay.compose.checks import passed
 from assay.compose.initial_weights import InitialWeights, initial_weights
 from assay.compose.launch_settings import Launch, RunResult
-from assay.compose.make_parts import make_loader, make_process, promise_no_training, splits_of
+from assay.compose.make_loaders import make_loader, splits_of
+from assay.compose.make_parts import make_process, promise_no_training
 from assay.compose.run_record import ended, failed, new_record, set_recorder
 from assay.compose.run_scope import RunScope, open_run_scope
 from assay.compose.tasks import evaluation_of, keep_meta
@@ -183,7 +184,7 @@ def test_config(
                 set_recorder(scope, recorder)
                 keep_meta(scope, recorder)
                 value: dict[str, float] = {}
-                on = scope.values("train").get("deterministic", False)
+                on = scope.sections.train.deterministic
                 with entered(scope.plugins), deterministic(process.model, enabled=on):
                     fire = _evaluation_events(scope, step)
                     for split, loader in loaders.items():

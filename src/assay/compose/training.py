@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from assay.compose.add_callbacks import add_callbacks
 from assay.compose.checks import passed, sound
 from assay.compose.initial_weights import initial_weights
 from assay.compose.launch_ranks import (
@@ -25,7 +26,7 @@ from assay.compose.launch_ranks import (
     tell_folder,
 )
 from assay.compose.launch_settings import Launch, RunResult
-from assay.compose.make_engine import PreparedRun, listen, make_engine
+from assay.compose.make_engine import PreparedRun, make_engine
 from assay.compose.rank_folder import EndOrder
 from assay.compose.run_record import (
     code_outside,
@@ -212,8 +213,8 @@ def _run(prepared: PreparedRun, recorder: RunRecorder | NullRecorder, launch: La
         tell_folder(
             launch, scope, recorder.folder.path if isinstance(recorder, RunRecorder) else None
         )
-    listen(prepared, recorder, launch, saving=_is_saving(prepared, recorder))
-    on = scope.values("train").get("deterministic", False)
+    add_callbacks(prepared, recorder, launch, saving=_is_saving(prepared, recorder))
+    on = scope.sections.train.deterministic
     model = engine.process.model
     with (
         traced(prepared, recorder, launch),
@@ -463,7 +464,7 @@ def listeners(config: Config) -> list[Handler]:
         prepared = make_engine(
             scope, Launch(), saver_folder=Path("checkpoints"), bind=lambda handler: handler
         )
-        listen(prepared, NullRecorder(), Launch(), saving=True)
+        add_callbacks(prepared, NullRecorder(), Launch(), saving=True)
         prepared.engine.bus.extend(tracing_handlers(prepared, Launch(), lambda data: None))
         prepared.engine.bus.extend(
             handler for plugin in scope.plugins for handler in plugin.handlers()

@@ -7,9 +7,10 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 
-from assay.config import canonical, config_hash, plain
+from assay.config import canonical, config_hash
 from assay.config.loading import Config
 from assay.config.tree import Table
+from assay.config.typed_sections import sections_of
 from assay.core.errors import AssayError, InputError
 from assay.core.event_log import Saved
 from assay.core.lease import process_start
@@ -68,7 +69,7 @@ def unfinished(config: Config, *, job: str = "") -> RunView | None:
     project = find_project(start) if start is not None else None
     if project is None:
         return None
-    wanted, tag = config_hash(config.named or config.root), plain(config.root).get("tag", "")
+    wanted, tag = config_hash(config.named or config.root), sections_of(config.root).tag
     found = []
     for folder in run_folders(project):
         with contextlib.suppress(AssayError):  # a record that cannot be read is none to go on with

@@ -14,7 +14,7 @@ from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, get_at
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean, nearest, suggested
-from assay.core.schema import Key
+from assay.core.keys import Key
 
 
 def key_problems(
