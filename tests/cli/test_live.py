@@ -17,6 +17,7 @@ import pytest
 from assay.record.media import png
 from assay.record.recorder import RunRecorder
 from assay.store.layout import Project
+from event_reader import read
 from run_folders import make_run, tell
 
 from .conftest import Assay
@@ -159,21 +160,25 @@ def test_without_tensorboard_one_line_says_what_to_install(
     said = assay("board", "last")
 
     assert said.code == 2
-    assert "error: `assay board` needs the extra `tensorboard`." in said.err
+    assert "error: `assay board` without --logdir needs the extra `tensorboard`." in said.err
+
+
+def test_event_files_are_written_without_tensorboard(
+    project: Project, assay: Assay, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    make_run(project, id="aaaaaaaa", tag="cnn", points={"acc": [0.25, 0.5]})
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+    said = assay("board", "last", "--logdir", str(tmp_path / "events"))
+
+    assert said.code == 0, said.err
+    assert read(tmp_path / "events" / "cnn-aaaaaaaa").scalars == {"acc": [(1, 0.25), (2, 0.5)]}
 
 
 VIEWER = {
     "__init__.py": "",
-    "main.py": "import os, sys\nfolder = sys.argv[sys.argv.index('--logdir') + 1]\n"
-    "print(sys.argv[1:])\nfor name in sorted(os.listdir(folder)): print(name, open(f'{folder}/{name}/e').read())\n",
-    "summary/writer/event_file_writer.py": "import os\nclass EventFileWriter:\n"
-    "    def __init__(self, folder): os.makedirs(folder); self.file = open(folder + '/e', 'w')\n"
-    "    def add_event(self, event): self.file.write(event)\n"
-    "    def flush(self): self.file.flush()\n    def close(self): self.file.close()\n",
-    "compat/proto/event_pb2.py": "def Event(step, summary, wall_time): return f'{step}:{summary} '\n",
-    "compat/proto/summary_pb2.py": "class Summary(list):\n    def __init__(self, value): super().__init__(value)\n"
-    "    def Value(tag, simple_value): return (tag, simple_value)\n"
-    "    def __format__(self, _): return repr(list(self))\n",
+    "main.py": "import os, shutil, sys\nfolder = sys.argv[sys.argv.index('--logdir') + 1]\n"
+    "print(sys.argv[1:])\nshutil.copytree(folder, os.environ['SEEN'])\n",
 }
 """A package that stands where TensorBoard would, and says what it was given."""
 
@@ -201,14 +206,20 @@ def test_the_viewer_is_started_on_this_machine_only_with_the_curves_of_the_runs(
             "--port",
             "7007",
         ],
-        env={**os.environ, "PYTHONPATH": f"{SRC}:{tmp_path / 'site'}"},
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{SRC}:{tmp_path / 'site'}",
+            "SEEN": str(tmp_path / "seen"),
+        },
         capture_output=True,
         text=True,
         check=False,
     )
 
     assert done.returncode == 0, done.stderr
-    arguments, first, second = done.stdout.splitlines()
-    assert "'--host', '127.0.0.1', '--port', '7007'" in arguments
-    assert first == "my-run-aaaaaaaa 1:[('train/loss', 2.0)] 2:[('train/loss', 1.0)] "
-    assert second == "run-bbbbbbbb 1:[('acc', 0.5)] "
+    assert "'--host', '127.0.0.1', '--port', '7007'" in done.stdout
+    seen = {each.name: read(each).scalars for each in (tmp_path / "seen").iterdir()}
+    assert seen == {
+        "my-run-aaaaaaaa": {"train/loss": [(1, 2.0), (2, 1.0)]},
+        "run-bbbbbbbb": {"acc": [(1, 0.5)]},
+    }

@@ -15,8 +15,8 @@ from torch.optim import Optimizer, lr_scheduler, swa_utils
 
 from assay.engine.checkpoint.codec import digest
 from assay.engine.checkpoint.folder import Where
+from assay.engine.checkpoint.optimizer_state import load_optimizer_state, optimizer_state
 from assay.engine.checkpoint.saver import Saver
-from assay.engine.optim.optimizer_state import load_optimizer_state, optimizer_state
 
 GIVEN: dict[str, list[dict[str, Any]]] = {
     "Adam": [

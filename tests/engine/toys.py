@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 from assay.core.events import ALWAYS, Event, Handler
 from assay.engine import Engine, Loader, Supervised
 from assay.engine.checkpoint.codec import decode, encode
-from assay.engine.checkpoint.engine_state import capture
+from assay.engine.loop.engine_state import capture
 
 
 def points(size: int = 20, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> TensorDataset:

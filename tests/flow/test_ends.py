@@ -14,7 +14,7 @@ import pytest
 from assay.core import run_file
 from assay.core.event_log import read_events
 from flow.conftest import Assay, begun, wait_for
-from flow.test_train import only_run
+from flow.test_train import last_digest, only_run
 
 pytestmark = pytest.mark.slow
 
@@ -22,6 +22,7 @@ ODD = """\
 import os
 import signal
 import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -33,6 +34,7 @@ class Net(nn.Module):
 
     def __init__(self, width):
         super().__init__()
+        self.build()
         self.layers = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 2))
         self.passes = 0
 
@@ -43,6 +45,16 @@ class Net(nn.Module):
             if self.passes == int(os.environ["AT"]) and os.environ.get("RANK") == os.environ.get("ODD_RANK", "1"):
                 getattr(self, os.environ["ODD"])()
         return self.layers(x)
+
+    def build(self):
+        if os.environ["ODD"] != "never_build":
+            return
+        if os.environ.get("RANK") == "0":
+            store = dist.TCPStore("localhost", 0, is_master=True)
+            open("blocked", "w").close()
+            store.wait(["never"], timedelta(hours=1))  # C++, which no signal interrupts
+        open("building", "w").close()
+        time.sleep(1000)
 
     def hang(self):
         open("hanging", "w").close()
@@ -107,7 +119,9 @@ def test_a_rank_that_hangs_in_forward_is_named_with_its_stack_and_ends_the_run_w
     assert "\n  [parallel] timeout is 3 s: all ranks were ended.\n" in hung.stderr
     assert f"rank {rank} stands at:\n" in hung.stderr
     assert re.search(r'odd.py", line \d+, in hang\n      time.sleep\(1000\)\n', hung.stderr)
-    assert re.search(rf"\n  rank {1 - int(rank)} waits at ranks.py, line \d+, in ", hung.stderr)
+    assert re.search(
+        rf"\n  rank {1 - int(rank)} waits at data_parallel_group.py, line \d+, in ", hung.stderr
+    )
     file = run_file.read(only_run(odd))
     assert file.status == "failed"
     assert re.match(rf"RankError: Rank {rank} \(pid \d+\) has stood still for ", file.newest.reason)
@@ -172,6 +186,34 @@ def test_a_hang_of_a_run_that_may_be_restarted_is_gone_over(assay: Assay, odd: P
     assert [each.status for each in run_file.read(only_run(odd)).attempts] == ["failed", "finished"]
 
 
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_loader_worker_that_hangs_on_any_rank_leaves_a_checkpoint_of_the_last_step(
+    rank: str, assay: Assay, toy: Path
+) -> None:
+    points = (toy / "points.py").read_text()
+    at = 'int(os.environ.get("DIE_AT", 0))'
+    (toy / "points.py").write_text(
+        points.replace(at, f'{at} * (os.environ.get("RANK") == os.environ.get("DIE_ON"))')
+    )
+    given = ["run", "toy.toml", "--nproc", "2", "data.train.workers=2", "data.train.timeout=1 s"]
+    given.append("checkpoint.every=11 steps")
+    assert assay(*given).returncode == 0
+    run = only_run(toy)
+    expected = last_digest(run)
+    run.rename(toy.parent / "reference")
+
+    hung = assay(*given, DIE_ON=rank, DIE_AT="62", DIE_BY="SIGSTOP")
+
+    assert hung.returncode == 1
+    assert re.search(r"loader worker \d of data\.train \(pid \d+\) has been at", hung.stderr)
+    run = only_run(toy)
+    steps = [int(each.name.removeprefix("step-")) for each in run.glob("checkpoints/step-*")]
+    assert max(steps) % 11 and max(steps) % 8, "of the last step, not of a period or an epoch"
+    assert assay("resume", "last", "--nproc", "2").returncode == 0
+    assert run_file.read(run).newest.from_step == max(steps)
+    assert last_digest(run) == expected
+
+
 # -------------------------------------------------------------------------------------------------------------- signals
 
 
@@ -209,6 +251,24 @@ def test_a_signal_that_a_scheduler_sends_to_all_processes_counts_once(odd: Path)
     file = run_file.read(only_run(odd))
     assert (file.status, file.newest.reason) == ("stopped", "SIGTERM")
     assert (only_run(odd) / "checkpoints" / f"step-{file.newest.to_step:09d}").exists()
+
+
+@pytest.mark.parametrize("to_launcher", [True, False])
+def test_a_rank_that_is_blocked_in_c_before_its_record_stands_ends_with_the_others(
+    to_launcher: bool, odd: Path
+) -> None:
+    running = begun(odd, "run", "toy.toml", "--nproc", "2", ODD="never_build", AT="0")
+    wait_for(lambda: (odd / "blocked").exists() and (odd / "building").exists())
+    ranks = ranks_of(running)
+
+    if to_launcher:
+        running.send_signal(signal.SIGTERM)
+    ranks[1].send_signal(signal.SIGINT)
+    told = running.communicate(timeout=60)[1]
+
+    assert running.returncode == (143 if to_launcher else 130), told
+    assert not any(each.is_running() for each in ranks.values())
+    assert not list(odd.glob("runs/*/run.json"))
 
 
 # --------------------------------------------------------------------------------------------------------------- deaths

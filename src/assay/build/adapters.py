@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from assay.build.parameters import UNKNOWN, Parameter, injectable
-from assay.config.literals import value_of
 from assay.config.overrides import typed_text
 from assay.config.references import escaped, is_unresolved, literal
+from assay.config.sources.literals import value_of
 from assay.config.tree import NONE, KeyPath, Leaf, List, Node, Table, from_plain, get_at, set_at
 from assay.core.diagnostics import Origin
 from assay.core.errors import did_you_mean

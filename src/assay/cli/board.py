@@ -7,18 +7,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from assay.cli.terminal import echo
 from assay.core.errors import InputError, MissingExtraError
 from assay.core.ids import slug
+from assay.interop.board import Board
 from assay.query.find import find_run
 from assay.query.run import RunView
-
-if TYPE_CHECKING:
-    from assay.interop.board import Board
 
 _EVERY_S = 2.0
 _HOST = "127.0.0.1"
@@ -42,10 +39,6 @@ _HOST = "127.0.0.1"
 )
 def command(runs: tuple[str, ...], port: int, logdir: str | None) -> int:
     views = list({view.id: view for view in map(find_run, runs)}.values())
-    if importlib.util.find_spec("tensorboard") is None:
-        raise MissingExtraError("`assay board`", extra="tensorboard")
-    from assay.interop.board import Board
-
     named = {_name(view): view for view in views}
     if logdir is not None:
         if Path(logdir).exists() and any(Path(logdir).iterdir()):
@@ -53,6 +46,8 @@ def command(runs: tuple[str, ...], port: int, logdir: str | None) -> int:
         with Board(named, Path(logdir)) as board:
             echo(f"{board.update()} points written to {logdir}")
         return 0
+    if importlib.util.find_spec("tensorboard") is None:
+        raise MissingExtraError("`assay board` without --logdir", extra="tensorboard")
     with (
         tempfile.TemporaryDirectory(prefix="assay-board-") as name,
         Board(named, Path(name)) as board,

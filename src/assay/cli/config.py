@@ -82,8 +82,8 @@ def get(name: str, is_local: bool, is_global: bool, config: str | None) -> int:
     "--file", "config", type=click.Path(), help="A key of this config instead; its comments stay."
 )
 def set_(name: str, value: str, is_local: bool, is_global: bool, config: str | None) -> int:
-    from assay.config.literals import value_of
     from assay.config.settings import SETTINGS, path_of, write
+    from assay.config.sources.literals import value_of
 
     scope = _scope(is_local, is_global)
     if config is not None:

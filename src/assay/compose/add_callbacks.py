@@ -30,7 +30,7 @@ def add_callbacks(
     Handlers of one priority are called in the order in which they are added here.
     """
     from assay.engine import Memory, Throughput
-    from assay.engine.model.compiling import CompileReport
+    from assay.engine.callbacks.compile_report import CompileReport
 
     scope, bus = prepared.scope, prepared.engine.bus
     logger: Any = logging.getLogger("assay")

@@ -19,7 +19,7 @@ _SHOWN_FRAMES = 5
 def describe_standstill(found: Standstill, *, timeout: str) -> str:
     """Say what a person has to know, as one line and indented ones below it."""
     if not found.is_hang:
-        return "The ranks did not end by themselves after the second signal."
+        return "The ranks did not end by themselves after the signals."
     culprits = found.culprits
     lines = [_headline(found, culprits)]
     for each in culprits:

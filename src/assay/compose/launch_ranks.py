@@ -144,7 +144,7 @@ def data_parallel_size(config: Config, count: int) -> int:
 
 def check_split(config: Config, count: int) -> None:
     """InputError when the batch cannot be divided among so many processes, with the arithmetic."""
-    from assay.engine.loop.batch_size import batch_size
+    from assay.engine.data.batch_size import batch_size
     from assay.engine.parallel.mesh import Layout
 
     sections = sections_of(config.root)
@@ -228,6 +228,7 @@ def _spread(task: RankTask, count: int, config: Config) -> RunResult:
                 order,
                 timeout_s=parse_duration_s(timeout),
                 heard=heard,
+                departed=lambda: _newest(folder).departed(),
             ),
         )
         with answered(hear), RankWatchdog(*checks):

@@ -212,7 +212,7 @@ def _load_samples(
     """Return batches of an IterableDataset; InputError for keys of items by index."""
     from assay.build.sources import ORDER_KEYS, SHUFFLE_INSIDE, batches_of
     from assay.engine.data.adopt import batched
-    from assay.engine.loop.batch_size import batch_size
+    from assay.engine.data.batch_size import batch_size
 
     table, kind = _split_table(scope, split), type(dataset).__name__
     if section.batch_size is None:

@@ -171,8 +171,8 @@ def _optimizer(scope: RunScope, model: Model, path: KeyPath) -> Any:
     """The optimizer, in its fused form where there is one and nothing else is asked for."""
     from assay.build.builder import problem_of
     from assay.build.targets import find as find_target
+    from assay.engine.checkpoint.optimizer_state import may_fuse
     from assay.engine.optim.groups import Groups
-    from assay.engine.optim.optimizer_state import may_fuse
 
     node = get_at(scope.root, path)
     written = node.items if isinstance(node, Table) else {}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def make_process(scope: RunScope, *, training: bool) -> Process:
     """Build task, model, optimizer, criterion and process, in the order of their dependencies."""
-    from assay.engine.optim.optimizer_state import idle_optimizer
+    from assay.engine.checkpoint.optimizer_state import idle_optimizer
 
     context, train = scope.context, scope.sections.train
     is_pipeline = scope.mesh is not None and scope.mesh.layout.pipeline > 1

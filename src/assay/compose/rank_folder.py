@@ -97,11 +97,24 @@ class RankFolder:
 
     def tell(self, rank: int, told: Mapping[str, Any]) -> None:
         """Tell how a rank has ended."""
-        _write(self._ended(rank), {**told, "time": time.time()})
+        _write(self._ended(rank), {**told, "time": time.time(), "at_s": time.monotonic()})
 
     def tell_failed(self, rank: int, error: str) -> None:
         """Tell that a rank failed, in its place: it cannot do so any more."""
         self.tell(rank, {"status": "failed", "error": error, "follows": False})
+
+    def tell_killed(self, rank: int, error: str) -> None:
+        """Record the end of a rank that is gone without a word.
+
+        One that was ordered to end after a signal was killed for not obeying: it has not failed.
+        """
+        order = self.ordered()
+        if order is None or not order.signal:
+            self.tell_failed(rank, error)
+            return
+        self.tell(
+            rank, {"status": "stopped", "error": "", "follows": False, "signal": order.signal}
+        )
 
     def told(self) -> dict[int, dict[str, Any]]:
         """Return what ranks have told of their end, by rank."""
@@ -129,8 +142,20 @@ class RankFolder:
         )
 
     def signal(self) -> int:
-        """Return the signal that ended ranks, 0 where none did."""
-        return max((int(each.get("signal", 0)) for each in self.told().values()), default=0)
+        """Return the signal that ended the first of the ranks that a signal ended, 0 for none."""
+        ended = [each for each in self.told().values() if each.get("signal")]
+        return int(min(ended, key=lambda each: each["time"])["signal"]) if ended else 0
+
+    def departed(self) -> tuple[int, float] | None:
+        """Return signal and time (monotonic) of the first rank that ended before its run did.
+
+        The signal is 0 for a rank that failed; None while no rank has ended so.
+        """
+        ended = [each for each in self.told().values() if each["status"] != "finished"]
+        if not ended:
+            return None
+        first = min(ended, key=lambda each: each["at_s"])
+        return int(first.get("signal", 0)), float(first["at_s"])
 
     def heard(self) -> int:
         """Return the first signal that the launcher heard, 0 without one."""
@@ -220,7 +245,7 @@ def _await(folder: RankFolder, rank: int, pid: int) -> None:
         return
     code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
     with suppress(OSError):  # all are over, and the folder is gone
-        folder.tell_failed(rank, f"Rank {rank} (pid {pid}) {describe_exit(code)}.")
+        folder.tell_killed(rank, f"Rank {rank} (pid {pid}) {describe_exit(code)}.")
 
 
 def text(file: Path) -> str:

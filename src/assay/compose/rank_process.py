@@ -38,9 +38,9 @@ def work(place: str) -> int:
         return 0  # torch's launcher takes an end after a signal for a failure
     with obeying(echo_s=ECHO_S) as signals:
         ranks = folder_of_attempt(folder, here.restarts)
-        ranks.begin(here.rank)
-        task = RankTask(**json.loads((folder / TASK).read_text(encoding="utf-8")))
         try:
+            ranks.begin(here.rank)
+            task = RankTask(**json.loads((folder / TASK).read_text(encoding="utf-8")))
             with RankWatchdog(LostParent(task.launcher)):
                 result = _do(task, _launch(task, folder, here), here.rank, text(folder / "folder"))
         except BaseException as error:  # the edge of the process: who started it tells the person

@@ -140,8 +140,8 @@ def _layout(config: Config, processes: int) -> Layout:
 
 
 def _parts(scope: RunScope, site: Site, wanted: RehearsalRequest, device: Any) -> Parts:
+    from assay.engine.data.shapes import declared_batch
     from assay.engine.rehearse.ladder import Parts
-    from assay.engine.rehearse.shapes import declared_batch
     from assay.engine.rehearse.stages import data_stages
 
     make_task(scope)

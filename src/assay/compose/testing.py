@@ -151,8 +151,8 @@ def test_config(
     """Evaluate what `config` says with given weights; see `test`."""
     from assay.build import Promise, entered
     from assay.engine import SaveOutputs, evaluate
+    from assay.engine.callbacks.load_to_evaluate import load_to_evaluate
     from assay.engine.metrics.outputs import Pipes
-    from assay.engine.model.weights import load_to_evaluate
     from assay.engine.numerics.deterministic import deterministic
 
     wanted = _wanted(config, splits, infer=infer)

@@ -202,7 +202,7 @@ def _end_by_order(
 def _run(prepared: PreparedRun, recorder: RunRecorder | NullRecorder, launch: Launch) -> State:
     """Let the engine run, with all that listens to it."""
     from assay.build import entered
-    from assay.engine.checkpoint.engine_state import restore_listeners, unlike
+    from assay.engine.loop.engine_state import restore_listeners, unlike
     from assay.engine.numerics.deterministic import deterministic
 
     engine, scope = prepared.engine, prepared.scope
@@ -345,8 +345,8 @@ def resume_run(
     can be trained on from its checkpoints, which are data, without that.
     """
     from assay.config import changed_keys
-    from assay.engine.checkpoint.engine_state import is_of_engine, restore
-    from assay.engine.optim.optimizer_state import put_settings, settings_of
+    from assay.engine.checkpoint.optimizer_state import put_settings, settings_of
+    from assay.engine.loop.engine_state import is_of_engine, restore
     from assay.query.diff import written
 
     old = load(view.folder.config_toml)

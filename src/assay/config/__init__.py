@@ -1,8 +1,6 @@
-"""What was asked for: a tree of plain data and calls, where each value came from, and what is wrong
-with it.
+"""Configs: a tree of plain data and calls, the origin of each value, and every mistake in it.
 
-Names are looked up when they are first used: a recorder that writes down a config does not pay for
-reading one.
+Names are imported on first use: a recorder that writes a config down does not load the readers.
 """
 
 from __future__ import annotations

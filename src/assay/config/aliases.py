@@ -1,5 +1,4 @@
-"""Keys that other systems use for what has a name here: they are taken, with a note that says the
-name."""
+"""Aliases of keys in other systems: accepted, with a note that gives the name here."""
 
 from __future__ import annotations
 
@@ -7,8 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from assay.config.literals import value_of
 from assay.config.overrides import Setting
+from assay.config.sources.literals import value_of
 from assay.config.tree import (
     KeyPath,
     Leaf,
@@ -29,8 +28,10 @@ from assay.core.errors import nearest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alias:
-    """`old` means `new`. `value` turns the one value into the other; None says that nothing is to
-    be set."""
+    """Key `old` of another system for `new` here.
+
+    `value` converts; None means that nothing is set.
+    """
 
     old: str
     new: str
@@ -47,7 +48,7 @@ def _nothing(node: Node) -> Node | None:
 
 
 def _count(node: Node) -> Node | None:
-    """A number of epochs or steps, 0 for "the other one counts"."""
+    """Return a number of epochs or steps; None for 0, which means that the other one counts."""
     return None if isinstance(node, Leaf) and node.value == 0 else node
 
 
@@ -163,8 +164,7 @@ OTHER_CALLS = {"_target_": "type", "_args_": "args"}
 
 
 def with_own_calls(node: Node) -> tuple[Node, list[Problem]]:
-    """Return `node` with the calls of Hydra and LazyConfig written as calls are here, and one note
-    that says so."""
+    """Rewrite calls of Hydra and LazyConfig (`_target_`) as calls here, with one note."""
     found: list[Origin] = []
 
     def changed(node: Node) -> Node:
@@ -199,7 +199,7 @@ def with_own_calls(node: Node) -> tuple[Node, list[Problem]]:
 
 
 def applied(root: Table) -> tuple[Table, list[Problem]]:
-    """`root` with every alias under its name here, and a note for each.
+    """Return `root` with every alias under its name here, and a note for each.
 
     Given under both names, the one that this file writes itself wins over one that it imports; else
     the name here. `train_iter` and `train_epoch` given together mean the larger of both.
@@ -242,8 +242,7 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
 
 
 def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:
-    """A setting of an alias as one of its name here, with a note; None when it asks for nothing.
-    Others stay."""
+    """Rename the key of a setting, with a note, if it is an alias; None if nothing is to be set."""
     if setting.parts[-1:] == ("_target_",):
         setting = replace(setting, parts=(*setting.parts[:-1], "type"))
     alias = next(
@@ -276,7 +275,7 @@ def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:
 
 
 def with_alias(problem: Problem) -> Problem:
-    """An unknown key that looks most like one of another system: then that one was meant."""
+    """Suggest the alias that an unknown key resembles most."""
     above, _, word = problem.key.rpartition(".")
     if problem.kind != "unknown-key":
         return problem

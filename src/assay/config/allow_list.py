@@ -1,5 +1,4 @@
-"""The by-name half of the allow-list: decides from the text of a target, before anything is
-imported.
+"""Allow-list, first half: judges the name of a target before anything is imported.
 
 A name is easy to disguise, so this half only refuses. The other half looks at the object
 (assay.build.targets).
@@ -18,7 +17,7 @@ from assay.config import own_targets, torch_targets
 from assay.core.errors import nearest, suggested
 
 LISTED: Mapping[str, tuple[str, ...]] = {**torch_targets.ALLOWED, **own_targets.ALLOWED}
-"""Names of torch and of assay that a config may use, by the public module that they are found in."""
+"""Names of torch and of assay that a config may use, by their public module."""
 
 FORM = 'write "package.module.Name"'
 WRAP = "call it in a function of your own code and name that function here"
@@ -29,7 +28,7 @@ _TARGET = re.compile(rf"{_NAME}(?:\.{_NAME})*(?::{_NAME}(?:\.{_NAME})*)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRefusal:
-    """Why no config may name a target, and what to do instead.
+    """Reason why no config may name a target, and how to fix it.
 
     `kind` is `unknown-target` where another name was meant, else `target-not-allowed`.
     """
@@ -40,7 +39,7 @@ class TargetRefusal:
 
 
 def is_target(text: str) -> bool:
-    """Whether `text` is written like a target, or like a registered name.
+    """Return whether `text` has the form of a target, or of a registered name.
 
     >>> is_target("pkg.nets:Net"), is_target("resnet"), is_target("os.system('ls')")
     (True, True, False)
@@ -62,7 +61,7 @@ def nameless(target: str) -> TargetRefusal | None:
 
 
 def parts_of(target: str) -> list[str]:
-    """The names in a target.
+    """Return the names in a target.
 
     >>> parts_of("pkg.nets:Net.small")
     ['pkg', 'nets', 'Net', 'small']
@@ -73,7 +72,8 @@ def parts_of(target: str) -> list[str]:
 def is_listed(target: str) -> bool:
     """Return whether a name is in LISTED, or may be there by the module that defines it.
 
-    >>> is_listed("torch.nn.Linear"), is_listed("torch.nn.modules.linear.Linear"), is_listed("torch.nn.Module")
+    >>> names = ("torch.nn.Linear", "torch.nn.modules.linear.Linear", "torch.nn.Module")
+    >>> tuple(map(is_listed, names))
     (True, True, False)
     """
     module, _, name = target.rpartition(".")
@@ -83,8 +83,7 @@ def is_listed(target: str) -> bool:
 
 
 def can_trust(name: str) -> bool:
-    """Return whether `assay config trust` helps: never for Python itself, assay, or torch as a
-    whole.
+    """Return whether `assay config trust` helps: never for Python, assay, or the whole of torch.
 
     >>> can_trust("timm"), can_trust("os"), can_trust("torch"), can_trust("torch.nn.DataParallel")
     (True, False, False, True)
@@ -97,14 +96,12 @@ def can_trust(name: str) -> bool:
 
 
 def trust_command(name: str) -> str:
-    """Return what to type so that a package, or one name of torch, is allowed; "" where nothing
-    helps."""
+    """Return the command that allows a package, or one name of torch; "" if none does."""
     return f"assay config trust {name}" if can_trust(name) else ""
 
 
 def refused_by_name(target: str, trusted: Collection[str] = ()) -> TargetRefusal | None:
-    """Return why the well-formed `target` is not allowed, whatever this project defines; None where
-    it may be.
+    """Return the refusal of the well-formed `target`; None if its name may be allowed.
 
     >>> refused_by_name("torch.os.system").message
     '`torch.os.system` is a part of torch that a config may not call'
@@ -114,7 +111,10 @@ def refused_by_name(target: str, trusted: Collection[str] = ()) -> TargetRefusal
     names = parts_of(target)
     special = next((name for name in names if name.startswith("__")), None)
     if names[0] == "__main__":
-        fix = "write it into a file beside the config, as model.py: other processes, and later runs, have to find it"
+        fix = (
+            "write it into a file beside the config, as model.py:"
+            " other processes, and later runs, have to find it"
+        )
         return TargetRefusal(
             message=f"`{target}` is only where this script or notebook runs", fix=fix
         )
@@ -151,7 +151,8 @@ def _refused_of_assay(target: str, name: str) -> TargetRefusal | None:
 
 def _refused_of_torch(target: str, name: str, trusted: Collection[str]) -> TargetRefusal | None:
     if not _is_public(name):
-        fix = f"of torch, a config names what computes in {', '.join(torch_targets.PLACES)}; else {WRAP}"
+        places = ", ".join(torch_targets.PLACES)
+        fix = f"of torch, a config names what computes in {places}; else {WRAP}"
         return TargetRefusal(
             message=f"`{target}` is a part of torch that a config may not call", fix=fix
         )
@@ -178,8 +179,7 @@ def _refused_of_torch(target: str, name: str, trusted: Collection[str]) -> Targe
 
 
 def _unknown(target: str, name: str, near: str) -> TargetRefusal:
-    """Return the refusal of a mistyped name, in the words that a mistyped name of the user's own
-    module gets."""
+    """Return the refusal of a mistyped name, worded as for a module of the user."""
     module, _, last = name.rpartition(".")
     message = f"`{target}` is unknown: the module `{module}` has no `{last}`"
     return TargetRefusal(message=message, fix=near, kind="unknown-target")
@@ -187,8 +187,10 @@ def _unknown(target: str, name: str, near: str) -> TargetRefusal:
 
 @functools.cache
 def _installed_torch() -> str:
-    """Return the version of the installed torch without its build, "" where there is none. Nothing
-    is imported."""
+    """Return the version of the installed torch without its build, "" without torch.
+
+    Nothing is imported.
+    """
     try:
         return importlib.metadata.version("torch").partition("+")[0]
     except importlib.metadata.PackageNotFoundError:
@@ -196,8 +198,7 @@ def _installed_torch() -> str:
 
 
 def _meant(name: str) -> str:
-    """Return a did-you-mean: the nearest listed name of the same module, or the same name in
-    another module."""
+    """Return a did-you-mean: a near name of the same module, or the same name in another."""
     module, _, last = name.rpartition(".")
     near = nearest(last, LISTED.get(module, ()), cutoff=0.7)
     top = name.partition(".")[0]
@@ -210,8 +211,7 @@ def _meant(name: str) -> str:
 
 
 def _is_public(name: str) -> bool:
-    """Return whether a name may be torch's own, and not private or merely imported there:
-    `torch.nn.functional.os`."""
+    """Return whether a name may be torch's own: not private, not merely imported there."""
     inner = name.split(".")[1:]
     is_reached = any(part in sys.stdlib_module_names or part == "torch" for part in inner[:-1])
     is_private = any(part.startswith("_") for part in inner)

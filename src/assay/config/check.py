@@ -1,5 +1,4 @@
-"""The shape stage: everything about a config that can be told without running anything of the
-user's, at once."""
+"""Shape stage of a check: all mistakes that can be found without running user code."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ def check_shape(
     environ: Mapping[str, str] | None = None,
     variables: Mapping[str, Any] | None = None,
 ) -> list[Problem]:
-    """Every problem of the shape stage, in source order: what could not be read, references, keys,
-    types, targets.
+    """Return the problems of syntax, references, keys, types and targets, in source order.
 
     No user module is imported, and no torch. `trusted` are the packages that are allowed as
     targets, `variables` the globals that `${global:...}` names; both are those of the config's
@@ -75,8 +73,10 @@ def _problems(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Default:
-    """A key that is not given: what is taken instead, and for whom. `origin` is the place it would
-    belong to."""
+    """Key that is not given: its default, and the owner.
+
+    `origin` is the place where it would stand.
+    """
 
     key: str
     value: str
@@ -88,7 +88,7 @@ class Default:
 
 
 def standard_defaults(root: Table) -> list[Default]:
-    """What the standard sections take where nothing is given, as it would be written."""
+    """Return the defaults of the standard sections, as they would be written."""
     found: list[Default] = []
 
     def look(key: Key, node: Node | None, path: KeyPath, origin: Origin) -> None:
@@ -127,8 +127,7 @@ def standard_defaults(root: Table) -> list[Default]:
 
 
 def _in_order(config: Config, problems: list[Problem]) -> list[Problem]:
-    """Files first, from top to bottom, then the arguments as they were given; nothing is told
-    twice."""
+    """Sort problems, without duplicates: files from top to bottom, then arguments as given."""
     order = {source: i for i, source in enumerate(config.files)}
     arguments = {argument: i for i, argument in enumerate(config.overrides)}
 
@@ -191,8 +190,7 @@ def _top_level(config: Config, root: Table, *, is_whole: bool) -> Iterator[Probl
 
 
 def _unused_keys(config: Config) -> Iterator[Problem]:
-    """Keys of a section to copy from that nobody copies. In a file with variants, some variant may
-    be who does."""
+    """Yield a problem for each key that no section copies, in any variant of the file."""
     uses = config.uses
     used = {
         path
@@ -240,8 +238,7 @@ def _unused_keys(config: Config) -> Iterator[Problem]:
 
 
 def _meant(name: str, root: Table, standard: list[str]) -> str:
-    """Which standard name was meant. One that is there already was meant again only if it looks
-    very much alike."""
+    """Return the standard name that was meant; one that is there already only if very similar."""
     near = nearest(name, standard)
     if near and SequenceMatcher(None, name, near[0]).ratio() < 0.7:
         is_shortened = _is_shortened(name, near[0])
@@ -251,7 +248,7 @@ def _meant(name: str, root: Table, standard: list[str]) -> str:
 
 
 def _renamed(name: str, root: Table) -> str:
-    """`bert_model` where no `model` is: the sections of a run have fixed names."""
+    """Return the suggestion to rename `bert_model`, without a `model`, to its standard name."""
     calls = [
         key.name for key in schema.SECTIONS if key.kind == "call" and key.name not in root.items
     ]
@@ -260,6 +257,6 @@ def _renamed(name: str, root: Table) -> str:
 
 
 def _is_shortened(short: str, name: str) -> bool:
-    """`optm` for `optimizer`: its letters, in their order."""
+    """Return whether `short` has letters of `name` in their order: `optm` for `optimizer`."""
     letters = iter(name)
     return all(letter in letters for letter in short)

@@ -1,4 +1,4 @@
-"""What changed between two configs, key by key."""
+"""Difference of two configs, key by key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, same
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyChange:
-    """One key whose value differs; None stands for "not there"."""
+    """Key whose value differs; None stands for a missing one."""
 
     key: str
     before: Node | None
@@ -18,8 +18,7 @@ class KeyChange:
 
 
 def changed_keys(a: Table, b: Table) -> list[KeyChange]:
-    """Every key that `a` and `b` do not agree on, as deep as both have it, in the order of `a`,
-    then of `b`.
+    """Return the keys on which `a` and `b` differ, as deep as both have them, in their order.
 
     Lists of plain values count as one value; lists of tables or calls are compared item by item.
     """

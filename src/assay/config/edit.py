@@ -1,8 +1,7 @@
-"""One key of somebody's TOML text set or removed: their comments, order and spelling stay.
+"""Edits of one key in a user's TOML text: comments, order and spelling stay.
 
-The text is cut and filled where the parser saw the key; what cannot be done so is left to tomlkit,
-which keeps comments but not every blank. Whichever: what is written reads back as the old tree with
-this one change, or nothing is written.
+The text is edited at the place where the parser saw the key. Edits for which that fails are made by
+tomlkit. The result is parsed again: unless it has the wanted tree, nothing is written.
 """
 
 from __future__ import annotations
@@ -34,9 +33,11 @@ from assay.core.errors import InputError
 
 
 def with_key(text: str, path: KeyPath, value: Node, *, source: str = "<string>") -> str:
-    """`text` with `value` at `path`, whether something stood there or not.
+    """Return `text` with `value` at `path`, whether the key was there or not.
 
-    >>> print(with_key("lr = 0.1  # too much?\\n", ("lr",), read("x = 0.01", "").items["x"]), end="")
+    >>> lr = read("x = 0.01", "").items["x"]
+    >>> print(with_key("lr = 0.1  # too much?\
+", ("lr",), lr), end="")
     lr = 0.01  # too much?
     """
     page = _TomlDocument.of(text, source)
@@ -50,7 +51,7 @@ def with_key(text: str, path: KeyPath, value: Node, *, source: str = "<string>")
 
 
 def without_key(text: str, path: KeyPath, *, source: str = "<string>") -> str:
-    """`text` without what is at `path`. InputError when nothing is there."""
+    """Return `text` without the key at `path`. Raises InputError when it is missing."""
     page = _TomlDocument.of(text, source)
     if get_at(page.root, path) is None:
         raise InputError(f"There is no `{dotted(path)}` to remove.", where=source)
@@ -68,7 +69,7 @@ def without_key(text: str, path: KeyPath, *, source: str = "<string>") -> str:
 
 
 def inline(node: Node) -> str:
-    """A value as TOML writes it on one line.
+    """Return a value as TOML on one line.
 
     >>> inline(read("x = { a = [1, inf], 'b c' = 2020-01-01 }", "").items["x"])
     '{ a = [1, inf], "b c" = 2020-01-01 }'
@@ -117,7 +118,7 @@ class _TomlDocument:
         texts: Iterator[str],
         change: Callable[[Any], None],
     ) -> str:
-        """The first text that reads as the first of the wanted trees, else as the next."""
+        """Return the first text with the first of the wanted trees, else with the next."""
         said = [
             (text, self._said(text))
             for text in (*texts, self._by_tomlkit(path, change))
@@ -134,7 +135,7 @@ class _TomlDocument:
         )
 
     def with_key(self, path: KeyPath, value: Node) -> Iterator[str]:
-        """Texts that may have `value` at `path`, the most careful first."""
+        """Yield texts that may have `value` at `path`, the most careful edit first."""
         old = get_at(self.root, path)
         if old is not None:
             start, end = self._span(old.origin)
@@ -162,11 +163,12 @@ class _TomlDocument:
             yield self._with(at, at, f"{self._newline}{said}")
         if not path[:-1]:
             at = self._end_of_heading()
-            yield f"{self.text[:at]}{said}{self._newline}{self._newline if at else ''}{self.text[at:]}"
+            gap = self._newline if at else ""
+            yield f"{self.text[:at]}{said}{self._newline}{gap}{self.text[at:]}"
             yield f"{said}{self._newline}{self.text}"
 
     def without_key(self, path: KeyPath) -> Iterator[str]:
-        """Texts that may have nothing at `path`, the most careful first."""
+        """Yield texts that may lack `path`, the most careful edit first."""
         holder, last, node = get_at(self.root, path[:-1]), path[-1], get_at(self.root, path)
         assert holder is not None and node is not None
         start, end = self._span(node.origin)
@@ -244,8 +246,7 @@ class _TomlDocument:
         return self.text[self._start_of_line(at) : at + 1].strip().startswith("[")
 
     def _end_of_heading(self) -> int:
-        """Where the comment ends that the file begins with; one that a table follows at once
-        belongs to the table."""
+        """Return the end of the comment that begins the file, unless a table follows at once."""
         at = 0
         while self.text[at : at + 1] == "#":
             at = min(self._end_of_line(at) + len(self._newline), len(self.text))
@@ -259,7 +260,7 @@ class _TomlDocument:
         return self.text.rfind("\n", 0, at) + 1
 
     def _end_of_line(self, at: int) -> int:
-        """Where the line of `at` ends, before its line feed."""
+        """Return the end of the line around `at`, before its line feed."""
         end = self.text.find("\n", at)
         end = len(self.text) if end < 0 else end
         return end - 1 if self.text[end - 1 : end] == "\r" else end
@@ -294,7 +295,7 @@ def _quoted(text: str) -> str:
 
 
 def _holder(document: Any, path: KeyPath) -> Any:
-    """The table or list of tomlkit that holds the last key of `path`; missing tables are made."""
+    """Return tomlkit's table or list for the last key of `path`; missing tables are made."""
     import tomlkit
 
     holder = document
@@ -321,7 +322,7 @@ def _put(holder: Any, path: KeyPath, value: Node) -> None:
 
 
 def _spelled(node: Node) -> Node:
-    """`node` with None as TOML spells it."""
+    """Return `node` with None as TOML spells it."""
     match node:
         case Leaf(None):
             return replace(node, value=NONE)

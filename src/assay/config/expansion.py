@@ -1,4 +1,4 @@
-"""Every config that one file asks for: its variants, and the points of its sweep."""
+"""Expansion of one file into configs: its variants, and the points of its sweep."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from assay.core.errors import ConfigError, InputError, did_you_mean, few_suggest
 
 
 def expand(config: Config, variants: Sequence[str] = (), *, sweep: bool = True) -> list[Config]:
-    """The configs to run, in order: the base or the named variants ("all" is every one), each at
-    every point of the sweep if there is one.
+    """Return the configs to run: the base or the named variants, each at every point of the sweep.
 
-    Each keeps its own `problems`. InputError for a variant that is not there, ConfigError when the
-    sections that say what to make of the file cannot be understood. A key given on the command line
-    is fixed: it no longer varies.
+    "all" names every variant. Each config keeps its own `problems`. A key given on the command line
+    is fixed: it no longer varies. Raises InputError for an unknown variant, ConfigError when
+    `[variants]` or `[sweep]` cannot be understood.
     """
     known, problems = variants_of(config.written)
     plan, wrong = sweep_of(config.written) if sweep else (None, [])
@@ -43,8 +42,7 @@ MAX_TOLD = 400
 
 
 def variations(config: Config) -> Iterator[Config]:
-    """The base, every variant, and every value of the sweep by itself: what has to make sense for
-    all to do so.
+    """Yield the base, every variant, and every single value of the sweep: each must make sense.
 
     Of very many, or very large ones, only the first; `problems_of_sections` says so.
     """
@@ -56,7 +54,7 @@ def variations(config: Config) -> Iterator[Config]:
 
 
 def problems_of_sections(config: Config) -> list[Problem]:
-    """What is wrong with `[variants]` and `[sweep]` themselves."""
+    """Return the problems of `[variants]` and `[sweep]` themselves."""
     problems = [*variants_of(config.written)[1], *sweep_of(config.written)[1]]
     count, most = len(_single(config)), _most(config)
     if count > most:
@@ -132,7 +130,7 @@ def _checked(name: str, known: Collection[str], config: Config) -> str:
 
 
 def _fixed(config: Config) -> list[KeyPath]:
-    """The keys that the command line sets."""
+    """Return the keys that the command line sets."""
     paths = []
     for argument in config.overrides:
         try:
@@ -145,7 +143,7 @@ def _fixed(config: Config) -> list[KeyPath]:
 def told_once(
     configs: Iterable[Config], stage: Callable[[Config], Iterable[Problem]]
 ) -> list[Problem]:
-    """What one stage of a check says about several configs of one file, each problem once."""
+    """Return the problems that a check stage finds in several configs of one file, each once."""
     problems: dict[tuple[str, Origin], Problem] = {}
     with few_suggestions():  # for all of them together
         for config in configs:
@@ -155,7 +153,10 @@ def told_once(
                 break
         else:
             return list(problems.values())
-    message = f"more than {MAX_TOLD} mistakes: configs of this file after {config.name} were not looked at"
+    message = (
+        f"more than {MAX_TOLD} mistakes:"
+        f" configs of this file after {config.name} were not looked at"
+    )
     return [
         *problems.values(),
         Problem(kind="too-many", message=message, origin=config.root.origin),
@@ -163,8 +164,7 @@ def told_once(
 
 
 def _said_of(problem: Problem, config: Config) -> Problem:
-    """A line that is right by itself may be wrong in one variation: then the problem says in
-    which."""
+    """Add the variation to a problem of a line that is right by itself."""
     if problem.origin.note:
         return problem
     where = f" in the variant {config.variant}" if config.variant else ""

@@ -1,5 +1,4 @@
-"""Where a value of a config comes from: what set it, what that replaced, and what it was copied
-from."""
+"""Explanation of a value: what set it, what that replaced, and what it was copied from."""
 
 from __future__ import annotations
 
@@ -14,8 +13,7 @@ from assay.core.diagnostics import Origin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One place on the way to a value. `how` says what happened there, `text` is the line as it is
-    written."""
+    """Place that had a part in a value. `how` says what happened there, `text` is its line."""
 
     how: str
     origin: Origin
@@ -23,8 +21,7 @@ class Step:
 
 
 def steps(config: Config, path: KeyPath) -> list[Step]:
-    """Every place that had a part in the value at `path`, the one that won first. Empty when nobody
-    set it."""
+    """Return the places that had a part in the value at `path`, the winner first; [] for none."""
     return list(_steps(config, path, "set", frozenset()))
 
 
@@ -69,7 +66,7 @@ def _steps(config: Config, path: KeyPath, how: str, seen: frozenset[KeyPath]) ->
 
 
 def _links(config: Config, path: KeyPath, node: Node) -> list[Origin]:
-    """The chain of a value; a table begins where its key is written."""
+    """Return the origins of a value, newest first; a table begins where its key is written."""
     links = node.origin.chain()
     if not isinstance(node, Leaf) and path:
         links[0] = key_origin_at(config.written, path)
@@ -79,7 +76,7 @@ def _links(config: Config, path: KeyPath, node: Node) -> list[Origin]:
 def _copied_from_above(
     config: Config, path: KeyPath, how: str, seen: frozenset[KeyPath]
 ) -> Iterator[Step]:
-    """`model.width` where `model = "${base}"`: the way leads on in `base.width`."""
+    """Yield the steps of `model.width` where `model = "${base}"`: they lead on to `base.width`."""
     for length in range(len(path) - 1, 0, -1):
         node = get_at(config.written, path[:length])
         if node is None:

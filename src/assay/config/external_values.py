@@ -1,5 +1,4 @@
-"""What a config takes from outside: `${env:X}` from the environment, `${global:X}` from the
-settings."""
+"""Values from outside a config: `${env:X}` from the environment, `${global:X}` from settings."""
 
 from __future__ import annotations
 
@@ -9,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import date, time
 from typing import Any
 
-from assay.config.literals import value_of
 from assay.config.references import IN_TEXT, OUTSIDE, each_text, escaped, text_of
+from assay.config.sources.literals import value_of
 from assay.config.tree import (
     KeyPath,
     Leaf,
@@ -27,11 +26,10 @@ from assay.core.errors import did_you_mean
 def with_outside(
     root: Table, environ: Mapping[str, str], variables: Mapping[str, Any]
 ) -> tuple[Table, list[Problem]]:
-    """`root` with every `${env:X}` and `${global:X}` replaced.
+    """Return `root` with every `${env:X}` and `${global:X}` replaced, and the problems.
 
-    Alone in its string a variable of the environment is read like an override (`8` is a number,
-    unless text is wanted), a global keeps its type. What comes from outside is never a reference
-    itself.
+    A variable that is alone in its string is parsed like an override (`8` is a number, unless text
+    is wanted); a global keeps its type. A value from outside is never a reference itself.
     """
     outside = _ExternalValues(environ, variables)
     return each_text(root, outside.node), outside.problems

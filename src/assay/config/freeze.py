@@ -1,5 +1,4 @@
-"""The canonical form of a config, its hash, and a TOML text that always reads back as the same
-tree."""
+"""Canonical form of a config, its hash, and a TOML text that reads back as the same tree."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ TRAINED_SPLIT = "train"
 
 
 def canonical(root: Table, *, seed: bool = True) -> str:
-    """What determines the weights, in one line of text that is equal for configs that ask for the
-    same.
+    """Return what determines the weights, in one line that is equal for equivalent configs.
 
     1 and 1.0 are alike, `module:Name` is `module.Name`, the order of keys does not count; `tag`,
     `desc`, evaluation, saving, display, threads and every split but train are left out, and so is a
@@ -38,13 +36,12 @@ def config_hash(root: Table) -> str:
 
 
 def seedless_hash(root: Table) -> str:
-    """The same without the seed: equal for runs that are repeats of each other."""
+    """Return the hash without the seed, equal for repeats of one run."""
     return hashlib.sha256(canonical(root, seed=False).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def whole_hash(root: Table, *, seed: bool = True) -> str:
-    """The hash of a config whose keys have no meaning here, as that of a script: all of them
-    count."""
+    """Return the hash over all keys, for the config of a script: its keys have no meaning here."""
     root = without_secrets(root, has_references=False)
     counted = {name: node for name, node in root.items.items() if seed or name != "seed"}
     return hashlib.sha256(
@@ -53,8 +50,10 @@ def whole_hash(root: Table, *, seed: bool = True) -> str:
 
 
 def dump(root: Table) -> str:
-    """`root` as TOML. It reads back as an equal tree: that is tried here, and a tree for which it
-    fails is refused."""
+    """Return `root` as TOML that reads back as an equal tree.
+
+    That is tried here; a tree for which it fails is refused.
+    """
     import tomli_w  # reading a config does not pay for writing one
 
     try:
@@ -96,7 +95,7 @@ def _what_counts(root: Table, *, seed: bool) -> dict[str, Node]:
 
 
 def _add_split(root: Table, counted: dict[str, Node], split: str) -> list[Node]:
-    """A split that what counts refers to: data.train with source = "@data.all.source"."""
+    """Add the split that a counted node refers to: data.train with source = "@data.all.source"."""
     data, kept = root.items.get("data"), counted.get("data")
     if (
         not isinstance(data, Table)

@@ -17,12 +17,12 @@ from typing import Any
 from assay.core.errors import did_you_mean
 
 _HOUSES = ("torch", "assay")
-"""Packages whose classes are named by where people import them from, not by the file they happen to lie in."""
+"""Packages whose classes are named by their public module, not by the file that defines them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """The part of a Python file that wrote something; columns are bytes, as Python counts them."""
+    """Part of a Python file that wrote a value; columns are bytes, as CPython counts them."""
 
     file: str
     line: int
@@ -32,8 +32,7 @@ class Spot:
 
 
 class Section(dict[str, Any]):
-    """A table of a config in Python: a dictionary whose keys are attributes too, and which knows
-    who wrote them.
+    """Table of a config in Python: a dictionary with attribute access and the origin of its keys.
 
     >>> train = Section(epochs=1)
     >>> train.epochs += 1
@@ -122,18 +121,17 @@ class Section(dict[str, Any]):
 
 
 class Call(Section):
-    """A call that has not happened: its target under `type`, its arguments by name, positional ones
-    under `args`."""
+    """Deferred call: its target under `type`, arguments by name, positional ones under `args`."""
 
     def __repr__(self) -> str:
         arguments = {name: value for name, value in self.items() if name not in ("type", "args")}
         positional = [_shown(value) for value in self.get("args", ())]
-        return f"L({self['type']!r})({', '.join([*positional, *([_arguments(arguments)] if arguments else [])])})"
+        named = [_arguments(arguments)] if arguments else []
+        return f"L({self['type']!r})({', '.join([*positional, *named])})"
 
 
 class LazyCall:
-    """`L(Net)(width=32)` is a `Call` of Net, which is built later; `L("model.Net")` does not even
-    import it."""
+    """Factory of calls: `L(Net)(width=32)` is a `Call` of Net; `L("model.Net")` imports nothing."""
 
     def __init__(self, target: Any) -> None:
         if not (isinstance(target, str) or callable(target)):
@@ -144,7 +142,8 @@ class LazyCall:
         for name in ("type", "args"):
             if name in kwargs:
                 raise TypeError(
-                    f"`{name}` cannot be written as an argument: in a config it has a meaning of its own"
+                    f"`{name}` cannot be written as an argument:"
+                    " in a config it has a meaning of its own"
                 )
         made = Call({"type": self.target, **({"args": list(args)} if args else {}), **kwargs})
         made.__dict__["_spot"] = _caller()
@@ -155,8 +154,7 @@ L = LazyCall
 
 
 def target_of(thing: Any) -> str:
-    """The text that names a class or function in a config; for what has no name, what it looks
-    like."""
+    """Return the text that names a class or function in a config; its repr if it has no name."""
     module = getattr(thing, "__module__", None)
     name = getattr(thing, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str):
@@ -170,8 +168,7 @@ def target_of(thing: Any) -> str:
 
 
 def _public(module: str, name: str) -> str:
-    """The shortest package that offers `name` from `module`: torch.nn for
-    torch.nn.modules.linear."""
+    """Return the shortest package that offers `name`: torch.nn for torch.nn.modules.linear."""
     parts = module.split(".")
     home = sys.modules.get(module)
     thing = getattr(home, name, None)
@@ -203,7 +200,7 @@ def _shown(value: Any) -> str:
 
 
 def calling_frame() -> FrameType | None:
-    """The frame of whoever uses this module."""
+    """Return the frame of the caller of this module."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
@@ -229,8 +226,7 @@ _known_positions: dict[
 
 
 def _positions(code: CodeType) -> list[tuple[int | None, int | None, int | None, int | None]]:
-    """Where each instruction comes from, kept for a few codes: a long config would ask for it at
-    every call."""
+    """Return the position of each instruction of a code; cached, since every call asks for it."""
     known = _known_positions.get(id(code))
     if known is None or known[0] is not code:
         if len(_known_positions) >= 8:

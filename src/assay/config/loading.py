@@ -39,18 +39,18 @@ PYTHON = ".py"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Config:
-    """What was asked for.
+    """Config as asked for, with its tree, its sources and its problems.
 
     `root` is the tree to build and to keep: merged, with value references replaced and without the
     sections that were only there to be copied from. `written` is the merged tree before that,
     `given` the file before anything was merged into it, with its variants and its sweep: see
     `expand`. `variant` and `point` ("2/6") say which of them this is, `assigned` what the point
-    set. `files` holds every source exactly as given. `user_dirs` is where user modules are looked
-    for, first match wins; `settings` are those of the project. `problems` is what went wrong so
-    far, of which `read_problems` concern the text alone, and `notes` what was read as something
-    else (`file_notes`: in the file); `check_shape` tells these and everything else. `named` is
-    `root` with every target under its one name, once the signature stage has looked at it: the tree
-    that is hashed.
+    set. `files` holds every source exactly as given. `user_dirs` are searched for user modules,
+    first match wins; `settings` are those of the project. `problems` is what went wrong so far, of
+    which `read_problems` concern the text alone, and `notes` what was read as something else
+    (`file_notes`: in the file); `check_shape` reports these and everything else. `named` is `root`
+    with every target under its one name, once the signature stage has looked at it: the tree that
+    is hashed.
     """
 
     root: Table
@@ -79,7 +79,7 @@ class Config:
 
     @property
     def name(self) -> str:
-        """Which config of its file this is, for people; "" for the only one."""
+        """Name of this config among those of its file; "" for the only one."""
         return " ".join(filter(None, [self.variant, f"point {self.point}" if self.point else ""]))
 
 
@@ -89,12 +89,12 @@ def load(
     *,
     user_dir: str | os.PathLike[str] | None = None,
 ) -> Config:
-    """The config in a file, a mapping, a `Params` or a dataclass; ConfigError with everything that
-    could not be read.
+    """Read the config of a file, a mapping, a `Params` or a dataclass.
 
-    The suffix says how a file is written: .toml, .py, .json, .yaml or .ini. What is not a file is
-    copied. Whether its keys and values make sense is for `check_shape` to tell. Without `user_dir`,
-    user modules are looked for in the folder of the config and then in `src/` there.
+    The suffix says how a file is written: .toml, .py, .json, .yaml or .ini. Other objects are
+    copied. Whether keys and values make sense is for `check_shape` to say. Without `user_dir`, user
+    modules are looked for in the folder of the config and then in `src/` there. Raises ConfigError
+    with everything that could not be read.
     """
     return _sound(open_config(given, overrides, user_dir=user_dir))
 
@@ -106,7 +106,7 @@ def loads(
     source: str = "<string>",
     user_dir: str | os.PathLike[str] | None = None,
 ) -> Config:
-    """The config in a string, TOML unless `source` ends in another suffix; like `load`.
+    """Read the config in a string, TOML unless `source` ends in another suffix; like `load`.
 
     Without `user_dir`, user modules are looked for in the working directory.
     """
@@ -119,8 +119,7 @@ def open_config(
     *,
     user_dir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
 ) -> Config:
-    """Like `load`, but what is wrong inside the file is kept in `Config.problems`: for
-    `check_shape` to tell it all.
+    """Read a config like `load`, but keep the mistakes inside the file in `Config.problems`.
 
     Of several `user_dir` the first that has a module wins.
     """

@@ -1,5 +1,4 @@
-"""From what a file says to one config: a variant and a point of a sweep, then the command line,
-then its references."""
+"""Merge of a file with a variant, a sweep point and the command line; then references resolve."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ Change = Callable[[Table], tuple[Sequence[Setting], Sequence[Problem]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """`written` is everything put together, `root` the same with value references replaced and
-    nothing left over.
+    """Merged config: `written` with its references, `root` with their values and no templates.
 
     `notes` tell which settings were taken under another name.
     """
@@ -40,7 +38,7 @@ def merged(
     *,
     is_whole: bool = True,
 ) -> Merged:
-    """`given` with `changes` done one after another, then `overrides`.
+    """Apply `changes` one after another, then `overrides`, to `given`.
 
     When the file could not be read as a whole, nothing is said about names that lead nowhere.
     """
@@ -73,7 +71,7 @@ def merged(
 
 
 def _typed(arguments: Sequence[str]) -> tuple[list[Setting], list[Problem]]:
-    """What the command line sets, and what there is no override."""
+    """Return the settings of the command line, and problems with arguments that are no override."""
     settings: list[Setting] = []
     problems: list[Problem] = []
     for argument in arguments:
@@ -85,7 +83,7 @@ def _typed(arguments: Sequence[str]) -> tuple[list[Setting], list[Problem]]:
 
 
 def _templates(written: Table, resolved: Table, uses: references.Uses) -> set[str]:
-    """Sections of the user's own that only value references mention: their values are in place."""
+    """Return the user's sections that only value references mention: their values are copied."""
     standard = {key.name for key in schema.SECTIONS}
     objects = {str(target[0]) for _, target, _ in references.objects_used(resolved) if target}
     return uses.names(written) - standard - objects

@@ -1,5 +1,4 @@
-"""Places where a key belongs that was written in another section: `lr` of the optimizer, `epochs`
-of [train]."""
+"""Suggestions for a key in the wrong section: `lr` belongs to the optimizer."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ _USUAL = {
 
 
 def homes_of(word: str, root: Table | None = None) -> list[str]:
-    """Return the keys of a config whose last part is `word`: those of the standard sections, and of
-    `root`.
+    """Return the keys of the standard sections, and of `root`, whose last part is `word`.
 
     >>> homes_of("epochs"), homes_of("batch_size"), homes_of("lr")
     (['train.epochs'], ['data.train.batch_size'], ['optimizer.lr'])
@@ -44,8 +42,7 @@ def homes_of(word: str, root: Table | None = None) -> list[str]:
 
 
 def meant_elsewhere(word: str, root: Table, *, above: KeyPath = ()) -> str:
-    """Ask `did you mean `optimizer.lr`?` for a key that stands in the table `above` and belongs
-    elsewhere."""
+    """Return `did you mean `optimizer.lr`?` for a key of the table `above` that is misplaced."""
     here = dotted((*above, word))
     return suggested([home for home in homes_of(word, root) if home != here][:_MOST])
 

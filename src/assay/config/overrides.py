@@ -1,5 +1,4 @@
-"""`optimizer.lr=1e-2` on the command line: which arguments are overrides, what they set, what is
-wrong with them."""
+"""Overrides on the command line, `optimizer.lr=1e-2`: recognised, applied, and checked."""
 
 from __future__ import annotations
 
@@ -7,8 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from assay.config.literals import value_of
 from assay.config.misplaced_keys import meant_elsewhere
+from assay.config.sources.literals import value_of
 from assay.config.tree import (
     KeyPath,
     Leaf,
@@ -32,8 +31,7 @@ _OVERRIDE = re.compile(r"(?P<plus>\+?)(?P<key>[A-Za-z_][\w.-]*)=", re.ASCII)
 
 
 def is_override(argument: str) -> bool:
-    """Whether a command-line argument is an override: it looks like `key=value` and no file has
-    that name.
+    """Return whether an argument is an override: it reads `key=value`, and no file has that name.
 
     >>> is_override("optimizer.lr=1e-2"), is_override("digits.toml"), is_override("--lr=1")
     (True, False, False)
@@ -47,8 +45,7 @@ def is_override(argument: str) -> bool:
 
 
 def typed_text(node: Node) -> str | None:
-    """A value exactly as typed, on the command line or in a variable: `name=123` means "123" to a
-    str."""
+    """Return a value exactly as typed: `name=123` means "123" to a str."""
     if isinstance(node, Leaf) and node.typed is not None:
         return node.typed
     origin = node.origin
@@ -58,7 +55,7 @@ def typed_text(node: Node) -> str | None:
 
 
 def value_for(path: KeyPath, text: str, origin: Origin | None = None) -> Node:
-    """What `text`, typed without quotes, means as the value at `path`."""
+    """Return the node for `text`, typed without quotes, as the value at `path`."""
     origin = origin or Origin(source=CLI, text=text, line=1, column=1)
     value = from_plain(value_of(text), origin)
     standard = schema.find(path)
@@ -75,8 +72,7 @@ def value_for(path: KeyPath, text: str, origin: Origin | None = None) -> Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One key to set, asked for by an argument, a variant or a point of a sweep. `value` None
-    deletes what is there.
+    """Key to set, from an argument, a variant or a sweep point. `value` None deletes the key.
 
     `origins` are the places of the parts of the key. `creates`: a table or list item that is not
     there is meant. `to_create` is how that would be written. `text` is the value as typed, where it
@@ -91,7 +87,7 @@ class Setting:
     text: str | None = None
 
     def key_origin(self, first: int = 0, last: int | None = None) -> Origin:
-        """Where the parts `first` up to `last` of the key stand."""
+        """Return the place of the parts `first` up to `last` of the key."""
         start, end = (
             self.origins[first],
             self.origins[(len(self.parts) if last is None else last) - 1],
@@ -110,7 +106,7 @@ class RefusedError(Exception):
 
 
 def setting_of(argument: str) -> Setting:
-    """What an override asks for; RefusedError when it is none."""
+    """Parse an override. Raises RefusedError when it is none."""
     found = _OVERRIDE.match(argument)
     if found is None:
         whole = _origin(argument, 0, len(argument))
@@ -153,7 +149,10 @@ def setting_of(argument: str) -> Setting:
 
 
 def put(root: Table, setting: Setting) -> Table:
-    """`root` with one setting done; RefusedError when it names what is not there and cannot be."""
+    """Apply one setting to `root`.
+
+    Raises RefusedError for a key that is not there and cannot be.
+    """
     path = _axis(setting) or fitted(root, setting.parts)
     old = get_at(root, path)
     if setting.value is None:
@@ -193,14 +192,14 @@ def _origin(argument: str, start: int, end: int) -> Origin:
 
 
 def _axis(setting: Setting) -> KeyPath | None:
-    """`sweep.optimizer.lr=[1, 2]` sets the axis "optimizer.lr", which is one key of the section."""
+    """Return the axis that `sweep.optimizer.lr=[1, 2]` sets: "optimizer.lr" is one key."""
     if setting.parts[0] != "sweep" or len(setting.parts) < 3:
         return None
     return "sweep", ".".join(map(str, setting.parts[1:]))
 
 
 def _check_new(root: Table, setting: Setting, path: KeyPath) -> None:
-    """Refuses a key that is neither in the file nor possible in the table it would stand in."""
+    """Raise RefusedError for a key that is neither in the file nor possible in its table."""
     if path[0] == "sweep" and len(path) == 2:
         return
     parent = get_at(root, path[:-1])
@@ -220,7 +219,7 @@ def _is_split(path: KeyPath) -> bool:
 
 
 def _not_there(root: Table, setting: Setting, path: KeyPath) -> RefusedError:
-    """The first part of the key that leads nowhere, and what was probably meant."""
+    """Return the error for the first part of a key that leads nowhere, with a suggestion."""
     length = 0
     while length < len(setting.parts) - 1 and _exists(root, path[: length + 1]):
         length += 1
@@ -277,7 +276,7 @@ def _exists(root: Table, path: KeyPath) -> bool:
 
 
 def _choices(root: Table, above: KeyPath) -> list[str]:
-    """Names that may stand in the table at `above`."""
+    """Return the names that may stand in the table at `above`."""
     parent = get_at(root, above)
     names = list(parent.items) if isinstance(parent, Table) else []
     if not above:

@@ -1,8 +1,7 @@
-"""Classes and functions of assay that a config may name: those that write nowhere but into the
-record of the run.
+"""Targets of assay that a config may name: they write only into the record of the run.
 
-What saves, loads or runs by a path of its own is left out: a config names it by a section, or code
-calls it.
+Classes that save, load or run by a path of their own are left out: a config names them by a
+section, or code calls them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
             Batch Bucket Concat Filter FlatMap Length Map Mix Prefetch Shuffle SplitByWorker Take
         """,
         "assay.engine.data.map_style": """
-            Cache ConcatSequences FilterSequence MapSequence RandomSplit Select SequenceWrapper StreamToSequence
+            Cache ConcatSequences FilterSequence MapSequence RandomSplit Select SequenceWrapper
+            StreamToSequence
         """,
         "assay.plugins": "TensorBoard",
     }.items()

@@ -44,20 +44,23 @@ OUTSIDE = re.compile(r"(?P<kind>env|global):(?P<name>[A-Za-z_][\w-]*)", re.ASCII
 _RANDOM = re.compile(r"random:(?P<kind>int|float):(?P<low>[^:]+):(?P<high>[^:]+)")
 _LENGTH = re.compile(r"length:data\.(?P<split>[A-Za-z_][\w-]*)", re.ASCII)
 _FORMS = (
-    "write ${path.to.a.key}, ${.beside}, ${env:NAME}, ${global:NAME}, ${random:int:0:9}, ${device:count} or"
+    "write ${path.to.a.key}, ${.beside}, ${env:NAME}, ${global:NAME}, ${random:int:0:9},"
+    " ${device:count} or"
     " ${length:data.train}, or $${ for the two characters"
 )
 
 MACHINE = ("device:count",)
-"""What only the machine that runs a config knows: the devices it computes on. Written down when a run starts."""
+"""References that the machine of the run resolves: the devices. Recorded when a run starts."""
 
 RUN = "run:"
 """What an address of a run starts with in a config."""
 
 
 def reference_of(node: Node) -> KeyPath | None:
-    """The path whose object `"@path"` stands for; None for everything else. ValueError when it is
-    no path."""
+    """Return the path that `"@path"` names; None for other nodes.
+
+    ValueError for a malformed path.
+    """
     if (
         not isinstance(node, Leaf)
         or not isinstance(node.value, str)
@@ -69,8 +72,7 @@ def reference_of(node: Node) -> KeyPath | None:
 
 
 def literal(value: Scalar) -> Scalar:
-    """What a scalar means once nothing in it stands for something else: the escapes `@@` and `$${`
-    become `@` and `${`.
+    """Return a scalar with the escapes `@@` and `$${` replaced by `@` and `${`.
 
     >>> literal("@@home"), literal("$${HOME}")
     ('@home', '${HOME}')
@@ -81,7 +83,7 @@ def literal(value: Scalar) -> Scalar:
 
 
 def run_of(value: object) -> str | None:
-    """The address in `"run:last@best"`; None for everything else.
+    """Return the address in `"run:last@best"`; None for everything else.
 
     >>> run_of("run:last@best"), run_of("last")
     ('last@best', None)
@@ -94,27 +96,27 @@ def run_of(value: object) -> str | None:
 
 
 def is_unresolved(leaf: Leaf) -> bool:
-    """Whether a value still waits for a reference, because that could not be followed or comes from
-    outside."""
+    """Return whether a value holds a reference that is broken or comes from outside."""
     value = leaf.value
     return isinstance(value, str) and any(found[0] != "$${" for found in IN_TEXT.finditer(value))
 
 
 def escaped(text: str) -> str:
-    """`text` written so that it means itself: the inverse of `literal`."""
+    """Return `text` with its references escaped: the inverse of `literal`."""
     return ("@" if text.startswith("@") else "") + text.replace("${", "$${")
 
 
 class Draws:
-    """What `${random:...}` became. Each place where one is written is drawn once, however often the
-    tree is made."""
+    """Values of `${random:...}`. Each place is drawn once, however often the tree is made."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[object, ...], int | float] = {}
 
     def value(self, path: KeyPath, origin: Origin, at: int, spec: re.Match[str]) -> int | float:
-        """The number at character `at` of the string at `path`. ValueError when `spec` asks for
-        none."""
+        """Return the number at character `at` of the string at `path`.
+
+        ValueError for a bad `spec`.
+        """
         place = (path, origin.source, origin.line, origin.column, origin.text, at)
         if place not in self._values:
             self._values[place] = _draw(spec)
@@ -122,10 +124,10 @@ class Draws:
 
 
 def drawn(root: Table, draws: Draws) -> tuple[Table, list[Problem]]:
-    """`root` with a number in place of every `${random:int:LOW:HIGH}` (both included) and
-    `${random:float:LOW:HIGH}`.
+    """Return `root` with numbers for `${random:int:LOW:HIGH}` and `${random:float:LOW:HIGH}`.
 
-    The numbers come from the operating system: no generator of the program is touched.
+    Both ends are included. The numbers come from the operating system: no generator of the program
+    is touched.
     """
     problems: list[Problem] = []
 
@@ -155,7 +157,7 @@ def drawn(root: Table, draws: Draws) -> tuple[Table, list[Problem]]:
 
 
 def asks_machine(root: Table) -> bool:
-    """Whether a value of `root` waits for the machine."""
+    """Return whether a value of `root` depends on the machine."""
     return any(
         inside.strip() in MACHINE
         for _, node in walk(root)
@@ -165,8 +167,7 @@ def asks_machine(root: Table) -> bool:
 
 
 def with_machine(root: Table, values: Mapping[str, int]) -> Table:
-    """`root` with what this machine says in place of `${device:count}`; `values` holds it by
-    `device:count`."""
+    """Return `root` with this machine's values in place of `${device:count}`."""
 
     def number_at(leaf: Leaf, path: KeyPath, found: re.Match[str]) -> int | None:
         return values.get((found["inside"] or "").strip())
@@ -175,8 +176,7 @@ def with_machine(root: Table, values: Mapping[str, int]) -> Table:
 
 
 def asks_lengths(root: Table) -> list[str]:
-    """The splits whose `${length:data.SPLIT}`, the optimizer steps of an epoch, a value of `root`
-    waits for."""
+    """Return the splits whose length in optimizer steps, `${length:data.SPLIT}`, `root` uses."""
     found = {
         asked["split"]: None
         for _, node in walk(root)
@@ -188,7 +188,7 @@ def asks_lengths(root: Table) -> list[str]:
 
 
 def with_lengths(root: Table, lengths: Mapping[str, int]) -> Table:
-    """`root` with the length of its loader in place of every `${length:data.SPLIT}`."""
+    """Return `root` with the length of its loader in place of every `${length:data.SPLIT}`."""
 
     def number_at(leaf: Leaf, path: KeyPath, found: re.Match[str]) -> int | None:
         asked = _LENGTH.fullmatch((found["inside"] or "").strip())
@@ -203,8 +203,7 @@ def _with_numbers(
     how: str,
     number_at: Callable[[Leaf, KeyPath, re.Match[str]], int | float | None],
 ) -> Table:
-    """`root` with a number in place of every reference that has one; the origin says `how` it was
-    written."""
+    """Replace every reference that `number_at` knows; the origin notes `how` it was written."""
 
     def leaf_of(leaf: Leaf, text: str, path: KeyPath) -> Leaf:
         if kind not in text:
@@ -228,12 +227,11 @@ def _with_numbers(
 
 
 def resolved(root: Table) -> tuple[Table, list[Problem]]:
-    """`root` with every `${a.b}` replaced by what stands there, and what is wrong with references
-    of both kinds.
+    """Return `root` with every `${a.b}` replaced by its value, and the problems of all references.
 
     A string that is one reference and nothing else takes the value with its type, be it a table;
     inside a longer string the value becomes text. `${env:X}`, `${global:X}` and `@path` stay: see
-    `outside` and the builder.
+    `external_values` and the builder.
     """
     work = _Resolver(root)
     changed = work.node(root, ())
@@ -255,7 +253,7 @@ def outside_used(root: Table) -> list[str]:
 
 
 def outside_named(text: str) -> list[tuple[str, str]]:
-    """The kind and name of each variable that a string takes from outside.
+    """Return the kind and name of each variable that a string takes from outside.
 
     >>> outside_named("${env:HOME}/${global:sets}")
     [('env', 'HOME'), ('global', 'sets')]
@@ -278,8 +276,7 @@ def _insides(text: str) -> list[str]:
 
 
 class Uses:
-    """References between the sections of a tree. Each section is read once, however many trees
-    share it."""
+    """References between the sections of a tree. Trees that share a section share its reading."""
 
     def __init__(self) -> None:
         # By identity: trees that differ in one key share all other nodes, which are kept here so
@@ -293,8 +290,7 @@ class Uses:
         return {path for name, node in root.items.items() for path in self._of(name, node)[1]}
 
     def names(self, root: Table) -> set[str]:
-        """Return the top-level names that some `${name...}` of `root` mentions from another
-        section."""
+        """Return the top-level names that a `${name...}` in another section of `root` mentions."""
         return {str(path[0]) for path in self.values(root)}
 
     def objects(self, root: Table) -> set[KeyPath]:
@@ -320,7 +316,7 @@ class Uses:
 
 
 def is_plain(node: Node) -> bool:
-    """Whether nothing in a value stands for something else: no call, no reference of any kind."""
+    """Return whether a value holds no call and no reference of any kind."""
     return all(
         not (isinstance(part, Table) and "type" in part.items)
         and not (
@@ -333,8 +329,7 @@ def is_plain(node: Node) -> bool:
 
 
 def objects_used(root: Node, *, path: KeyPath = ()) -> Iterator[tuple[KeyPath, KeyPath, Origin]]:
-    """Every object reference below `root`: where it stands, what it names, its origin. Malformed
-    ones are left out."""
+    """Yield place, target and origin of each well-formed object reference below `root`."""
     for here, node in walk(root, path):
         try:
             target = reference_of(node)
@@ -345,8 +340,7 @@ def objects_used(root: Node, *, path: KeyPath = ()) -> Iterator[tuple[KeyPath, K
 
 
 def each_text(root: Table, change: Callable[[Leaf, str, KeyPath], Node]) -> Table:
-    """`root` with every string that holds `${` changed; parts in which nothing changes stay the
-    same objects."""
+    """Return `root` with every string that holds `${` changed; unchanged parts stay shared."""
 
     def node_of(node: Node, path: KeyPath) -> Node:
         match node:
@@ -390,8 +384,7 @@ def _differ(a: Iterable[object], b: Iterable[object]) -> bool:
 
 
 def _target(inside: str | None, path: KeyPath) -> KeyPath | None:
-    """Return the path of a value reference at `path`; None when it is malformed or comes from
-    outside.
+    """Return the path of a value reference at `path`; None if malformed or from outside.
 
     Leading dots count from the table or list that the reference stands in: one is beside, each
     further one above.
@@ -422,7 +415,7 @@ def text_of(value: Scalar) -> str:
 
 
 class _UnresolvedError(Exception):
-    """A reference that cannot be followed; what is wrong with it has been written down."""
+    """Reference that cannot be followed; its problem has been noted."""
 
 
 @dataclass
@@ -510,7 +503,10 @@ class _Resolver:
         return "".join(parts)
 
     def checked(self, inside: str | None, leaf: Leaf, path: KeyPath) -> KeyPath:
-        """The path inside `${...}`, fitted to the tree; _Stop when nothing is there."""
+        """Return the path inside `${...}`, fitted to the tree.
+
+        Raises _UnresolvedError when nothing is there.
+        """
         if inside is None:
             raise self.stop(
                 leaf,
@@ -589,7 +585,7 @@ class _Resolver:
 
 
 def _size(node: Node) -> int:
-    """Nodes of a tree, counted no further than it matters."""
+    """Count the nodes of a tree, no further than matters."""
     count = 0
     for _ in walk(node):
         count += 1
@@ -599,7 +595,7 @@ def _size(node: Node) -> int:
 
 
 def _unknown(root: Table, target: KeyPath, shown: str, origin: Origin, path: KeyPath) -> Problem:
-    """`@optimiser`: nothing is there; the nearest name beside the first part that is missing."""
+    """Return the problem of `@optimiser`, with the nearest name beside its first missing part."""
     for length in range(len(target)):
         parent = get_at(root, target[:length])
         if get_at(root, target[: length + 1]) is None:
@@ -652,8 +648,7 @@ def _object_problems(root: Table) -> list[Problem]:
 
 
 def _circles(root: Table, edges: Mapping[KeyPath, KeyPath]) -> list[Problem]:
-    """Objects that need themselves: building a path builds every reference below it, and those
-    build their targets."""
+    """Return a problem for each circle: building a path builds every reference below it."""
     below: dict[KeyPath, list[KeyPath]] = {}
     for path in edges:
         for length in range(len(path) + 1):
@@ -694,8 +689,7 @@ def _circle(root: Table, circle: list[KeyPath], edges: Mapping[KeyPath, KeyPath]
 
 
 def _is_kept(inside: str) -> bool:
-    """Whether `${inside}` is for others: from outside, of the machine, or random and already told
-    to be wrong."""
+    """Return whether `${inside}` is resolved elsewhere: from outside, by the machine, or bad."""
     inside = inside.strip()
     is_length = bool(_LENGTH.fullmatch(inside))
     return (

@@ -1,5 +1,4 @@
-"""Secrets in a tree: replaced before it is written down, and told when what was written down is to
-be run."""
+"""Secrets in a tree: replaced before it is written down, and reported when it is to run."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ _REFERENCE = re.compile(r"@[A-Za-z_][\w.\[\]-]*")
 def without_secrets(
     root: Table, secrets: Secrets | None = None, *, has_references: bool = True
 ) -> Table:
-    """Return `root` with a word in the place of each secret: under names of secrets, in texts, and
-    known ones.
+    """Return `root` with a placeholder for each secret: by name, in texts, and known ones.
 
     Without `has_references`, as in the config of a script, `@name` is a text like any other.
     """

@@ -34,7 +34,7 @@ Mode = Literal["grid", "zip", "random"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Numbers from `low` to `high`, both included; whole ones when both ends are."""
+    """Interval from `low` to `high`, both included; whole numbers when both ends are."""
 
     low: int | float
     high: int | float
@@ -43,13 +43,13 @@ class Interval:
     origin: Origin
 
     def spaced(self) -> list[int | float]:
-        """`count` numbers from end to end."""
+        """Return `count` numbers from end to end."""
         count = self.count or 1
         shares = [i / (count - 1) if count > 1 else 0.0 for i in range(count)]
         return list(dict.fromkeys(self.at(share) for share in shares))
 
     def at(self, share: float) -> int | float:
-        """The number at a share of the way. Six digits: neither people nor results need more."""
+        """Return the number at a share of the way, in six digits: results need no more."""
         if share in (0.0, 1.0):
             return self.high if share else self.low
         if self.is_log:
@@ -65,7 +65,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepAxis:
-    """One key that varies. `setting` is what it sets, with the first value."""
+    """Key that varies. `setting` sets it to the first value."""
 
     setting: Setting
     values: tuple[Node, ...] = ()
@@ -76,11 +76,11 @@ class SweepAxis:
         return dotted(self.setting.parts)
 
     def is_in(self, path: KeyPath) -> bool:
-        """Whether whoever sets `path` sets this key too; `0` on the command line is `[0]`."""
+        """Return whether setting `path` sets this key too; `0` on the command line is `[0]`."""
         return tuple(map(str, self.setting.parts[: len(path)])) == tuple(map(str, path))
 
     def with_value(self, value: Node, note: str) -> Setting:
-        """What one point sets."""
+        """Return the setting of one point."""
         return replace(self.setting, value=noted(value, note))
 
 
@@ -90,7 +90,7 @@ Point = tuple[tuple[SweepAxis, Node], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """What varies, and how the values are put together."""
+    """Axes of a sweep, and the mode that combines them."""
 
     mode: Mode
     axes: tuple[SweepAxis, ...]
@@ -99,13 +99,13 @@ class Sweep:
     draw: int = 0
 
     def without(self, fixed: Sequence[KeyPath]) -> Sweep:
-        """The sweep that is left when the command line has fixed some of its keys."""
+        """Return the sweep without the keys that the command line has fixed."""
         return replace(
             self, axes=tuple(axis for axis in self.axes if not any(map(axis.is_in, fixed)))
         )
 
     def size(self) -> int:
-        """How many points there are."""
+        """Number of points."""
         match self.mode:
             case _ if not self.axes:
                 return 0
@@ -169,12 +169,12 @@ class Sweep:
 
 
 def assignments(point: Point) -> tuple[tuple[str, Node], ...]:
-    """The keys and values of a point."""
+    """Return the keys and values of a point."""
     return tuple((axis.key, value) for axis, value in point)
 
 
 def _telling(values: Sequence[Node]) -> Sequence[Node]:
-    """Of very many values those that may be wrong: of numbers the ends."""
+    """Return the values that may be wrong; of many numbers only the ends."""
     if len(values) <= MANY:
         return values
     numbers: dict[type, list[Leaf]] = {}
@@ -196,7 +196,7 @@ def _number(leaf: Leaf) -> float:
 
 
 def sweep_of(root: Table) -> tuple[Sweep | None, list[Problem]]:
-    """The sweep of a file, and what is wrong with the section."""
+    """Return the sweep of a file, and the problems of its section."""
     section = root.items.get(SECTION)
     if section is None:
         return None, []
@@ -254,7 +254,7 @@ def _is_axis(node: Node) -> bool:
 
 
 def _is_range(node: Node) -> bool:
-    """A table of numbers from `low` to `high`, and not one of further axes."""
+    """Return whether a table is a range, from `low` to `high`, and not one of further axes."""
     if not isinstance(node, Table) or "type" in node.items:
         return False
     return bool({"low", "high"} & node.items.keys()) and all(
@@ -411,11 +411,12 @@ def _whole(
 
 
 def _uneven(axes: Sequence[SweepAxis]) -> Iterator[Problem]:
-    """Axes of a zip that are longer or shorter than the first."""
+    """Yield a problem for each axis of a zip with another length than the first."""
     for axis in axes[1:]:
         if len(axis.values) != len(axes[0].values):
             message = (
-                f"`{axis.key}` has {len(axis.values)} values and `{axes[0].key}` {len(axes[0].values)}:"
+                f"`{axis.key}` has {len(axis.values)} values"
+                f" and `{axes[0].key}` {len(axes[0].values)}:"
                 " in a zip they go together"
             )
             yield _problem(

@@ -1,4 +1,4 @@
-"""What is wrong with the targets of a config, by their names alone: nothing is imported."""
+"""Check of the targets of a config by their names alone: nothing is imported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from assay.core.errors import did_you_mean, suggested
 def target_problems(
     root: Table, modules: UserModules, trusted: Collection[str]
 ) -> Iterator[Problem]:
-    """What is wrong with every `type` of a config, in the order of the file."""
+    """Yield the problems of every `type` of a config, in the order of the file."""
     for path, node in walk(root):
         if not isinstance(node, Table) or "type" not in node.items or _is_data(path):
             continue
@@ -48,8 +48,7 @@ def target_problems(
 
 
 def _is_data(path: KeyPath) -> bool:
-    """Whether the table at `path` is a standard one, in which `type` is an unknown key and told as
-    such."""
+    """Return whether the table at `path` is a standard one, in which `type` is an unknown key."""
     key = schema.find(path)
     is_split = len(path) == 2 and path[0] == "data"
     return not path or is_split or (key is not None and key.kind in ("table", "tables"))
@@ -122,7 +121,7 @@ def _of_python(
 
 
 def _short_name(leaf: Leaf, name: str, path: KeyPath, modules: UserModules) -> Iterator[Problem]:
-    """A target without a module: a registered name, or a mistake."""
+    """Yield the problem of a target without a module, unless it is a registered name."""
     found = modules.registered.get(name, [])
     if len(found) == 1:
         return
@@ -164,7 +163,7 @@ def _names(found: TargetLocation | None) -> frozenset[str]:
 
 
 def _inside(found: TargetLocation, leaf: Leaf, target: str, path: KeyPath) -> Iterator[Problem]:
-    """What is wrong with a target whose first part is a user module."""
+    """Yield the problem of a target whose first part is a user module."""
     module, rest = found.module, found.rest
     if module is not None and module.syntax_error:
         origin = Origin(

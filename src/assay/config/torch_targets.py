@@ -1,7 +1,6 @@
-"""Classes and functions of torch that a config may name: those that compute on what they are given,
-and nothing else.
+"""Targets of torch that a config may name: they compute on their arguments, nothing else.
 
-Reviewed by hand, name by name. What is listed opens no file, imports nothing, decodes nothing,
+Reviewed by hand, name by name. A listed target opens no file, imports nothing, decodes nothing,
 traces nothing and looks up no attribute by a name that it is given; if it takes a callable, that
 comes from a config as a listed target too. `./dev targets` tells which public names of the
 installed torch are in none of the three tables.

@@ -1,5 +1,4 @@
-"""The tree every front end produces: tables, lists and scalars, each with the place it came from.
-Immutable."""
+"""Tree that every front end produces: immutable tables, lists and scalars with their origins."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ NONE = "@none"
 """How the front ends that have no word for it write None; in a tree it is None itself."""
 
 MAX_DEPTH = 200
-"""Tables and lists inside each other; deeper is a mistake or an attack, and would end in a RecursionError."""
+"""Levels of nesting; deeper trees are a mistake or an attack, and raise RecursionError."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,8 +45,10 @@ class List:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Nodes by key. `key_origins` holds where each key was written; a key without one has its
-    node's origin."""
+    """Table of nodes.
+
+    `key_origins` holds where a key was written, else its node's origin counts.
+    """
 
     items: Mapping[str, Node]
     origin: Origin
@@ -59,8 +60,7 @@ class Table:
 
     @property
     def target(self) -> str | None:
-        """What is called with this table's other keys: its `type`, or None when this is plain
-        data."""
+        """Target that is called with the other keys: the `type`, or None for plain data."""
         leaf = self.items.get("type")
         return leaf.value if isinstance(leaf, Leaf) and isinstance(leaf.value, str) else None
 
@@ -71,7 +71,7 @@ class Table:
         return node.items if isinstance(node, List) else ()
 
     def key_origin(self, key: str) -> Origin:
-        """Where `key` was written."""
+        """Return where `key` was written."""
         return self.key_origins.get(key) or self.items[key].origin
 
 
@@ -79,7 +79,7 @@ Node = Leaf | List | Table
 
 
 def get_at(root: Node, path: KeyPath) -> Node | None:
-    """The node at `path`, or None."""
+    """Return the node at `path`, or None."""
     node = root
     for part in path:
         match node, part:
@@ -93,8 +93,7 @@ def get_at(root: Node, path: KeyPath) -> Node | None:
 
 
 def key_origin_at(root: Table, path: KeyPath) -> Origin:
-    """Where the last key of `path` was written; for a list item, where the item is. `path` must
-    exist."""
+    """Return where the last key of `path`, which must exist, or its list item, was written."""
     if not path:
         return root.origin
     parent = get_at(root, path[:-1])
@@ -108,8 +107,7 @@ def key_origin_at(root: Table, path: KeyPath) -> Origin:
 
 
 def set_at(root: Table, path: KeyPath, node: Node, key_origin: Origin | None = None) -> Table:
-    """`root` with `node` at `path`. Missing tables on the way are made; a list takes an index up to
-    its length.
+    """Return `root` with `node` at `path`; missing tables are made, a list may grow by one.
 
     Raises KeyError with the dotted path of the first part that cannot hold what follows.
     """
@@ -121,7 +119,7 @@ def set_at(root: Table, path: KeyPath, node: Node, key_origin: Origin | None = N
 
 
 def delete_at(root: Table, path: KeyPath) -> Table:
-    """`root` without what is at `path`; KeyError when nothing is there."""
+    """Return `root` without the node at `path`. Raises KeyError when nothing is there."""
     if not path or get_at(root, path) is None:
         raise KeyError(dotted(path))
     parent = get_at(root, path[:-1])
@@ -145,8 +143,7 @@ def delete_at(root: Table, path: KeyPath) -> Table:
 
 
 def walk(root: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
-    """Every node with its path, the outer before the inner, in the order they were written; `root`
-    comes first."""
+    """Yield every node with its path, `root` first, the outer before the inner."""
     todo: list[tuple[KeyPath, Node]] = [(path, root)]
     while todo:
         here, node = todo.pop()
@@ -163,7 +160,7 @@ def walk(root: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
 
 
 def plain(node: Node) -> Any:
-    """The same as dictionaries, lists and scalars, fresh every time."""
+    """Return a fresh copy of dictionaries, lists and scalars."""
     match node:
         case Leaf():
             return node.value
@@ -174,12 +171,12 @@ def plain(node: Node) -> Any:
 
 
 def from_plain(value: object, origin: Origin) -> Node:
-    """A tree out of dictionaries, lists, tuples and scalars; every part gets `origin`."""
+    """Return the tree of dictionaries, lists, tuples and scalars; every part gets `origin`."""
     return _from_plain(value, origin, ())
 
 
 def same(a: Node, b: Node) -> bool:
-    """Whether two trees say the same; origins and the order of keys do not count.
+    """Return whether two trees are equal; origins and the order of keys do not count.
 
     Stricter than `==` on plain values: true is not 1, 1 is not 1.0, -0.0 is not 0.0. And nan is
     nan.
@@ -204,7 +201,7 @@ _PART = re.compile(
 
 
 def dotted(path: KeyPath) -> str:
-    """One line for a path, as an override writes it; `fitted` and `parse_dotted` read it back.
+    """Return a path in the notation of overrides; `fitted` and `parse_dotted` invert it.
 
     >>> dotted(("plugins", 0, "type"))
     'plugins.0.type'
@@ -223,7 +220,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def parse_dotted(text: str) -> KeyPath:
-    """The path that `text` writes; ValueError when it writes none.
+    """Return the path that `text` writes. Raises ValueError when it writes none.
 
     >>> parse_dotted('data.train.pipes[2]."a.b"')
     ('data', 'train', 'pipes', 2, 'a.b')
@@ -249,8 +246,7 @@ def parse_dotted(text: str) -> KeyPath:
 
 
 def fitted(root: Node, parts: KeyPath) -> KeyPath:
-    """`parts` with `"0"` turned into 0 wherever the tree has a list: `plugins.0.type` means
-    `plugins[0].type`."""
+    """Return `parts` with "0" turned into 0 where the tree has a list: `plugins.0.type`."""
     path: list[str | int] = []
     node: Node | None = root
     for part in parts:
@@ -283,8 +279,7 @@ def _set(node: Node | None, path: KeyPath, depth: int, new: Node, key_origin: Or
 
 
 def leaf_of(value: object, origin: Origin) -> Leaf | None:
-    """The leaf of a plain scalar, None for anything else. A number or text of a subclass becomes
-    one of the builtin."""
+    """Return the leaf of a plain scalar as a builtin type; None for anything else."""
     match value:
         case bool() | None | date() | time():
             return Leaf(value, origin)
@@ -323,7 +318,8 @@ def _from_plain(value: object, origin: Origin, path: KeyPath) -> Node:
             )
         case _:
             raise InputError(
-                f"`{dotted(path)}` is a {type(value).__name__}; a config holds tables, lists, numbers, strings,"
+                f"`{dotted(path)}` is a {type(value).__name__};"
+                " a config holds tables, lists, numbers, strings,"
                 " true/false, dates and none.",
                 where=str(origin),
                 fix='Write the call down instead: {"type": "package.module.Name", ...}.',

@@ -1,5 +1,4 @@
-"""What user modules define, found by parsing their files: nothing of the user's is run to check a
-config."""
+"""Definitions of user modules, found by parsing: a check runs no user code."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ MAX_FILES = 20_000  # looked at for registered names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserModule:
-    """One file of the user's. `names` is what it defines at top level; None when parsing cannot
-    tell.
+    """File of the user. `names` are its top-level definitions; None when parsing cannot tell.
 
     `syntax_error` is what is wrong with the file, with `line` and `column`, when it cannot be
     parsed.
@@ -35,8 +33,7 @@ class UserModule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetLocation:
-    """Where a dotted target leads. `module` is None for a folder without `__init__.py`; `rest` is
-    the path inside."""
+    """File of a dotted target; `module` is None for a namespace package, `rest` the path inside."""
 
     module: UserModule | None
     folder: Path | None
@@ -45,8 +42,7 @@ class TargetLocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredName:
-    """A class or function under `@register`: the short name, the kind it was given (or ""), and
-    where it stands."""
+    """Class or function under `@register`: short name, kind (or ""), and place."""
 
     name: str
     kind: str
@@ -56,7 +52,7 @@ class RegisteredName:
 
     @property
     def target(self) -> str:
-        """What names it without being registered."""
+        """Target of the registered object."""
         return (
             f"{self.module}:{self.qualname}"
             if "." in self.qualname
@@ -65,7 +61,7 @@ class RegisteredName:
 
 
 class UserModules:
-    """The modules below some folders, each file parsed once."""
+    """Modules below some folders, each file parsed once."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = folders
@@ -73,8 +69,7 @@ class UserModules:
 
     @cached_property
     def registered(self) -> dict[str, list[RegisteredName]]:
-        """Everything under `@register` by its name. Looked for when a config uses a short name, and
-        only then."""
+        """Objects under `@register` by name, searched for once a config uses a short name."""
         found: dict[str, list[RegisteredName]] = {}
         for file, module in _files_below(self.folders):
             for each in _registered_in(file, module):
@@ -82,7 +77,7 @@ class UserModules:
         return found
 
     def names(self) -> list[str]:
-        """Modules and packages right below the folders."""
+        """Return the modules and packages right below the folders."""
         return list(self._names)
 
     @cached_property
@@ -90,8 +85,7 @@ class UserModules:
         return tuple(sorted({name for folder in self.folders for name in modules_in(folder)}))
 
     def find(self, target: str) -> TargetLocation | None:
-        """What `package.module.Name` or `package.module:Name` leads to; None when the first part is
-        no user module."""
+        """Return the location of `package.module.Name`, or None outside of user modules."""
         dotted, _, inside = target.partition(":")
         parts = dotted.split(".")
         for folder in self.folders:
@@ -125,7 +119,7 @@ class UserModules:
 
 
 def modules_in(folder: Path) -> list[str]:
-    """Names that can be imported from `folder`."""
+    """Return the names that can be imported from `folder`."""
     try:
         entries = sorted(folder.iterdir())
     except OSError:
@@ -176,8 +170,7 @@ def _parse(path: Path) -> UserModule:
 
 
 def _defined(body: Iterable[ast.stmt]) -> Iterator[str]:
-    """Names that these statements bind, branches and loops included; "*" when they cannot be
-    known."""
+    """Yield the names that statements bind, in branches and loops too; "*" if they are unknown."""
     for statement in body:
         match statement:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -221,12 +214,11 @@ def _bound(target: ast.expr) -> Iterator[str]:
             yield "*"
 
 
-# --- registered names ------------------------------------------------------------------------------------------------
+# --- registered names -----------------------------------------------------------------------------
 
 
 def _files_below(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
-    """Every file that can be imported from `folders`, with the name of its module; an environment
-    is not entered."""
+    """Yield the files that can be imported from `folders` with their modules; no environments."""
     own = {os.path.realpath(folder) for folder in folders}
     count = 0
     for root in folders:
@@ -303,7 +295,7 @@ def _read_registered(file: Path, module: str) -> Iterator[RegisteredName]:
 
 
 def _names_of_register(tree: ast.Module) -> set[str]:
-    """How this file may write assay's `register`: as imported, whatever it was called."""
+    """Return the expressions by which a file may write assay's `register`, as imported."""
     names = set()
     for node in ast.walk(tree):
         if (
@@ -324,8 +316,7 @@ def _names_of_register(tree: ast.Module) -> set[str]:
 def _definitions(
     body: Iterable[ast.stmt], outer: str
 ) -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """Classes and functions that can be named from outside, those in branches and in classes
-    included."""
+    """Yield the classes and functions that can be named from outside, nested ones included."""
     for statement in body:
         match statement:
             case ast.ClassDef():
@@ -341,8 +332,7 @@ def _definitions(
 
 
 def _registration(decorator: ast.expr, own_name: str) -> tuple[str, str]:
-    """The name and the kind that a decorator gives: `register`, `register("name")`, `register(Kind,
-    name="name")`."""
+    """Return name and kind of `@register`, `@register("name")`, `@register(Kind, name="n")`."""
     if not isinstance(decorator, ast.Call):
         return own_name, ""
     given = [
@@ -362,7 +352,7 @@ def _registration(decorator: ast.expr, own_name: str) -> tuple[str, str]:
 def _at_name(
     file: Path, statement: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]
 ) -> Origin:
-    """The place of the name in `class Name`."""
+    """Return the origin of the name in `class Name`."""
     line = lines[statement.lineno - 1]
     start = line.find(
         statement.name, len(line.encode()[: statement.col_offset].decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""`[variants.big] "model.hidden" = 512`: named overrides inside one file."""
+"""Variants, `[variants.big] "model.hidden" = 512`: named overrides inside one file."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """What one variant changes, as it is written."""
+    """Changes of one variant, as they are written."""
 
     name: str
     table: Table
 
     def settings(self, root: Table) -> tuple[list[Setting], list[Problem]]:
-        """Its overrides of `root` in order, and the keys that are none."""
+        """Return its overrides of `root` in order, and the problems of malformed keys."""
         problems: list[Problem] = []
         return list(_settings(root, (), self.table, (), f"variant {self.name}", problems)), problems
 
 
 def variants_of(root: Table) -> tuple[Mapping[str, Variant], list[Problem]]:
-    """The variants of a file by name, and what is wrong with the section."""
+    """Return the variants of a file by name, and the problems of the section."""
     section = root.items.get(SECTION)
     if section is None:
         return {}, []
@@ -45,7 +45,7 @@ def variants_of(root: Table) -> tuple[Mapping[str, Variant], list[Problem]]:
             )
         ]
     if len(section.items) > MAX_VARIANTS:
-        message = f"the file has {len(section.items):,} variants; more than {MAX_VARIANTS:,} are none anybody runs"
+        message = f"the file has {len(section.items):,} variants; at most {MAX_VARIANTS:,} are read"
         fix = "write a sweep: [sweep] with a list of values for a key"
         return {}, [_problem("too-large", message, section.origin, SECTION, fix)]
     found: dict[str, Variant] = {}
@@ -76,7 +76,7 @@ _FORM = 'write [variants.big] and under it "model.hidden" = 512'
 def key_setting(
     table: Table, key: str, value: Node, above: KeyPath, origins: tuple[Origin, ...]
 ) -> Setting:
-    """What `"+a.b" = value` in a table asks for. ValueError when the key is no path."""
+    """Parse `"+a.b" = value` in a table. Raises ValueError when the key is no path."""
     parts = parse_dotted(key.removeprefix("+"))
     origin = table.key_origin(key)
     path = (*above, *parts)
@@ -90,7 +90,7 @@ def key_setting(
 
 
 def noted(node: Node, note: str) -> Node:
-    """`node` with a note on where all of it comes from."""
+    """Return `node` with a note on every origin in it."""
     origin = replace(node.origin, note=note)
     match node:
         case Leaf():
@@ -112,8 +112,7 @@ def _settings(
     note: str,
     problems: list[Problem],
 ) -> Iterator[Setting]:
-    """A table without `type` is merged key by key into the one that is there; everything else
-    replaces."""
+    """Yield settings: a table without `type` merges into the one there, the rest replaces."""
     for key, node in table.items.items():
         try:
             setting = key_setting(table, key, node, above, origins)

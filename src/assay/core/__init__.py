@@ -1,2 +1,4 @@
-"""The vocabulary of every other room: facts, events, ports, errors, formats on disk. Standard
-library only."""
+"""Vocabulary of every other room: errors, events, ports and formats on disk.
+
+Standard library only.
+"""

@@ -20,7 +20,8 @@ TABLE = _table()
 
 
 def crc32c(data: bytes | memoryview) -> int:
-    """
+    """Return the CRC-32C of some bytes.
+
     >>> hex(crc32c(b"123456789"))
     '0xe3069283'
     """
@@ -32,5 +33,8 @@ def crc32c(data: bytes | memoryview) -> int:
 
 
 def masked(crc: int) -> int:
-    """As it stands in a TFRecord: a check of data that holds checks would otherwise be weak."""
+    """Return a checksum in the masked form that a TFRecord stores.
+
+    A checksum over data that itself holds checksums would otherwise be weak.
+    """
     return ((crc >> 15 | crc << 17) + _DELTA) & _MASK

@@ -1,4 +1,4 @@
-"""`defaults.json`: what a run took because nobody said otherwise, format 1."""
+"""Format of `defaults.json`, version 1: the default values that a run took."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """Everything that was taken, in the order of the config."""
+    """All defaults that a run took, in the order of the config."""
 
     format: int = FORMAT
     taken: tuple[Taken, ...] = ()
 
 
 def read(folder: Path) -> tuple[Taken, ...]:
-    """Return what a run took; nothing for one that was recorded without. RecordError when it cannot
-    be read."""
+    """Return the defaults that a run took; () for a run recorded without the file.
+
+    Raises RecordError when the file cannot be read.
+    """
     try:
         return read_json(folder / FILE_NAME, Defaults, version=FORMAT, limit=MAX_BYTES).taken
     except FileNotFoundError:

@@ -14,8 +14,9 @@ _MOST = 1024
 
 
 def device_names(given: str | int | Sequence[str | int]) -> tuple[str, ...]:
-    """The devices of a list, each by its whole name. InputError for what is no list, or names one
-    twice.
+    """Return the full names of the devices of a list.
+
+    Raises InputError for anything that is not a list of devices, or that names a device twice.
 
     >>> device_names("cuda:0,1"), device_names("0-2"), device_names([1, "cpu"])
     (('cuda:0', 'cuda:1'), ('cuda:0', 'cuda:1', 'cuda:2'), ('cuda:1', 'cpu'))

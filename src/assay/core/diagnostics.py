@@ -1,5 +1,4 @@
-"""Where a value came from, what is wrong with it, and how that is shown: the compiler-like half of
-assay."""
+"""Diagnostics like a compiler's: the origin of a value, a problem with it, and its excerpt."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ class Origin:
         return f"{place} ({self.note})" if self.note else place
 
     def chain(self) -> list[Origin]:
-        """This origin, the one it overrode, the one that overrode, and so on."""
+        """Return this origin, the origin that it overrode, the one before that, and so on."""
         links: list[Origin] = []
         link: Origin | None = self
         while link is not None:
@@ -49,8 +48,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong in what the user asked for. `kind` is stable and kebab-case; `key`
-    the dotted path."""
+    """Mistake in the user's input. `kind` is stable and kebab-case; `key` is the dotted path."""
 
     kind: str
     message: str
@@ -66,9 +64,9 @@ _BLUE, _BOLD = "1;34", "1"
 
 
 MAX_SHOWN = 50
-"""Problems that are shown; more nobody reads at once, and the others are counted."""
+"""Problems that are shown; the others are counted."""
 MAX_FOUND = 2_000
-"""Problems after which a stage of a check that looks at files or modules for each of them looks no further."""
+"""Problems after which a check stage that reads files or modules for each problem ends."""
 _MAX_LINE = 2_000  # characters of a line around what is marked
 _MAX_SOURCE_BYTES = 1 << 26
 _MAX_TEXT = 2_000  # characters of a message
@@ -77,10 +75,9 @@ _MAX_TEXT = 2_000  # characters of a message
 def render(
     problems: Sequence[Problem], *, color: bool, width: int = 80, limit: int = MAX_SHOWN
 ) -> str:
-    """The first problems as text, each with the line it is in and a caret under the part that is
-    wrong.
+    """Return the first problems as text, each with its source line and a caret under the mistake.
 
-    Of more than `limit` the errors come first, and the rest is counted.
+    Of more than `limit` problems the errors come first, and the rest is counted.
     """
     sources: dict[str, list[str]] = {}
     shown = list(problems)
@@ -93,8 +90,7 @@ def render(
 
 
 def at_most(problems: Iterable[Problem], limit: int = MAX_FOUND) -> Iterator[Problem]:
-    """Yield the first problems, and after `limit` of them one that says so: what comes then is not
-    looked for."""
+    """Yield the first `limit` problems, then one problem that says that the search ended there."""
     for count, problem in enumerate(problems):
         if count == limit:
             message = f"more than {limit:,} mistakes: what comes after this one was not looked at"
@@ -104,7 +100,7 @@ def at_most(problems: Iterable[Problem], limit: int = MAX_FOUND) -> Iterator[Pro
 
 
 def summary(problems: Sequence[Problem]) -> str:
-    """`3 errors, 1 warning`, for the last line of a listing."""
+    """Return the counts by severity for the last line of a listing: `3 errors, 1 warning`."""
     parts = []
     for severity in ("error", "warning", "note"):
         count = sum(problem.severity == severity for problem in problems)
@@ -114,7 +110,7 @@ def summary(problems: Sequence[Problem]) -> str:
 
 
 def to_json(problems: Iterable[Problem]) -> list[dict[str, object]]:
-    """The same for programs: one plain dictionary a problem."""
+    """Return one plain dictionary for each problem."""
     return [
         {
             "kind": problem.kind,
@@ -175,8 +171,7 @@ def _cut(text: str) -> str:
 
 
 def _wrapped(text: str, width: int, *, indent: int) -> list[str]:
-    """`text` in lines of that many columns; a word that is longer stays whole, so that a path can
-    be copied."""
+    """Wrap `text` at `width` columns. A longer word stays whole, so that a path can be copied."""
     import textwrap  # only where something is wrong
 
     lines = textwrap.wrap(
@@ -210,13 +205,15 @@ def _excerpt(origin: Origin, sources: dict[str, list[str]]) -> str | None:
 
 
 def _split(text: str) -> list[str]:
-    """Lines as TOML counts them: str.splitlines would also break at form feeds and the like."""
+    """Split at line feeds, as TOML counts lines; str.splitlines also breaks at form feeds."""
     return [line.removesuffix("\r") for line in text.split("\n")]
 
 
 def _window(line: str, origin: Origin, width: int) -> tuple[str, int, int]:
-    """The part of a long line around the marked columns: text, start and length of the mark in
-    terminal cells."""
+    """Cut a long line to the part around the marked columns.
+
+    Returns the text, and the start and length of the mark in terminal cells.
+    """
     first = origin.column - 1
     same_line = origin.end_line in (0, origin.line)
     last = origin.end_column - 1 if same_line and origin.end_column else len(line)
@@ -245,7 +242,7 @@ def _window(line: str, origin: Origin, width: int) -> tuple[str, int, int]:
 
 
 def _back(cells: Sequence[int], low: int, room: int) -> int:
-    """The index from which what comes before `low` takes at most `room` cells."""
+    """Return the index from which the cells in front of `low` take at most `room` columns."""
     while low > 0 and cells[low - 1] <= room:
         low -= 1
         room -= cells[low]

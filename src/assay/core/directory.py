@@ -1,8 +1,7 @@
-"""An open folder: what is named in it is opened, made, moved and deleted relative to it, and no
-link is followed.
+"""Open folder whose entries are reached relative to it, so that no link is ever followed.
 
-Between the moment a path is looked at and the moment it is used, a folder in it may be swapped for
-a link to another place. A name relative to an open folder cannot lead anywhere else.
+Between a check of a path and its use, a folder in it may be swapped for a link to another place.
+A name relative to an open folder cannot lead anywhere else.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Self
 from assay.core.regular_file import kind_of_mode, open_regular, read_bytes
 
 PRIVATE = 0o700
-"""The mode of a folder that nobody but its owner may enter. What is made inside of a folder is as open as that is."""
+"""Mode of a folder that only its owner may enter. Entries made inside get the folder's mode."""
 
 _FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
@@ -70,22 +69,25 @@ class Directory:
         return stat.S_IMODE(status.st_mode)
 
     def folder(self, name: str, *, create: bool = False) -> Directory:
-        """Open a folder in this one; with `create` it is made where there is none, as open as this
-        one."""
+        """Open a folder in this one.
+
+        With `create` a missing one is made, with this folder's mode.
+        """
         if create:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self._at(name), self.mode & 0o777, dir_fd=self._descriptor)
         return _opened(self._at(name), self.path / name, self._descriptor)
 
     def open(self, name: str, flags: int = os.O_RDONLY) -> int:
-        """Open a regular file and return its descriptor; one that is made is as open as the
-        folder."""
+        """Open a regular file and return its descriptor; a new one gets the folder's mode."""
         mode = file_mode(self.mode) if flags & os.O_CREAT else 0
         return open_regular(self._at(name), flags, mode, dir_fd=self._descriptor)
 
     def create(self, name: str, mode: int) -> int:
-        """Make a file that must not be there, with these permissions, and return its descriptor for
-        writing."""
+        """Create a file with these permissions and return its descriptor for writing.
+
+        Raises FileExistsError when the name is taken.
+        """
         return open_regular(
             self._at(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, dir_fd=self._descriptor
         )
@@ -95,8 +97,10 @@ class Directory:
         return read_bytes(self._at(name), limit, dir_fd=self._descriptor)
 
     def write(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """Replace a file atomically: readers see the old one or the new one. `durable` also
-        survives power loss."""
+        """Replace a file atomically: readers see the old file or the new one.
+
+        `durable` also survives power loss.
+        """
         temporary = f".{name}.{os.urandom(6).hex()}.tmp"
         try:
             with os.fdopen(
@@ -128,8 +132,10 @@ class Directory:
             os.close(descriptor)
 
     def status(self, name: str) -> os.stat_result:
-        """Return what the system says of an entry, of a link itself. FileNotFoundError where there
-        is none."""
+        """Return the stat result of an entry, for a link that of the link itself.
+
+        Raises FileNotFoundError when the entry is missing.
+        """
         return os.stat(self._at(name), dir_fd=self._descriptor, follow_symlinks=False)
 
     def entries(self) -> Iterator[os.DirEntry[str]]:
@@ -147,10 +153,9 @@ class Directory:
             os.close(descriptor)
 
     def files(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the path, with `/`, and the status of each regular file below the folder, in order.
-        Links are left out.
+        """Yield the path, with `/`, and the stat result of each regular file below, in order.
 
-        What cannot be looked at, and what lies deeper than a path can say, is left out too.
+        Links, unreadable entries, and entries deeper than a path can say are left out.
         """
         todo = [""]
         while todo:
@@ -170,17 +175,15 @@ class Directory:
                 todo += reversed(inner)
 
     def move(self, name: str, to: Directory, new: str) -> None:
-        """Move an entry to another open folder on the same disk; a link itself, not what it leads
-        to."""
+        """Move an entry to another open folder on the same disk; of a link, the link itself."""
         os.rename(
             self._at(name), to._at(new), src_dir_fd=self._descriptor, dst_dir_fd=to._descriptor
         )
 
     def remove(self, name: str) -> None:
-        """Delete an entry, a folder with all that is in it. A link goes, and what it leads to
-        stays.
+        """Delete an entry, and a folder with its contents; a link goes, its destination stays.
 
-        Folders of any depth: each one is moved up before it is emptied.
+        Folders may have any depth: each one is moved up before it is emptied.
         """
         todo = [name]
         while todo:
@@ -198,16 +201,17 @@ class Directory:
             os.rmdir(self._at(each), dir_fd=self._descriptor)
 
     def _at(self, name: str) -> str:
-        """A name for the system: by itself where the folder is held open, else with the folder's
-        path."""
+        """Return the name for the system: bare beside a descriptor, else with the folder's path."""
         if name in ("", ".", "..") or "/" in name or os.sep in name or "\0" in name:
             raise ValueError(f"{name!r} is no name of an entry")
         return name if self._descriptor is not None else os.path.join(self.path, name)
 
 
 def open_directory(path: Path | str, *, follow: bool = False) -> Directory:
-    """Open a folder. OSError when it is none; a link to one counts only with `follow`, for paths of
-    the user's own."""
+    """Open a folder. Raises OSError when the path is no folder.
+
+    A link to a folder counts only with `follow`, for paths that the user gave.
+    """
     return _opened(os.fspath(path), Path(path), None, follow=follow)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 _LISTED = 10
-"""So many names a message lists."""
+"""Names that a message lists."""
 
 
 class AssayError(Exception):
@@ -33,13 +33,13 @@ class AssayError(Exception):
 
 
 class InputError(AssayError):
-    """What the user gave is wrong; nothing was started and nothing is lost."""
+    """Mistake in the user's input; nothing was started and nothing is lost."""
 
     exit_code = 2
 
 
 class ConfigError(InputError):
-    """A config cannot mean what it says; carries every problem found, not only the first."""
+    """Config with mistakes; carries every problem found, not only the first."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         from assay.core.diagnostics import render  # only where a config is wrong
@@ -49,10 +49,9 @@ class ConfigError(InputError):
 
 
 class ArgumentError(InputError):
-    """Something inside an argument is wrong: `inside` is its path from the argument on, as in
-    ("rules", 0, "match").
+    """Mistake inside an argument. `inside` is the path from the argument on: ("rules", 0, "match").
 
-    Raised by what a config calls, it is told at the place in the config.
+    Raised by an object that a config builds; reported at its place in the config.
     """
 
     def __init__(self, what: str, *, inside: Sequence[str | int], fix: str = "") -> None:
@@ -62,7 +61,7 @@ class ArgumentError(InputError):
 
 
 class MissingExtraError(InputError):
-    """A feature needs an optional dependency that is not installed."""
+    """Optional dependency that a feature needs and that is not installed."""
 
     def __init__(self, feature: str, *, extra: str) -> None:
         super().__init__(
@@ -72,11 +71,11 @@ class MissingExtraError(InputError):
 
 
 class RecordError(AssayError):
-    """A run folder cannot be written or read."""
+    """Run folder that cannot be written or read."""
 
 
 class CheckpointError(AssayError):
-    """A checkpoint cannot be written or read."""
+    """Checkpoint that cannot be written or read."""
 
 
 class PeerError(AssayError):
@@ -88,21 +87,20 @@ class RankError(AssayError):
 
 
 class LeaseError(InputError):
-    """Somebody else holds the right to write this record."""
+    """Record whose lease another OS process holds."""
 
 
 MAX_WORD = 100
-"""Characters of a word that was mistyped; a longer one is none, and to compare it would take a product of lengths."""
+"""Characters of a mistyped word; comparing longer ones takes the product of their lengths."""
 
 _comparisons_left: ContextVar[list[int] | None] = ContextVar("comparisons_left", default=None)
 
 
 @contextlib.contextmanager
 def few_suggestions(comparisons: int = 20_000) -> Iterator[None]:
-    """Let all within compare that many pairs of words at most, and suggest nothing further then.
+    """Limit the pairs of words that code in this block compares; past it, suggest nothing.
 
-    Of ten thousand mistakes nobody reads the last ones, but each would be compared with all that
-    there is.
+    Nobody reads the last of ten thousand mistakes, but each would be compared with every name.
     """
     if _comparisons_left.get() is not None:  # around this there is a bound already
         yield
@@ -115,8 +113,7 @@ def few_suggestions(comparisons: int = 20_000) -> Iterator[None]:
 
 
 def can_suggest(comparisons: int = 0) -> bool:
-    """Count comparisons towards the bound of `few_suggestions` around this; return whether any were
-    left before."""
+    """Count comparisons towards `few_suggestions`; return whether any were left before."""
     left = _comparisons_left.get()
     if left is None:
         return True
@@ -126,8 +123,7 @@ def can_suggest(comparisons: int = 0) -> bool:
 
 
 def nearest(word: str, choices: Iterable[str], n: int = 1, *, cutoff: float = 0.6) -> list[str]:
-    """The up to `n` choices a person who typed `word` most likely meant, best first; `cutoff` 1 is
-    the same word.
+    """Return the up to `n` choices most like `word`, best first; a `cutoff` of 1 means equal.
 
     >>> nearest("trian", ["train", "tag", "data"])
     ['train']
@@ -147,7 +143,7 @@ def nearest(word: str, choices: Iterable[str], n: int = 1, *, cutoff: float = 0.
 
 
 def did_you_mean(word: str, choices: Iterable[str], n: int = 1, *, cutoff: float = 0.6) -> str:
-    """`did you mean `x`?`, with up to `n` names, or "" when nothing is near.
+    """Return `did you mean `x`?` with up to `n` names, or "" when nothing is near.
 
     >>> did_you_mean("optimiser", ["optimizer", "model"])
     'did you mean `optimizer`?'
@@ -158,11 +154,12 @@ def did_you_mean(word: str, choices: Iterable[str], n: int = 1, *, cutoff: float
 
 
 def choose(word: str, choices: Iterable[str], there: str = "there are", *, n: int = 1) -> str:
-    """Return the fix for a `word` that is none of `choices`: the nearest ones, else the first ten;
-    "" without any.
+    """Return the fix for a `word` that is not among `choices`.
 
-    >>> choose("trian", ["train", "valid"]), choose("x", ["train", "valid"], "it has"), choose("x", [])
-    ('did you mean `train`?', 'it has train, valid', '')
+    That is the nearest choices, else the first ten, else "".
+
+    >>> choose("trian", ["train", "valid"]), choose("x", ["train", "valid"], "it has")
+    ('did you mean `train`?', 'it has train, valid')
     """
     known = list(dict.fromkeys(choices))
     listed = (
@@ -172,7 +169,7 @@ def choose(word: str, choices: Iterable[str], there: str = "there are", *, n: in
 
 
 def suggested(names: Sequence[str]) -> str:
-    """The question that offers `names`, or "" when there are none.
+    """Return the question that offers `names`, or "" without any.
 
     >>> suggested(["a", "b", "c"])
     'did you mean `a`, `b` or `c`?'

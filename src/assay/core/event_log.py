@@ -1,4 +1,4 @@
-"""Facts: what happened in a run, and what people said about it afterwards.
+"""Event log of a run, and the edits that people make to its record afterwards.
 
 `events.jsonl` holds one RunFact a line, written by the training process alone; `edits.jsonl` one
 Edit a line, appended by anyone. Each line is a JSON object with `fact` (the kind), `v` (its
@@ -24,8 +24,7 @@ EndStatus = Literal["finished", "failed", "stopped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """An attempt begins: the first launch of a run (attempt 1) or a resume. `step` is where it goes
-    on."""
+    """Begin of an attempt: the first launch of a run (attempt 1) or a resume, from `step`."""
 
     attempt: int
     step: int = 0
@@ -34,7 +33,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """A split was evaluated. `partial` says how much of it was, when not all."""
+    """Evaluation of a split. `partial` says how much of the split was used, when not all of it."""
 
     split: str
     step: int
@@ -46,8 +45,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A checkpoint is complete on disk. `best` tells that it is the best so far by the run's own
-    criterion."""
+    """Checkpoint complete on disk. `best`: the best so far by the run's own criterion."""
 
     name: str
     kind: Literal["checkpoint", "keypoint", "best", "model"]
@@ -59,7 +57,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned:
-    """Something the user should know: nothing stopped because of it."""
+    """Warning to the user: nothing stopped because of it."""
 
     message: str
     step: int | None = None
@@ -67,8 +65,7 @@ class Warned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """The training was changed while it went on: `what` was `before` up to `step` and is `after`
-    from there on."""
+    """Change of the training while it ran, at `step`: `what` was `before` and is `after`."""
 
     what: str
     step: int
@@ -78,8 +75,10 @@ class Changed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The attempt is over. `reason` is one line; `traceback` the user's part of the stack when it
-    failed."""
+    """End of an attempt.
+
+    `reason` is one line, `traceback` the user's part of the stack on failure.
+    """
 
     status: EndStatus
     step: int
@@ -101,8 +100,9 @@ _NAMES = {kind: name for name, kind in RUN_FACTS.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """A change made after the fact: `what` was set to `new`, by whom. The original is never
-    overwritten.
+    """Change made to a record afterwards: `what` was set to `new`, by whom.
+
+    `old` keeps the original.
 
     `what` is "note", "label", "tag", "link", "value" or "verdict"; `key` says which one of several.
     """
@@ -117,7 +117,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """A fact and when it was told (unix ns)."""
+    """Fact and the unix time, in ns, at which it was recorded."""
 
     at_ns: int
     fact: RunFact
@@ -125,25 +125,24 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """What a JSONL file held, and how many lines could not be read (a torn last one counts too)."""
+    """Objects of a JSONL file, and the count of its unreadable lines, a torn last one included."""
 
     objects: list[dict[str, Any]] = field(default_factory=list)
     unreadable: int = 0
 
 
 def event_line(fact: RunFact, at_ns: int) -> str:
-    """One line of `events.jsonl`, without its line end."""
+    """Return one line of `events.jsonl`, without its line end."""
     return dumps({"fact": _NAMES[type(fact)], "v": VERSION, "at_ns": at_ns, **to_plain(fact)})
 
 
 def edit_line(edit: Edit) -> str:
-    """One line of `edits.jsonl`, without its line end."""
+    """Return one line of `edits.jsonl`, without its line end."""
     return dumps({"fact": "edit", "v": VERSION, **to_plain(edit)})
 
 
 def read_events(path: Path) -> Iterator[Timed]:
-    """The facts of `events.jsonl` in order. Lines that are torn, damaged or of an unknown kind are
-    passed over."""
+    """Yield the facts of `events.jsonl` in order. Torn, damaged and unknown lines are skipped."""
     for data in read_lines(path).objects:
         kind = RUN_FACTS.get(str(data.get("fact")))
         if kind is None:
@@ -155,7 +154,7 @@ def read_events(path: Path) -> Iterator[Timed]:
 
 
 def read_edits(path: Path) -> Iterator[Edit]:
-    """The edits of `edits.jsonl` in the order in which they were made."""
+    """Yield the edits of `edits.jsonl` in the order in which they were made."""
     for data in read_lines(path).objects:
         try:
             yield from_plain(Edit, data)
@@ -164,8 +163,10 @@ def read_edits(path: Path) -> Iterator[Edit]:
 
 
 def read_lines(path: Path) -> Lines:
-    """The JSON objects of a JSONL file, one a line. A file that is not there is empty. OSError when
-    it is no file."""
+    """Read the JSON objects of a JSONL file, one a line; a missing file is empty.
+
+    Raises OSError for anything that is not a regular file.
+    """
     lines = Lines()
     unreadable = 0
     try:

@@ -1,4 +1,4 @@
-"""When things happen: the events of a training run, and handlers that listen to them.
+"""Events of a training run, and the handlers that listen to them.
 
 The loop, as pseudo-code; a test compares it with a real run:
 
@@ -16,8 +16,7 @@ The loop, as pseudo-code; a test compares it with a real run:
         epoch_end
     run_end
 
-    exception                                        # in place of what was left, when something was
-    raised
+    exception                                        # in place of the rest, when something raised
 
 Handlers may evaluate and save; while they do, these happen inside the event that they listen to:
 
@@ -32,11 +31,11 @@ Handlers may evaluate and save; while they do, these happen inside the event tha
     write
     checkpoint_end
 
-`step_*` count optimizer steps, `epoch_*` epochs and `backward_*` micro-batches, and go on counting
-when a run is resumed; the others count how often they happened since it was started or resumed. All
-count what is completed, from 0 (so the first `step_end` has count 1, the first `step_begin` count
-0). An epoch that is cut short has no `epoch_end`; a run that goes on within an epoch has its
-`epoch_begin` again.
+`step_*` count optimizer steps, `epoch_*` epochs and `backward_*` micro-batches, and continue when a
+run is resumed; the others count their occurrences since the start or the resume. All count what is
+completed, from 0 (so the first `step_end` has count 1, the first `step_begin` count 0). An epoch
+that is cut short has no `epoch_end`; a run that is resumed within an epoch has its `epoch_begin`
+again.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ from typing import Any, Protocol
 
 
 class Event(StrEnum):
-    """A moment of a run. The value is the name used in configs, in `engine.on(...)` and by `assay
-    events`."""
+    """Moment of a run. The value is its name in configs, `engine.on(...)` and `assay events`."""
 
     RUN_BEGIN = "run_begin"
     RUN_END = "run_end"
@@ -73,11 +71,10 @@ NEVER = 1 << 62
 
 
 class When(Protocol):
-    """At which counts of its event a handler fires; a value, so that it can be compared and
-    shown."""
+    """Counts of an event at which a handler fires; a value that can be compared and printed."""
 
     def next(self, count: int) -> int:
-        """The first count >= `count` at which it fires; NEVER when there is none."""
+        """Return the first count >= `count` at which the handler fires, or NEVER."""
         ...
 
 
@@ -140,8 +137,9 @@ ALWAYS = Always()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """Something to call at an event. Of two at one moment the lower `priority` goes first, then the
-    earlier added.
+    """Function to call at an event.
+
+    At one moment the lower `priority` runs first, then the older one.
 
     `fn` may ask for what it needs by naming parameters (state, engine, model, ...); they are filled
     in once, when the handler is added, not each time.

@@ -59,13 +59,12 @@ _SEARCH_BUDGET_PER_BYTE = 32
 _WORD_COST = 128  # what looking at a word costs, in bytes of checksum
 
 IsFrame = Callable[[int, int], bool]
-"""`is_frame(tag, words)`: True where a frame of that tag and length may exist in this kind of file."""
+"""`is_frame(tag, words)`: True if a frame of that tag and length may exist in the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Kind and version of a file. Both stand in its first bytes and, with a checksum, in the head
-    of each extent."""
+    """Kind and version of a file, stored in its first bytes and in the head of each extent."""
 
     kind: bytes
     version: int
@@ -73,8 +72,10 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One intact frame. `offset` is where it begins in the file; `base_ns` the unix time of tick 0
-    of its extent."""
+    """Intact frame.
+
+    `offset`: its begin in the file; `base_ns`: unix time of its extent's tick 0.
+    """
 
     offset: int
     tag: int
@@ -91,8 +92,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class FrameGroup:
-    """Intact frames of one tag and one length, each right behind the other. `data` is all of them,
-    heads included."""
+    """Adjacent intact frames of one tag and one length. `data` is all of them, heads included."""
 
     offset: int
     tag: int
@@ -109,8 +109,7 @@ class FrameGroup:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """From `offset` to `end` nothing can be read: `torn` at the end of what a killed writer left,
-    else damaged."""
+    """Unreadable bytes from `offset` to `end`. `torn`: the tail that a killed writer left."""
 
     offset: int
     end: int
@@ -119,8 +118,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The head of an extent: who began it, when, and where it ends (file offset; 0 = not
-    preallocated)."""
+    """Head of an extent: writer, begin, and end as a file offset (0: not preallocated)."""
 
     offset: int
     sequence: int
@@ -135,11 +133,10 @@ def file_head(form: Form) -> bytes:
 
 
 def check_file_head(data: bytes | memoryview, form: Form, *, where: str) -> Damage | None:
-    """Raise RecordError unless `data` begins like a file of this form; return the damage to its
-    first bytes, if any.
+    """Raise RecordError unless `data` begins like a file of this form; return damage to its head.
 
-    Damaged first bytes are passed over where the head of the first extent, which has a checksum,
-    says the same.
+    Damaged first bytes are skipped where the head of the first extent, which has a checksum,
+    agrees.
     """
     head = bytes(data[:FILE_HEAD_BYTES])
     if head == file_head(form):
@@ -157,8 +154,7 @@ def check_file_head(data: bytes | memoryview, form: Form, *, where: str) -> Dama
 
 
 def pack(tag: int, a: int, b: int, payload: bytes = b"") -> bytes:
-    """Return one frame, its payload padded with zeros to whole words. ValueError when it is too
-    long for one frame."""
+    """Return one frame, its payload padded with zeros to whole words. ValueError if too long."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise ValueError(f"payload of {len(payload)} bytes; a frame holds {MAX_PAYLOAD_BYTES}")
     padded = payload + b"\0" * (-len(payload) % 8)
@@ -167,8 +163,7 @@ def pack(tag: int, a: int, b: int, payload: bytes = b"") -> bytes:
 
 
 def pack_extent(form: Form, *, sequence: int, attempt: int, base_ns: int, end: int) -> bytes:
-    """Return the head of an extent: its frame twice, so that damage to one costs neither clock nor
-    length."""
+    """Return the head of an extent: its frame twice, so that damage to one keeps the clock."""
     payload = _EXTENT_PAYLOAD.pack(base_ns, end, form.kind[0], form.version)
     return 2 * pack(EXTENT, sequence, attempt, payload)
 
@@ -179,8 +174,7 @@ def scan(
     start: int = FILE_HEAD_BYTES,
     is_frame: IsFrame = lambda tag, words: True,
 ) -> Iterator[Frame | Extent | Damage]:
-    """Yield every intact frame from file offset `start` on, in file order, with extents' heads and
-    what is damaged.
+    """Yield intact frames, extent heads and damage in file order from file offset `start` on.
 
     `start` must be the offset of an extent's head (the first is right behind the file's head).
     """
@@ -198,8 +192,7 @@ def frame_groups(
     extent: Extent | None = None,
     is_frame: IsFrame = lambda tag, words: True,
 ) -> Iterator[FrameGroup | Extent | Damage]:
-    """The same as `scan`, with like frames together: a file is mostly that, and is so read several
-    times as fast.
+    """Yield what `scan` yields, with like frames grouped, which is several times as fast.
 
     To read on in a file that has grown, `start` is the offset of a frame, and `extent` the one that
     it lies in.
@@ -236,8 +229,7 @@ def frame_groups(
 
 
 class _FrameSearch:
-    """The search for the next intact frame behind one that is damaged, within a budget of work for
-    the whole file."""
+    """Search for the next intact frame behind a damaged one, within a work budget for the file."""
 
     def __init__(self, view: memoryview, is_frame: IsFrame) -> None:
         self._view = view
@@ -250,11 +242,10 @@ class _FrameSearch:
         )  # up to the first of the two, nothing but zeros lies behind the second
 
     def after(self, offset: int, limit: int) -> tuple[int, int]:
-        """Return where the damage at `offset` ends, and where to read on: an intact frame, or the
-        end of the extent.
+        """Return the end of the damage at `offset`, and the offset to read on from.
 
-        Where the rest of the extent was never written nothing is damaged: the damage ends where it
-        begins.
+        Reading resumes at an intact frame or at the end of the extent. Where the rest of the extent
+        was never written nothing is damaged: the damage ends where it begins.
         """
         if limit >= len(self._view):
             limit = self._extent_behind(offset)
@@ -269,10 +260,9 @@ class _FrameSearch:
         )
 
     def _intact(self, begun: int, end: int, limit: int) -> int | None:
-        """Return the offset of the first intact frame that begins in front of `end`, None where
-        none is found.
+        """Return the offset of the first intact frame that begins before `end`, or None.
 
-        The first one counts: a length that is damaged must not lead past frames that are not.
+        The first one counts: a damaged length must not lead past frames that are intact.
         """
         view, is_frame = self._view, self._is_frame
         words_left = max(0, limit - begun) // 8
@@ -316,7 +306,7 @@ def next_extent(view: memoryview, offset: int) -> int:
 
 
 def _is_copy(head: Extent, extent: Extent) -> bool:
-    """Whether `head` is the second copy of the head that the extent began with."""
+    """Return whether `head` is the second copy of the extent's head."""
     return (
         head.offset == extent.offset + _EXTENT_BYTES
         and (head.sequence, head.attempt) == (extent.sequence, extent.attempt)
@@ -325,8 +315,7 @@ def _is_copy(head: Extent, extent: Extent) -> bool:
 
 
 def _form_of_first_extent(view: memoryview) -> Form | None:
-    """Return what the first intact head of an extent says that the file is, None when there is
-    none."""
+    """Return the form that the first intact extent head states, or None without one."""
     frame = _frame_at(view, next_extent(view, 0), len(view), 0)
     if frame is None or len(frame.payload) != _EXTENT_PAYLOAD.size:
         return None
@@ -335,8 +324,7 @@ def _form_of_first_extent(view: memoryview) -> Form | None:
 
 
 def _end_of_group(view: memoryview, offset: int, size_bytes: int, limit: int) -> int:
-    """Return where the frames end that are intact and have the tag and the length of the one at
-    `offset`."""
+    """Return the end of the intact frames that share tag and length with the one at `offset`."""
     mark = bytes(view[offset + 4 : offset + 8])
     offset += size_bytes
     most = max(0, limit - offset) // size_bytes

@@ -13,13 +13,15 @@ _FOLDER = re.compile(rf"\d{{6}}-\d{{4}}-(?P<id>[{_ALPHABET}]{{{ID_LENGTH}}})(?:-
 
 
 def new_run_id() -> str:
-    """Eight random base32 characters (40 bits); starts with a letter so that it never reads as a
-    number."""
+    """Return eight random base32 characters (40 bits).
+
+    The first is a letter, so that an id never reads as a number.
+    """
     return _id_of(os.urandom(ID_LENGTH))
 
 
 def run_id_of(text: str) -> str:
-    """The id of a run that is known by `text` elsewhere: the same text always gives the same id.
+    """Return the id of an imported run: the same text always gives the same id.
 
     >>> run_id_of("mlflow 0a1b")
     'w7w5y5il'
@@ -36,7 +38,7 @@ def _id_of(data: bytes) -> str:
 
 
 def slug(text: str, *, limit: int = 40) -> str:
-    """Lower-case ASCII letters, digits and single dashes; safe as a part of any file name.
+    """Return lower-case ASCII letters, digits and single dashes; safe as a part of any file name.
 
     >>> slug("MNIST CNN, größer!")
     'mnist-cnn-groer'
@@ -52,19 +54,20 @@ def slug(text: str, *, limit: int = 40) -> str:
 
 
 def folder_name(created: datetime, run_id: str, tag: str) -> str:
-    """`261121-0339-kq3f7abc-mnist-cnn`: sorts by time, found by id, read by tag."""
+    """Return a folder name that sorts by time: `261121-0339-kq3f7abc-mnist-cnn`."""
     return "-".join(part for part in (f"{created:%y%m%d-%H%M}", run_id, slug(tag)) if part)
 
 
 def id_of_folder(name: str) -> str | None:
-    """The run id inside a folder name, or None when the name is not one of ours."""
+    """Return the run id inside a folder name, or None for a folder of another kind."""
     match = _FOLDER.fullmatch(name)
     return match["id"] if match else None
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name may be that of a folder anywhere: letters, digits, `_`, `-`, `.`, and not
-    hidden.
+    """Return whether a folder may have this name on every system.
+
+    Letters, digits, `_`, `-` and `.` are safe; a name that begins with `.` is hidden.
 
     >>> [is_plain_name(name) for name in ("save-1", "../up", ".git", "")]
     [True, False, False, False]

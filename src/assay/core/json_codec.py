@@ -1,4 +1,4 @@
-"""Facts to plain JSON data and back: one mechanism for every JSON file of a record."""
+"""Codec between dataclasses and plain JSON data, for every JSON file of a record."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ _I64 = 1 << 63
 
 
 def to_plain(value: Any) -> Any:
-    """Dataclasses become dictionaries, tuples lists; fields that are None by default, and are, are
-    left out."""
+    """Convert dataclasses to dictionaries and tuples to lists.
+
+    A field that is None, and is None by default, is left out.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         pairs = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
         return {
@@ -42,8 +44,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: type[Fact], data: Any, *, where: str = "") -> Fact:
-    """The dataclass `kind` from plain data. Keys it does not know are left alone: they come from a
-    newer version.
+    """Build the dataclass `kind` from plain data. Unknown keys, of a newer version, are ignored.
 
     Raises RecordError naming the path of the first value that is missing or of the wrong type.
     """
@@ -62,10 +63,10 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
 
 
 def read_json(path: Path, kind: type[Fact], *, version: int, limit: int) -> Fact:
-    """Read a JSON file of at most `limit` bytes with a top-level `format` number. A newer format is
-    refused.
+    """Read a JSON file of at most `limit` bytes with a top-level `format` number.
 
-    FileNotFoundError when there is none, RecordError when it cannot be read.
+    Raises FileNotFoundError when the file is missing, RecordError when it cannot be read or has a
+    newer format.
     """
     try:
         data = parse_json(read_bytes(path, limit))
@@ -91,8 +92,7 @@ def read_json(path: Path, kind: type[Fact], *, version: int, limit: int) -> Fact
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Parse JSON. ValueError for what is none, and for what is nested deeper than any record
-    needs."""
+    """Parse JSON. Raises ValueError for a syntax error and for nesting beyond MAX_DEPTH."""
     try:
         data = json.loads(text)
         if _opens(text) > MAX_DEPTH and not _is_flat_enough(data):
@@ -109,17 +109,17 @@ def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
 
 
 def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a temporary neighbour, sync it, rename it over `path`. `durable` also survives power
-    loss.
+    """Write a temporary neighbour, sync it, and rename it over `path`.
 
-    The file is as open as its folder. A link in its place is replaced, not followed.
+    `durable` also survives power loss. The file gets the mode of its folder. A link in its place is
+    replaced, not followed.
     """
     with open_directory(path.parent, follow=True) as folder:
         folder.write(path.name, data, durable=durable)
 
 
 def sync_file(path: Path) -> None:
-    """Let what was written to a file survive power loss."""
+    """Flush a file to disk, so that its bytes survive power loss."""
     descriptor = open_regular(path)
     try:
         os.fsync(descriptor)
@@ -128,7 +128,7 @@ def sync_file(path: Path) -> None:
 
 
 def number(value: Any) -> float:
-    """A number as `dumps` wrote it: a JSON number, or one of the strings for what JSON lacks."""
+    """Parse a number that `dumps` wrote: a JSON number, or "inf", "-inf" or "nan"."""
     return float(value)
 
 
@@ -150,8 +150,7 @@ def _finite(value: Any) -> Any:
 
 
 def _opens(text: bytes | str) -> int:
-    """Count at least the tables and lists that begin in a text: most have so few that nothing can
-    be deep."""
+    """Count the brackets that open in a text: few mean that nothing in it can be deep."""
     return (
         text.count("[") + text.count("{")
         if isinstance(text, str)

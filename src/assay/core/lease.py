@@ -1,7 +1,8 @@
-"""`lease.json`: who may write a record, format 1. Whoever holds it is alive, or provably not.
+"""Format of `lease.json`, version 1: the right of one OS process to write a record.
 
 On the same host (same boot, same pid namespace) the process id together with the process's start
-time decides; beats are for everyone else, and silence over there is never called a crash.
+time decides whether its holder lives; beats are for every other host, whose silence is never
+called a crash.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ Liveness = Literal["alive", "dead", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """The holder: `place` names host, boot and pid namespace; `process_start` tells two processes
-    of one pid apart."""
+    """Holder of a record. `place` names host, boot and pid namespace.
+
+    `process_start` tells two processes of one pid apart.
+    """
 
     format: int = FORMAT
     host: str
@@ -51,7 +54,7 @@ class Lease:
 
 
 def mine(attempt: int) -> Lease:
-    """A lease for the process that calls."""
+    """Return a lease for the calling process."""
     pid = os.getpid()
     return Lease(
         host=platform.node(),
@@ -84,7 +87,7 @@ def acquire(folder: Path, attempt: int, *, take_over: bool = False) -> Lease:
 
 
 def beat(folder: Path, lease: Lease) -> Lease:
-    """Say again that the holder is alive. LeaseError when the lease was taken over."""
+    """Renew the lease. Raises LeaseError when another process has taken it over."""
     fresh = replace(lease, beat_ns=time.time_ns())
     before, after = (dumps(each).encode() for each in (lease, fresh))
     with _opened(folder, os.O_RDWR) as descriptor:
@@ -101,7 +104,7 @@ def beat(folder: Path, lease: Lease) -> Lease:
 
 
 def check(folder: Path, lease: Lease) -> None:
-    """LeaseError when somebody else holds the lease by now."""
+    """Raise LeaseError when another process holds the lease."""
     with _opened(folder, os.O_RDONLY) as descriptor:
         if _is_of_another(os.read(descriptor, MAX_BYTES), lease):
             raise LeaseError(_TAKEN_OVER, where=str(folder))
@@ -116,8 +119,10 @@ def release(folder: Path, lease: Lease) -> None:
 
 
 def read(folder: Path) -> Lease | None:
-    """The lease of a run folder, None when there is none. An unreadable one counts as none: beats
-    rewrite it whole."""
+    """Return the lease of a run folder, or None.
+
+    An unreadable lease counts as none: a beat rewrites it.
+    """
     return _read(folder / FILE_NAME)
 
 
@@ -129,7 +134,7 @@ def _read(path: Path) -> Lease | None:
 
 
 def written_ns(folder: Path) -> int:
-    """When the lease of a run folder was last written, as the disk tells; 0 when there is none."""
+    """Return when the disk says that the lease was last written; 0 without a lease."""
     try:
         return os.lstat(folder / FILE_NAME).st_mtime_ns
     except OSError:
@@ -137,8 +142,9 @@ def written_ns(folder: Path) -> int:
 
 
 def liveness(lease: Lease, *, written_ns: int = 0, now_ns: int | None = None) -> Liveness:
-    """Say whether the holder lives. From another place: alive while it beats, afterwards unknown,
-    never dead.
+    """Return whether the holder lives.
+
+    On another host: alive while it beats, then unknown, never dead.
 
     A beat in the future is that of a clock ahead of ours, or made up: then `written_ns` decides,
     the time at which the disk says that the record was last written.
@@ -152,13 +158,12 @@ def liveness(lease: Lease, *, written_ns: int = 0, now_ns: int | None = None) ->
 
 @cache
 def this_place() -> str:
-    """Host, boot and pid namespace: where a process id means something."""
+    """Return host, boot and pid namespace: a process id means something only within them."""
     return "/".join((platform.node(), _boot_id(), _pid_namespace()))
 
 
 def process_start(pid: int) -> str | None:
-    """When the process began, as text to compare; None when there is no such process (a zombie is
-    none)."""
+    """Return the start time of a process, as text to compare; None without one, or for a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -219,8 +224,7 @@ def _write_new(path: Path, text: bytes) -> None:
 
 @contextlib.contextmanager
 def _opened(folder: Path, flags: int) -> Iterator[int]:
-    """The lease's file, opened. One that is gone is looked for again: it may be moved aside for a
-    moment."""
+    """Open the lease's file, and try again while it is moved aside for a moment."""
     for tries_left in (3, 2, 1, 0):
         try:
             descriptor = open_regular(folder / FILE_NAME, flags)
@@ -251,8 +255,7 @@ def _silent_s(path: Path) -> float:
 
 
 def _bury(path: Path, old: Lease | None) -> None:
-    """Remove the dead lease `old` (None: an unreadable one), and never a fresh one that took its
-    place."""
+    """Remove the dead lease `old` (None: an unreadable one), never a fresh one in its place."""
     grave = path.with_name(f".lease-{os.urandom(8).hex()}.dead")
     try:
         os.rename(path, grave)
@@ -285,5 +288,5 @@ def _refuse_if_alive(folder: Path, old: Lease, *, take_over: bool) -> None:
 
 
 def describe(lease: Lease) -> str:
-    """`process 4711 on node3`, for messages."""
+    """Return the holder for messages: `process 4711 on node3`."""
     return f"process {lease.pid} on {lease.host}"

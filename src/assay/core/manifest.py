@@ -1,10 +1,9 @@
-"""`manifest.json`: what a checkpoint holds, format 1. It is written last; a folder without it is no
-checkpoint.
+"""Format of `manifest.json`, version 1: the contents of a checkpoint, written last.
 
-A checkpoint is a folder `step-000000123` (`.tmp` at its end while it is being written). It is
-divided into **parts** (`model`, `optimizer`, `state`, ...) that can be read one by one. A part is a
-tree of plain data in `<part>.json` whose tensors lie in safetensors files and are named there; a
-sharded part has one such file per writing rank.
+A checkpoint is a folder `step-000000123` (`.tmp` at its end while it is being written). A folder
+without a manifest is no checkpoint. It is divided into **parts** (`model`, `optimizer`, `state`,
+...) that can be read one by one. A part is a tree of plain data in `<part>.json` whose tensors lie
+in safetensors files and are named there; a sharded part has one such file per writing rank.
 
 `checkpoints` reads a folder of them, and `best.json` and `final.json` beside them, which name one
 of them each.
@@ -50,8 +49,7 @@ class ManifestFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """A box of a tensor: where it lies in the whole (`offsets`, `shape`, one number a dim) and in
-    which file."""
+    """Box of a tensor: its `offsets` and `shape`, one number a dimension, and its file."""
 
     file: str
     key: str
@@ -79,8 +77,7 @@ class MeshAxis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPart:
-    """A part that can be read alone. `files`: its tensors' files. `sharded` lists tensors that lie
-    in pieces."""
+    """Part of a checkpoint that can be read alone: files of whole tensors, and sharded tensors."""
 
     name: str
     tree: str
@@ -90,12 +87,12 @@ class CheckpointPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """All about a checkpoint but its data.
+    """Description of a checkpoint: everything but its data.
 
     `step` counts optimizer updates, `samples` the training samples seen. `digest` is over the whole
-    state as decoded, by tensor or, where one lies in pieces, by piece; it is compared after
+    state as decoded, by tensor or, where a tensor is sharded, by shard; it is compared after
     loading. `layout` says how many processes wrote it along which axes; none for one. `info` is
-    what a person wants to see in a list (metrics).
+    shown in lists (metrics).
     """
 
     format: int = FORMAT
@@ -122,14 +119,13 @@ class Manifest:
         return size
 
     def digest_of(self, part: str) -> str:
-        """What the files of a part are, in one line: equal in two checkpoints when the part is,
-        byte for byte."""
+        """Return a digest of the files of a part, equal in two checkpoints when the part is."""
         found = self.part(part)
         sha256_by_name = {file.name: file.sha256 for file in self.files}
         return " ".join(sha256_by_name[name] for name in (found.tree, *found.files))
 
     def part(self, name: str) -> CheckpointPart:
-        """The part of that name; CheckpointError lists those that exist."""
+        """Return the part of that name. Raises CheckpointError that lists the parts there are."""
         for part in self.parts:
             if part.name == name:
                 return part
@@ -141,8 +137,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Checkpoint:
-    """A checkpoint in a folder of them: complete when `why` is empty, else that is the reason why
-    it cannot be used."""
+    """Checkpoint in a folder of them: usable when `why` is empty, else `why` says why not."""
 
     name: str
     path: Path
@@ -162,17 +157,17 @@ class Checkpoint:
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """What was to be seen in a list."""
+        """Information of the manifest for lists."""
         return self.manifest.info if self.manifest is not None else {}
 
     @property
     def is_left(self) -> bool:
-        """Whether it was put aside: a later attempt of its run went on from before it."""
+        """True if a later attempt resumed from an earlier step and put this checkpoint aside."""
         return _LEFT in self.name
 
 
 def checkpoints(folder: Path) -> list[Checkpoint]:
-    """Everything in a folder of checkpoints, usable or not, by step and then by age."""
+    """Return all checkpoints of a folder, usable or not, by step and then by age."""
     try:
         paths = [
             path
@@ -185,10 +180,10 @@ def checkpoints(folder: Path) -> list[Checkpoint]:
 
 
 def named(complete: Sequence[Checkpoint], name: str, folder: Path) -> Checkpoint | None:
-    """Of those in `folder` the one that people mean: `latest`, `best`, `final`, a step, -1 for the
-    newest and -2 for the one before, or a folder's name.
+    """Return the checkpoint that a person means by `name`, or None.
 
-    The latest is the newest from which a run can go on, which a model alone is not.
+    Names are `latest`, `best`, `final`, a step, -1 for the newest, -2 for the one before, or a
+    folder's name. The latest is the newest from which a run can be resumed: not a model alone.
     """
     for pointer in POINTERS:
         if name == pointer:
@@ -211,7 +206,7 @@ def named(complete: Sequence[Checkpoint], name: str, folder: Path) -> Checkpoint
 
 
 def checkpoint_in(path: Path) -> Checkpoint:
-    """What is in one folder, which need not be a checkpoint."""
+    """Return the checkpoint of one folder, usable or not."""
     if path.name.endswith(TEMPORARY):
         return Checkpoint(path.name, path, why="it was still being written")
     if _LEFT in path.name:
@@ -231,7 +226,7 @@ def checkpoint_in(path: Path) -> Checkpoint:
 
 
 def _misnamed(manifest: Manifest, name: str) -> str:
-    """Why a manifest is not that of its folder, or "" when it is."""
+    """Return why a manifest is not that of its folder, or "" when it is."""
     step = step_of_folder(name)
     if manifest.name != name or step not in (None, manifest.step):
         return f"its manifest is that of {manifest.name!r}, step {manifest.step}"
@@ -244,8 +239,7 @@ def _age(checkpoint: Checkpoint) -> tuple[int, int, str]:
 
 
 def pointed(folder: Path, pointer: Pointer) -> str:
-    """The name of the checkpoint that is the best or the final one; "" when nobody says so, or
-    nobody can read it."""
+    """Return the name of the best or the final checkpoint; "" without a readable pointer."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         name = parse_json(read_bytes(folder / f"{pointer}.json", _MAX_POINTER_BYTES))["name"]
         if isinstance(name, str) and _SAFE_FILE.fullmatch(name):
@@ -262,7 +256,7 @@ def point(folder: Path, pointer: Pointer, name: str, **about: Any) -> None:
 
 
 def aside(path: Path) -> Path:
-    """Where a folder can be put aside, under its own name and a number."""
+    """Return a free path to put a folder aside: its own name and a number."""
     number = 1
     while (place := path.with_name(f"{path.name}{_LEFT}{number}")).exists():
         number += 1
@@ -270,19 +264,17 @@ def aside(path: Path) -> Path:
 
 
 def is_safe_name(name: str) -> bool:
-    """Whether a folder of that name stays where it is put, and is not taken for one that is
-    unfinished or aside."""
+    """Return whether a folder of this name is neither unfinished, aside nor outside."""
     return bool(_SAFE_FILE.fullmatch(name)) and not name.endswith(TEMPORARY) and _LEFT not in name
 
 
 def folder_of_step(step: int) -> str:
-    """`step-000000123`: sorts as text in the order of steps."""
+    """Return `step-000000123`, which sorts as text in the order of steps."""
     return f"step-{step:09d}"
 
 
 def step_of_folder(name: str) -> int | None:
-    """The step in a checkpoint folder's name, or None when it is none (or one still being
-    written)."""
+    """Return the step in a checkpoint folder's name; None for other or unfinished folders."""
     match = _FOLDER.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -293,7 +285,10 @@ def write(folder: Path, manifest: Manifest) -> None:
 
 
 def read(folder: Path) -> Manifest:
-    """The manifest of a complete checkpoint. CheckpointError says what is missing or wrong."""
+    """Return the manifest of a complete checkpoint.
+
+    Raises CheckpointError for a missing or wrong one.
+    """
     try:
         manifest = read_json(folder / FILE_NAME, Manifest, version=FORMAT, limit=MAX_BYTES)
     except FileNotFoundError:
@@ -309,8 +304,7 @@ def read(folder: Path) -> Manifest:
 
 
 def missing_files(folder: Path, files: Sequence[ManifestFile]) -> str:
-    """Why the folder is not what its manifest says (a file missing or of another length), or ""
-    when it is."""
+    """Return which file is missing or has another length than its manifest says; "" when none."""
     for file in files:
         try:
             status = os.stat(folder / file.name, follow_symlinks=False)
@@ -325,8 +319,7 @@ def missing_files(folder: Path, files: Sequence[ManifestFile]) -> str:
 
 
 def _check(manifest: Manifest, folder: Path) -> None:
-    """Names in a manifest may come from a stranger: they must stay inside the folder and agree with
-    each other."""
+    """Check that names in a manifest, which a stranger may have written, stay inside the folder."""
     names = {file.name for file in manifest.files}
     for file in manifest.files:
         if not _SAFE_FILE.fullmatch(file.name):

@@ -70,8 +70,10 @@ _CHUNK_HEAD = struct.Struct("<IIqq")
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """A set of metric names that are logged together. `axis`: index of the name that is their x
-    axis, or None."""
+    """Metric names that are logged together.
+
+    `axis`: index of the name that is their x axis, or None.
+    """
 
     id: int
     names: tuple[str, ...]
@@ -102,10 +104,9 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """The attempt went on from `step`: everything before this with a greater step is no longer on
-    the curve.
+    """Resume from `step`: earlier points with a greater step leave the curve.
 
-    Nor is what stands before this at `step` itself, for keys that are logged at it again.
+    Points at `step` itself leave it too, for keys that are logged at it again.
     """
 
     step: int
@@ -114,8 +115,10 @@ class Rewind:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Many rows of one key set, by column. `branch` 0 is the curve; else the attempt whose rewind
-    left these rows."""
+    """Rows of one key set, by column.
+
+    `branch` 0 is the curve, else the attempt whose rewind left them.
+    """
 
     keys: KeySet
     branch: int
@@ -150,8 +153,7 @@ def pack_keys(keys: KeySet) -> bytes:
 
 
 def values_struct(count: int) -> struct.Struct:
-    """Packs everything of a VALUES frame behind its checksum: words, set id, step, tick, `count`
-    values."""
+    """Return the layout of a VALUES frame: words, set id, step, tick and `count` values."""
     return struct.Struct(f"<HHII{count}d")
 
 
@@ -161,7 +163,7 @@ def values_words(count: int) -> int:
 
 
 def pack_wide(set_id: int, step: int, time_ns: int, values: Sequence[float]) -> bytes:
-    """A row whose step does not fit a VALUES frame (negative, or 2^32 and more)."""
+    """Return a row whose step does not fit a VALUES frame (negative, or 2^32 and more)."""
     return frames.pack(
         WIDE, set_id, 0, _WIDE_HEAD.pack(step, time_ns) + struct.pack(f"<{len(values)}d", *values)
     )
@@ -184,7 +186,7 @@ def rows_per_chunk(columns: int, rows: int) -> int:
 
 
 def pack_chunk(chunk: Chunk) -> bytes:
-    """One CHUNK frame; the rows must fit (`rows_per_chunk`)."""
+    """Return one CHUNK frame; the rows must fit (`rows_per_chunk`)."""
     steps, times = list(chunk.steps), list(chunk.times_ns)
     base_step, base_ns = min(steps), min(times)
     flags = 0
@@ -216,7 +218,7 @@ def pack_chunk(chunk: Chunk) -> bytes:
 def read(
     data: bytes | memoryview, *, where: str = "metrics.bin"
 ) -> Iterator[Row | Rewind | Chunk | Damage]:
-    """Everything a file holds, in file order. Damage is reported and passed over, never raised."""
+    """Yield the contents of a file in its order. Damage is reported and skipped, never raised."""
     for item in read_rows(data, where=where):
         if isinstance(item, Rows):
             for step, time_ns, *values in zip(
@@ -230,10 +232,10 @@ def read(
 def read_rows(
     data: bytes | memoryview, *, where: str = "metrics.bin", spread: Spread | None = None
 ) -> Iterator[Rows | Row | Rewind | Chunk | Damage]:
-    """The same as `read`, with like rows together. A row of a wide frame still comes alone.
+    """Yield what `read` yields, with like rows together. A row of a wide frame still comes alone.
 
     With `spread`, which works on numbers as this machine has them, columns are views of `data`,
-    some with steps.
+    some with strides.
     """
     if (
         len(data) < frames.FILE_HEAD_BYTES
@@ -259,8 +261,7 @@ class RowReader:
         self._extent: Extent | None = None
 
     def read(self, data: bytes | memoryview) -> Iterator[Rows | Row | Rewind | Chunk | Damage]:
-        """Yield what `data`, the whole file, holds from `offset` on; nothing in front of it is
-        looked at."""
+        """Yield the contents of `data`, the whole file, from `offset` on."""
         sets = self._sets
         sets.begin(data)
         attempt = 0 if self._extent is None else self._extent.attempt
@@ -315,8 +316,7 @@ def damages(data: bytes | memoryview, *, where: str = "metrics.bin") -> Iterator
 
 
 def points_on_curve(data: bytes | memoryview) -> dict[str, int] | None:
-    """Count the points of each metric that are on its curve, without decoding them; None unless all
-    are in chunks."""
+    """Count the points of each curve without decoding them; None unless all are in chunks."""
     sets = _KeySets(data)
     counts: dict[str, int] = {}
     for item in frames.frame_groups(data, is_frame=sets.is_frame):
@@ -366,8 +366,7 @@ class _KeySets:
         self._later = None
 
     def find(self, set_id: int) -> KeySet | None:
-        """Return a key set; where its definition is damaged, the one that stands further on in the
-        file."""
+        """Return a key set; for a damaged definition, the one repeated further on in the file."""
         if set_id not in self._sets:
             if self._later is None:
                 later = _KeySets(self._data)
@@ -380,7 +379,7 @@ class _KeySets:
         return self._sets.get(set_id)
 
     def is_frame(self, tag: int, words: int) -> bool:
-        """Whether a frame of this tag and length may exist, for the search behind damage."""
+        """Return whether a frame of this tag and length may exist, for the search behind damage."""
         if tag > MAX_SET_ID:
             return True
         known = self._sets.get(tag)
@@ -463,12 +462,12 @@ def _known(sets: _KeySets, set_id: int) -> KeySet:
 
 
 def _fits(base: int, factor: int) -> bool:
-    """Whether `base` and any u32 times `factor` above it are 64-bit integers."""
+    """Return whether `base` plus any u32 times `factor` is a 64-bit integer."""
     return -(1 << 63) <= base <= (1 << 63) - 1 - factor * MAX_STEP
 
 
 class _MalformedError(Exception):
-    """A frame does not hold what it says."""
+    """Frame whose payload contradicts its head."""
 
 
 _MALFORMED = (struct.error, UnicodeDecodeError, IndexError, _MalformedError)
@@ -503,8 +502,10 @@ def _integers(
     wide: bool,
     spread: Spread | None,
 ) -> tuple[Sequence[int], int]:
-    """Numbers as they are if `wide`, else of which each is so many times the second of `base` above
-    the first."""
+    """Return the numbers of a column, and the offset behind it.
+
+    `wide` numbers are stored as they are, others as multiples of `base[1]` above `base[0]`.
+    """
     size = rows * (8 if wide else 4)
     end = offset + size + (-size % 8)
     if wide:
@@ -533,18 +534,19 @@ def _padded(data: bytes) -> bytes:
 
 
 def check_columns(count: int, *, where: str) -> None:
-    """RecordError when a record has more metrics than anybody can look at, or any reader can
-    hold."""
+    """Raise RecordError when a record has more metrics than readers hold."""
     if count > MAX_COLUMNS:
         raise RecordError(
-            f"There are more than {MAX_COLUMNS} metrics in one record, each counted in every set it is logged in.",
+            f"There are more than {MAX_COLUMNS} metrics in one record,"
+            " each counted in every set it is logged in.",
             where=where,
-            fix="Log the same metrics in the same order every time; a changing part belongs into the value.",
+            fix="Log the same metrics in the same order every time;"
+            " a changing part belongs into the value.",
         )
 
 
 def check_name(name: str) -> None:
-    """A metric's name is data: anything goes that is text, not empty and not absurdly long."""
+    """Raise RecordError unless a metric's name is text, not empty and not absurdly long."""
     if not isinstance(name, str):
         raise RecordError(f"A metric's name must be text, not {type(name).__name__} ({name!r}).")
     if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:

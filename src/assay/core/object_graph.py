@@ -1,5 +1,4 @@
-"""What an object holds on to, by which attributes: found before it is copied to the worker
-processes of a loader."""
+"""Search through the objects that an object references, before it is copied to loader workers."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ _HEAP_TYPE = 1 << 9  # a class written in Python: the slots of others lead to mo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What was found, and the way to it, such as `.pipes[1].owner`."""
+    """Object found in the graph, and the path to it, such as `.pipes[1].owner`."""
 
     name: str
     way: str
@@ -55,14 +54,14 @@ def check_for_workers(thing: object, where: str, kept: Mapping[str, object]) -> 
     held = path_to(thing, kept)
     if held is not None:
         raise InputError(
-            f"`{held.text(where)}` holds the {held.name} of the run, which worker processes must not copy.",
+            f"`{held.text(where)}` holds the {held.name} of the run,"
+            " which worker processes must not copy.",
             fix="keep the one value that is needed there, or load without workers",
         )
 
 
 def path_to(start: object, kept: Mapping[str, object]) -> Held | None:
-    """The shortest way from `start` to one of the objects `kept` by name; None when there is
-    none."""
+    """Return the shortest path from `start` to one of the named objects in `kept`, or None."""
     wanted = {id(thing): name for name, thing in kept.items()}
     for thing, way in inside(start):
         if id(thing) in wanted:
@@ -71,8 +70,7 @@ def path_to(start: object, kept: Mapping[str, object]) -> Held | None:
 
 
 def inside(start: object, *, limit: int | None = None) -> Iterator[tuple[Any, str]]:
-    """`start` and what it holds on to, the nearest first, each with the way to it; about `limit`
-    objects."""
+    """Yield `start` and the objects that it references, nearest first, with their paths."""
     limit = MAX_OBJECTS if limit is None else limit
     seen = {id(start)}
     todo: deque[tuple[Any, str]] = deque([(start, "")])
@@ -89,8 +87,7 @@ def inside(start: object, *, limit: int | None = None) -> Iterator[tuple[Any, st
 
 
 def being_sent() -> object | None:
-    """What is being pickled for another process right now, further up in this thread; None when
-    nothing is."""
+    """Return the object that this thread is pickling for another process, or None."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         if (
@@ -103,7 +100,7 @@ def being_sent() -> object | None:
 
 
 def _inside(thing: Any) -> Iterator[tuple[str, Any]]:
-    """The parts of an object with how to reach each; nothing of the object's own code is run."""
+    """Yield the parts of an object with the path to each; none of the object's own code runs."""
     kind = type(thing)  # not isinstance, which asks the object what it is
     if issubclass(kind, dict):
         for key, value in list(dict.items(thing)):

@@ -1,4 +1,4 @@
-"""Optimizers whose step evaluates the loss again."""
+"""Check for optimizers, such as LBFGS, whose step needs a closure that evaluates the loss again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import inspect
 def needs_closure(optimizer: type) -> bool:
     """Return whether `step` of an optimizer class cannot be called without arguments."""
     try:
-        _, *parameters = inspect.signature(getattr(optimizer, "step")).parameters.values()  # noqa: B009 - of any class
+        step = getattr(optimizer, "step")  # noqa: B009 - of any class
+        _, *parameters = inspect.signature(step).parameters.values()
     except (AttributeError, TypeError, ValueError):
         return False
     free = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -1,5 +1,4 @@
-"""End of a helper process with its parent, even if the parent is killed: nothing else would end
-it."""
+"""Death of a helper process with its parent, even when the parent is killed (Linux only)."""
 
 from __future__ import annotations
 
@@ -13,8 +12,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main_pid() -> int:
-    """Return the id of this process for a helper that ends with it; 0 where another thread would
-    start the helper."""
+    """Return the id to pass to `end_with` in a helper; 0 when not called from the main thread."""
     return os.getpid() if threading.current_thread() is threading.main_thread() else 0
 
 

@@ -1,5 +1,4 @@
-"""Where rooms meet that do not know each other: small Protocols, each with a twin that lives in
-memory."""
+"""Protocols by which rooms meet without importing each other, each with an in-memory twin."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ class Recorder(Protocol):
     """Whoever wants to know what happened. Neither call blocks on anything but the local disk."""
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Points of several metrics at one step. When it returns, they survive the death of this
-        process.
+        """Record several metrics at one step; on return they survive the death of this process.
 
         Raises RecordError naming the metric whose value is not a number.
         """
@@ -28,13 +26,11 @@ class Recorder(Protocol):
         ...
 
     def rewind(self, step: int) -> None:
-        """The run goes on from `step`: points logged at greater steps are no longer on the
-        curve."""
+        """Continue from `step`: points logged at greater steps leave the curve."""
         ...
 
     def artifact(self, source: bytes, name: str) -> str:
-        """Keep bytes by content under a name and return their digest; "" from whoever keeps
-        nothing."""
+        """Keep bytes by content under a name and return their digest; "" if nothing is kept."""
         ...
 
 
@@ -83,7 +79,7 @@ class MemoryRecorder:
         return hashlib.sha256(source).hexdigest()
 
     def curve(self, name: str) -> list[tuple[int, float]]:
-        """The (step, value) pairs of one metric in the order in which they were logged."""
+        """Return the (step, value) pairs of one metric in the order in which they were logged."""
         return [(step, value) for each, step, value in self.points if each == name]
 
 
@@ -95,14 +91,13 @@ class Blobs(Protocol):
         ...
 
     def get(self, digest: str) -> bytes:
-        """The bytes of a digest, verified. KeyError when they are not here, RecordError when they
-        are damaged."""
+        """Return the verified bytes of a digest. KeyError if missing, RecordError if damaged."""
         ...
 
     def __contains__(self, digest: str) -> bool: ...
 
     def digests(self) -> Iterable[str]:
-        """Everything that is kept, in no order."""
+        """Return all digests, in no order."""
         ...
 
 
@@ -128,8 +123,7 @@ class MemoryBlobs:
 
 
 class Bind(Protocol):
-    """Fills a function's parameters once, from whatever a run holds, and returns a call without
-    arguments."""
+    """Binder that fills a function's parameters from the run; the result takes no arguments."""
 
     def __call__(self, fn: Callable[..., Any]) -> Callable[[], Any]: ...
 

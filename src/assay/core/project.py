@@ -1,5 +1,4 @@
-"""The project around a folder: the nearest folder with `.assay/`, unless that belongs to somebody
-else."""
+"""Project of a folder: the nearest folder with `.assay/` above it that the user may trust."""
 
 from __future__ import annotations
 
@@ -21,9 +20,8 @@ _told: set[Path] = set()
 def project_root(start: Path) -> Path | None:
     """Return the nearest folder with `.assay/`, at `start` or above it.
 
-    A project decides which packages configs may call and where runs are written, so one that
-    another user has put above `start` is passed over, with a warning. Users are trusted with what
-    lies in their own folders.
+    A project decides which packages configs may call and where runs are written. One that another
+    user has put above `start` is skipped with a warning. Users are trusted with their own folders.
     """
     start = start.absolute()
     for folder in (start, *start.parents):
@@ -49,10 +47,9 @@ _NO_FOLDER = "there is no folder .assay"
 
 
 def why_not_ours(root: Path, start: Path) -> str:
-    """Return why somebody who works in `start` does not use the project `root`, "" when they do.
+    """Return why a user who works in `start` may not use the project `root`, "" if they may.
 
-    The project belongs to them, to root, or to whom `start` belongs to; or they say that it is
-    shared.
+    The project must belong to them, to root, or to the owner of `start`, or be declared as shared.
     """
     place = root / ASSAY_DIR
     try:
@@ -73,7 +70,7 @@ def why_not_ours(root: Path, start: Path) -> str:
 
 
 def _owner(start: Path) -> int | None:
-    """The user that the nearest existing folder belongs to."""
+    """Return the user that owns the nearest existing folder."""
     for folder in (start, *start.parents):
         try:
             return os.stat(folder).st_uid

@@ -1,9 +1,8 @@
-"""Regular files of a record: opened without following links, never a pipe or a device, read up to a
-stated size.
+"""Safe access to the regular files of a record: no links, pipes or devices, and a size limit.
 
-A record may come from anywhere. What stands in the place of one of its files may be a link to a
-file of the user, a named pipe that nobody writes to, a device, or a file of a terabyte with nothing
-in it. All of that is an OSError here that says what it is.
+A record may come from anywhere. In the place of one of its files there may be a link to a file of
+the user, a named pipe without a writer, a device, or a sparse file of a terabyte. Each of these
+raises an OSError that names it.
 """
 
 from __future__ import annotations
@@ -52,11 +51,10 @@ def open_regular(
     dir_fd: int | None = None,
     follow: bool = False,
 ) -> int:
-    """Open a regular file and return its descriptor. OSError for anything else, a link included
-    unless `follow`.
+    """Open a regular file and return its descriptor. OSError for anything else.
 
-    With `dir_fd` the path is taken from that open folder on. `mode` is for a file that is made;
-    umask narrows it.
+    A link counts as a file only with `follow`. With `dir_fd` the path is relative to that open
+    folder. `mode` is for a new file; umask narrows it.
     """
     if not follow:
         flags |= _NOFOLLOW
@@ -91,8 +89,10 @@ def open_regular(
 def read_bytes(
     path: Place, limit: int, *, dir_fd: int | None = None, follow: bool = False
 ) -> bytes:
-    """Read a whole regular file of at most `limit` bytes. OSError says what is there instead, or
-    how large it is."""
+    """Read a whole regular file of at most `limit` bytes.
+
+    Raises an OSError that names what is there instead, or its size.
+    """
     descriptor = open_regular(path, dir_fd=dir_fd, follow=follow)
     try:
         size = os.fstat(descriptor).st_size
@@ -117,7 +117,7 @@ def read_start(path: Place, count: int, *, follow: bool = False) -> bytes:
 
 
 def kind_of_mode(mode: int) -> str:
-    """Return what an entry of this mode is in words, "" for a regular file.
+    """Return the kind of an entry of this mode in words, "" for a regular file.
 
     >>> import stat
     >>> kind_of_mode(stat.S_IFIFO | 0o600), kind_of_mode(stat.S_IFREG)
@@ -129,7 +129,8 @@ def kind_of_mode(mode: int) -> str:
 
 
 def size_text(count: int) -> str:
-    """
+    """Return a size in bytes in the unit that people read.
+
     >>> size_text(999), size_text(1 << 24), size_text(1_200_000_000_000)
     ('999 bytes', '16.8 MB', '1200 GB')
     """

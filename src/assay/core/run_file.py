@@ -1,5 +1,4 @@
-"""`run.json`: what a run is, format 1. Written by the training process alone, replaced
-atomically."""
+"""Format of `run.json`, version 1: written by the training process alone, replaced atomically."""
 
 from __future__ import annotations
 
@@ -16,24 +15,23 @@ FILE_NAME = "run.json"
 MAX_BYTES = 64 << 20
 MISSING = "run.json is missing: the run was stopped before it began, or it was deleted."
 IMPORTED = "imported."
-"""How the names of values begin that say where a run was imported from: `imported.from`, `imported.path`, ..."""
+"""Prefix of the values that name the origin of an imported run: `imported.from`, ..."""
 
 UNSAVED = "final weights not kept"
-"""Prefix of the reason of an attempt that came to its own end, but could not write its final checkpoint."""
+"""Prefix of the reason of an attempt that ended well without a final checkpoint."""
 
 Kind = Literal["train", "test"]
 WrittenStatus = Literal["running", "finished", "failed", "stopped"]
 Status = Literal["running", "finished", "failed", "stopped", "killed", "unknown", "damaged"]
-"""Statuses that are written, those that are derived (killed, unknown), and that of an unreadable `run.json`."""
+"""Written statuses, derived ones (killed, unknown), and that of a damaged `run.json`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """The code as it was: `snapshot` is the digest of the tree in the project's code store, "" when
-    there is none.
+    """Code of an attempt: `snapshot` is the digest of its tree in the project's code store, or "".
 
-    `patch` is that of what was not committed. `keys` are digests of functions and modules that were
-    marked, by name.
+    `patch` is the digest of the uncommitted changes. `keys` are digests of marked functions and
+    modules, by name.
     """
 
     snapshot: str = ""
@@ -47,8 +45,10 @@ class Code:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """One metric in five numbers, over the current branch of its curve. `at_*`: the step of the
-    extreme."""
+    """Summary of one metric over the current branch of its curve.
+
+    `at_*`: the step of the extreme.
+    """
 
     last: float
     step: int
@@ -62,8 +62,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The best value of the metric that `[checkpoint] best` names, and the checkpoint that holds
-    it."""
+    """Best value of the metric named by `[checkpoint] best`, and the checkpoint that holds it."""
 
     metric: str
     mode: Literal["min", "max"]
@@ -74,10 +73,11 @@ class Best:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One launch or resume. Times are unix ns; `changed` are config keys that differ from the
-    attempt before.
+    """Launch or resume of a run.
 
-    `changed_code` are files of the code that do.
+    Times are unix ns; `changed`: keys that differ from the attempt before.
+
+    `changed_code` are the changed files of the code.
     """
 
     number: int
@@ -105,12 +105,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """Everything about a run that fits on a page. `parent` is RUN or RUN@CHECKPOINT by id, "" for
-    none.
+    """Run, as one page of facts. `parent` is RUN or RUN@CHECKPOINT by id, or "".
 
-    `made_at` is the folder in which the newest attempt wrote it. `made_by` is a keyed digest by
-    which the user who made it knows it again (`assay.store.authorship`), "" where no key could be
-    kept.
+    `made_at` is the folder in which the newest attempt wrote the file. `made_by` is a keyed digest
+    by which its author recognises it (`assay.store.authorship`), "" where no key could be kept.
     """
 
     format: int = FORMAT
@@ -136,15 +134,17 @@ class RunFile:
 
     @property
     def seconds(self) -> float:
-        """How long the ended attempts lasted together."""
+        """Duration of all ended attempts together."""
         return sum(
             (a.ended_ns - a.started_ns) / 1e9 for a in self.attempts if a.ended_ns is not None
         )
 
 
 def read(folder: Path) -> RunFile:
-    """The run of a folder. FileNotFoundError when there is none, RecordError when it cannot be
-    read."""
+    """Read the run of a folder.
+
+    FileNotFoundError without a file, RecordError if it is unreadable.
+    """
     return read_json(folder / FILE_NAME, RunFile, version=FORMAT, limit=MAX_BYTES)
 
 

@@ -1,5 +1,4 @@
-"""Secrets: used and never written down. What is written goes through `Secrets`, which puts a word
-in their place."""
+"""Replacement of secrets in every text and value that is written down."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ _UNQUOTED = frozenset(
 _OPTIONS = frozenset(
     {"token", "auth", "pass", "pw", "cookie", "bearer", "credentials", "creds", "pat", "otp"}
 )
-"""Options whose value is a secret whatever it looks like, though a variable of that name may hold something else."""
+"""Options whose value is always a secret, though a variable of that name may hold another."""
 
 
 _DEEPEST = 200
@@ -25,10 +24,10 @@ _DEEPEST = 200
 
 
 class Secrets:
-    """Secrets that are known, and the way to write down texts and data without these and all that
-    looks like one.
+    """Known secrets, and functions that remove them, and what looks like one, from texts.
 
-    >>> Secrets(["correct-horse-battery"]).clean("login with correct-horse-battery and ghp_" + "a1B2c3" * 6)
+    >>> secrets = Secrets(["correct-horse-battery"])
+    >>> secrets.clean("login with correct-horse-battery and ghp_" + "a1B2c3" * 6)
     'login with <redacted> and <redacted>'
     """
 
@@ -46,8 +45,7 @@ class Secrets:
         return cls([*named, *(word[begin:] for word, begin in _given_in(command))])
 
     def add(self, values: Iterable[str]) -> None:
-        """Replace these values too, from now on; what may be another word or number stays:
-        `postgres`, `1234`."""
+        """Replace these values from now on, except those that may be an ordinary word or number."""
         fresh = {value for value in map(str.strip, values) if is_distinct(value)} - set(self.values)
         if fresh:
             self.values = tuple(sorted({*self.values, *fresh}, key=len, reverse=True))
@@ -87,10 +85,10 @@ class Secrets:
         return "".join([*parts, text[at:]]) if parts else text, count
 
     def tree(self, value: Any, name: str = "", *, depth: int = 0) -> Any:
-        """Return plain data with its texts cleaned, and without what stands under the name of a
-        secret.
+        """Return plain data with clean texts, and with the values of secret names replaced.
 
-        >>> Secrets().tree({"lr": 0.1, "db": {"password": "hunter2", "url": "pg://me:hunter2@host"}})
+        >>> db = {"password": "hunter2", "url": "pg://me:hunter2@host"}
+        >>> Secrets().tree({"lr": 0.1, "db": db})
         {'lr': 0.1, 'db': {'password': '<redacted>', 'url': 'pg://me:<redacted>@host'}}
         """
         match value:
@@ -107,10 +105,10 @@ class Secrets:
         return value
 
     def command(self, words: Sequence[str]) -> tuple[str, ...]:
-        """Return the words of a command without the values of `--api-key`, `--token=`,
-        `db.password=` and the like.
+        """Return the words of a command without the values of options such as `--api-key`.
 
-        >>> Secrets().command(["train.py", "--api-key", "abc", "--lr", "0.1", "db.password=hunter2"])
+        >>> words = ["train.py", "--api-key", "abc", "--lr", "0.1", "db.password=hunter2"]
+        >>> Secrets().command(words)
         ('train.py', '--api-key', '<redacted>', '--lr', '0.1', 'db.password=<redacted>')
         """
         given = {id(word): begin for word, begin in _given_in(words)}
@@ -134,8 +132,7 @@ def secrets_under(value: Any, name: str = "", *, depth: int = 0) -> Iterator[str
 
 
 def _given_in(words: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Yield the words of a command that hold a secret by what they are called, and where in the
-    word it begins."""
+    """Yield the words of a command that hold a secret by name, with the secret's offset."""
     option = ""
     for word in words:
         assigned = _ASSIGNMENT.match(word)

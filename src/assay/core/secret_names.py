@@ -51,7 +51,8 @@ _CHANGE = re.compile(r"(?<=[A-Za-z])[0-9]|(?<=[0-9])[A-Za-z]")
 def sureness(name: str) -> Sureness:
     """Return how surely a variable, key or option of this name holds a secret.
 
-    >>> [sureness(name) for name in ("HF_TOKEN", "apiKey", "db-password", "pad_token", "KEYBOARD", "max_tokens")]
+    >>> names = ("HF_TOKEN", "apiKey", "db-password", "pad_token", "KEYBOARD", "max_tokens")
+    >>> [sureness(name) for name in names]
     ['surely', 'surely', 'surely', 'perhaps', '', '']
     """
     words = _WORDS_OF_CAMEL.sub("_", name[-100:]).lower()
@@ -65,8 +66,10 @@ def sureness(name: str) -> Sureness:
 def is_secret(name: str, value: str) -> bool:
     """Return whether `value` is a secret, as what a variable of that name has.
 
-    >>> is_secret("db.password", "correct horse"), is_secret("pad_token", "<pad>"), is_secret("token", "a1b2c3d4e5f6g7")
-    (True, False, True)
+    >>> is_secret("db.password", "correct horse"), is_secret("pad_token", "<pad>")
+    (True, False)
+    >>> is_secret("token", "a1b2c3d4e5f6g7")
+    True
     """
     how = sureness(name)
     if not how or not is_given(value):
@@ -75,17 +78,16 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def is_given(value: str) -> bool:
-    """Return whether a value may be a secret at all: not empty, a placeholder, a reference or a
-    path."""
+    """Return whether a value may be a secret: not empty, a placeholder, a reference or a path."""
     value = value.strip()
     return len(value) > 2 and not _NO_SECRET.fullmatch(value) and not _is_path(value)
 
 
 def is_distinct(value: str) -> bool:
-    """Return whether a secret can be replaced wherever it stands: no word, number or path that may
-    mean something else.
+    """Return whether a secret may be replaced everywhere: it is no common word, number or path.
 
-    >>> [is_distinct(value) for value in ("correct-horse-battery", "a1b2c3d4", "postgres", "12345", "/run/agent.1")]
+    >>> values = ("correct-horse-battery", "a1b2c3d4", "postgres", "12345", "/run/agent.1")
+    >>> [is_distinct(value) for value in values]
     [True, True, False, False, False]
     """
     if not is_given(value) or len(value) < 8:
@@ -96,10 +98,10 @@ def is_distinct(value: str) -> bool:
 
 
 def is_opaque(text: str, least: int = 12) -> bool:
-    """Return whether a text is neither words nor a number: letters and digits that change places,
-    as in random ones.
+    """Return whether a text looks random: letters and digits that alternate, not words or a number.
 
-    >>> [is_opaque(text) for text in ("q8Zr3LmX0tYv", "resnet50-imagenet-v2", "123456789012", "valid/acc_top5_mean")]
+    >>> texts = ("q8Zr3LmX0tYv", "resnet50-imagenet-v2", "123456789012", "valid/acc_top5_mean")
+    >>> [is_opaque(text) for text in texts]
     [True, False, False, False]
     """
     if len(text) < least or " " in text or "\n" in text:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from assay.core.secret_rules import Rule
 
 Kind = Literal["text", "data", "code"]
-"""Kind of a text: prose or output; a file of values as YAML; a program, in which only what is quoted is a value."""
+"""Kind of a text: prose or output; values, as YAML; code, in which only strings are values."""
 
 Span = tuple[int, int]
 
@@ -175,10 +175,9 @@ def _of_known_kinds(text: str, low: str) -> Iterator[Span]:
 
 @functools.cache
 def _search() -> tuple[re.Pattern[str], dict[str, list[Rule]]]:
-    """Return a pattern that finds all words of rules in one pass, and the rules by each word that
-    it finds.
+    """Return a pattern that finds all words of rules in one pass, and the rules by each word.
 
-    Of two words that begin alike it finds the shorter one, which then stands for both.
+    Of two words with the same begin it finds the shorter, which then stands for both.
     """
     from assay.core.secret_rules import RULES  # a process that writes nothing down does without
 
@@ -208,8 +207,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _private_keys(text: str) -> Iterator[Span]:
-    """Yield what stands between the first and the last line of each private key, or to the end if
-    that is missing."""
+    """Yield the body of each private key, up to the end of the text if its last line is missing."""
     if "PRIVATE KEY" not in text and "Private-Lines" not in text:
         return
     for match in _KEY.finditer(text):
@@ -220,8 +218,7 @@ def _private_keys(text: str) -> Iterator[Span]:
 
 
 def _behind_names(text: str, low: str, kind: Kind) -> Iterator[Span]:
-    """Yield the values that are assigned to names of secrets, or follow an option of such a
-    name."""
+    """Yield the values that are assigned to secret names, or follow an option of such a name."""
     done = 0
     for hint in _HINT.finditer(low):
         if hint.start() < done:

@@ -30,15 +30,14 @@ HELD_LIMIT = 3
 
 
 class Terminated(SystemExit):
-    """SIGTERM, obeyed; unlike a SystemExit of the user's code it is no end that the program
-    chose."""
+    """SIGTERM, obeyed. Unlike SystemExit, it is no end that the program chose."""
 
     def __init__(self) -> None:
         super().__init__(128 + signal.SIGTERM)
 
 
 Obeyed = KeyboardInterrupt | Terminated
-"""Exception that a signal becomes. No class of ours for SIGINT: Python ends by that signal for its own class alone."""
+"""Exception of each signal. KeyboardInterrupt, not our own: only it makes Python die by SIGINT."""
 
 
 class Signals:
@@ -71,8 +70,10 @@ class Signals:
         self._answer(self, number)
 
     def obey(self, number: int) -> None:
-        """Raise what a signal means, unless it is held. What never ends is ended by the operating
-        system."""
+        """Raise the exception of a signal, unless it is held.
+
+        The operating system ends a process that does not end.
+        """
         if not self._holders:
             raise obeyed(number)
         self._held += 1
@@ -82,7 +83,7 @@ class Signals:
 
 
 last_obeyed: Obeyed | None = None
-"""Newest exception that a signal became: of a program that SystemExit ends nothing else says why."""
+"""Newest exception of a signal: nothing else says why a program ended by SystemExit."""
 
 
 def obeyed(number: int) -> Obeyed:
@@ -99,7 +100,8 @@ def number_of(error: Obeyed) -> int:
 
 def heard_line(number: int) -> str:
     """Say what becomes of the first signal of a run."""
-    return f"{signal.Signals(number).name}: stopping after this step, and saving; once more ends it at once"
+    name = signal.Signals(number).name
+    return f"{name}: stopping after this step, and saving; once more ends it at once"
 
 
 NO_SIGNALS = Signals(lambda signals, number: None)
@@ -146,8 +148,7 @@ def obeying(*, echo_s: float = 0.0) -> Iterator[Signals]:
 def answered(
     answer: Callable[[Signals, int], object], *, polite: bool = False, echo_s: float = 0.0
 ) -> Iterator[Signals]:
-    """Inside, call `answer` with the signals that were heard, and the number of the one that has
-    just come."""
+    """Call `answer` within this block with the signals heard so far and the newest one's number."""
     signals = Signals(answer, echo_s=echo_s)
     if not _is_main_thread():
         yield signals
@@ -168,8 +169,7 @@ def answered(
 
 
 def obey_sigterm() -> None:
-    """Let SIGTERM end this process by an exception from now on, unless somebody else handles or
-    ignores it.
+    """Let SIGTERM raise an exception from now on, unless somebody else handles or ignores it.
 
     SIGINT does so anyway. The second SIGTERM ends the process at once.
     """
@@ -189,8 +189,7 @@ def is_crash(number: int) -> bool:
 
 
 def ignore() -> None:
-    """Leave all signals that a terminal or a scheduler sends to a whole group to the parent of this
-    process.
+    """Ignore the signals that a terminal or a scheduler sends to a whole process group.
 
     For a helper that ends with its parent: the step, or the output, that the parent finishes may
     need it.
@@ -211,6 +210,5 @@ def _is_main_thread() -> bool:
 
 
 def _is_free(number: int) -> bool:
-    """Return whether a signal does what Python or `obey_sigterm` lets it do, and nobody else
-    handles it."""
+    """Return whether a signal has the handler of Python or of `obey_sigterm`, and no other."""
     return signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler, _obey_once)

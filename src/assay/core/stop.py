@@ -1,5 +1,4 @@
-"""Token that asks a run to end: whoever starts the run makes one and passes it down to everything
-that lasts."""
+"""Stop token: the starter of a run makes one and passes it down to every long-running part."""
 
 from __future__ import annotations
 
@@ -8,8 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Wish to end a run. `interrupts`: the run is to be resumed later; `signal` is 0 unless a
-    signal asked."""
+    """Request to end a run.
+
+    `interrupts`: it will be resumed; `signal` is 0 unless a signal asked.
+    """
 
     reason: str
     interrupts: bool = False
@@ -20,13 +21,12 @@ NOBODY = Request(reason="")
 
 
 class Stop:
-    """Token that says whether a run was asked to end before its bound, why, and whether that
-    interrupts it.
+    """Token that tells a run to end before its bound, why, and whether the run is interrupted.
 
-    `asked` holds the wish of this OS process; `reason`, `interrupts` and `signal` are in force. In
-    a lone process both are the same. Ranks put a wish in force after the step in which all of them
-    have heard of it (`agree`): one that left its loop earlier than the others would leave them
-    waiting.
+    `asked` holds the request of this OS process; `reason`, `interrupts` and `signal` are in
+    force. In a lone process both are the same. Ranks put a request in force after the step in
+    which all of them have heard of it (`agree`): one that left its loop earlier would leave the
+    others waiting.
 
     `ask` only assigns attributes, so that a signal handler may call it at any line.
     """
@@ -42,16 +42,17 @@ class Stop:
         self.is_settled = False
 
     def ask(self, reason: str, *, interrupts: bool = False, signal: int = 0) -> None:
-        """Ask the run to end after its step. The first reason counts, but an interruption outweighs
-        an own end."""
+        """Ask the run to end after its step.
+
+        The first reason counts, but an interruption outweighs an ordinary end.
+        """
         if not self.asked.reason or (interrupts and not self.asked.interrupts):
             self.asked = Request(reason=reason, interrupts=interrupts, signal=signal)
         if not self.is_shared:
             self.agree(self.asked)
 
     def agree(self, request: Request) -> None:
-        """Put a wish in force. Once the end has begun (`settle`) it changes no longer how the run
-        ends."""
+        """Put a request in force, unless the end has begun (`settle`)."""
         if self.is_settled:
             return
         self.reason, self.interrupts, self.signal = (
@@ -61,5 +62,5 @@ class Stop:
         )
 
     def settle(self) -> None:
-        """Begin the end: from now on what it is, an own end or an interruption, stays as it is."""
+        """Begin the end: from now on it stays what it is, an ordinary end or an interruption."""
         self.is_settled = True

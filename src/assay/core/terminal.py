@@ -1,5 +1,4 @@
-"""Text for a terminal. What came from elsewhere loses all that a terminal would obey; our own
-colours stay.
+"""Text for a terminal: foreign control codes are made visible, our own colours stay.
 
 Every text that assay shows, of a record, a config, a file or an exception, goes through
 `for_terminal`.
@@ -19,8 +18,7 @@ _NOT_PLAIN_IN_LINE = re.compile(r"[^\t -~]")
 
 
 def visible(text: str) -> str:
-    """Return one line of text with what is not printed as marks: control codes, line ends, changes
-    of direction.
+    """Escape control codes, line ends and changes of direction in one line of text.
 
     >>> visible("a\\x1b[2Jb\\nc\\u202e")
     'a\\\\x1b[2Jb\\\\nc\\\\u202e'
@@ -29,11 +27,9 @@ def visible(text: str) -> str:
 
 
 def style(text: str, codes: str) -> str:
-    """Return `text` in the style of these codes of a terminal ("1;31"), which `for_terminal` lets
-    through.
+    """Return `text` in the style of these terminal codes ("1;31"), for `for_terminal` to keep.
 
-    The mark of our own styles is drawn once per process: no text that was written before can hold
-    it.
+    The mark of our own styles is drawn once per process: no earlier text can hold it.
     """
     return f"{_begin()}{codes}m{text}{_begin()}0m"
 
@@ -51,10 +47,10 @@ def for_terminal(text: str, *, color: bool) -> str:
 
 
 def escaped_json(text: str) -> str:
-    """Return JSON that says the same with what is not printed escaped.
+    """Escape the unprintable characters of a JSON text; its meaning stays.
 
-    >>> escaped_json('{"tag": "a\x9b2J"}')
-    '{"tag": "a\\u009b2J"}'
+    >>> print(escaped_json('{"tag": "a\\x9b2J"}'))
+    {"tag": "a\\u009b2J"}
     """
     return _NOT_PLAIN.sub(
         lambda found: found[0] if _is_shown(found[0]) else json.dumps(found[0])[1:-1], text
@@ -62,19 +58,17 @@ def escaped_json(text: str) -> str:
 
 
 def cell_count(text: str) -> int:
-    """Return the columns of a terminal that `text` takes: wide characters two, combining ones
-    none."""
+    """Return the terminal columns of `text`: wide characters take two, combining ones none."""
     if text.isascii():
         return len(text)
     return sum(_cells_of(letter) for letter in text)
 
 
 def elided(text: str, limit: int) -> str:
-    """Return `text` in at most `limit` columns of a terminal; what is left out is left out in the
-    middle.
+    """Return `text` in at most `limit` columns, cut in the middle.
 
     >>> elided("a-very-long-tag-of-a-run", 12), elided("short", 12), elided("日本語の実験", 7)
-    ('a-very…-a-run', 'short', '日…実験')
+    ('a-very…a-run', 'short', '日本…験')
     """
     if cell_count(text) <= limit:
         return text

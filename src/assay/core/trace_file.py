@@ -36,7 +36,7 @@ MAX_ENTRIES = frames.MAX_PAYLOAD_BYTES // 16
 
 Phase = Literal["init", "data", "randomness", "forward", "loss", "backward", "optimizer", "state"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
-"""In the order in which one can change the next within a step; `init` before step 1, or before an attempt goes on."""
+"""Phases in the order of a step; `init` comes before step 1 and before a resumed attempt."""
 
 Level = Literal["default", "full"]
 """`full` adds every operation of the steps that are traced, with the module that it belongs to."""
@@ -49,7 +49,7 @@ _LENGTH = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """How the fingerprints of this file were made; two files compare only where this is equal."""
+    """Settings of the fingerprints of a file; two files compare only where these are equal."""
 
     algorithm: str
     level: Level
@@ -59,10 +59,9 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSite:
-    """A place at which a tensor is fingerprinted. `module` is a dotted path as `model.blocks.0`,
-    `name` what of it.
+    """Place at which a tensor is fingerprinted: dotted path of a module, and the tensor's name.
 
-    That of an operation is its name as torch has it; a random one draws from a generator.
+    An operation has torch's name for it; a random operation draws from a generator.
     """
 
     id: int
@@ -104,8 +103,7 @@ def pack_site(site: TraceSite) -> bytes:
 
 
 def pack_digests(step: int, entries: Iterable[tuple[int, int, int]]) -> bytes:
-    """Frames for the (site id, occurrence, fingerprint) triples of one step; steps must fit a
-    u32."""
+    """Return frames for the (site id, occurrence, fingerprint) triples of one step, a u32."""
     packed = [_ENTRY.pack(*entry) for entry in entries]
     out = []
     for i in range(0, len(packed), MAX_ENTRIES):
@@ -115,8 +113,7 @@ def pack_digests(step: int, entries: Iterable[tuple[int, int, int]]) -> bytes:
 
 
 def read(data: bytes | memoryview, *, where: str = "trace") -> Iterator[Head | Digest | Damage]:
-    """The head, then every fingerprint in the order in which it was taken; damage is reported and
-    passed over."""
+    """Yield the head, then the fingerprints in the order taken; damage is reported and skipped."""
     damage = frames.check_file_head(data, FORM, where=where)
     if damage is not None:
         yield damage

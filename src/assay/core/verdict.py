@@ -1,5 +1,4 @@
-"""A verdict: equal bits, or the first difference. Format 1; kept as JSON with the runs it is
-about."""
+"""Format of a verdict, version 1: equal bits, or the first difference. Kept with its runs."""
 
 from __future__ import annotations
 
@@ -28,8 +27,10 @@ Cause = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The first place at which two runs part. `op` is known after the step was run again with
-    op-level tracing."""
+    """First place at which two runs differ.
+
+    `op` is known once the step was repeated at op level.
+    """
 
     step: int
     phase: Phase
@@ -66,7 +67,8 @@ class Verdict:
     def said(self) -> str:
         """The verdict as one line.
 
-        >>> Verdict(question="replay", runs=("a", "b"), equal=True, first_step=1, last_step=32, compared=96).said
+        >>> steps = {"first_step": 1, "last_step": 32, "compared": 96}
+        >>> Verdict(question="replay", runs=("a", "b"), equal=True, **steps).said
         'replay: equal, steps 1 to 32'
         """
         stretch = f"steps {self.first_step} to {self.last_step}"

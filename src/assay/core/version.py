@@ -1,10 +1,10 @@
-"""Which assay this is."""
+"""Version of the installed package."""
 
 from __future__ import annotations
 
 
 def version() -> str:
-    """The version of the installed package."""
+    """Return the version of the installed package."""
     from importlib import metadata  # here: it takes longer to load than most commands take to run
 
     try:

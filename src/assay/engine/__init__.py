@@ -25,7 +25,9 @@ from assay.engine.callbacks.probe import Probe
 from assay.engine.callbacks.profile import Profile
 from assay.engine.callbacks.save import Save
 from assay.engine.callbacks.throughput import Throughput
+from assay.engine.callbacks.trainer import Callback, EvalCallback, LoggerCallback, Trainer
 from assay.engine.checkpoint.folder import Where
+from assay.engine.checkpoint.rnd import RndManager
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.weights import load_checkpoint, load_weights, save_weights
 from assay.engine.data.chain import chain
@@ -44,7 +46,6 @@ from assay.engine.loop.styles.flags import ModelWrapper
 from assay.engine.loop.styles.function import StepFunction
 from assay.engine.loop.styles.hand import ByHand
 from assay.engine.loop.styles.own_loss import OwnLoss
-from assay.engine.loop.styles.trainer import Callback, EvalCallback, LoggerCallback, Trainer
 from assay.engine.loop.task import Task
 from assay.engine.metrics import (
     F1,
@@ -59,12 +60,12 @@ from assay.engine.metrics import (
 from assay.engine.metrics.outputs import Collect, Evaluation, SaveOutputs
 from assay.engine.model.unwrap import unwrap
 from assay.engine.model.vocabulary import padded_vocabulary
-from assay.engine.numerics.rnd import RndManager
+from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.seed import get_state, seed_all, set_state
 from assay.engine.optim.groups import Groups
 from assay.engine.optim.multi_optimizer_step import MultiOptimizerStep
 from assay.engine.optim.optimizer_step import OptimizerStep
-from assay.engine.optim.optimizer_step_base import NonFiniteError, OptimizerStepBase
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 from assay.engine.optim.ramps import Cycle, Ramp
 from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 from assay.engine.optim.schedules import (

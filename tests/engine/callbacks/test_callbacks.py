@@ -40,13 +40,16 @@ from assay.engine import (
     Throughput,
 )
 from assay.engine.callbacks.batch_digest import BatchDigest
-from assay.engine.checkpoint.engine_state import capture, restore, unlike
+from assay.engine.callbacks.compile_report import CompileReport
+from assay.engine.callbacks.trainer import Callback
+from assay.engine.loop.engine_state import capture, restore, unlike
 from engine.toys import Noisy, engine, hard_net, loader, same_bits, supervised
 
 Make = Callable[[Path], Any]
 
 OBSERVERS: dict[str, Make] = {
     "BatchDigest": lambda folder: BatchDigest(),
+    "CompileReport": lambda folder: CompileReport(lambda line: None),
     "Display": lambda folder: Display(logger=getLogger("test"), every="1 step", stream=StringIO()),
     "EMA": lambda folder: EMA(0.9),
     "Evaluate": lambda folder: Evaluate({"valid": Loader(Noisy(6), batch_size=4)}, every="1 step"),
@@ -71,7 +74,7 @@ CHANGERS: dict[str, Make] = {
 
 
 def shipped() -> dict[str, type]:
-    """Every class of the room that has handlers."""
+    """Every class of the room that has handlers, but for those that are hooked to a Trainer."""
     found: dict[str, type] = {}
     for module in pkgutil.iter_modules(assay.engine.callbacks.__path__):
         room = importlib.import_module(f"assay.engine.callbacks.{module.name}")
@@ -80,6 +83,7 @@ def shipped() -> dict[str, type]:
                 inspect.isclass(kind)
                 and kind.__module__ == room.__name__
                 and hasattr(kind, "handlers")
+                and not issubclass(kind, Callback)
             ):
                 found[name] = kind
     return {name: kind for name, kind in found.items() if not inspect.isabstract(kind)}

@@ -26,8 +26,8 @@ from assay.engine import (
     Supervised,
     WarmupCosine,
 )
-from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.checkpoint.folder import load
+from assay.engine.loop.engine_state import capture, restore
 from engine.toys import engine, hard_net, net, same_bits
 
 

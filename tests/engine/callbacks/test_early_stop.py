@@ -13,8 +13,8 @@ from assay.core.errors import InputError
 from assay.core.event_log import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import EarlyStop, Engine, Evaluate, Save, Saver
-from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.checkpoint.folder import load
+from assay.engine.loop.engine_state import capture, restore
 from engine.toys import engine, loader, same_bits, supervised
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from assay.core.errors import CheckpointError, InputError
 from assay.engine import EMA, Engine, Evaluate, Loader, Save, Saver, evaluate
 from assay.engine.callbacks.ema import evaluated_weights
-from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.checkpoint.folder import load
+from assay.engine.loop.engine_state import capture, restore
 from engine.toys import engine, hard_net, loader, net, points, same_bits, supervised
 
 

@@ -16,7 +16,7 @@ from assay.core.errors import InputError
 from assay.core.event_log import Evaluated
 from assay.core.ports import MemoryRecorder
 from assay.engine import F1, Accuracy, Engine, Evaluate, Loader, Supervised, evaluate
-from assay.engine.checkpoint.engine_state import capture
+from assay.engine.loop.engine_state import capture
 from engine.toys import Noisy, engine, hard_net, heard, loader, net, points, same_bits, supervised
 
 

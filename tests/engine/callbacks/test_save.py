@@ -28,9 +28,9 @@ from assay.engine import (
     Where,
 )
 from assay.engine.checkpoint.codec import digest
-from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.checkpoint.folder import load
 from assay.engine.data.patience import WorkerError
+from assay.engine.loop.engine_state import capture, restore
 from engine.toys import (
     Noisy,
     engine,

@@ -21,9 +21,9 @@ from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, Evaluate, Save, Saver
 from assay.engine.checkpoint.background import Background
 from assay.engine.checkpoint.codec import digest
-from assay.engine.checkpoint.engine_state import capture
 from assay.engine.checkpoint.folder import Where, load
 from assay.engine.checkpoint.tensor_file import Staging
+from assay.engine.loop.engine_state import capture
 from engine.toys import engine, loader, net, same_bits, supervised
 
 SRC = Path(__file__).resolve().parents[3] / "src"
@@ -276,7 +276,7 @@ runs = Engine(process, batches, epochs=100_000)
 runs.bus.extend(Evaluate({"valid": batches[:1]}, every="4 steps").handlers())
 saver = Saver(sys.argv[1], keep=2)
 if saver.complete()[0]:
-    from assay.engine.checkpoint.engine_state import restore
+    from assay.engine.loop.engine_state import restore
     restore(runs, saver.newest()[1])
 save = Save(saver, every="2 steps", best=("valid/loss", "min"), evaluate_every="4 steps")
 runs.bus.extend(save.handlers())

@@ -33,8 +33,8 @@ from assay.engine.checkpoint.codec import (
 )
 from assay.engine.checkpoint.folder import separate
 from assay.engine.checkpoint.saver import Saver
-from assay.engine.checkpoint.sparse import COMPRESSED, components
 from assay.engine.checkpoint.tensor_file import write_tensors
+from assay.engine.numerics.sparse import COMPRESSED, components
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse C?.* tensor support is in beta state")
 

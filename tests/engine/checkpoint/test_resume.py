@@ -12,7 +12,7 @@ from assay.core.errors import CheckpointError
 from assay.core.event_log import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, Evaluate, Loader, OptimizerStep, Save, Saver, WarmupCosine
-from assay.engine.checkpoint.engine_state import capture
+from assay.engine.loop.engine_state import capture
 from engine.toys import Noisy, hard_net, loader, same_bits, supervised
 
 

@@ -27,7 +27,7 @@ from assay.engine import (
     Supervised,
     WarmupCosine,
 )
-from assay.engine.checkpoint.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture, restore
 from assay.engine.numerics.seed import STEP, key
 from engine.toys import (
     Counted,

@@ -15,8 +15,8 @@ from assay.core.ports import MemoryRecorder
 from assay.core.signals import Terminated, stopping
 from assay.core.stop import Stop
 from assay.engine import Engine, Evaluate, Loader, OptimizerStep, Save, Saver, WarmupCosine
-from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.checkpoint.folder import load
+from assay.engine.loop.engine_state import capture, restore
 from engine.toys import Noisy, engine, hard_net, heard, loader, same_bits, supervised
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from assay.core.ports import MemoryRecorder
 from assay.engine import ByHand, Engine, Process
-from assay.engine.checkpoint.engine_state import capture
+from assay.engine.loop.engine_state import capture
 from engine.toys import engine, loader, net, same_bits, supervised
 
 
@@ -39,11 +39,11 @@ def points(runs: Engine, *names: str) -> list[tuple[str, int, float]]:
     return [point for point in runs.recorder.points if not names or point[0] in names]
 
 
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("deferred", [False, True])
 def test_the_recorded_steps_have_the_numbers_that_they_have_when_all_are_recorded(
-    late: bool,
+    deferred: bool,
 ) -> None:
-    every, fifth = trained(1, late=late), trained(5, late=late)
+    every, fifth = trained(1, deferred=deferred), trained(5, deferred=deferred)
 
     kept = [point for point in points(every) if point[1] % 5 == 0 or point[0] == "epoch"]
     assert sorted(points(fifth)) == sorted(kept)
@@ -57,9 +57,9 @@ def test_the_recorded_steps_have_the_numbers_that_they_have_when_all_are_recorde
     assert same_bits(capture(every), capture(fifth))
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_with_zero_only_epochs_are_recorded(late: bool) -> None:
-    assert {name for name, _, _ in points(trained(0, late=late))} == {"epoch"}
+@pytest.mark.parametrize("deferred", [False, True])
+def test_with_zero_only_epochs_are_recorded(deferred: bool) -> None:
+    assert {name for name, _, _ in points(trained(0, deferred=deferred))} == {"epoch"}
 
 
 def test_a_loop_by_hand_records_as_seldom() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from assay.core.errors import InputError
 from assay.engine import Accuracy, Evaluate, Instance, OptimizerStep, Process, Supervised, evaluate
-from assay.engine.checkpoint.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture, restore
 from engine.toys import engine, hard_net, loader, net, points, same_bits, supervised, weights_of
 
 

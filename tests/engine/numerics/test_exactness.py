@@ -23,9 +23,9 @@ from torch.utils.data import get_worker_info as worker_info
 
 from assay.core.errors import InputError
 from assay.engine import Engine, Evaluate, Loader, Supervised
-from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.data.adopt import as_source
 from assay.engine.data.source import Replayed
+from assay.engine.loop.engine_state import capture, restore
 from engine.toys import kept, net, same_bits
 
 SIZE = 40

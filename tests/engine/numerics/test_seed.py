@@ -4,7 +4,6 @@ it."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import mtrand
 
-from assay.engine.numerics import seed as seed_module
 from assay.engine.numerics.seed import (
     EVALUATE,
     INIT,
@@ -109,17 +107,6 @@ def test_what_happens_undisturbed_goes_on_from_where_things_are() -> None:
     assert draw() == expected
 
 
-@pytest.fixture(params=["in place", "copied"], scope="module")
-def read_of_python(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Python's generator is read where it lies, or as on a Python where that is unknown."""
-    address = seed_module._PYTHON._address
-    assert address is not None
-    seed_module._PYTHON._address = address if request.param == "in place" else None
-    yield
-    seed_module._PYTHON._address = address
-
-
-@pytest.mark.usefixtures("read_of_python")
 @given(
     st.booleans(),
     st.lists(

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from assay.core.errors import ArgumentError, InputError
+from assay.engine.checkpoint.optimizer_state import load_optimizer_state, optimizer_state
 from assay.engine.optim.groups import Groups, described
-from assay.engine.optim.optimizer_state import load_optimizer_state, optimizer_state
 
 
 class RootNorm(nn.Module):

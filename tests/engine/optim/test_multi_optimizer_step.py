@@ -25,7 +25,7 @@ from assay.engine import (
     SetValue,
     WarmupCosine,
 )
-from assay.engine.checkpoint.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture, restore
 from assay.engine.optim.optimizer_step import debugged
 from engine.toys import engine, kept, net, points, same_bits, weights_of
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from assay.core.errors import InputError
 from assay.core.ports import MemoryRecorder
 from assay.engine import Loader, NonFiniteError, OptimizerStep, Process, WarmupCosine
-from assay.engine.checkpoint.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture, restore
 from engine.toys import engine, kept, net, points, same_bits, supervised, weights_of
 
 F64 = torch.float64

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from assay.core.errors import InputError
-from assay.engine.checkpoint.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture, restore
+from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.precision import in_precision
 from assay.engine.optim.optimizer_step import OptimizerStep
-from assay.engine.optim.optimizer_step_base import NonFiniteError
 from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 from assay.engine.optim.schedules import WarmupLinear
 from engine.toys import engine, net, supervised

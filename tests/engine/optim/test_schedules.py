@@ -29,9 +29,9 @@ from torch.optim.lr_scheduler import (
 )
 
 from assay.core.errors import InputError
+from assay.engine.checkpoint.optimizer_state import load_optimizer_state, optimizer_state
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.process import Supervised
-from assay.engine.optim.optimizer_state import load_optimizer_state, optimizer_state
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.optim.schedules import (
     Constant,

@@ -46,15 +46,15 @@ from assay.engine.callbacks.norms import Norms
 from assay.engine.callbacks.save import Save
 from assay.engine.checkpoint import together
 from assay.engine.checkpoint.codec import digest
-from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.weights import save_weights
+from assay.engine.loop.engine_state import capture, restore
 from assay.engine.metrics.outputs import Collect, SaveOutputs
+from assay.engine.numerics.dtensor import full_tensor, local_tensor
 from assay.engine.numerics.precision import in_precision
 from assay.engine.parallel import data_parallel
 from assay.engine.parallel.data import join_data_parallel
-from assay.engine.parallel.dtensor import full_tensor, local_tensor
 from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
 from assay.engine.parallel.partition import partition_model
 

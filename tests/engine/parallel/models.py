@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from assay.core.sections import ParallelSection
-from assay.engine.parallel.dtensor import full_tensor
+from assay.engine.numerics.dtensor import full_tensor
 from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
 from assay.engine.parallel.partition import partition_model
 

@@ -34,8 +34,8 @@ from assay.engine import (
     Probe,
     Process,
 )
-from assay.engine.checkpoint.engine_state import capture, restore
 from assay.engine.data.instance import DistTensorData, Instance
+from assay.engine.loop.engine_state import capture, restore
 from assay.engine.metrics.outputs import Collect
 from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 from assay.engine.parallel.data import join_data_parallel

@@ -1,5 +1,4 @@
-"""`--optim.lr=0.01` in the arguments of a script: which keys they name, and the text that stands
-for each value."""
+"""Parser for `--optim.lr=0.01` in the arguments of a script: keys, and the text of each value."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ class Argument:
 def read_arguments(
     argv: Sequence[str], *, is_flag: Callable[[str], bool]
 ) -> tuple[list[Argument], list[Problem]]:
-    """What `argv` asks for, and what in it cannot be understood.
+    """Return the changes that `argv` asks for, and the arguments that cannot be parsed.
 
     `--key value` is `--key=value`, and `--key` alone is true where `is_flag(key)` says that the
     value is a bool.

@@ -1,5 +1,4 @@
-"""Values given from outside, by a file or on the command line: the type of what they replace is
-kept, limits hold."""
+"""Changes from a file or the command line: a value keeps type and limits of the old one."""
 
 from __future__ import annotations
 
@@ -222,7 +221,7 @@ def _advice(wanted: Any, limit: Choice | Range | None, value: Any, text: str | N
 
 
 def _unknown(root: Any, path: KeyPath, origin: Origin, depth: int, above: KeyPath = ()) -> Problem:
-    """That `path` leads nowhere from its part `depth` on."""
+    """Return the problem that `path` names nothing from its part `depth` on."""
     while depth and not _is_there(root, path[:depth]):
         depth -= 1
     parent = _at(root, path[:depth])

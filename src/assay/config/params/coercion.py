@@ -1,5 +1,4 @@
-"""The type that a parameter keeps: told by its annotation or its default, and what is typed for it
-made to fit."""
+"""Coercion of values to the type of a parameter, known from its annotation or its default."""
 
 from __future__ import annotations
 
@@ -11,18 +10,17 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from assay.config.literals import MAX_VALUE, value_of
+from assay.config.sources.literals import MAX_VALUE, value_of
 
 OPENING, CLOSING = "([", ")]"
 
 
 class CoercionError(Exception):
-    """A value does not fit; the message says what is wanted, as in "a whole number"."""
+    """Value that does not fit; the message says what is wanted, as in "a whole number"."""
 
 
 def parsed(text: str) -> Any:
-    """A value as typed: what an override may be, or a tuple, list or dictionary as Python writes
-    it.
+    """Parse an override's literal, or a tuple, list or dictionary in Python's syntax.
 
     >>> parsed("1e-3"), parsed("(1, 5)"), parsed("{'a': None}"), parsed("adam")
     (0.001, (1, 5), {'a': None}, 'adam')
@@ -39,7 +37,7 @@ def parsed(text: str) -> Any:
 
 
 def type_of(default: Any) -> Any:
-    """The type that stands in for an annotation. None stands for anything."""
+    """Return the type that stands in for a missing annotation. None stands for any."""
     match default:
         case None:
             return Any
@@ -60,9 +58,11 @@ def type_of(default: Any) -> Any:
 
 
 def fitted(value: Any, wanted: Any, text: str | None = None) -> Any:
-    """`value` as the type `wanted`, if nothing is lost; Misfit when it cannot be.
+    """Convert `value` to the type `wanted` without loss.
 
-    `text` is how it was typed, when it was: 123 is "123" for a string, and `0.9,0.99` is a
+    Raises CoercionError when that is impossible.
+
+    `text` is the value as typed, if it was: 123 is "123" for a string, and `0.9,0.99` is a
     sequence.
     """
     origin, parts = get_origin(wanted), get_args(wanted)
@@ -83,7 +83,7 @@ def fitted(value: Any, wanted: Any, text: str | None = None) -> Any:
 
 
 def described(wanted: Any) -> str:
-    """What `wanted` is called in a sentence.
+    """Return the type `wanted` as a phrase: "a whole number".
 
     >>> described(tuple[int, ...]), described(float | None)
     ('a tuple of whole numbers', 'a number or none')
@@ -181,7 +181,7 @@ def _sequence(value: Any, wanted: Any, text: str | None) -> Any:
 
 
 def _split(text: str) -> list[str]:
-    """The items of `0.9,0.99`, with or without brackets; a comma may stand behind the last."""
+    """Return the items of `0.9,0.99`, with or without brackets; the last may end with a comma."""
     bare = text.strip()
     if bare[0] in OPENING and bare[-1] == CLOSING[OPENING.index(bare[0])]:
         bare = bare[1:-1]

@@ -1,20 +1,16 @@
-"""Parameters declared in the body of a class: found, placed, and joined along the bases, with
-conflicts told."""
+"""Parameters declared in the bodies of classes, with their lines, merged along the bases."""
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import inspect
-import linecache
 import re
-import textwrap
-import tokenize
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from assay.config.sources.classes import class_body_lines
 from assay.config.tree import dotted
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError
@@ -27,7 +23,7 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Declared:
-    """One parameter: its default, or REQUIRED, and the class that declares it."""
+    """Declared parameter: its default, or REQUIRED, and the class that declares it."""
 
     default: Any
     owner: type
@@ -35,8 +31,7 @@ class Declared:
 
 
 def declarations(cls: type, namespace: str, origin: Origin) -> dict[Names, Declared]:
-    """What the body of `cls` declares, in order: annotated names, and other values that are no part
-    of a class."""
+    """Return the parameters in the body of `cls`, in order: annotated names and plain values."""
     annotations = inspect.get_annotations(cls)
     before = (namespace,) if namespace else ()
     names = [
@@ -48,7 +43,7 @@ def declarations(cls: type, namespace: str, origin: Origin) -> dict[Names, Decla
         if not _is_class_variable(annotations.get(name))
         and (name in annotations or not _belongs_to_class(cls.__dict__[name]))
     ]
-    lines = lines_of(cls.__name__, origin) if names else {}
+    lines = class_body_lines(cls.__name__, origin) if names else {}
     return {
         (*before, name): Declared(
             default=_default(cls.__dict__.get(name, REQUIRED)),
@@ -60,8 +55,10 @@ def declarations(cls: type, namespace: str, origin: Origin) -> dict[Names, Decla
 
 
 def joined(cls: type, own: Mapping[type, Mapping[Names, Declared]]) -> dict[Names, Declared]:
-    """What `cls` and its bases declare. Two bases of which neither knows the other must not differ
-    in a default."""
+    """Return the parameters of `cls` and its bases.
+
+    Raises InputError when two unrelated bases differ in a default.
+    """
     all_: dict[Names, Declared] = {}
     conflicts: dict[Names, tuple[Declared, Declared]] = {}
     for owner in reversed(cls.__mro__):
@@ -78,7 +75,7 @@ def joined(cls: type, own: Mapping[type, Mapping[Names, Declared]]) -> dict[Name
 
 
 def clash(one: type, other: type, a: Any, b: Any) -> bool:
-    """Whether two classes of which neither is derived from the other want different values."""
+    """Return whether two unrelated classes want different values."""
     related = issubclass(other, one) or issubclass(one, other)
     return not related and not (type(a) is type(b) and bool(a == b))
 
@@ -93,40 +90,11 @@ def conflict(cls: type, key: str, one: tuple[type, Any], other: tuple[type, Any]
 
 
 def hints_of(cls: type) -> Mapping[str, Any]:
-    """The resolved annotations of `cls` and its bases; none where one of them cannot be
-    resolved."""
+    """Return the resolved annotations of `cls` and its bases; none if one cannot be resolved."""
     try:
         return typing.get_type_hints(cls)
     except (NameError, TypeError, AttributeError, SyntaxError):
         return {}
-
-
-def lines_of(name: str, origin: Origin) -> dict[str, int]:
-    """The line of each name set in the body of the class `name`, which is at `origin` or a little
-    below."""
-    lines = linecache.getlines(origin.source)[max(0, origin.line - 1) :]
-    start = next(
-        (i for i, line in enumerate(lines) if re.match(rf"\s*class\s+{name}\b", line)), None
-    )
-    if start is None:
-        return {}
-    try:
-        (body,) = ast.parse(textwrap.dedent("".join(inspect.getblock(lines[start:])))).body
-    except (SyntaxError, ValueError, tokenize.TokenError):
-        return {}
-    first = origin.line + start - 1
-    return dict(_named(body, first)) if isinstance(body, ast.ClassDef) else {}
-
-
-def _named(body: ast.ClassDef, first: int) -> Iterator[tuple[str, int]]:
-    for statement in body.body:
-        match statement:
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                yield name, first + statement.lineno
-            case ast.Assign(targets=targets):
-                for target in targets:
-                    if isinstance(target, ast.Name):
-                        yield target.id, first + statement.lineno
 
 
 def _is_class_variable(annotation: Any) -> bool:
@@ -136,7 +104,7 @@ def _is_class_variable(annotation: Any) -> bool:
 
 
 def _default(value: Any) -> Any:
-    """What stands behind the `field(...)` of a dataclass."""
+    """Return the default of a dataclass `field(...)`, and any other value as it is."""
     if not isinstance(value, dataclasses.Field):
         return value
     if value.default_factory is not dataclasses.MISSING:
@@ -145,5 +113,5 @@ def _default(value: Any) -> Any:
 
 
 def _belongs_to_class(value: Any) -> bool:
-    """Functions, properties and other descriptors, and classes inside the class."""
+    """Return whether a value is a function, property or other descriptor, or a nested class."""
     return hasattr(type(value), "__get__") or isinstance(value, type)

@@ -1,7 +1,6 @@
-"""Parameters as plain data for JSON, YAML and TOML, and back: tuples, dates and other keys than
-strings survive.
+"""Encoding of parameters as JSON, YAML and TOML, and back: tuples, dates and int keys survive.
 
-What these languages have no word for is a table with one key: `{"@tuple": [1, 2]}`.
+Types without a literal in these languages are tables with one key: `{"@tuple": [1, 2]}`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _MARKS = ("@tuple", "@path", "@date", "@datetime", "@time", "@text", "@items")
 
 
 def encoded(value: Any, where: str = "") -> Any:
-    """`value` out of dictionaries with string keys, lists and what every front end can write."""
+    """Convert `value` to dictionaries with string keys, lists and common scalars."""
     match value:
         case bool() | None:
             return value
@@ -64,12 +63,13 @@ def encoded(value: Any, where: str = "") -> Any:
         case _:
             raise InputError(
                 f"`{where}` is of type {type(value).__name__}, which no file can hold.",
-                fix="Keep numbers, strings, true/false, None, dates, paths, tuples, lists and dictionaries.",
+                fix="Keep numbers, strings, true/false, None, dates, paths,"
+                " tuples, lists and dictionaries.",
             )
 
 
 def decoded(value: Any) -> Any:
-    """What `encoded` was given."""
+    """Invert `encoded`."""
     match value:
         case {"@text": str(text), **rest} if not rest:
             return f"@{text}"
@@ -105,7 +105,7 @@ def write(values: Mapping[str, Any], path: Path) -> None:
 
 
 def text_of(values: Mapping[str, Any], suffix: str) -> str:
-    """The text of a file with that ending."""
+    """Return the text of a file with that suffix."""
     data = encoded(values)
     match _known(suffix):
         case ".json":
@@ -119,7 +119,10 @@ def text_of(values: Mapping[str, Any], suffix: str) -> str:
 
 
 def read(path: Path) -> Table:
-    """The tree in a file, with the place of every value; ConfigError with every mistake."""
+    """Return the tree of a file with the origin of every value.
+
+    Raises ConfigError with all mistakes.
+    """
     suffix = _known(path.suffix)
     try:
         text = path.read_text(encoding="utf-8")
@@ -135,7 +138,7 @@ def read(path: Path) -> Table:
 
 
 def values_of(root: Table) -> dict[str, Any]:
-    """The values in a tree that `read` made."""
+    """Return the values of a tree that `read` returned."""
     try:
         return {key: decoded(plain(node)) for key, node in root.items.items()}
     except (ValueError, TypeError) as error:
@@ -172,8 +175,7 @@ def _yaml_text(data: Any) -> str:
         raise MissingExtraError("Writing YAML", extra="yaml") from None
 
     class Dumper(yaml.SafeDumper):
-        """Quotes every string that is no plain word: what is a number differs between YAML 1.1 and
-        1.2."""
+        """Dumper that quotes all but plain words: YAML 1.1 and 1.2 differ in what is a number."""
 
         def represent_str(self, text: str) -> Any:
             style = None if _WORD.fullmatch(text) else '"'

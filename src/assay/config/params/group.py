@@ -1,5 +1,4 @@
-"""A dictionary of parameters that is read by attribute too, with the limits of its values and where
-they were set."""
+"""Nested parameters: a dictionary with attribute access, limits, and the origin of each value."""
 
 from __future__ import annotations
 
@@ -21,14 +20,16 @@ _HERE = str(Path(__file__).parent)
 
 @dataclass(slots=True)
 class Notes:
-    """What is known of the values of one holder, by name."""
+    """Limits, types and origins of the values of one holder, by name."""
 
     limits: dict[str, Choice | Range] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
 
     def admitted(self, name: str, value: Any, origin: Origin) -> Any:
-        """`value` as it is kept under `name`; InputError when a limit forbids it. A limit stands
-        for its default."""
+        """Return `value` as kept under `name`; a limit, such as `choice(...)`, becomes its default.
+
+        Raises InputError when a limit forbids the value.
+        """
         limit = self.limits.get(name)
         if isinstance(value, Choice | Range):
             self.limits[name] = value
@@ -47,19 +48,19 @@ class Notes:
 
 
 class Holder(Protocol):
-    """What parameters and groups have in common."""
+    """Interface that parameters and nested parameters share."""
 
     @property
     def _notes(self) -> Notes: ...
 
     def _names(self) -> list[str]:
-        """The names that may be set without declaring a new one."""
+        """Return the names that may be set without declaring a new one."""
 
     def _at(self, name: str) -> Any:
-        """The value of `name`; KeyError when it has none."""
+        """Return the value of `name`. Raises KeyError when it has none."""
 
     def _kind(self, name: str) -> Any:
-        """The type that the value of `name` keeps."""
+        """Return the type that the value of `name` keeps."""
 
     def _store(self, name: str, value: Any, origin: Origin) -> None: ...
 
@@ -67,8 +68,7 @@ class Holder(Protocol):
 
 
 class ParamDict(dict[str, Any]):
-    """A dictionary of parameters: `p.optim.lr` is `p.optim["lr"]`. The limits set on its values
-    hold."""
+    """Dictionary of parameters: `p.optim.lr` is `p.optim["lr"]`. Limits on its values hold."""
 
     __slots__ = ("_notes",)
     _notes: Notes
@@ -116,7 +116,7 @@ class ParamDict(dict[str, Any]):
             self._store(name, default, caller())
         return self[name]
 
-    def __ior__(self, other: Any) -> Self:  # type: ignore[override,misc] # dict's overloads say the same
+    def __ior__(self, other: Any) -> Self:  # type: ignore[override,misc] # as dict's overloads
         self.update(other)
         return self
 
@@ -154,7 +154,7 @@ def is_holder(value: Any) -> bool:
 
 
 def child(value: Any, part: str | int) -> Any:
-    """What stands at `part` in a holder, list or tuple; KeyError when nothing does."""
+    """Return the item `part` of a holder, list or tuple. Raises KeyError when there is none."""
     if is_holder(value):
         if isinstance(part, str) and part in value._names():
             return value._at(part)
@@ -203,7 +203,7 @@ def _restored(values: dict[str, Any], notes: Notes) -> ParamDict:
 
 
 def caller() -> Origin:
-    """The line of the user's that led here."""
+    """Return the origin of the user's line that is running."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
@@ -211,6 +211,6 @@ def caller() -> Origin:
 
 
 def unknown_name(name: str, known: Iterable[str]) -> str:
-    """That there is no parameter `name`, and which one was probably meant."""
+    """Return the message that `name` is unknown, with the parameter that was probably meant."""
     near = did_you_mean(name, known)
     return f"there is no parameter `{name}`" + (f", {near}" if near else "")

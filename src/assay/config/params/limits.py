@@ -1,4 +1,4 @@
-"""What a parameter may be: one of a few values, or a number between two."""
+"""Limits of a parameter: one of a few values, or a number between two."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from assay.core.errors import InputError, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of `choices`; the first is the default."""
+    """Parameter with one of the values `choices`; the first is the default."""
 
     choices: tuple[Any, ...]
 
@@ -26,13 +26,13 @@ class Choice:
         return any(_alike(value, choice) for choice in self.choices)
 
     def near(self, value: Any) -> str:
-        """A hint for somebody who gave `value`."""
+        """Return a suggestion for a user who gave `value`."""
         return did_you_mean(str(value), map(str, self.choices))
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A number from `left` to `right`, both included."""
+    """Number from `left` to `right`, both included."""
 
     default: float
     left: float
@@ -61,7 +61,7 @@ Limit = Choice | Range
 
 
 def choice(*choices: Any) -> Any:
-    """A parameter that is one of `choices`, the first when nothing is said.
+    """Declare a parameter that is one of `choices`, by default the first.
 
     Typed Any so that it may be assigned to a parameter of any type.
     """
@@ -71,8 +71,7 @@ def choice(*choices: Any) -> Any:
 
 
 def arange(default: float, left: float = -math.inf, right: float = math.inf) -> Any:
-    """A number that is `default` when nothing is said and stays between `left` and `right`, both
-    included."""
+    """Declare a number with a default that stays between `left` and `right`, both included."""
     limit = Range(default, left, right)
     if not limit.allows(default):
         raise InputError(

@@ -1,5 +1,4 @@
-"""Names of experiments made of values: safe as file names, short, and different for different
-values."""
+"""Experiment names made of values: safe as file names, short, different for different values."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ _SAFE = frozenset("._+,-@()[]")
 
 
 def experiment_name(prefix: str, values: dict[str, Any], sep: str) -> str:
-    """`prefix` and every `name=value`, joined by `sep`.
+    """Join `prefix` and every `name=value` by `sep`.
 
     >>> experiment_name("mytrainer", {"lr": 0.01, "data": "a/b"}, "_")
     'mytrainer_lr=0.01_data=a%2Fb'
@@ -26,8 +25,7 @@ def experiment_name(prefix: str, values: dict[str, Any], sep: str) -> str:
 
 
 def safe(text: str) -> str:
-    """`text` with everything that a file name should not hold written as %41; letters of any script
-    stay."""
+    """Escape the characters that a file name should not hold as %41; letters of any script stay."""
     return "".join(
         c if c.isalnum() or c in _SAFE else "".join(f"%{byte:02X}" for byte in _utf8(c))
         for c in text
@@ -35,7 +33,7 @@ def safe(text: str) -> str:
 
 
 def short(value: Any) -> str:
-    """A value in at most 40 characters; what is cut off is told apart by a hash."""
+    """Return a value in at most 40 characters; a hash tells what was cut off apart."""
     text = str(value)
     if len(text) <= LONGEST and len(made := safe(text)) <= LONGEST:
         return made

@@ -1,5 +1,4 @@
-"""Hyper-parameters by attribute: declared in a class or on the go, changed from the command line,
-kept in a file.
+"""Hyper-parameters with attribute access, set in a class, on the command line, or from a file.
 
 >>> class Mine(BaseParams):
 ...     lr: float = arange(0.1, 0, 1)
@@ -51,7 +50,7 @@ from assay.config.params.group import (
 )
 from assay.config.params.limits import arange, choice
 from assay.config.params.naming import experiment_name
-from assay.config.params.trees import PYTHON, node_of, table_of
+from assay.config.sources.classes import PYTHON, node_of, table_of
 from assay.config.tree import KeyPath, Table, dotted, parse_dotted, set_at
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
@@ -64,8 +63,10 @@ _ABSENT = object()
 
 @dataclass(slots=True)
 class _Own:
-    """What a Params keeps besides its values. `declaring`: the classes whose `__init__` is running,
-    innermost last."""
+    """State of a Params besides its values.
+
+    `declaring`: classes whose `__init__` runs, innermost last.
+    """
 
     notes: Notes = field(default_factory=Notes)
     declared_by: dict[str, type] = field(default_factory=dict)
@@ -106,7 +107,8 @@ class BaseParams:
                 raise InputError(
                     f"{cls.__name__} has a namespace: it declares its parameters in its body alone."
                 )
-            setattr(cls, "__init__", _declaring(cls, init))  # noqa: B010 - a method is replaced on purpose
+            # By name: mypy forbids an assignment to a method, which is meant here.
+            setattr(cls, "__init__", _declaring(cls, init))  # noqa: B010
 
     def __new__(cls, /, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)
@@ -121,7 +123,7 @@ class BaseParams:
         origin = caller()
         _raise(self._taken(values, lambda name: origin, self._unknown("auto")))
 
-    # --- one value ---------------------------------------------------------------------------------------------------
+    # --- one value --------------------------------------------------------------------------------
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_") or hasattr(getattr(type(self), name, None), "__set__"):
@@ -143,7 +145,7 @@ class BaseParams:
             raise AttributeError(unknown_name(name, self._names()), name=name, obj=self)
 
     def __getitem__(self, key: str) -> Any:
-        """The value at a dotted key."""
+        """Return the value at a dotted key."""
         value: Any = self
         for part in _path(key):
             try:
@@ -170,14 +172,14 @@ class BaseParams:
         return isinstance(key, str) and self.get(key, _ABSENT) is not _ABSENT
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value at a dotted key, or `default`."""
+        """Return the value at a dotted key, or `default`."""
         try:
             return self[key]
         except (KeyError, InputError):
             return default
 
     def keys(self) -> list[str]:
-        """The names, in the order in which they were declared."""
+        """Return the names in the order of their declaration."""
         return [name for name in self.__dict__ if not name.startswith("_")]
 
     def __iter__(self) -> Iterator[str]:
@@ -189,7 +191,7 @@ class BaseParams:
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._names()]
 
-    # --- declaring ---------------------------------------------------------------------------------------------------
+    # --- declaring --------------------------------------------------------------------------------
 
     def choice(self, *choices: Any) -> Any:
         """For `p.name = p.choice("adam", "sgd")`: one of these, the first when nothing is said."""
@@ -200,8 +202,7 @@ class BaseParams:
         return arange(default, left, right)
 
     def optim_option(self, /, **options: Any) -> ParamDict:
-        """Declare the group `optim`. It may be assigned as well: `self.optim =
-        self.optim_option(lr=0.1)`."""
+        """Declare the nested parameters `optim`; the result may be assigned to `self.optim`."""
         self._store("optim", ParamDict(options), caller())
         group: ParamDict = self.__dict__["optim"]
         return group
@@ -211,16 +212,15 @@ class BaseParams:
         self._own.is_locked = True
         return self
 
-    # --- many values -------------------------------------------------------------------------------------------------
+    # --- many values ------------------------------------------------------------------------------
 
     def from_args(self, argv: Sequence[str] | None = None, *, unknown: Unknown = "error") -> Self:
-        """Change values as the command line says: `--epoch=400 --optim.lr=0.01`, or the same
-        without the dashes.
+        """Change values from the command line: `--epoch=400 --optim.lr=0.01`, dashes optional.
 
-        A value keeps the type of the one it replaces. What does not fit, and names that were not
-        declared, are told all at once in a ConfigError, and nothing is changed. `+name=value`
-        declares a new one; so does every new name under `unknown="warn"` or "allow". Without `argv`
-        the arguments of this process are read.
+        A value keeps the type of the one it replaces. Values that do not fit, and undeclared names,
+        are all in one ConfigError, and nothing is changed. `+name=value` declares a new one; so
+        does every new name under `unknown="warn"` or "allow". Without `argv` the arguments of this
+        process are read.
         """
         changed = self.copy()
         given = sys.argv[1:] if argv is None else argv
@@ -250,7 +250,7 @@ class BaseParams:
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """All values as plain dictionaries, sharing nothing."""
+        """Return a deep copy of all values as plain dictionaries."""
         return copy.deepcopy(_plain(self))
 
     def load(
@@ -268,19 +268,17 @@ class BaseParams:
         return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all values to a JSON, YAML or TOML file, as its ending says. `load` gets equal ones
-        back."""
+        """Write all values to a JSON, YAML or TOML file, by its suffix, for `load` to read."""
         files.write(self.to_dict(), Path(path))
 
     def copy(self) -> Self:
-        """The same values and limits, sharing nothing."""
+        """Return a deep copy, limits included."""
         return copy.deepcopy(self)
 
     def grid(
         self, key: str | Mapping[str, Iterable[Any]], values: Iterable[Any] = ()
     ) -> Iterator[Self]:
-        """A copy for each of `values` at `key`, or for each combination of a mapping from keys to
-        values.
+        """Yield a copy for each of `values` at `key`, or each combination of a mapping's values.
 
         >>> [p.lr for p in Params(lr=0.1).grid("lr", [0.1, 0.2])]
         [0.1, 0.2]
@@ -298,21 +296,20 @@ class BaseParams:
                 variant[name] = copy.deepcopy(value)
             yield variant
 
-    # --- what they say -----------------------------------------------------------------------------------------------
+    # --- what they say ----------------------------------------------------------------------------
 
     def build_exp_name(self, prefix: str, *names: str, sep: str = "_") -> str:
-        """A name for an experiment, of `prefix` and values: "mytrainer_lr=0.01". Kept as
-        `exp_name`.
+        """Return a name for an experiment, `prefix` and values: "mytrainer_lr=0.01".
 
-        It is safe as the name of a file: what is not is written as %2F, and a long value ends in ~
-        and a hash.
+        It is kept as `exp_name` and safe as a file name: unsafe characters are written as %2F, and
+        a long value ends in ~ and a hash.
         """
         self._own.exp_name = experiment_name(prefix, {name: self[name] for name in names}, sep)
         return self._own.exp_name
 
     @property
     def exp_name(self) -> str:
-        """What `build_exp_name` made last, else ""."""
+        """Newest result of `build_exp_name`, else ""."""
         return self._own.exp_name
 
     def hash(self) -> str:
@@ -328,12 +325,11 @@ class BaseParams:
         return changed_keys(self._table(), other._table())
 
     def tree(self) -> Table:
-        """The settings as the tree that every front end makes, each with the place where it was
-        set."""
+        """Return the settings as a config tree, each with the place where it was set."""
         return self._table(leaving=self._not_settings)
 
     def origin(self, key: str) -> Origin:
-        """Where the value at a dotted key was set."""
+        """Return the place where the value at a dotted key was set."""
         self[key]  # KeyError, with what was meant
         origin = Origin(source=PYTHON)
         here: Any = self
@@ -343,7 +339,7 @@ class BaseParams:
         return origin
 
     def __eq__(self, other: object) -> bool:
-        """The same class and the same values."""
+        """Compare class and values."""
         return (
             isinstance(other, BaseParams)
             and type(other) is type(self)
@@ -374,7 +370,7 @@ class BaseParams:
         )
         return twin
 
-    # --- inside ------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     @property
     def _notes(self) -> Notes:
@@ -409,8 +405,7 @@ class BaseParams:
         self.__dict__[name] = value
 
     def _note_declaration(self, name: str, value: Any, owner: type) -> None:
-        """Two classes in one construction that do not know each other must not differ about a
-        value."""
+        """Raise InputError if two unrelated classes under construction differ in a value."""
         before = self._own.declared_by.get(name)
         old = self.__dict__.get(name, _ABSENT)
         if before is not None and old is not _ABSENT and clash(before, owner, old, value):
@@ -465,8 +460,7 @@ class BaseParams:
 
 
 def _declaring(cls: type, init: Callable[..., None]) -> Callable[..., None]:
-    """`init` that says which class it belongs to while it runs, so that conflicts between mixins
-    are found."""
+    """Wrap `__init__` to note its class while it runs, so that conflicts of mixins are found."""
 
     @functools.wraps(init)
     def declaring(self: BaseParams, /, *args: Any, **kwargs: Any) -> None:
@@ -512,7 +506,7 @@ def _path(key: str) -> KeyPath:
 
 
 def _plain(value: Any) -> Any:
-    """Parameters and groups as dictionaries, with the values themselves in them."""
+    """Return parameters as nested dictionaries that share their values."""
     if isinstance(value, BaseParams):
         return {name: _plain(value.__dict__[name]) for name in value}
     return (
@@ -537,12 +531,12 @@ def _raise(problems: Sequence[Problem]) -> None:
 
 
 class Params(BaseParams, is_bare=True):
-    """Hyper-parameters with what a trainer counts by: epoch, eidx (from 1), idx, global_step and
-    device.
+    """Hyper-parameters with a trainer's counters and device.
+
+    The counters are epoch, eidx (from 1), idx and global_step.
 
     The device is cuda:0 when torch is loaded and sees a GPU, else cpu. In the tree `epoch` is
-    `train.epochs`, unless `train` says otherwise how long; what counts progress, and the device,
-    are no part of it.
+    `train.epochs`, unless `train` sets another length; counters and device are no part of it.
     """
 
     _not_settings = frozenset({"eidx", "idx", "global_step", "device"})

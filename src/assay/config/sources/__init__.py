@@ -1,1 +1,1 @@
-"""Front ends: each reads one way of writing a config into the same tree."""
+"""Front ends: each reads one language of configs into the same tree."""

@@ -1,9 +1,8 @@
-"""Reader for INI as `configparser` reads it, with the places of everything; values are typed as on
-the command line.
+"""Reader for INI in the dialect of `configparser`, with origins; values are typed like overrides.
 
 `[data.train]` is a table in a table, and so is `best.metric = ...`. Keys above the first section
-stand at the top. `%(name)s` is the value of `name` in the same section or in `[DEFAULT]`, which is
-there for nothing else. The first syntax error ends the reading.
+stand at the top. `%(name)s` is the value of `name` in the same section or in `[DEFAULT]`, which
+has no other use. The first syntax error ends the reading.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
-from assay.config.literals import value_of
 from assay.config.sources import toml
+from assay.config.sources.literals import value_of
 from assay.config.sources.positions import (
     MAX_BYTES,
     MAX_MISTAKES,
@@ -53,8 +52,7 @@ _PERCENT = re.compile(r"%%|%\((?P<name>[^()]+)\)s|%")
 
 
 def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, list[Problem]]:
-    """Return the tree, and what is wrong: the first syntax error, or every key that is given
-    twice."""
+    """Return the tree, and the mistakes: the first syntax error, or every duplicate key."""
     places = TextPositions(text.removeprefix("\ufeff"), source, keep=excerpt)
     try:
         reader = _IniReader(places)
@@ -67,7 +65,7 @@ def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, l
 
 @dataclass(slots=True)
 class _Option:
-    """`key = value`, with where each line of the value starts."""
+    """Option `key = value`, with the offset of each line of the value."""
 
     name: str
     key_origin: Origin
@@ -77,7 +75,7 @@ class _Option:
         return "\n".join(text for _, text in self.lines).rstrip()
 
     def place(self, index: int) -> int:
-        """Where the character `index` of the value stands in the file."""
+        """Return the offset in the file of the character `index` of the value."""
         for start, text in self.lines:
             if index <= len(text):
                 return start + index
@@ -95,7 +93,7 @@ class _Section:
 
 @dataclass(slots=True)
 class _SectionBuilder:
-    """A table being filled."""
+    """Table under construction."""
 
     origin: Origin
     items: dict[str, _SectionBuilder | Node] = field(default_factory=dict)
@@ -110,8 +108,10 @@ class _SectionBuilder:
 
 
 class _IniReader:
-    """Reads lines into sections, then sections into a tree; raises Refused at the first syntax
-    error."""
+    """Reader of lines into sections, then of sections into a tree.
+
+    Raises UnreadableError at the first syntax error.
+    """
 
     def __init__(self, places: TextPositions) -> None:
         large = too_large(places.text, places.source)
@@ -221,8 +221,7 @@ class _IniReader:
     def descend(
         self, box: _SectionBuilder, path: KeyPath, origin: Origin, *, above: KeyPath = ()
     ) -> _SectionBuilder | None:
-        """Return the table at `path` in `box`, made if need be; None, which is noted, when a value
-        stands there."""
+        """Return the table at `path` in `box`, made if missing; None, noted, for a value."""
         for i, part in enumerate(path):
             assert isinstance(part, str)
             inner = box.items.setdefault(part, _SectionBuilder(origin))
@@ -279,8 +278,7 @@ class _IniReader:
         return from_plain(value_of(text), origin)
 
     def written_as_toml(self, text: str, option: _Option, origin: Origin, *, is_raw: bool) -> Node:
-        """Return a list, an inline table or a string in quotes; interpolated ones have one place
-        for all parts."""
+        """Return a list, inline table or quoted string; one origin for all if interpolated."""
         lead = "value = "
 
         def moved(inner: Origin) -> Origin:

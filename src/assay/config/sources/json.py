@@ -1,5 +1,4 @@
-"""Reader for JSON with comments and bare dates, for which JSON has no word. The first syntax error
-ends it."""
+"""Reader for JSON with comments and with bare dates. The first syntax error ends the reading."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ _MEANT = {
 
 
 def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, list[Problem]]:
-    """Return the tree, and what is wrong: the first syntax error, or every key that is given twice.
+    """Return the tree, and the mistakes: the first syntax error, or every duplicate key.
 
     Comments are `//` and `/* */`; a comma may stand behind the last item. NaN, Infinity and
     -Infinity are numbers.
@@ -81,7 +80,7 @@ class _JsonToken:
 
 
 class _JsonReader:
-    """Reads one value after the other; raises Refused at the first syntax error."""
+    """Reader of one value after the other; raises UnreadableError at the first syntax error."""
 
     def __init__(self, places: TextPositions) -> None:
         large = too_large(places.text, places.source)
@@ -111,7 +110,7 @@ class _JsonReader:
             yield _JsonToken("end", "", len(text), len(text))
 
     def step(self) -> _JsonToken:
-        """Go past the token that is here and return it."""
+        """Advance past the current token and return it."""
         token = self.here
         self.last_end = token.end
         self.here = next(self.tokens)
@@ -214,7 +213,7 @@ class _JsonReader:
         self.fail(what, token.start, token.end)
 
     def separated(self, opened: _JsonToken, closing: str) -> None:
-        """Go past the comma behind an item; stop in front of the closing bracket."""
+        """Advance past the comma behind an item; stop in front of the closing bracket."""
         if self.here.text == ",":
             self.step()
             return
@@ -287,7 +286,7 @@ class _JsonReader:
 
 
 def _is_escaped(raw: str) -> bool:
-    """Tell whether the last quote belongs to an escape."""
+    """Return whether the last quote belongs to an escape."""
     before = raw[1:-1]
     return (len(before) - len(before.rstrip("\\"))) % 2 == 1
 

@@ -1,5 +1,4 @@
-"""What a Python config leaves behind, dictionaries, calls and objects that look like them, as a
-tree."""
+"""Tree of the names that a Python config defines: dictionaries, calls and objects like them."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from assay.config.lazy import Call, Section, Spot, target_of
-from assay.config.params.trees import tree_of
+from assay.config.sources.classes import tree_of
 from assay.config.sources.positions import MAX_VALUES, too_deep, too_many
 from assay.config.sources.source_map import Expression, SourceFile
 from assay.config.tree import MAX_DEPTH, KeyPath, Leaf, List, Node, Table, dotted, leaf_of
@@ -27,13 +26,13 @@ OTHER_TYPE = "_target_"
 
 
 def read(value: object, source: str) -> tuple[Table, list[Problem]]:
-    """The tree of a mapping, a Params or a dataclass, and what in it cannot be written down."""
+    """Return the tree of a mapping, a Params or a dataclass, and the problems in it."""
     origin = Origin(source=source)
     maker = TreeMaker({}, origin)
     try:
         if not is_holder(value) and hasattr(value, "keys") and hasattr(value, "__getitem__"):
             given: Any = lifted(value, None, {})
-            names = {key: given[key] for key in given.keys()}  # noqa: SIM118  mapping-like is enough
+            names = {key: given[key] for key in given.keys()}  # noqa: SIM118 - only mapping-like
             return maker.root(names, {}), maker.problems
         return tree_of(value), []
     except OversizedError as stop:
@@ -41,14 +40,14 @@ def read(value: object, source: str) -> tuple[Table, list[Problem]]:
 
 
 def is_holder(value: Any) -> bool:
-    """Whether this is a Params or a dataclass, or a class of either: it makes a tree of itself."""
+    """Return whether `value` is a Params or a dataclass, or a class of either."""
     return not isinstance(value, Section) and (
         hasattr(value, "__dataclass_fields__") or hasattr(value, "tree")
     )
 
 
 class OversizedError(Exception):
-    """A config that is too large to be read."""
+    """Config with more values than any config may have."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -56,10 +55,9 @@ class OversizedError(Exception):
 
 
 def lifted(value: Any, expression: Expression | None, memo: dict[int, Any]) -> Any:
-    """`value` with every plain dictionary in it turned into a Section that knows where its keys
-    stand.
+    """Replace every plain dictionary in `value` by a Section that knows the lines of its keys.
 
-    What was one object stays one object. Sections and calls are kept, and filled in place.
+    One object stays one object. Sections and calls are kept, and filled in place.
     """
     if id(value) in memo:
         return memo[id(value)][1]
@@ -94,8 +92,7 @@ def lifted(value: Any, expression: Expression | None, memo: dict[int, Any]) -> A
 
 
 def mark(values: Mapping[str, Any], file: SourceFile, memo: Mapping[int, Any]) -> None:
-    """Notes on what `lifted` made the assignments that a module did while they were plain
-    dictionaries."""
+    """Note a module's assignments, made on plain dictionaries, on the Sections of `lifted`."""
     fresh = {id(made) for given, made in memo.values() if made is not given}
     for edit in reversed(file.edits):
         here: Any = values.get(edit.names[0])
@@ -112,8 +109,7 @@ def mark(values: Mapping[str, Any], file: SourceFile, memo: Mapping[int, Any]) -
 
 
 class TreeMaker:
-    """Makes one tree out of the names of a config. A call that is used twice is one object:
-    `"@path"` the second time.
+    """Builder of one tree from the names of a config. The second use of a call becomes `"@path"`.
 
     >>> TreeMaker({}, Origin(source="x")).root({"seed": 1}, {}).items["seed"].value
     1
@@ -144,7 +140,7 @@ class TreeMaker:
     def node(
         self, value: Any, path: KeyPath, around: Origin, expression: Expression | None
     ) -> Node | None:
-        """The node for `value`; None when there is none, which is told."""
+        """Return the node for `value`; None, with a problem, when no config can hold it."""
         self.values += 1
         if self.values > MAX_VALUES:
             raise OversizedError(too_many(self.origin.source))
@@ -205,8 +201,7 @@ class TreeMaker:
     def item(
         self, key: str, item: Any, path: KeyPath, origin: Origin, expression: Expression | None
     ) -> Node | None:
-        """The value of a key; the class or function that a call of another system holds, by its
-        name."""
+        """Return the node of a key; a class in the call of another system becomes its name."""
         if key == OTHER_TYPE and callable(item):
             return Leaf(target_of(item), origin)
         return self.node(item, (*path, key), origin, expression)
@@ -214,7 +209,7 @@ class TreeMaker:
     def entry(
         self, section: Section, key: str, own: Expression | None, origin: Origin
     ) -> tuple[Origin, Expression | None]:
-        """Where a key of a section stands, and the expression of its value."""
+        """Return the origin of a section's key, and the expression of its value."""
         spot = section._spots.get(key)
         if spot is not None:
             found = self.expression(spot)
@@ -237,7 +232,8 @@ class TreeMaker:
         key_origins: dict[str, Origin] = {}
         is_call = _is_call(value)
         self.calls += is_call
-        for key in value.keys():  # noqa: SIM118  mapping-like is enough: iterating may mean something else
+        # keys(): only mapping-like, so that iterating may mean something else
+        for key in value.keys():  # noqa: SIM118
             if isinstance(key, Enum):
                 key = key.name
             if not isinstance(key, str):
@@ -274,7 +270,7 @@ class TreeMaker:
         return List(tuple(items), origin)
 
     def holder(self, value: Any, path: KeyPath, origin: Origin) -> Node | None:
-        """A Params or a dataclass, which makes a tree of itself."""
+        """Return the tree that a Params or a dataclass makes of itself."""
         try:
             return tree_of(value)
         except AssayError as error:
@@ -282,7 +278,7 @@ class TreeMaker:
             return None
 
     def named(self, value: Any, path: KeyPath, origin: Origin) -> Node | None:
-        """A class or function that stands as a value: the thing itself, by its name."""
+        """Return the name of a class or function that stands as a value."""
         if isinstance(
             value, type | types.FunctionType | types.BuiltinFunctionType | types.MethodType
         ):
@@ -305,7 +301,7 @@ class TreeMaker:
     def call(
         self, target: Any, arguments: Mapping[str, Any], path: KeyPath, origin: Origin
     ) -> Node:
-        """The call of `target` with these arguments, all of them at one place."""
+        """Return the call of `target` with these arguments, all at one origin."""
         items: dict[str, Node] = {"type": Leaf(target_of(target), origin)}
         for key, item in arguments.items():
             node = self.node(item, (*path, key), origin, None)
@@ -323,8 +319,7 @@ class TreeMaker:
         return file.expression(spot) if file is not None and spot is not None else None
 
     def at(self, spot: Spot) -> Origin | None:
-        """The place of a spot whose expression is not known: in code that is no config, or in no
-        file at all."""
+        """Return the origin of a spot without a known expression: in plain code, or in no file."""
         file = self.files.get(spot.file)
         if file is not None:
             return file.origin((spot.line, spot.column, spot.end_line, spot.end_column))
@@ -332,8 +327,7 @@ class TreeMaker:
 
 
 def uses(names: Mapping[str, Any]) -> Counter[int]:
-    """How often each object is referred to: by a name, and from inside of tables and lists. By its
-    id."""
+    """Count the references to each object, by id: from names, tables and lists."""
     counts: Counter[int] = Counter()
     todo = list(names.values())
     counts.update(map(id, todo))
@@ -349,7 +343,7 @@ def uses(names: Mapping[str, Any]) -> Counter[int]:
 
 
 def _homes(names: Mapping[str, Any]) -> dict[int, KeyPath]:
-    """Where each call is written: at the top if it stands there, else where it is met first."""
+    """Return the path of each call: at the top level if it is there, else where it is met first."""
     found: dict[int, KeyPath] = {}
     for name, value in names.items():
         if isinstance(value, Call):
@@ -370,7 +364,7 @@ def _homes(names: Mapping[str, Any]) -> dict[int, KeyPath]:
 
 
 def _inside(value: Any) -> list[tuple[str | int, Any]]:
-    """The containers in a table or list, with their keys or numbers."""
+    """Return the containers in a table or list, with their keys or indices."""
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, dict):
         items = value.items()
@@ -395,8 +389,7 @@ def _is_call(value: Any) -> bool:
 
 
 def _fields_of(value: Any) -> dict[str, Any] | None:
-    """Return the arguments of a dataclass or named tuple without defaults; None for what no config
-    can call so."""
+    """Return the non-default arguments of a dataclass or named tuple; None if not callable so."""
     kind: Any = type(value)
     given: dict[str, Any]
     if kind.__module__ == "__main__" or "<" in kind.__qualname__:
@@ -420,8 +413,7 @@ def _fields_of(value: Any) -> dict[str, Any] | None:
 
 
 def _interpolation(value: Any, key: str) -> str | None:
-    """The text of an interpolation that leads out of a container of omegaconf: it is followed in
-    the whole config."""
+    """Return an omegaconf interpolation that leads out of its container, for later resolution."""
     omegaconf = sys.modules.get("omegaconf")
     if omegaconf is None or not isinstance(value, omegaconf.Container):
         return None

@@ -1,4 +1,4 @@
-"""Offsets in a text turned into places, and the limits that hold for every front end."""
+"""Offsets in a text as origins, and the limits that hold for every front end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_MISTAKES = 20  # syntax errors listed for one file; more help nobody
 
 
 class UnreadableError(Exception):
-    """Text that is too large or too deep to be read at all."""
+    """Text whose reading has ended: too large, too deep, or with a syntax error."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -24,7 +24,7 @@ class UnreadableError(Exception):
 
 
 class TextPositions:
-    """Offsets in a text turned into origins."""
+    """Text whose offsets are turned into origins."""
 
     def __init__(self, text: str, source: str, *, keep: bool) -> None:
         self.text = text
@@ -49,19 +49,18 @@ class TextPositions:
         return self.text.rfind("\n", 0, at) + 1
 
     def line_end(self, at: int) -> int:
-        """Return the offset of the line feed that ends the line around `at`, or of the end of the
-        text."""
+        """Return the offset of the line feed behind `at`, or the end of the text."""
         end = self.text.find("\n", at)
         return len(self.text) if end < 0 else end
 
 
 def by_place(problem: Problem) -> tuple[int, int]:
-    """Sorts problems of one file from top to bottom."""
+    """Return the sort key of a problem within its file."""
     return problem.origin.line, problem.origin.column
 
 
 def too_large(text: str, source: str, *, limit: int = MAX_BYTES) -> Problem | None:
-    """The problem of a text that is larger than a config may be."""
+    """Return the problem of a text that is larger than a config may be, or None."""
     if len(text) > limit or len(text.encode("utf-8", "surrogatepass")) > limit:
         size = f"{limit // 2**20} MB" if limit >= 2**20 else f"{limit // 2**10} kB"
         return Problem(
@@ -94,7 +93,7 @@ def too_long(origin: Origin) -> Problem:
 
 
 def duplicate(key: str, origin: Origin, first: Origin) -> Problem:
-    """One name twice in a table."""
+    """Return the problem of a key that is in one table twice."""
     return Problem(
         kind="duplicate-key",
         message=f"`{key}` is given twice",

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.config.lazy import Section, calling_frame
-from assay.config.params.trees import tree_of
+from assay.config.sources.classes import tree_of
 from assay.config.sources.objects import OversizedError, TreeMaker, is_holder, lifted, mark, uses
 from assay.config.sources.positions import MAX_BYTES, too_deep, too_large
 from assay.config.sources.source_map import Expression, SourceFile
@@ -46,8 +46,7 @@ _PLAIN = {key.name for key in schema.SECTIONS if key.kind not in ("call", "table
 def read_all(
     text: str, source: str, *, path: Path, user_dirs: Sequence[Path]
 ) -> tuple[Table, list[Problem], dict[str, str]]:
-    """The tree of a config file, its problems, and the text of every config file that it is made
-    of."""
+    """Return the tree of a config file, its problems, and the texts of it and its imports."""
     loading = _Loading(user_dirs)
     empty = Table({}, Origin(source=source))
     with loading.active():
@@ -64,10 +63,10 @@ def read_all(
 
 
 def get_config(path: str | os.PathLike[str]) -> Section:
-    """The names of the Python config at `path`, as attributes: fresh copies at every call.
+    """Return the names of the Python config at `path` as attributes: fresh copies at every call.
 
-    Looked for beside the file that asks, then in the working directory; "defaults/train.py" comes
-    with assay.
+    `path` is relative to the file that asks, then to the working directory; "defaults/train.py"
+    comes with assay.
     """
     frame = calling_frame()
     while frame is not None and frame.f_code.co_filename == __file__:
@@ -110,15 +109,14 @@ def _names(module: types.ModuleType) -> Section:
     return made
 
 
-# --- running ---------------------------------------------------------------------------------------------------------
+# --- running --------------------------------------------------------------------------------------
 
 _current: ContextVar[_Loading | None] = ContextVar("assay_config_loading", default=None)
 _lock = threading.RLock()
 
 
 class _Loading:
-    """One config being read, with every config that it imports: each is run once, and handed out as
-    copies."""
+    """Execution of a config and the configs that it imports: each once, handed out as copies."""
 
     def __init__(self, user_dirs: Sequence[Path]) -> None:
         self.user_dirs = [Path(os.path.abspath(folder)) for folder in user_dirs]
@@ -127,7 +125,7 @@ class _Loading:
         self.running: list[Path] = []
 
     def texts(self) -> dict[str, str]:
-        """What was read, without what comes with assay."""
+        """Return the texts that were read, without those that come with assay."""
         return {
             file.source: file.text
             for path, file in self.files.items()
@@ -145,7 +143,7 @@ class _Loading:
                 _current.reset(token)
 
     def run(self, path: Path, *, source: str, text: str, name: str = "") -> types.ModuleType:
-        """Executes a config file; ConfigError with what went wrong in it."""
+        """Execute a config file. Raises ConfigError with what went wrong in it."""
         refused = too_large(text, source)
         if refused is not None:
             raise OversizedError(refused)
@@ -202,7 +200,7 @@ class _Loading:
         return module
 
     def config(self, path: Path, name: str = "") -> types.ModuleType:
-        """The config file at `path`, executed once."""
+        """Return the config file at `path`, executed once."""
         path = Path(os.path.abspath(path))
         if path in self.running:
             chain = " -> ".join(
@@ -219,7 +217,7 @@ class _Loading:
         return self.modules[path]
 
     def view(self, module: types.ModuleType, names: Sequence[str] = ("*",)) -> types.ModuleType:
-        """`module` with copies of its data, for one importer to edit."""
+        """Return `module` with copies of its data, for one importer to edit."""
         made = types.ModuleType(module.__name__)
         memo: dict[int, Any] = {}
         for name, value in vars(module).items():
@@ -228,7 +226,7 @@ class _Loading:
         return made
 
     def name_of(self, path: Path) -> str:
-        """The name by which a config file can be imported."""
+        """Return the name by which a config file can be imported."""
         for folder in self.user_dirs:
             if path.is_relative_to(folder):
                 return ".".join(path.relative_to(folder).with_suffix("").parts)
@@ -245,7 +243,7 @@ class _Loading:
         names: tuple[str, ...],
         level: int,
     ) -> types.ModuleType:
-        """What an import statement in the config at `path` gets."""
+        """Return the module that an import statement in the config at `path` gets."""
         if level:
             folder = path.parents[level - 1] if level <= len(path.parents) else path.parent
             return self.relative(folder, name, names, "." * level)
@@ -266,7 +264,7 @@ class _Loading:
     def relative(
         self, folder: Path, name: str, names: tuple[str, ...], shown: str
     ) -> types.ModuleType:
-        """A config below `folder`; for a folder of configs, those of them that are asked for."""
+        """Return a config below `folder`; for a folder of configs, the ones that are asked for."""
         place = folder.joinpath(*name.split(".")) if name else folder
         file = place.with_suffix(".py") if name else place / "__init__.py"
         if not file.is_file():
@@ -292,8 +290,7 @@ class _Loading:
     # --- what a config raises
 
     def raised(self, error: BaseException, path: Path) -> Problem:
-        """The error at the innermost line of a config, with a note where it was raised if that is
-        elsewhere."""
+        """Return the error at the innermost line of a config, with a note on its source."""
         frames = []
         trace = error.__traceback__
         while trace is not None:
@@ -337,7 +334,7 @@ class _Loading:
 
 
 def _shown(path: Path) -> str:
-    """A path as people would write it from here."""
+    """Return a path relative to the working directory, where that is shorter."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
@@ -355,8 +352,7 @@ def _is_data(value: Any) -> bool:
 
 
 def _is_config(file: Path) -> bool:
-    """Whether a file of the user's holds settings: a module that defines classes is code, and
-    imported as such."""
+    """Return whether a file holds settings; a module that defines classes is code."""
     try:
         tree = ast.parse(read_bytes(file, MAX_BYTES, follow=True))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -400,8 +396,7 @@ def _relaxed(module: types.ModuleType) -> types.ModuleType:
 
 @contextmanager
 def _user_modules(folders: Sequence[Path]) -> Iterator[None]:
-    """While open, imports look into `folders` first; what they loaded from there is forgotten at
-    the end."""
+    """Import from `folders` first within this block, and forget their modules at its end."""
     roots = [os.path.realpath(folder) for folder in folders]
     names = (
         set(UserModules(folders).names())
@@ -447,7 +442,7 @@ def _syntax(error: SyntaxError, source: str) -> Problem:
     return Problem(kind="syntax", message=error.msg, origin=origin)
 
 
-# --- from names to sections ------------------------------------------------------------------------------------------
+# --- from names to sections -----------------------------------------------------------------------
 
 
 def _tree(
@@ -484,7 +479,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _chosen(values: Mapping[str, Any], file: SourceFile) -> tuple[dict[str, Any], list[Problem]]:
-    """The names that are sections, and what looks like one but is none.
+    """Return the names that are sections, and a problem for each that only looks like one.
 
     Standard names always are. Other tables are when they were made here and stand nowhere else in
     the config; numbers, text, classes and functions are what a program needs on its way. A leading
@@ -529,15 +524,14 @@ def _chosen(values: Mapping[str, Any], file: SourceFile) -> tuple[dict[str, Any]
 
 
 def _can_be_value(value: Any) -> bool:
-    """Not a class, a function: those share a name with a section by accident, as in `from train
-    import train`."""
+    """Return False for a class or function, which has a section's name by accident."""
     return not isinstance(
         value, types.FunctionType | types.BuiltinFunctionType | type | types.ModuleType
     )
 
 
 def _meant(name: str, chosen: Mapping[str, Any]) -> str:
-    """The required section that was bound to another name: `model` for `bert_model`."""
+    """Return the required section that was bound to another name: `model` for `bert_model`."""
     parts = name.lower().split("_")
     return next(
         (part for part in reversed(parts) if part in _SECTIONS - _PLAIN and part not in chosen), ""

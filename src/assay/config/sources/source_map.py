@@ -1,5 +1,4 @@
-"""Where a Python file wrote what: from the spot of a call or an assignment to the place of each key
-and value in it."""
+"""Source map of a Python config: the place of each key and value in calls and assignments."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ Span = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """An expression of a file."""
+    """Expression of a source file."""
 
     file: SourceFile
     node: ast.expr
@@ -27,7 +26,7 @@ class Expression:
         return self.file.entry(self.node, key)
 
     def item(self, index: int) -> Expression | None:
-        """The expression of an item of a list or tuple."""
+        """Return the expression of an item of a list or tuple."""
         if not isinstance(self.node, ast.List | ast.Tuple) or any(
             isinstance(e, ast.Starred) for e in self.node.elts
         ):
@@ -35,15 +34,14 @@ class Expression:
         return self.file.at(self.node.elts[index]) if index < len(self.node.elts) else None
 
     def says(self, value: object) -> bool:
-        """Whether the value can have come from here: a constant that is another one means that
-        somebody changed it."""
+        """Return False for a constant that differs from `value`: it was changed elsewhere."""
         node = self.node.operand if isinstance(self.node, ast.UnaryOp) else self.node
         return not isinstance(node, ast.Constant) or node is not self.node or node.value == value
 
 
 @dataclass(frozen=True, slots=True)
 class KeySource:
-    """Where a key stands, and what was given for it."""
+    """Place of a key, and the expression of its value."""
 
     origin: Origin
     value: Expression | None
@@ -51,8 +49,10 @@ class KeySource:
 
 @dataclass(frozen=True, slots=True)
 class SectionEdit:
-    """`section["key"] = value` or, without a key, `section.update(...)`. `names` lead to the
-    section."""
+    """Statement `section["key"] = value` or, without a key, `section.update(...)`.
+
+    `names` lead to the section.
+    """
 
     names: tuple[str, ...]
     key: str | None
@@ -61,8 +61,7 @@ class SectionEdit:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Statement that gives a name of the module a value; `value` is None for an import or a
-    definition."""
+    """Statement that binds a name; `value` is None for an import or a definition."""
 
     span: Span
     value: ast.expr | None
@@ -71,7 +70,7 @@ class Binding:
 
 @dataclass(slots=True)
 class SourceFile:
-    """A Python file that was read as a config. `source` is its path as people know it."""
+    """Python file that was read as a config. `source` is its path as people know it."""
 
     path: str
     source: str
@@ -138,12 +137,11 @@ class SourceFile:
                 self.edits.append(SectionEdit(names[:-1], names[-1], self.spot(target)))
 
     def is_imported(self, name: str) -> bool:
-        """Whether the module got the name from elsewhere: by an import, or by none of its
-        statements."""
+        """Return whether a name came from an import, or from none of the module's statements."""
         return name not in self.bindings or self.bindings[name][-1].value is None
 
     def name(self, name: str) -> KeySource | None:
-        """Where a name of the module was last given a value."""
+        """Return the place at which a name of the module was last bound."""
         if name not in self.bindings:
             return None
         last = self.bindings[name][-1]
@@ -152,7 +150,7 @@ class SourceFile:
         )
 
     def at(self, node: ast.expr) -> Expression:
-        """The expression, or the table or list that a name in its place stands for."""
+        """Return the expression, or the table or list that a name in its place stands for."""
         while isinstance(node, ast.Name):
             # The binding before this use: `model = dict(model, width=4)` takes up the model of an
             # earlier line.
@@ -175,8 +173,7 @@ class SourceFile:
         return Expression(self, node) if node is not None else None
 
     def entry(self, node: ast.expr, key: str) -> KeySource | None:
-        """Where `key` stands in what wrote it: a dictionary, a call, or the target of an
-        assignment."""
+        """Return the place of `key` in a dictionary, a call, or the target of an assignment."""
         match node:
             case ast.Attribute() | ast.Subscript():
                 span = _span(node)
@@ -199,7 +196,7 @@ class SourceFile:
     def _keys_of(
         self, node: ast.Dict | ast.Call
     ) -> tuple[dict[str, tuple[Span, ast.expr]], list[ast.expr]]:
-        """The keys that are written out, and what may hold more of them: the last one first."""
+        """Return the keys written out, and expressions that may hold more, last one first."""
         known = self.keys.get(id(node))
         if known is not None:
             return known
@@ -258,7 +255,7 @@ def _span(node: ast.expr | ast.stmt | ast.alias) -> Span:
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a module in their order, those in branches and loops too."""
+    """Yield the statements of a module in order, those in branches and loops included."""
     for statement in body:
         yield statement
         if isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
@@ -268,7 +265,7 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _chain(node: ast.expr) -> tuple[str, ...]:
-    """`train["amp"].enabled` as names; nothing when it is no such chain."""
+    """Return `train["amp"].enabled` as names; () for any other expression."""
     names: list[str] = []
     while True:
         match node:

@@ -1,5 +1,4 @@
-"""Parser for TOML 1.1 that keeps the place of every key and value, and reads on behind a
-mistake."""
+"""Parser for TOML 1.1 that keeps the origin of every key and value and recovers from mistakes."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ from assay.core.errors import ConfigError
 
 
 def read(text: str, source: str, *, excerpt: bool = False) -> Table:
-    """Return the tree of a TOML text; raise ConfigError with every syntax error and duplicate in
-    it.
+    """Return the tree of a TOML text. Raises ConfigError with every syntax error and duplicate.
 
     `excerpt` keeps the text in every origin, for a `source` that is no file.
     """
@@ -40,8 +38,7 @@ def read(text: str, source: str, *, excerpt: bool = False) -> Table:
 
 
 def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, list[Problem]]:
-    """Return the tree without the statements that have a mistake, and the mistakes from top to
-    bottom."""
+    """Return the tree without faulty statements, and the mistakes from top to bottom."""
     places = TextPositions(text.removeprefix("\ufeff"), source, keep=excerpt)
     try:
         parser = _TomlParser(places)
@@ -61,7 +58,7 @@ def value_in(text: str) -> Node | None:
         return None
 
 
-# --- tables being filled ---------------------------------------------------------------------------------------------
+# --- tables being filled --------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
@@ -101,7 +98,7 @@ class _TableArray:
         return List(tuple(row.frozen() for row in self.rows), self.rows[0].origin)
 
 
-# --- the parser ------------------------------------------------------------------------------------------------------
+# --- the parser -----------------------------------------------------------------------------------
 
 
 class _Abandoned(Exception):
@@ -122,7 +119,7 @@ class _Key:
 
 
 class _TomlParser:
-    """Reads one statement after the other.
+    """Parser of one statement after the other.
 
     A mistake inside a value is noted and the value is read on, so that all mistakes of a list are
     found. A mistake after which nothing is sure abandons the statement. Either way the statement
@@ -172,8 +169,7 @@ class _TomlParser:
     def wrong(
         self, message: str, start: int, end: int, fix: str = "", *, noticed: int | None = None
     ) -> None:
-        """Note a syntax error at [start, end), and where it was noticed if that is on another
-        line."""
+        """Note a syntax error at [start, end), and the line on which it was noticed, if another."""
         related: tuple[Problem, ...] = ()
         if noticed is not None and self.places.line_start(noticed) != self.places.line_start(start):
             at = self.origin(noticed, min(noticed + 1, self.places.line_end(noticed)))
@@ -199,8 +195,7 @@ class _TomlParser:
         raise _Abandoned(resume=min(resume, len(self.text)))
 
     def twice(self, box: _TableBuilder, keys: list[_Key], index: int) -> None:
-        """Note that `keys[index]`, which stands in `box` already, cannot be defined by this
-        statement."""
+        """Note that `keys[index]` is in `box` already, so that this statement cannot define it."""
         origin = self.origin(keys[0].start, keys[-1].end)
         name = keys[index].name
         path = (*box.path, name)
@@ -222,8 +217,10 @@ class _TomlParser:
     # --- statements
 
     def header(self) -> _TableBuilder:
-        """Read `[a.b]` or `[[a.b]]` and return the table that it opens; one of nobody when it may
-        open none."""
+        """Read `[a.b]` or `[[a.b]]` and return the table that it opens.
+
+        Returns a detached table when the header may open none.
+        """
         opening, closing = ("[[", "]]") if self.text.startswith("[[", self.at) else ("[", "]")
         self.at += len(opening)
         start = self.at
@@ -301,7 +298,7 @@ class _TomlParser:
             box.add(last.name, node, self.origin(last.start, last.end))
 
     def inner(self, box: _TableBuilder, key: _Key) -> _TableBuilder | _TableArray | Node:
-        """Return what stands at `key` in `box`: a fresh table when nothing does."""
+        """Return the item at `key` in `box`, a new table if there is none."""
         if key.name not in box.items:
             origin = self.origin(key.start, key.end)
             box.add(key.name, _TableBuilder((*box.path, key.name), origin), origin)
@@ -361,8 +358,7 @@ class _TomlParser:
     # --- values
 
     def value(self, path: KeyPath) -> Node:
-        """Read the value that starts here. With a mistake in it, which is noted, the node means
-        nothing."""
+        """Read the value that starts here; after a mistake in it the node is meaningless."""
         start = self.at
         self.values += 1
         if self.values > MAX_VALUES:
@@ -425,7 +421,7 @@ class _TomlParser:
         self.closings.pop()
 
     def is_next_statement(self, opened: int, closing: str, *, has_comma: bool) -> bool:
-        """Tell a statement behind the unclosed bracket at `opened` from one more item."""
+        """Distinguish a statement behind the unclosed bracket at `opened` from one more item."""
         line = self.places.line_start(self.at)
         if line <= opened or self.text[line : self.at].strip():
             return False
@@ -437,8 +433,7 @@ class _TomlParser:
         return bool(header.match(self.text, line)) and not self.is_closed_later(closing)
 
     def is_closed_later(self, closing: str) -> bool:
-        """Look for the bracket that closes the innermost one, up to what can only be a
-        statement."""
+        """Search for the bracket that closes the innermost one, up to the next sure statement."""
         depth = 0
         for found in tokens.BRACKET.finditer(self.text, self.at):
             match found.lastgroup:
@@ -529,7 +524,7 @@ class _TomlParser:
     # --- places
 
     def skip(self, pattern: re.Pattern[str]) -> int:
-        """Go past what `pattern`, which matches anywhere, matches here; return the new place."""
+        """Advance past the match of `pattern`, which always matches; return the new offset."""
         found = pattern.match(self.text, self.at)
         assert found is not None
         self.at = found.end()

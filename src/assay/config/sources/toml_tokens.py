@@ -49,7 +49,7 @@ BRACKET = re.compile(
     r"|(?P<open>[\[{])|(?P<close>[\]}])|(?P<newline>\n)",
     re.DOTALL,
 )
-"""Brackets and line ends, by the name of the group, outside of strings and comments, which have none."""
+"""Brackets and line ends by group name; strings and comments match without a group."""
 
 _KEY = "|".join([STRINGS['"'].pattern, STRINGS["'"].pattern, BARE_KEY.pattern])
 _DOTTED = rf"(?:{_KEY})(?:[ \t]*\.[ \t]*(?:{_KEY}))*"
@@ -106,7 +106,7 @@ def moment_of(word: str) -> tuple[date | time] | None:
 
 
 def advice(word: str) -> str:
-    """Return how to write a word that is no TOML value; "" where nobody can tell."""
+    """Return how to write a word that is no TOML value; "" where that is unclear."""
     if word.lower() in ("true", "false"):
         return f"write {word.lower()}"
     if word.lower() in ("none", "null", "nil"):

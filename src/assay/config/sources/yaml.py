@@ -1,7 +1,6 @@
-"""Reader for YAML as plain data: the core schema of 1.2, no tags that make objects, aliases counted
-by what they add.
+"""Reader for YAML as plain data: core schema of 1.2, no tags that make objects, bounded aliases.
 
-PyYAML says where it stopped, by its marks; why is found in the text there. Its messages are never
+PyYAML's marks say where it stopped; the reason is found in the text there. Its messages are never
 read.
 """
 
@@ -93,7 +92,7 @@ def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, l
 
 @dataclass(slots=True)
 class _Made:
-    """A node, how many it stands for and how deep it is: an alias adds all of that again."""
+    """Finished node with its size and depth: an alias adds all of that again."""
 
     node: Node | None
     size: int
@@ -102,7 +101,7 @@ class _Made:
 
 @dataclass(slots=True)
 class _Open:
-    """A table or list being read."""
+    """Table or list under construction."""
 
     is_table: bool
     start: int
@@ -123,8 +122,7 @@ class _Open:
 
 
 class _Composer:
-    """Follows the events of a parser and puts the tree together, without recursion and without
-    making any object."""
+    """Builder of a tree from a parser's events, without recursion and without making any object."""
 
     def __init__(self, places: TextPositions) -> None:
         self.places = places
@@ -209,7 +207,7 @@ class _Composer:
             self.put(made, done.end)
 
     def put(self, made: _Made, end: int) -> None:
-        """Gives a value to the table or list that is open."""
+        """Add a value to the open table or list."""
         if not self.open:
             self.made = made.node
             if made.node is not None and not isinstance(made.node, Table):
@@ -254,7 +252,7 @@ class _Composer:
         top.seen.setdefault(name, origin)
 
     def path(self) -> KeyPath:
-        """Where the next value belongs."""
+        """Return the path of the next value."""
         if not self.open:
             return ()
         top = self.open[-1]
@@ -329,7 +327,7 @@ class _Composer:
         self.put(made, end)
 
     def value(self, event: Any, origin: Origin) -> tuple[Scalar] | None:
-        """What a scalar means; None when it means nothing, which is told."""
+        """Return the meaning of a scalar; None, with a problem, if it has none."""
         text: str = event.value
         tag: str | None = event.tag
         if tag is None:
@@ -369,8 +367,7 @@ class _Composer:
 
 
 def _plain(text: str) -> tuple[Scalar] | None:
-    """A plain scalar as the core schema of YAML 1.2 reads it; None when it is too long to be a
-    number."""
+    """Return a plain scalar by the core schema of YAML 1.2; None for a number that is too long."""
     if text in _WORDS:
         return (_WORDS[text],)
     special = _SPECIAL.fullmatch(text)
@@ -392,7 +389,7 @@ def _timestamp(text: str) -> tuple[Scalar] | None:
     return moment_of(text) if len(text) <= MAX_WORD else None
 
 
-# --- mistakes --------------------------------------------------------------------------------------------------------
+# --- mistakes -------------------------------------------------------------------------------------
 
 
 def _problem(
@@ -413,10 +410,10 @@ def _problem(
 
 
 class _Failure:
-    """Syntax error of PyYAML, told by its marks and the text around them.
+    """Syntax error of PyYAML, explained from its marks and the text around them.
 
-    `at` is where the parser stopped, `start` where that began which it was reading then; they may
-    be the same. `cut` is an offset in the block to leave out, so that the rest can be read.
+    `at` is where the parser stopped, `start` where the construct that it was reading began; they
+    may be equal. `cut` is an offset in the block to leave out, so that the rest can be read.
     """
 
     def __init__(self, places: TextPositions, text: str, error: Any, composer: _Composer) -> None:
@@ -511,7 +508,7 @@ class _Failure:
         return problem
 
     def unclosed(self, opened: int) -> Problem:
-        """A flow collection that neither goes on nor ends."""
+        """Explain a flow collection that neither continues nor ends."""
         thing, closing = ("list", "]") if self.text[opened] == "[" else ("table", "}")
         has_moved = self.places.line_start(opened) != self.line
         if has_moved or self.at >= len(self.text.rstrip()):
@@ -522,7 +519,7 @@ class _Failure:
         return problem
 
     def colon(self) -> Problem:
-        """`a: b: c`, or a key below one that has a value, or below a line without a colon."""
+        """Explain `a: b: c`, or a key below one with a value or below a line without a colon."""
         if self.start < self.at or ":" in self.text[self.line : self.at]:
             fix = "put text that holds `: ` in quotes"
             return self.wrong("a second `:` on one line", self.at, self.at + 1, fix)

@@ -13,10 +13,10 @@ from assay.core import manifest as manifests
 from assay.core.errors import CheckpointError, InputError
 from assay.core.events import Event, Every, Handler
 from assay.engine.checkpoint.folder import load
-from assay.engine.loop.deferred import copy_unless_
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.state import State
-from assay.engine.parallel.dtensor import distribute_like, local_tensor
+from assay.engine.numerics.deferred import copy_unless_
+from assay.engine.numerics.dtensor import distribute_like, local_tensor
 
 _FIRST = -50  # before who evaluates and saves
 

@@ -22,9 +22,9 @@ from assay.engine.data.batches import blame_device, size_of, to_device
 from assay.engine.data.loader import Loader
 from assay.engine.data.source import seeded
 from assay.engine.loop.engine import Engine
-from assay.engine.loop.logged import Logged
 from assay.engine.loop.periods import every as each
 from assay.engine.loop.process import Process
+from assay.engine.metrics.logged_means import LoggedMeans
 from assay.engine.metrics.means import Mean
 from assay.engine.metrics.metric import Metric, as_metric
 from assay.engine.metrics.outputs import Evaluation, Pipes
@@ -213,7 +213,7 @@ def evaluate(
     )
     loss = Mean()
     batch: Any = None
-    logged = Logged(lambda: batch)
+    logged = LoggedMeans(lambda: batch)
     process.eval()
     forward: Callable[[Any], Any] = process.inference_step if infer else process.validation_step
     if pipeline is not None:
@@ -261,7 +261,7 @@ def evaluate(
         results = evaluation.metrics
         if not loss.is_empty:
             results[f"{split}/loss"] = loss.value()
-        results |= logged.take(split, ranks)
+        results |= logged.take_means(split, ranks)
         for name, metric in used.items():
             evaluation.add(name, metric.value())
         pipes.end(evaluation)
@@ -318,7 +318,7 @@ def _counted(batch: Any, split: str) -> int:
 
 
 @contextmanager
-def _logging_to(logged: Logged, process: Process) -> Iterator[None]:
+def _logging_to(logged: LoggedMeans, process: Process) -> Iterator[None]:
     """Inside, what the process logs is of the split that is evaluated."""
     before = getattr(process, "logged", None)
     process.logged = logged

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from assay.core.events import Handler
-from assay.engine.checkpoint.sparse import components
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.periods import every as each
+from assay.engine.numerics.sparse import components
 
 _MIB = 2**20
 

@@ -13,10 +13,10 @@ from torch.utils.hooks import RemovableHandle
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Handler
-from assay.engine.checkpoint.sparse import entries
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.periods import Before, steps
-from assay.engine.parallel.dtensor import global_norm, is_dtensor
+from assay.engine.numerics.dtensor import global_norm, is_dtensor
+from assay.engine.numerics.sparse import entries
 
 
 class Norms:

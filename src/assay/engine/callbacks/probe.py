@@ -13,9 +13,9 @@ from torch.utils.hooks import RemovableHandle
 from assay.core.errors import InputError, did_you_mean
 from assay.core.event_log import Warned
 from assay.core.events import At, Event, Handler
-from assay.engine.callbacks.artifact import keep
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.periods import Before
+from assay.engine.metrics.artifact import keep_artifact
 
 if TYPE_CHECKING:
     from assay.engine.parallel.pipeline import Pipeline
@@ -76,7 +76,8 @@ class Probe:
             if not engine.pipeline.is_first_rank:
                 return
         if seen:
-            keep(engine, save(seen), f"probe/step-{step:09d}.safetensors")
+            name = f"probe/step-{step:09d}.safetensors"
+            keep_artifact(engine.recorder, save(seen), name, step=engine.state.step)
         else:
             message = f"Probe: none of {', '.join(self.match)} gave a tensor; nothing was saved."
             engine.recorder.tell(Warned(message=message, step=step))

@@ -11,8 +11,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from assay.core.errors import InputError
 from assay.core.events import At, Event, Handler
-from assay.engine.callbacks.artifact import keep
 from assay.engine.loop.engine import Engine
+from assay.engine.metrics.artifact import keep_artifact
 
 
 class Profile:
@@ -76,10 +76,12 @@ class Profile:
         with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder) / "trace.json"
             done.export_chrome_trace(str(trace))
-            keep(engine, gzip.compress(trace.read_bytes(), mtime=0), f"{name}.json.gz")
+            packed = gzip.compress(trace.read_bytes(), mtime=0)
+        step = engine.state.step
+        keep_artifact(engine.recorder, packed, f"{name}.json.gz", step=step)
         by = "self_cuda_time_total" if engine.device.type == "cuda" else "self_cpu_time_total"
         table = done.key_averages().table(sort_by=by, row_limit=50)
-        keep(engine, table.encode(), f"{name}.txt")
+        keep_artifact(engine.recorder, table.encode(), f"{name}.txt", step=step)
 
     def leave(self) -> None:
         if self._profile is not None:

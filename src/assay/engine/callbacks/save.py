@@ -12,23 +12,23 @@ from typing import Any, Literal
 
 from torch import nn
 
-from assay.core.errors import CheckpointError, InputError, did_you_mean
+from assay.core.errors import CheckpointError, InputError, PeerError, did_you_mean
 from assay.core.event_log import Saved, Warned
 from assay.core.events import Event, Handler
 from assay.core.manifest import Kind, Manifest, folder_of_step, pointed
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.checkpoint.background import Background
 from assay.engine.checkpoint.codec import decode, encode
-from assay.engine.checkpoint.engine_state import capture
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
-from assay.engine.checkpoint.sparse import entries
 from assay.engine.checkpoint.tensor_file import Staging
 from assay.engine.data.patience import WorkerError
 from assay.engine.loop.engine import Engine
+from assay.engine.loop.engine_state import capture
 from assay.engine.loop.periods import every as each
-from assay.engine.optim.optimizer_step_base import NonFiniteError
-from assay.engine.parallel.dtensor import local_tensor
+from assay.engine.numerics.dtensor import local_tensor
+from assay.engine.numerics.nan_debug import NonFiniteError
+from assay.engine.numerics.sparse import entries
 
 Mode = Literal["min", "max"]
 _LAST = 1000
@@ -152,14 +152,16 @@ class Save:
         """Write the state of the last step, if the failure has left it whole.
 
         After a step that was not finite this is a keypoint. A failure to load, of training or of
-        evaluation, leaves a checkpoint, unless the ranks have to write it together: the others wait
-        elsewhere.
+        evaluation, leaves a checkpoint, here or on another rank: a rank that finds a peer gone
+        before its own update still has the weights of the last step. Where ranks write a checkpoint
+        together there is none, as the failed one cannot take part.
         """
         error = engine.state.error
         is_of_data = isinstance(error, WorkerError) or (
             engine.is_loading and isinstance(error, Exception)
         )
-        if is_of_data and self.saver.writers is None:
+        is_of_peer = isinstance(error, PeerError) and engine.is_between_steps
+        if (is_of_data or is_of_peer) and self.saver.writers is None:
             if engine.state.step and engine.state.step != self.last_step:
                 self._write(engine, "checkpoint")
             return

@@ -34,8 +34,8 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import CheckpointError
-from assay.engine.checkpoint.sparse import COMPRESSED, assembled, components, is_sparse
-from assay.engine.parallel.dtensor import chunk_offsets, is_dtensor, local_tensor
+from assay.engine.numerics.dtensor import chunk_offsets, is_dtensor, local_tensor
+from assay.engine.numerics.sparse import COMPRESSED, assembled, components, is_sparse
 
 FILE_DTYPES: Mapping[torch.dtype, str] = {
     torch.float64: "F64",

@@ -19,9 +19,9 @@ from torch.optim import Optimizer
 from assay.core import manifest as manifests
 from assay.core.errors import CheckpointError, InputError
 from assay.engine.checkpoint.folder import load, separate
+from assay.engine.checkpoint.optimizer_state import load_optimizer_state
 from assay.engine.checkpoint.tensor_file import read_tensors, write_tensors
-from assay.engine.optim.optimizer_state import load_optimizer_state
-from assay.engine.parallel.dtensor import distribute_state_like, full_tensor, is_dtensor
+from assay.engine.numerics.dtensor import distribute_state_like, full_tensor, is_dtensor
 
 _OF_MODELS = ("model", "state_dict", "model_state_dict", "weights", "net")
 _WRAPPED = ("module.", "_orig_mod.")  # what DataParallel and compiled models put before every name

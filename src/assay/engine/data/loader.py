@@ -16,6 +16,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from assay.core.errors import InputError
 from assay.core.schema import LOADER_CLASHES
+from assay.engine.data.batch_size import batch_size as divided
 from assay.engine.data.batches import pinned
 from assay.engine.data.collate import collate as collate_samples
 from assay.engine.data.pinning import pinned_ahead
@@ -24,7 +25,6 @@ from assay.engine.data.randomness import Fetch, MapDataset, Randomness, randomne
 from assay.engine.data.samplers import Listed, order_of
 from assay.engine.data.source import Window
 from assay.engine.data.workers import StartMethod, Task, Workers
-from assay.engine.loop.batch_size import batch_size as divided
 from assay.engine.numerics.seed import checked_seed
 
 Part = tuple[int, list[int]]

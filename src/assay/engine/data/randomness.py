@@ -15,7 +15,7 @@ import torch
 
 from assay.core import object_graph
 from assay.core.errors import InputError
-from assay.engine.numerics.seed import SAMPLE, key, key_all, undisturbed
+from assay.engine.numerics.seed import SAMPLE, comparable_state, key, key_all, undisturbed
 
 Randomness = Literal["sample", "batch", "none"]
 
@@ -163,11 +163,11 @@ class Fetch:
         samples = []
         for _ in range(2):
             self._seed(epoch, position)
-            before = generators() if self.randomness == "none" else None
+            before = comparable_state() if self.randomness == "none" else None
             samples.append(
                 self._items(first) if self.randomness == "batch" else [self._item(i) for i in first]
             )
-            if before is not None and generators() != before:
+            if before is not None and comparable_state() != before:
                 raise InputError(
                     f'data.{self.split} says randomness = "none", but loading a sample draws random numbers.',
                     fix='Set randomness = "sample", which makes the draws a function of seed and position.',
@@ -221,7 +221,7 @@ _KEYED: dict[type, Callable[[Any, int], object]] = {
     np.random.RandomState: lambda generator, value: generator.seed(value & 0xFFFFFFFF),
     random.Random: random.Random.seed,
 }
-_GLOBAL = (torch.default_generator, np.random.mtrand._rand, random._inst)
+_GLOBAL = (torch.default_generator, np.random.rand.__self__, random.random.__self__)  # type: ignore[attr-defined]
 
 
 def randomness_of(dataset: MapDataset) -> Randomness:
@@ -232,12 +232,6 @@ def randomness_of(dataset: MapDataset) -> Randomness:
     if type(dataset) is torch.utils.data.TensorDataset:
         return "none"
     return "batch" if hasattr(dataset, "__getitems__") else "sample"
-
-
-def generators() -> tuple[Any, ...]:
-    """What the global generators are at, to be compared."""
-    numpy_state = np.random.get_state(legacy=False)
-    return torch.get_rng_state().numpy().tobytes(), repr(numpy_state), random.getstate()
 
 
 def same(one: Any, other: Any) -> bool:

@@ -20,10 +20,10 @@ from assay.core.errors import AssayError, InputError
 from assay.core.parent_death import end_with, main_pid
 from assay.engine.data.batches import size_of
 from assay.engine.data.collate import collate as default
-from assay.engine.data.randomness import generators, same
+from assay.engine.data.randomness import same
 from assay.engine.data.source import OTHERS, TRIED, Window
 from assay.engine.data.streams.stream import Cursor, Pass, Position, Stream
-from assay.engine.numerics.seed import undisturbed
+from assay.engine.numerics.seed import comparable_state, undisturbed
 
 logger = logging.getLogger("assay")
 
@@ -249,9 +249,9 @@ class StreamLoader:
         if self._checked >= _LOOKED_AT:
             return next(cursor)
         self._checked += 1
-        before = generators()
+        before = comparable_state()
         item = next(cursor)
-        if generators() != before:
+        if comparable_state() != before:
             raise self._drew()
         return item
 
@@ -315,9 +315,9 @@ class _Shards(IterableDataset[Any]):
         shard = (worker.id + self.at.turn) % len(self.ways)
         told = False
         with closing(self.stream.open(self.ways[shard], self.at.positions[shard])) as cursor:
-            before = generators()
+            before = comparable_state()
             for number, item in enumerate(cursor):
-                if number < _LOOKED_AT and generators() != before:
+                if number < _LOOKED_AT and comparable_state() != before:
                     yield _DREW, shard, None, ""
                     return
                 has_tensors = not told and shard == 0 and _holds_tensor(item)
@@ -325,7 +325,7 @@ class _Shards(IterableDataset[Any]):
                 batch = self.collate(item) if isinstance(item, list) else item
                 yield batch, shard, cursor.position(), self._maker() if has_tensors else ""
                 if number < _LOOKED_AT:
-                    before = generators()  # to collate may draw
+                    before = comparable_state()  # to collate may draw
 
     def _maker(self) -> str:
         return next(iter(self.stream.makers()), type(self.stream).__name__)

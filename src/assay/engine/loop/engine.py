@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from assay.core.errors import InputError
+from assay.core.errors import InputError, PeerError
 from assay.core.event_log import Warned
 from assay.core.events import Event, Every, Handler
 from assay.core.ports import Bind, NullRecorder, Recorder
 from assay.core.signals import NO_SIGNALS, Signals, obeyed, stopping
 from assay.core.stop import Stop
-from assay.engine.checkpoint.engine_state import restore
 from assay.engine.data.adopt import as_source
 from assay.engine.data.ahead import ahead
 from assay.engine.data.batches import blame_device, to_device
@@ -28,15 +27,22 @@ from assay.engine.data.dead_worker import died
 from assay.engine.data.loader import Loader
 from assay.engine.data.source import Window, seeded
 from assay.engine.loop.bus import Bus, Listens, bind_by_name, event_named
-from assay.engine.loop.deferred import Late, Row, Waiting
-from assay.engine.loop.logged import Logged
-from assay.engine.loop.out_of_memory import is_out_of_memory, out_of_memory
+from assay.engine.loop.engine_state import restore
 from assay.engine.loop.process import Process
 from assay.engine.loop.state import State
 from assay.engine.loop.styles.adapt import as_process
 from assay.engine.loop.styles.own_updates import OwnUpdates
+from assay.engine.metrics.logged_means import LoggedMeans
 from assay.engine.numerics.buffers import Buffers
-from assay.engine.numerics.nan_debug import DATA, MEND, NOWHERE, first_non_finite, in_the_data
+from assay.engine.numerics.deferred import DeferredStep, DeferredSteps, DeferredUpdate
+from assay.engine.numerics.nan_debug import (
+    DATA,
+    MEND,
+    NOWHERE,
+    NonFiniteError,
+    first_non_finite,
+    in_the_data,
+)
 from assay.engine.numerics.seed import (
     STEP,
     WATCHED_STEPS,
@@ -47,7 +53,8 @@ from assay.engine.numerics.seed import (
 )
 from assay.engine.optim.criterion_misfit import CriterionError, blame_dtype, samples_line
 from assay.engine.optim.losses import Losses
-from assay.engine.optim.optimizer_step_base import NonFiniteError, OptimizerStepBase
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase
+from assay.engine.optim.out_of_memory import is_out_of_memory, out_of_memory
 from assay.engine.parallel.data_parallel_group import as_peer_error
 
 if TYPE_CHECKING:
@@ -70,7 +77,7 @@ class Engine:
     so a run that goes on from a checkpoint draws what the uninterrupted one would have drawn. The
     seed is given once, here or to the loader: each takes that of the other.
 
-    `late`, the default on all devices but the CPU: no step waits for the device. Loss, norm and
+    `deferred`, the default on all devices but the CPU: no step waits for the device. Loss, norm and
     what is logged are fetched together after 64 steps or a second, and before anybody is called who
     is not called in every step. An update that is not finite is left out on the device, and is
     known when its numbers are fetched: the run then goes back to it. An optimizer without a fused
@@ -98,7 +105,7 @@ class Engine:
         recorder: Recorder | None = None,
         handlers: Iterable[Handler | Listens] = (),
         bind: Bind | None = None,
-        late: bool | None = None,
+        deferred: bool | None = None,
         stop: Stop | None = None,
         log_every: int = 1,
     ) -> None:
@@ -114,7 +121,9 @@ class Engine:
         self.state = State(dataloader=data, stop=stop if stop is not None else Stop())
         self._owns_signals = stop is None
         self.log_every = log_every
-        self.logged = Logged()
+        self.logged = LoggedMeans()
+        self.is_between_steps = True
+        """False while an update is made that other ranks do not have yet."""
         self.ranks: DataParallelGroup | None = None
         self.pipeline: Pipeline | None = None
         self.seconds: dict[str, float] = {}
@@ -141,10 +150,10 @@ class Engine:
         self.is_loading = False
         """Set while the engine waits for a batch: no step is under way, and every handler has seen the last one."""
         self._randomness = StepRandomness()
-        self._is_late = self._is_elsewhere if late is None else late
-        self._late: Late | None = None
-        self._can_repeat = self._is_deferred = False
-        if self._is_late:
+        self._defers = self._is_elsewhere if deferred is None else deferred
+        self._deferred: DeferredSteps | None = None
+        self._can_repeat = self._leaves_out = False
+        if self._defers:
             for event in (Event.CHECKPOINT_BEGIN, Event.RUN_END, Event.EXCEPTION):
                 self.bus.add(
                     Handler(event=event, fn=self._fetch, priority=-100, name="Engine.fetch")
@@ -311,11 +320,11 @@ class Engine:
             computed = perf_counter()
             computing += self._updating - loaded
             updating += computed - self._updating
-            if self._late is not None:
-                self._wait(self._late, window, computed)
+            if self._deferred is not None:
+                self._defer(self._deferred, window, computed)
             elif log is not None:
                 if self.log_every == 1 or self._is_logged(state.step):
-                    log(self._points(), state.step)
+                    log(self._results(), state.step)
                 else:
                     self._leave_out()
             if self.ranks is not None:
@@ -343,7 +352,7 @@ class Engine:
         state = self.state
         for name, spent in seconds.items():
             self.add_seconds(name, spent)
-        if self._late is not None:
+        if self._deferred is not None:
             self._fetch()
         is_bounded = bool(state.stop.reason) or state.step == state.max_steps
         is_complete = state.epoch_step == state.epoch_length or not is_bounded
@@ -367,14 +376,18 @@ class Engine:
                 self._train_through(self.pipeline, window)
             self._updating = perf_counter()
             self._update()
+            self.is_between_steps = False
             if ranks is not None:
                 self.logged.is_idle = False
                 state.micro_step = before + ranks.micro_steps
                 ranks.broadcast_(process.model.buffers())
         except BaseException as error:
             state.micro_step = before
+            if isinstance(error, PeerError) and self.is_between_steps and self._buffers is not None:
+                self._buffers.put_back()  # so that the last step can be saved: another rank failed
             self._blame(window, error)
             raise
+        self.is_between_steps = True
         state.loss = process.backward.loss
         state.step += 1
         state.epoch_step += 1
@@ -432,8 +445,8 @@ class Engine:
             return
         if not is_taken:
             self._buffers.put_back()
-        elif self._late is not None:
-            self._buffers.put_back_where(self._late.flag)
+        elif self._deferred is not None:
+            self._buffers.put_back_where(self._deferred.flag)
 
     def _warn_waits(self) -> None:
         kinds = ", ".join(type(each).__name__ for each in self.process.backward.optimizers.values())
@@ -481,7 +494,7 @@ class Engine:
             None
             if told is None
             else told.value()
-            if self._late is None
+            if self._deferred is None
             else (told.total, told.weight)
         )
         if updates.made:
@@ -496,7 +509,7 @@ class Engine:
                     self._buffers.put_back()
                 raise
             updates.made = 0
-        state.loss = backward.loss if loss is None or self._late is not None else loss
+        state.loss = backward.loss if loss is None or self._deferred is not None else loss
         state.step += 1
         state.epoch_step += 1
         state.samples += window.samples
@@ -544,7 +557,7 @@ class Engine:
             }
         return self._keys[step]
 
-    def _points(self) -> dict[str, float]:
+    def _results(self) -> dict[str, float]:
         """What is recorded of every step."""
         backward = self.process.backward
         points = backward.points()
@@ -553,9 +566,9 @@ class Engine:
                 "train/loss", None
             )  # a real nan would have been raised: nobody told this one
         if self.ranks is not None:
-            points = self.logged.take("train", self.ranks) | points
-        elif self.logged.means:
-            points = self.logged.end_step(self.state.step) | points
+            points = self.logged.take_means("train", self.ranks) | points
+        elif self._deferred is None and self.logged.means:
+            points = self.logged.take_means("train") | points
         if self.state.epoch_step == 1:
             points = {**points, "epoch": float(self.state.epoch)}  # so is every step from here on
         return points
@@ -566,8 +579,15 @@ class Engine:
             if self._buffers is not None:
                 self._buffers.put_back()
             raise self._told(error, self._origin(window)) from None
+        backward = self.process.backward
         if is_out_of_memory(error):
-            raise out_of_memory(self.process, window.batches, self.state.step, error) from error
+            raise out_of_memory(
+                self.process.model,
+                backward.optimizers.values(),
+                window.batches,
+                self.state.step,
+                error,
+            ) from error
         if self.ranks is not None and self.ranks.sharding is not None and _MIXED in str(error):
             raise InputError(
                 "The weights of a module were used while they were in parts ([parallel] shard): it was not called.",
@@ -639,61 +659,62 @@ class Engine:
             error.what, where=where or error.where, fix=MEND if DATA in where else error.fix
         )
 
-    def _wait(self, late: Late, window: Window, now: float) -> None:
-        """The step that was just made waits to be read, unless it was read at once; and all is,
-        when that is due."""
-        state, row = self.state, self.process.backward.row
-        if row is None:
-            late.loss = state.loss
-            self._record(self._points(), state.step)
+    def _defer(self, steps: DeferredSteps, window: Window, now: float) -> None:
+        """Let the numbers of the step wait on the device; fetch all when that is due."""
+        state, update = self.state, self.process.backward.deferred
+        if update is None:
+            steps.loss = state.loss
+            self._record(self._results(), state.step)
         else:
-            self.logged.end_step(state.step)
-            late.add(row, state, window)
-            state.loss = partial(_loss_of, self.process.backward, row)
-        if late.is_due(now) or self.bus.points[Event.STEP_END].is_due_for_few(state.step):
+            state.loss = partial(_loss_of, self.process.backward, update)
+        logged = self.logged.take()
+        if update is not None or logged:
+            before = {
+                "epoch": state.epoch,
+                "epoch_step": state.epoch_step - 1,
+                "step": state.step - 1,
+                "micro_step": state.micro_step - len(window.batches),
+                "samples": state.samples - window.samples,
+                "epoch_samples": state.epoch_samples - window.samples,
+            }
+            epoch = state.epoch if state.epoch_step == 1 else None
+            steps.waiting.append(DeferredStep(state.step, update, logged, before, epoch))
+        if steps.is_due(now) or self.bus.points[Event.STEP_END].is_due_for_few(state.step):
             self._fetch()
 
     def _fetch(self) -> None:
-        """Read and record what waits on the device; NonFiniteError if a step among it was not
+        """Fetch and record what waits on the device; NonFiniteError if one of the steps was not
         finite.
 
         After another error nothing more is raised, and if that is one of the device, what waits is
         lost.
         """
-        late, state, backward = self._late, self.state, self.process.backward
-        if late is None:
+        steps, state, backward = self._deferred, self.state, self.process.backward
+        if steps is None:
             return
         with suppress(RuntimeError) if state.error is not None else nullcontext():
-            logged, waiting = self.logged.read(), late.read()
-            for each, values in waiting:
-                for step in [
-                    step for step in logged if step < each.step
-                ]:  # of which the loss was read at once
-                    self._record(logged.pop(step), step)
-                each.row.recall(values)
-                error = each.row.judge(values, each.step)
-                if error is not None:
-                    self._go_back(each, error)
-                    return
-                late.loss = backward.loss
-                points = logged.pop(each.step, {}) | backward.points()
-                self._record(
-                    points if each.epoch is None else {**points, "epoch": float(each.epoch)},
-                    each.step,
-                )
-            for step, points in logged.items():
-                self._record(points, step)
-            if waiting:
-                state.loss = late.loss
+            for step, values, means in steps.fetch():
+                points = {f"train/{name}": value for name, value in means.items()}
+                if step.update is not None:
+                    step.update.recall(values)
+                    error = step.update.judge(values, step.step)
+                    if error is not None:
+                        self._go_back(step, error)
+                        return
+                    steps.loss = state.loss = backward.loss
+                    points |= backward.points()
+                    if step.epoch is not None:
+                        points["epoch"] = float(step.epoch)
+                self._record(points, step.step)
 
-    def _go_back(self, bad: Waiting, error: NonFiniteError) -> None:
+    def _go_back(self, bad: DeferredStep, error: NonFiniteError) -> None:
         """The run is where it was before a step that is known only now: what came after it changed
         no weight."""
         state, backward = self.state, self.process.backward
         for name, count in bad.before.items():
             setattr(state, name, count)
-        if self._late is not None:
-            state.loss = self._late.loss
+        if self._deferred is not None:
+            state.loss = self._deferred.loss
         backward.start(state.step, total=state.max_steps, epoch_length=state.epoch_length)
         if state.error is not None:
             state.error.add_note(f"before that: {error}")
@@ -707,8 +728,8 @@ class Engine:
     def _release(self) -> None:
         if isinstance(self.source, Loader) and self._owns_source:
             self.source.close()
-        if self._late is not None:
-            self._late = None
+        if self._deferred is not None:
+            self._deferred = None
             self.process.backward.defer(None)
 
     @property
@@ -716,11 +737,11 @@ class Engine:
         """A 1 on the device once a step was not finite, which is known only later and ends the run;
         else None."""
         has = (
-            self._late is not None
-            and self._is_deferred
+            self._deferred is not None
+            and self._leaves_out
             and self.process.backward.non_finite == "stop"
         )
-        return self._late.flag if has and self._late is not None else None
+        return self._deferred.flag if has and self._deferred is not None else None
 
     def _is_logged(self, step: int) -> bool:
         """Return whether the numbers of a step are recorded."""
@@ -756,10 +777,10 @@ class Engine:
         state.stop.is_settled = False  # an engine may be run again, after its bound was moved
         self._randomness.draws = state.draws
         self._count_on()
-        self._late = Late(self.device) if self._is_late and self.ranks is None else None
-        self.logged = Logged(lambda: state.batch, is_late=self._late is not None)
-        self._is_deferred = self._late is not None and backward.defer(self._late.flag)
-        if self._late is not None and not self._is_deferred:
+        self._deferred = DeferredSteps(self.device) if self._defers and self.ranks is None else None
+        self.logged = LoggedMeans(lambda: state.batch)
+        self._leaves_out = self._deferred is not None and backward.defer(self._deferred.flag)
+        if self._deferred is not None and not self._leaves_out:
             self._warn_waits()
         if isinstance(self.process, Process):
             self.process.attach(state, self.device, self.logged)
@@ -944,8 +965,8 @@ def _replayed(windows: Iterator[Window], steps: int) -> Iterator[Window]:
         yield from windows
 
 
-def _loss_of(backward: OptimizerStepBase, row: Row) -> float:
-    row.recall(row.numbers.tolist())
+def _loss_of(backward: OptimizerStepBase, update: DeferredUpdate) -> float:
+    update.recall(update.numbers.tolist())
     return backward.loss
 
 

@@ -12,20 +12,21 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError, did_you_mean
-from assay.engine.checkpoint.sparse import entries
 from assay.engine.data.batches import size_of
 from assay.engine.data.collate import fields_of
 from assay.engine.data.instance import Instance
-from assay.engine.loop.logged import Logged
 from assay.engine.loop.state import State
+from assay.engine.metrics.logged_means import LoggedMeans
 from assay.engine.metrics.metric import Metric
+from assay.engine.numerics.dtensor import local_tensor
+from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.seed import HOOK, key, seed_all, undisturbed
+from assay.engine.numerics.sparse import entries
 from assay.engine.optim.criterion_misfit import misfit
 from assay.engine.optim.losses import Losses, detached
 from assay.engine.optim.optimizer_step import OptimizerStep
-from assay.engine.optim.optimizer_step_base import NonFiniteError, OptimizerStepBase
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 from assay.engine.optim.reductions import Reduction, Reductions
-from assay.engine.parallel.dtensor import local_tensor
 
 Model = nn.Module
 
@@ -45,7 +46,7 @@ class Process(ABC):
     batch_hook: Callable[[Any], Any] | None = None
     """Gives the batch to train on in place of one, once for each micro-batch: mixup, for example. What it draws from
     torch, numpy and `random` is keyed by the micro-step, and changes no other draw."""
-    logged: Logged | None = None
+    logged: LoggedMeans | None = None
     """Where `log` puts things: that of the engine while it trains, another one while a split is evaluated."""
 
     @abstractmethod
@@ -114,7 +115,7 @@ class Process(ABC):
         if self.logged is not None:
             self.logged.add(name, value, weight)
 
-    def attach(self, state: State, device: torch.device, logged: Logged) -> None:
+    def attach(self, state: State, device: torch.device, logged: LoggedMeans) -> None:
         """An engine begins to run this process on `device`; `state` says where it is."""
         self.logged = logged
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from assay.core.errors import InputError, choose, did_you_mean
 from assay.core.json_codec import dumps
 from assay.core.ports import NullRecorder, Recorder
-from assay.engine.callbacks.artifact import keep_in
+from assay.engine.metrics.artifact import keep_artifact
 from assay.engine.metrics.metric import matrix_csv, parts_of
 from assay.engine.optim.losses import LOSS
 
@@ -49,7 +49,7 @@ class Evaluation:
             if isinstance(part, float):
                 self.metrics[key] = part
             else:
-                keep_in(
+                keep_artifact(
                     self.recorder, matrix_csv(part), f"{key}_step{self.step}.csv", step=self.step
                 )
 
@@ -228,7 +228,7 @@ class SaveOutputs:
             f"{dumps({**where, 'index': index, **row})}\n" for index, row in enumerate(rows)
         ).encode()
         name = f"{evaluation.split}/{self.name}_step{evaluation.step}.jsonl"
-        keep_in(evaluation.recorder, data, name, step=evaluation.step)
+        keep_artifact(evaluation.recorder, data, name, step=evaluation.step)
         self._batches = []
 
 

@@ -9,8 +9,6 @@ import torch
 from torch import nn
 
 from assay.core.errors import InputError
-from assay.core.events import Event, Handler
-from assay.engine.loop.engine import Engine
 from assay.engine.model.blocks import modules_named
 
 
@@ -54,47 +52,3 @@ def _called(module: nn.Module) -> Callable[..., Any]:
         return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     return call
-
-
-class CompileReport:
-    """Tells at the end of a run how many graphs were compiled, and where torch had to leave one and
-    why."""
-
-    def __init__(self, say: Callable[[str], object] = print) -> None:
-        self.say = say
-        self._before: tuple[int, dict[str, int]] = (0, {})
-
-    def handlers(self) -> list[Handler]:
-        return [
-            Handler(event=Event.RUN_BEGIN, fn=self.begin),
-            Handler(event=Event.RUN_END, fn=self.tell, priority=95),
-        ]
-
-    def begin(self) -> None:
-        self._before = _counts()
-
-    def tell(self, engine: Engine) -> None:
-        graphs, breaks = _counts()
-        known = self._before[1]
-        reasons = {
-            why: count - known.get(why, 0)
-            for why, count in breaks.items()
-            if count > known.get(why, 0)
-        }
-        values = {
-            "compile/graphs": graphs - self._before[0],
-            "compile/graph_breaks": sum(reasons.values()),
-        }
-        self.say(
-            f"compiled graphs: {values['compile/graphs']}, graph breaks: {values['compile/graph_breaks']}"
-        )
-        for why, count in reasons.items():
-            self.say(f"graph break ({count}): {why.splitlines()[0]}")
-        engine.recorder.log(values, engine.state.step)
-
-
-def _counts() -> tuple[int, dict[str, int]]:
-    """Graphs so far, and breaks by their reason, of this process."""
-    from torch._dynamo.utils import counters  # loading it takes a second: only who compiles pays
-
-    return counters["stats"]["unique_graphs"], dict(counters["graph_break"])

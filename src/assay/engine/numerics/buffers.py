@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from assay.engine.loop.deferred import copy_unless_
+from assay.engine.numerics.deferred import copy_unless_
 
 
 @dataclass(slots=True)

@@ -12,7 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from assay.engine.checkpoint.sparse import entries, is_sparse
+from assay.core.errors import AssayError
+from assay.engine.numerics.sparse import entries, is_sparse
+
+
+class NonFiniteError(AssayError):
+    """A loss or gradient became nan or infinite; the weights are those of before the step."""
+
 
 DATA = "the data: "
 MEND = 'The weights are still those of before. Mend or leave out that sample, or [train] non_finite="skip".'

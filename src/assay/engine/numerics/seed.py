@@ -6,20 +6,18 @@ So a checkpoint holds no generator state: going on at step 137 means keying step
 
 from __future__ import annotations
 
-import _random
-import ctypes
 import random
 import struct
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from hashlib import blake2b
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 import torch
+
+# `numpy.random` offers the functions used of it; only its stubs leave them out.
 from numpy.random import mtrand
 
 from assay.core.errors import InputError
@@ -81,8 +79,7 @@ def key_all(value: int) -> None:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(value)
     np.random.seed(value & 0xFFFFFFFF)
-    _seed_python(value)  # as `random.seed` does it, which looks first at what it was given
-    _PYTHON.generator.gauss_next = None
+    random.seed(value)
 
 
 def seed_all(value: int) -> dict[str, int]:
@@ -137,7 +134,7 @@ class StepRandomness:
             seed_all(value)
         elif step < WATCHED_STEPS or not step % WATCHED_STEPS:
             seed_all(value)
-            self._before = _of_others()
+            self._before = _numpy_and_python()
         else:
             seed_torch(value)
 
@@ -145,158 +142,53 @@ class StepRandomness:
         """Whether the micro-step was the first that was seen to draw from numpy or `random`."""
         if self._before is None:
             return False
-        self.draws = _of_others() != self._before
+        self.draws = _numpy_and_python() != self._before
         self._before = None
         return self.draws
 
 
-def _of_others() -> tuple[object, ...]:
-    """Where the generators of numpy and `random` are: what differs once somebody draws from what
-    was just keyed."""
-    return _NUMPY.where(), _PYTHON.where()
+def _numpy_and_python() -> tuple[object, ...]:
+    """Return the state of the generators of numpy and `random`, to be compared."""
+    state: Any = np.random.get_state(legacy=False)
+    words = state["state"] if state["bit_generator"] == "MT19937" else None
+    position = (words["pos"], words["key"].tobytes()) if words else repr(state["state"])
+    # numpy keeps the second of two Gaussian numbers beside its generator.
+    return position, state["has_gauss"], state["gauss"], random.getstate()
+
+
+def comparable_state() -> tuple[object, ...]:
+    """Return the state of the global generators on the CPU: equal values mean that nothing drew."""
+    return torch.get_rng_state().numpy().tobytes(), *_numpy_and_python()
 
 
 @contextmanager
 def undisturbed(*, keyed: bool = False) -> Iterator[None]:
-    """Whatever happens inside draws as it likes; outside, the global generators go on as if it had
-    not been.
+    """Put the global generators back to where they were, whatever is drawn inside.
 
-    `keyed`: they are keyed inside before anything is drawn (`seed_all`). Then this costs a fifth.
+    `keyed`: the caller keys the generators inside before anything is drawn (`seed_all`). Then numpy
+    gets another bit generator inside, because to set its state back costs 25 us.
     """
-    torch_state, python_state = torch.get_rng_state(), _PYTHON.put_aside()
-    numpy_state: Any = _NUMPY.put_aside() if keyed else np.random.get_state()
+    torch_state, python_state = torch.get_rng_state(), random.getstate()
     cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    outer = mtrand.get_bit_generator()
+    numpy_state: Any = np.random.get_state(legacy=False)
+    if keyed:
+        mtrand.set_bit_generator(_SPARE.pop() if _SPARE else np.random.MT19937(0))
     try:
         yield
     finally:
         torch.set_rng_state(torch_state)
-        if keyed:
-            _NUMPY.put_back(numpy_state)
-        else:
+        random.setstate(python_state)
+        inner = mtrand.get_bit_generator()
+        if inner is not outer:
+            _SPARE.append(inner)
+            mtrand.set_bit_generator(outer)
+        # A Gaussian number that waits to be drawn is lost when the bit generator is exchanged.
+        if not keyed or numpy_state["has_gauss"]:
             np.random.set_state(numpy_state)
-        _PYTHON.put_back(python_state)
         if cuda_states:
             torch.cuda.set_rng_state_all(cuda_states)
 
 
-class _Numpy:
-    """Puts another generator in the place of numpy's global one, and back: to copy its state costs
-    ten times as much.
-
-    What a swap loses is the second of two Gaussian numbers, which numpy keeps beside the generator
-    and does not show. Whether there is one tells a draw: it moves the generator or it does not. The
-    generator is then put back.
-    """
-
-    def __init__(self) -> None:
-        self._inside: list[Any] = []  # one for each level that is not in use
-        self._address: dict[
-            int, tuple[Any, int]
-        ] = {}  # of its memory, and the generator: so long its id is its own
-        self._words: dict[int, tuple[Any, Any]] = {}  # the second of it, and how many are used up
-
-    def put_aside(self) -> tuple[Any, float | None]:
-        outer = mtrand.get_bit_generator()
-        kept = self._kept_beside(outer)
-        mtrand.set_bit_generator(self._inside.pop() if self._inside else np.random.MT19937(0))
-        return outer, kept
-
-    def put_back(self, aside: tuple[Any, float | None]) -> None:
-        outer, kept = aside
-        self._inside.append(mtrand.get_bit_generator())
-        mtrand.set_bit_generator(outer)
-        if kept is not None:
-            state: Any = np.random.get_state(legacy=False)
-            np.random.set_state({**state, "has_gauss": 1, "gauss": kept})
-
-    def where(self) -> object:
-        generator = mtrand.get_bit_generator()
-        words = self._words.get(id(generator))
-        if words is None:
-            if type(generator) is not np.random.MT19937:
-                name, keys, *rest = np.random.get_state()
-                return name, bytes(memoryview(keys)), *rest  # type: ignore[arg-type]
-            address = self._address_of(generator)
-            words = (
-                ctypes.c_uint32.from_address(address + 4),
-                ctypes.c_int.from_address(address + 4 * 624),
-            )
-            self._words[id(generator)] = words
-        return words[0].value, words[1].value
-
-    def _address_of(self, generator: Any) -> int:
-        if id(generator) not in self._address:
-            self._address[id(generator)] = generator, generator.ctypes.state_address
-        return self._address[id(generator)][1]
-
-    def _kept_beside(self, generator: Any) -> float | None:
-        """The Gaussian number that waits to be drawn, if one does."""
-        if type(generator) is not np.random.MT19937:
-            state: Any = np.random.get_state(legacy=False)
-            return float(state["gauss"]) if state.get("has_gauss") else None
-        address = self._address_of(generator)
-        before = ctypes.string_at(address, _MT19937_BYTES)
-        drawn = float(np.random.standard_normal())
-        if ctypes.string_at(address, _MT19937_BYTES) == before:
-            return drawn
-        ctypes.memmove(address, before, _MT19937_BYTES)
-        return None
-
-
-class _Python:
-    """Reads and writes the generator of `random` where it lies: to copy its state as numbers costs
-    ten times as much.
-
-    Where it does not lie as in CPython, which is looked at once, its state is copied all the same.
-    """
-
-    def __init__(self) -> None:
-        self.generator: Any = random.random.__self__  # type: ignore[attr-defined]
-        self._address = _memory_of(self.generator)
-        self._words: tuple[Any, Any] | None = None
-        if (
-            self._address is not None
-        ):  # how many are used up, and the second: of any seed the first is the same
-            index, first = (ctypes.c_uint32.from_address(self._address + 4 * at) for at in (0, 2))
-            self._words = first, index
-
-    def where(self) -> object:
-        """What differs once somebody has drawn from what was just keyed."""
-        return (
-            random.getstate()
-            if self._words is None
-            else (self._words[0].value, self._words[1].value)
-        )
-
-    def put_aside(self) -> Any:
-        """All of its state, for `put_back`."""
-        if self._address is None:
-            return random.getstate()
-        return ctypes.string_at(self._address, _MT19937_BYTES), self.generator.gauss_next
-
-    def put_back(self, aside: Any) -> None:
-        if self._address is None:
-            random.setstate(aside)
-            return
-        memory, self.generator.gauss_next = aside
-        ctypes.memmove(self._address, memory, _MT19937_BYTES)
-
-
-def _memory_of(generator: random.Random) -> int | None:
-    """Where the state of a generator of Python lies: how many words are used up, and 624 words;
-    None if elsewhere."""
-    begin = object.__basicsize__
-    if (
-        sys.implementation.name != "cpython"
-        or _random.Random.__basicsize__ < begin + _MT19937_BYTES
-    ):
-        return None
-    _, words, _ = generator.getstate()
-    found = ctypes.string_at(id(generator) + begin, _MT19937_BYTES)
-    return id(generator) + begin if found == struct.pack("=625I", words[-1], *words[:-1]) else None
-
-
-_MT19937_BYTES = 4 * 625  # 624 words, and how many of them are used up
-_NUMPY = _Numpy()
-_PYTHON = _Python()
-_seed_python = partial(_random.Random.seed, _PYTHON.generator)
+_SPARE: list[Any] = []
+"""Bit generators for the inside of `undisturbed`, one for each level; a new one takes 200 us."""

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from assay.core.errors import CheckpointError
-from assay.engine.loop.process import Process
 
 PART = "criterion"
 
 
-def criterion_state(process: Process) -> dict[str, Any]:
+def criterion_state(process: object) -> dict[str, Any]:
     """The part of a checkpoint that holds the state of `process.criterion`; nothing when it has
     none."""
     criterion: Any = getattr(process, "criterion", None)
@@ -20,7 +19,7 @@ def criterion_state(process: Process) -> dict[str, Any]:
     return {PART: dict(state)} if state else {}
 
 
-def load_criterion_state(process: Process, parts: Mapping[str, Any]) -> None:
+def load_criterion_state(process: object, parts: Mapping[str, Any]) -> None:
     """Give the criterion its state back. CheckpointError when it is that of another one."""
     criterion: Any = getattr(process, "criterion", None)
     if PART not in parts or not hasattr(criterion, "load_state_dict"):

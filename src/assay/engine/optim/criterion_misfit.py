@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
-from assay.engine.loop.out_of_memory import is_out_of_memory
+from assay.engine.data.shapes import shape_of, tensors_in
+from assay.engine.optim.out_of_memory import is_out_of_memory
 from assay.engine.optim.reductions import Reductions
-from assay.engine.rehearse.shapes import shape_of, tensors_in
 
 _BY_CLASS = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
 """Criteria whose targets are numbers of classes; the prediction has the classes in dim 1."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
-from assay.engine.loop.deferred import Numbers, Place
+from assay.engine.numerics.deferred import DeferredNumbers, Slot
 
 LOSS = "loss"
 """The name of the loss in the output of a process; `loss_weight` beside it is what divided it, None for a sum."""
@@ -76,7 +76,7 @@ class Term:
         total = self.sum(read)
         return total if self.weight is None else total / read(self.weight)
 
-    def put(self, numbers: Numbers) -> Term:
+    def put(self, numbers: DeferredNumbers) -> Term:
         """The same with places in `numbers` for what is on the device."""
         return Term(*put_all(numbers, self.scalars, self.weight))
 
@@ -88,16 +88,16 @@ def read_now(value: Any) -> float:
 
 def read_at(values: Sequence[float], value: Any) -> float:
     """The number that a value stands for among those that were read together."""
-    return values[value] if isinstance(value, Place) else float(value)
+    return values[value] if isinstance(value, Slot) else float(value)
 
 
 def put_all(
-    numbers: Numbers, scalars: Sequence[tuple[Any, float]], weight: Any
+    numbers: DeferredNumbers, scalars: Sequence[tuple[Any, float]], weight: Any
 ) -> tuple[list[Any], Any]:
     """Losses with their shares, and what divides them, each with its place among `numbers`
     instead."""
-    placed = [(numbers.put(scalar), share) for scalar, share in scalars]
-    return placed, None if weight is None else numbers.put(weight)
+    placed = [(numbers.add(scalar), share) for scalar, share in scalars]
+    return placed, None if weight is None else numbers.add(weight)
 
 
 def worth_nothing(loss: Any) -> Any:

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError, did_you_mean
-from assay.engine.loop.deferred import Row
+from assay.engine.numerics.deferred import DeferredUpdate
+from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.optim.optimizer_step import OptimizerStep
-from assay.engine.optim.optimizer_step_base import NonFiniteError, OptimizerStepBase, Stateful
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase, Stateful
 
 
 class MultiOptimizerStep(OptimizerStepBase):
@@ -110,7 +111,7 @@ class MultiOptimizerStep(OptimizerStepBase):
                     f"{name}: {error.what}", where=error.where, fix=error.fix
                 ) from error
         if self._flag is not None:
-            self.row = self._row(self._flag)
+            self.deferred = self._deferred_update(self._flag)
         for part in self._due.values():
             part.finish(step, take=taken)
         self.loss = sum(part.loss for part in self._due.values())
@@ -125,7 +126,7 @@ class MultiOptimizerStep(OptimizerStepBase):
 
     def defer(self, flag: Tensor | None) -> bool:
         """Each part has a flag of its own, and `flag` is set when one of them is."""
-        self._flag = self.row = None
+        self._flag = self.deferred = None
         parts = self.by_name.values()
         can = flag is not None and len({part.non_finite for part in parts}) == 1
         own = [part.defer(flag.clone() if can and flag is not None else None) for part in parts]
@@ -138,7 +139,7 @@ class MultiOptimizerStep(OptimizerStepBase):
         self._flag = flag
         return True
 
-    def _row(self, flag: Tensor) -> Row | None:
+    def _deferred_update(self, flag: Tensor) -> DeferredUpdate | None:
         """Those of all that are updated, as one; None when all was read, as each part does in its
         first update."""
         due = dict(self._due)
@@ -149,8 +150,8 @@ class MultiOptimizerStep(OptimizerStepBase):
                     [own for part in lasting.values() if (own := part.flag) is not None]
                 ).amax()
             )
-        rows = {name: part.row for name, part in due.items() if part.row is not None}
-        told = {name: part.told for name, part in due.items() if part.row is None}
+        rows = {name: part.deferred for name, part in due.items() if part.deferred is not None}
+        told = {name: part.told for name, part in due.items() if part.deferred is None}
         if not rows:
             return None
 
@@ -175,7 +176,7 @@ class MultiOptimizerStep(OptimizerStepBase):
                     return NonFiniteError(f"{name}: {error.what}", where=error.where, fix=error.fix)
             return None
 
-        return Row(torch.cat([row.numbers for row in rows.values()]), recall, judge)
+        return DeferredUpdate(torch.cat([row.numbers for row in rows.values()]), recall, judge)
 
     def points(self) -> dict[str, float]:
         points = {"train/loss": self.loss}

@@ -17,9 +17,16 @@ from torch.optim import SGD, Optimizer
 
 from assay.core.errors import InputError, did_you_mean
 from assay.core.optimizer_closure import needs_closure
-from assay.engine.checkpoint.sparse import entries
-from assay.engine.loop.deferred import Numbers, Row
+from assay.engine.numerics.deferred import DeferredNumbers, DeferredUpdate
+from assay.engine.numerics.dtensor import (
+    clip_dtensor_norm_,
+    is_dtensor,
+    local_parameters,
+    local_tensor,
+)
+from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.seed import undisturbed
+from assay.engine.numerics.sparse import entries
 from assay.engine.optim import unprofiled
 from assay.engine.optim.clip import clip_norm_, clip_norm_on_device_
 from assay.engine.optim.losses import (
@@ -37,14 +44,8 @@ from assay.engine.optim.losses import (
     two_kinds,
     worth_nothing,
 )
-from assay.engine.optim.optimizer_step_base import NonFinite, NonFiniteError, OptimizerStepBase
+from assay.engine.optim.optimizer_step_base import NonFinite, OptimizerStepBase
 from assay.engine.optim.schedules import LearningRate, Schedule
-from assay.engine.parallel.dtensor import (
-    clip_dtensor_norm_,
-    is_dtensor,
-    local_parameters,
-    local_tensor,
-)
 
 
 @contextmanager
@@ -232,9 +233,9 @@ class OptimizerStep(OptimizerStepBase):
             # in the first step, which is read at once: afterwards the optimizer has its state
             self._check_reach()
         elif self.flag is not None and self._finder is not None:
-            self.row = self._row(self.flag)
+            self.deferred = self._deferred_update(self.flag)
             return True
-        self.row = None
+        self.deferred = None
         self.loss = self._read_loss()
         if self._weight is not None:
             self._divide(self._weight)
@@ -266,7 +267,7 @@ class OptimizerStep(OptimizerStepBase):
         self._is_clean = True
 
     def defer(self, flag: Tensor | None) -> bool:
-        self.flag = self.row = None
+        self.flag = self.deferred = None
         kind, optimizer = type(self), self.optimizer
         vars(optimizer).pop("found_inf", None)
         if flag is None or self.peers is not None or flag.device.type not in ("cpu", "cuda"):
@@ -290,7 +291,7 @@ class OptimizerStep(OptimizerStepBase):
         self.rate.set(step)
 
     def points(self) -> dict[str, float]:
-        if self.rate.schedule is None and self.row is None:
+        if self.rate.schedule is None and self.deferred is None:
             self.lr = self.rate.current
         points = {"train/loss": self.loss, "train/lr": self.lr}
         if self.grad_norm is not None:
@@ -649,7 +650,7 @@ class OptimizerStep(OptimizerStepBase):
         counted = {name: self.weights.get(name, 1.0) for name in self.losses}
         return sum(factor * self.losses[name] for name, factor in counted.items() if factor)
 
-    def _row(self, flag: Tensor) -> Row:
+    def _deferred_update(self, flag: Tensor) -> DeferredUpdate:
         """Gradients clipped, and `flag` set if something is not finite; all that is to be read of
         it is put together.
 
@@ -658,7 +659,7 @@ class OptimizerStep(OptimizerStepBase):
         if self._weight is not None:
             self._divide(self._weight)
         self._fill_momentum()
-        numbers = Numbers(flag.device)
+        numbers = DeferredNumbers(flag.device)
         own = Term(*put_all(numbers, self._scalars, self._weight))
         terms = {
             name: term.put(numbers)
@@ -667,13 +668,13 @@ class OptimizerStep(OptimizerStepBase):
         }
         norm = None
         if self.clip_norm is not None:
-            norm = numbers.put(clip_norm_on_device_(self.parameters, self.clip_norm))
+            norm = numbers.add(clip_norm_on_device_(self.parameters, self.clip_norm))
         elif self.non_finite != "ignore":
             self._look(
                 flag,
                 [parameter.grad for parameter in self.parameters if parameter.grad is not None],
             )
-        num_counted = numbers.put(flag)
+        num_counted = numbers.add(flag)
         terms |= {
             name: term.put(numbers) for name, term in self._terms.items() if name not in terms
         }
@@ -697,13 +698,13 @@ class OptimizerStep(OptimizerStepBase):
             self.skipped += 1
             return None
 
-        return Row(together, recall, judge)
+        return DeferredUpdate(together, recall, judge)
 
-    def row_of(self, loss: Loss, blame: Callable[[int], NonFiniteError]) -> Row:
+    def deferred_loss(self, loss: Loss, blame: Callable[[int], NonFiniteError]) -> DeferredUpdate:
         """What is to be read of an update that other code has made, which said only what its loss
         was."""
         total, weight = loss if isinstance(loss, tuple) else (loss, None)
-        numbers, rate = Numbers(self.parameters[0].device), self.rate.current
+        numbers, rate = DeferredNumbers(self.parameters[0].device), self.rate.current
         own = Term(*put_all(numbers, [(total, 1.0)], weight))
 
         def recall(values: Sequence[float]) -> None:
@@ -712,7 +713,7 @@ class OptimizerStep(OptimizerStepBase):
         def judge(values: Sequence[float], step: int) -> NonFiniteError | None:
             return None if self.non_finite != "stop" or math.isfinite(self.loss) else blame(step)
 
-        return Row(torch.stack(numbers.tensors), recall, judge)
+        return DeferredUpdate(torch.stack(numbers.tensors), recall, judge)
 
     def _look(self, flag: Tensor, tensors: list[Tensor]) -> None:
         """Set `flag` if one of them is not finite; nothing waits."""

@@ -10,15 +10,10 @@ from typing import Any, Literal, Protocol
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from assay.core.errors import AssayError
-from assay.engine.loop.deferred import Row
-from assay.engine.optim.optimizer_state import NamedState
+from assay.engine.checkpoint.optimizer_state import NamedState
+from assay.engine.numerics.deferred import DeferredUpdate
 
 NonFinite = Literal["stop", "skip", "ignore"]
-
-
-class NonFiniteError(AssayError):
-    """A loss or gradient became nan or infinite; the weights are those of before the step."""
 
 
 class Stateful(Protocol):
@@ -42,8 +37,8 @@ class OptimizerStepBase(ABC):
     loss: float = math.nan
     seconds: float = 0.0  # spent in `__call__` so far
     non_finite: NonFinite = "stop"
-    row: Row | None = None
-    """What the newest update has left on the device, where `defer` was asked for; None if all of it was read."""
+    deferred: DeferredUpdate | None = None
+    """Numbers of the newest update that are still on the device; None if all were read at once."""
 
     @property
     def needs_weights(self) -> bool:
@@ -71,7 +66,7 @@ class OptimizerStepBase(ABC):
         known."""
 
     def defer(self, flag: Tensor | None) -> bool:
-        """Read nothing in an update from here on: give a `row` instead, and say with `flag` that
+        """Read nothing in an update from here on: set `deferred` instead, and say with `flag` that
         something was not finite; the weights then stay as they are. False when that cannot be, so
         that each update reads. None: no more.
         """

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
+from assay.engine.numerics.dtensor import local_tensor
+from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.optim.optimizer_step import OptimizerStep
-from assay.engine.optim.optimizer_step_base import NonFinite, NonFiniteError, Stateful
+from assay.engine.optim.optimizer_step_base import NonFinite, Stateful
 from assay.engine.optim.schedules import Schedule
-from assay.engine.parallel.dtensor import local_tensor
 
 
 class ScaledOptimizerStep(OptimizerStep):

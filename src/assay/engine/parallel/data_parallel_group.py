@@ -17,10 +17,10 @@ from torch import Tensor
 
 from assay.core.errors import InputError, PeerError
 from assay.core.stop import Stop
-from assay.engine.checkpoint.sparse import components
 from assay.engine.data.source import Window
+from assay.engine.numerics.dtensor import clip_dtensor_norm_, is_dtensor, local_tensor
+from assay.engine.numerics.sparse import components
 from assay.engine.optim.clip import clip_norm_
-from assay.engine.parallel.dtensor import clip_dtensor_norm_, is_dtensor, local_tensor
 from assay.engine.parallel.heartbeats import Heartbeats, NoHeartbeats
 
 if TYPE_CHECKING:

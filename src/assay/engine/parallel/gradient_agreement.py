@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Every, Handler
-from assay.engine.parallel.dtensor import global_norm
+from assay.engine.numerics.dtensor import global_norm
 from assay.engine.parallel.tensor_parallel import is_along
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from assay.engine.parallel.dtensor import full_tensor
+from assay.engine.numerics.dtensor import full_tensor
 
 
 def merge_states(states: Sequence[Any], order: Mapping[str, int]) -> Any:

@@ -12,13 +12,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from assay.core.errors import InputError
+from assay.engine.numerics.dtensor import global_norm, local_tensor
 from assay.engine.parallel.data_parallel_group import (
     BUCKET_BYTES,
     DataParallelGroup,
     host_backend,
     peer_errors,
 )
-from assay.engine.parallel.dtensor import global_norm, local_tensor
 
 
 class StagedGroup(DataParallelGroup):

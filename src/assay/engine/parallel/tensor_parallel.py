@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 from assay.core.errors import InputError, did_you_mean
-from assay.engine.parallel.dtensor import is_dtensor
+from assay.engine.numerics.dtensor import is_dtensor
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -22,15 +22,17 @@ STOPPED_CHECKS = 20
 suspended with it."""
 
 STILL_S = 2.0
-"""Seconds that a step may take after a signal at the least, if steps usually take less."""
+"""Least number of seconds that a step may take after a signal."""
 STILL_TIMES = 3.0
-"""Of the longest step of late, after which a step that does not end counts as one that never will."""
+"""Factor on the longest recent step, after which a step counts as one that never ends."""
 AT_ONCE_S = 2.0
-"""Seconds that the end may take after a second signal, while the rank does not write the end of its record."""
+"""Seconds a rank has to end after a second signal, or after a rank that it has to meet is gone."""
 WRITING_S = 20.0
-"""The same while it does."""
+"""Seconds a rank has to end after a second signal while it writes the end of its record."""
+BUILDING_S = 20.0
+"""Seconds a rank has to end after a first signal while it has not begun to train."""
 GRACE_S = 3.0
-"""Seconds that ranks have to obey an order to end, before they are killed."""
+"""Seconds between SIGTERM, with the order to end, and SIGKILL."""
 
 Check = Callable[[], object]
 
@@ -137,8 +139,12 @@ class StalledRanks:
 
     A rank may be silent for `timeout_s`, from its first step on. After a signal (`heard`: number
     and time) a step may take no more than a few times what steps take, after a second one next to
-    nothing. `end` is told first, and has the ranks end by themselves; those that are left after
-    `GRACE_S` are killed.
+    nothing. Before its first step a rank ends soon after the first signal, and soon after
+    `departed`: signal and time of a rank that has ended before the others have met.
+
+    `end` is told first, and has the ranks end by themselves. SIGTERM follows for the ranks that are
+    not training yet, as nobody else may have told them, and SIGKILL after `GRACE_S` for all that
+    are left.
     """
 
     def __init__(
@@ -148,11 +154,13 @@ class StalledRanks:
         *,
         timeout_s: float,
         heard: list[tuple[int, float]] | None = None,
+        departed: Callable[[], tuple[int, float] | None] = lambda: None,
     ) -> None:
         self.ranks = ranks
         self.end = end
         self.timeout_s = timeout_s
         self.heard = heard if heard is not None else []
+        self.departed = departed
         self._doomed: dict[int, float] = {}
 
     def __call__(self) -> None:
@@ -162,19 +170,25 @@ class StalledRanks:
                 kill(each.pid)
         alive = [each for each in ranks if each.pid not in self._doomed]
         beats = {each.rank: read_heartbeat(each.beat) for each in alive}
+        departed = self.departed() if alive else None
         is_hang = any(self._hangs(beat, now) for beat in beats.values())
-        if not is_hang and not any(self._lingers(beat, now) for beat in beats.values()):
+        is_late = any(self._is_late(beat, departed, now) for beat in beats.values())
+        if not is_hang and not is_late:
             return
+        first = self.heard[0] if self.heard else departed
         found = Standstill(
-            ranks=tuple(_standing(each, beats[each.rank], now) for each in alive),
-            signal=self.heard[0][0] if self.heard else 0,
+            ranks=tuple(_stalled(each, beats[each.rank], now) for each in alive),
+            signal=first[0] if first is not None else 0,
             is_hang=is_hang,
         )
         self.end(found)
+        for each in alive:
+            if _is_building(beats[each.rank]):
+                kill(each.pid, signal.SIGTERM)
         self._doomed |= {each.pid: time.monotonic() + GRACE_S for each in alive}
 
     def _hangs(self, beat: Heartbeat | None, now: float) -> bool:
-        """Return whether a rank gets no further by itself."""
+        """Return True for a rank that has stopped making progress by itself."""
         if beat is None or beat.phase is Phase.BUILDING:
             return False
         silent_s = now - beat.at_s
@@ -184,15 +198,31 @@ class StalledRanks:
                 return True
         return silent_s > self.timeout_s
 
-    def _lingers(self, beat: Heartbeat | None, now: float) -> bool:
-        """Return whether a rank has had the time to obey a second signal."""
+    def _is_late(
+        self, beat: Heartbeat | None, departed: tuple[int, float] | None, now: float
+    ) -> bool:
+        """Return True for a rank that should have ended by now.
+
+        A rank that is not training yet obeys the first signal at once, unless it is blocked in C:
+        in a rendezvous that a departed rank will never join, or in a collective.
+        """
+        if _is_building(beat):
+            if departed is not None and now - departed[1] > AT_ONCE_S:
+                return True
+            if self.heard and now - self.heard[0][1] > BUILDING_S:
+                return True
         if len(self.heard) < 2:
             return False
         is_writing = beat is not None and beat.phase is Phase.ENDING
         return now - self.heard[1][1] > (WRITING_S if is_writing else AT_ONCE_S)
 
 
-def _standing(rank: WatchedRank, beat: Heartbeat | None, now: float) -> StalledRank:
+def _is_building(beat: Heartbeat | None) -> bool:
+    """Return True for a rank that has not begun its first step."""
+    return beat is None or beat.phase is Phase.BUILDING
+
+
+def _stalled(rank: WatchedRank, beat: Heartbeat | None, now: float) -> StalledRank:
     silent_s = now - beat.at_s if beat is not None else 0.0
     stack = request_stack(rank.pid, rank.stack)
     return StalledRank(rank=rank.rank, pid=rank.pid, silent_s=silent_s, beat=beat, stack=stack)
@@ -203,10 +233,10 @@ def describe_suspension(rank: int, pid: int) -> str:
     return f"Rank {rank} (pid {pid}) was stopped for {CHECK_S * STOPPED_CHECKS:.0f} s (SIGSTOP), and was ended."
 
 
-def kill(pid: int) -> None:
-    """Kill a process that may be gone already."""
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    """Signal an OS process that may be gone already."""
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
 
 
 def _is_suspended(pid: int) -> bool:

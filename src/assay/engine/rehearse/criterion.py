@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from assay.core.rehearsal import Finding
+from assay.engine.data.shapes import shape_of
 from assay.engine.rehearse.findings import finding_of, is_from_torch
 from assay.engine.rehearse.known_values import replaced
 from assay.engine.rehearse.module_stack import Call
 from assay.engine.rehearse.observer import Observer
-from assay.engine.rehearse.shapes import shape_of
 
 _MOST_BYTES = 2**28
 

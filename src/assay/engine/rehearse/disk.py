@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from assay.engine.checkpoint.codec import encode
+from assay.engine.data.shapes import tensors_in
 from assay.engine.loop.process import Process
+from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.optim.criterion import criterion_state
-from assay.engine.parallel.dtensor import local_tensor
-from assay.engine.rehearse.shapes import tensors_in
 
 
 def checkpoint_bytes(process: Process) -> int:

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from assay.engine.data.shapes import tensors_in
 from assay.engine.rehearse.fake import Fakes, is_device_mismatch, is_fake, is_unfakeable
-from assay.engine.rehearse.shapes import tensors_in
 
 MOST_WHOLE = 2**22
 """Integers of a tensor up to which its values are kept."""

@@ -16,6 +16,7 @@ import torch
 from assay.core.errors import AssayError
 from assay.core.rehearsal import DataStage, Disk, Finding, Largest, PeakMemory, Rehearsal, Rung
 from assay.engine.data.batches import size_of
+from assay.engine.data.shapes import shape_of, tensors_in
 from assay.engine.data.source import Window
 from assay.engine.loop.process import Process
 from assay.engine.rehearse.disk import checkpoint_bytes
@@ -25,7 +26,6 @@ from assay.engine.rehearse.indices import Bound
 from assay.engine.rehearse.known_values import Values
 from assay.engine.rehearse.largest import USABLE, largest, resized
 from assay.engine.rehearse.observer import Observer, StepTooLargeError
-from assay.engine.rehearse.shapes import shape_of, tensors_in
 from assay.engine.rehearse.stages import step_stages
 from assay.engine.rehearse.trial import StepFailedError, Trial
 

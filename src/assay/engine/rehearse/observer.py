@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
+from assay.engine.data.shapes import tensors_in
 from assay.engine.rehearse.fake import DispatchMode, is_fake, is_foreign, is_propagating
 from assay.engine.rehearse.indices import Indices
 from assay.engine.rehearse.known_values import Values, replaced
 from assay.engine.rehearse.ledger import Ledger
-from assay.engine.rehearse.shapes import tensors_in
 
 
 class StepTooLargeError(BaseException):

@@ -16,8 +16,9 @@ from torch.optim import Optimizer
 from assay.core.errors import AssayError
 from assay.core.rehearsal import Finding, PeakMemory
 from assay.engine.data.batches import mapped
+from assay.engine.data.shapes import shape_of, tensors_in
 from assay.engine.metrics.metric import as_metric
-from assay.engine.parallel.dtensor import local_tensor
+from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.rehearse.criterion import CriterionCheck
 from assay.engine.rehearse.fake import is_device_mismatch, is_unfakeable, watched_resizes
 from assay.engine.rehearse.findings import finding_of, kind_of, unchecked, why_not
@@ -25,7 +26,6 @@ from assay.engine.rehearse.indices import Bound
 from assay.engine.rehearse.known_values import HOST
 from assay.engine.rehearse.module_stack import ModuleStack
 from assay.engine.rehearse.observer import Observer
-from assay.engine.rehearse.shapes import shape_of, tensors_in
 
 _CONFIRM_BYTES = 2**30
 """Size of the inputs up to which an operation that failed is tried for real."""

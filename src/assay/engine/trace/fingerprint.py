@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from assay.engine.checkpoint.codec import as_bytes
-from assay.engine.checkpoint.sparse import components
-from assay.engine.parallel.dtensor import local_tensor
+from assay.engine.numerics.dtensor import local_tensor
+from assay.engine.numerics.sparse import components
 
 _BLOCK = 1 << 22
 """Words that are folded at once: their temporaries take 8 bytes each, a few times over."""

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.trace_file import Phase, SiteKind
+from assay.engine.data.shapes import tensors_in
 from assay.engine.rehearse.fake import DispatchMode, is_foreign
 from assay.engine.rehearse.module_stack import ModuleStack
-from assay.engine.rehearse.shapes import tensors_in
 
 See = Callable[[Phase, str, str, Tensor, SiteKind], None]
 """Hears phase, module, operation, result and kind."""

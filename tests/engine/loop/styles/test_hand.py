@@ -25,8 +25,8 @@ from assay.engine import (
     Save,
     Saver,
 )
-from assay.engine.checkpoint.engine_state import restore
 from assay.engine.checkpoint.saver import load
+from assay.engine.loop.engine_state import restore
 from engine.toys import (
     Noisy,
     engine,

@@ -15,10 +15,11 @@ from torch.optim import Optimizer
 from assay.core.errors import InputError
 from assay.engine.loop.process import Process
 from assay.engine.metrics.metric import Metric
+from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.optim.losses import Losses, detached
 from assay.engine.optim.multi_optimizer_step import MultiOptimizerStep
 from assay.engine.optim.optimizer_step import OptimizerStep
-from assay.engine.optim.optimizer_step_base import NonFiniteError, OptimizerStepBase
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 
 
@@ -50,13 +51,13 @@ class OwnUpdates:
         """
         self.made, backward = 0, self.backward
         self._check(micro_batches)
-        backward.row = None
+        backward.deferred = None
         if (
             isinstance(backward, OptimizerStep)
             and backward.flag is not None
             and _is_on_device(loss)
         ):
-            backward.row = backward.row_of(loss, self._blame)
+            backward.deferred = backward.deferred_loss(loss, self._blame)
         else:
             backward.loss = _number(loss)
             if (

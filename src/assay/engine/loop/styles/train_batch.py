@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from assay.engine.data.batches import size_of
-from assay.engine.loop.logged import Logged
 from assay.engine.loop.state import State
 from assay.engine.loop.styles.own_updates import OwnProcess, pair_output, without_graph
 from assay.engine.metrics.classes import Accuracy
+from assay.engine.metrics.logged_means import LoggedMeans
 from assay.engine.metrics.metric import Metric
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
@@ -55,7 +55,7 @@ class TrainBatch(OwnProcess):
         if not hasattr(type(trainer), "backward"):
             trainer.backward = self.differentiate
 
-    def attach(self, state: State, device: torch.device, logged: Logged) -> None:
+    def attach(self, state: State, device: torch.device, logged: LoggedMeans) -> None:
         super().attach(state, device, logged)
         self.state, self.device = state, device
 

@@ -11,8 +11,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from assay.core.errors import CheckpointError
-from assay.engine.checkpoint.sparse import is_sparse
-from assay.engine.parallel.dtensor import distribute_like, is_dtensor
+from assay.engine.numerics.dtensor import distribute_like, is_dtensor
+from assay.engine.numerics.sparse import is_sparse
 
 
 def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.core.errors import InputError
-from assay.engine.rehearse.shapes import declared_batch, shape_of, tensors_in
+from assay.engine.data.shapes import declared_batch, shape_of, tensors_in
 
 tensors = st.builds(
     lambda dtype, shape: torch.empty(shape, dtype=dtype),

@@ -1,4 +1,4 @@
-"""How a value typed without a file is read: on the command line and in environment variables."""
+"""Literals typed without quotes: on the command line, in environment variables, in INI files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
 def value_of(text: str) -> Any:
-    """Return TOML where `text` is TOML, else null/none/true/false in any case or a number such as
-    `.5`, else `text`.
+    """Parse a TOML value, a word such as None or TRUE, or a number such as `.5`; else keep `text`.
 
     >>> value_of("1e-3"), value_of("[1, 2]"), value_of("True"), value_of(".5"), value_of("adam")
     (0.001, [1, 2], True, 0.5, 'adam')

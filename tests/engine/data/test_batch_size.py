@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from assay.core.errors import InputError
 from assay.engine import Loader
-from assay.engine.loop.batch_size import BatchSize, batch_size
+from assay.engine.data.batch_size import BatchSize, batch_size
 from engine.toys import points
 
 

@@ -13,9 +13,9 @@ from assay.core.errors import CheckpointError
 from assay.core.event_log import Warned
 from assay.engine.checkpoint.codec import digest
 from assay.engine.checkpoint.weights import load_model_state
+from assay.engine.numerics.dtensor import distribute_state_like
 from assay.engine.optim.criterion import criterion_state, load_criterion_state
 from assay.engine.optim.optimizer_step_base import Stateful
-from assay.engine.parallel.dtensor import distribute_state_like
 
 if TYPE_CHECKING:
     from assay.engine.loop.engine import Engine

@@ -1,4 +1,4 @@
-"""Numbers that are read late: no step waits for the device, and nothing else is any different."""
+"""Deferred numbers: no step waits for the device, and nothing else is any different."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from assay.engine import (
     Supervised,
     WarmupLinear,
 )
-from assay.engine.loop.deferred import LATE, copy_unless_, read
+from assay.engine.numerics.deferred import MAX_STEPS, copy_unless_, fetch_rows
 from engine.toys import hard_net, kept, loader, net, points, same_bits
 
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -89,7 +89,7 @@ def made(
     model: nn.Module | None = None,
     train: Any = None,
     loss: str = "mean",
-    late: bool = True,
+    deferred: bool = True,
     handlers: Any = (),
     epochs: int = 3,
     **given: Any,
@@ -105,16 +105,21 @@ def made(
     process.kind = loss
     train = loader(shuffle=True) if train is None else train
     return Engine(
-        process, train, epochs=epochs, recorder=MemoryRecorder(), handlers=handlers, late=late
+        process,
+        train,
+        epochs=epochs,
+        recorder=MemoryRecorder(),
+        handlers=handlers,
+        deferred=deferred,
     )
 
 
 def both(make: Callable[[bool], Engine]) -> tuple[Engine, Engine]:
-    """The same run with every number read at once, and late; what they recorded and what they are
+    """The same run with every number read at once, and deferred; what they recorded and what they are
     must be equal."""
     runs = []
-    for late in (False, True):
-        each = make(late)
+    for deferred in (False, True):
+        each = make(deferred)
         try:
             each.run()
         except NonFiniteError as error:
@@ -158,7 +163,7 @@ def counted() -> Iterator[Counting]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("clip_norm", [None, 0.1, 1e6])
 def test_weights_and_points_are_the_same_bits(kind: str, clip_norm: float | None) -> None:
-    at_once, _ = both(lambda late: made(kind, late=late, clip_norm=clip_norm))
+    at_once, _ = both(lambda deferred: made(kind, deferred=deferred, clip_norm=clip_norm))
 
     assert len(points_of(at_once)) == 9 * (3 if clip_norm is None else 4) + 3
     assert at_once.state.step == 9
@@ -169,20 +174,24 @@ def test_weights_and_points_are_the_same_bits(kind: str, clip_norm: float | None
 def test_so_they_are_for_each_kind_of_loss_and_window(loss: str, accumulate: int) -> None:
     train = Loader(points(20), batch_size=12, accumulate=accumulate)
 
-    both(lambda late: made(late=late, loss=loss, train=train, model=net(dtype=torch.float32)))
+    both(
+        lambda deferred: made(
+            deferred=deferred, loss=loss, train=train, model=net(dtype=torch.float32)
+        )
+    )
 
 
 @pytest.mark.row("C22", "C58")
 def test_no_step_waits_for_the_device() -> None:
     handlers: list[Any] = []
 
-    def waits_of(steps: int, *, late: bool, policy: Any = "stop") -> int:
+    def waits_of(steps: int, *, deferred: bool, policy: Any = "stop") -> int:
         train = [[part[:8] for part in points(8).tensors]] * steps
         runs = made(
             "adamw",
             model=hard_net(),
             train=train,
-            late=late,
+            deferred=deferred,
             clip_norm=0.1,
             non_finite=policy,
             epochs=1,
@@ -195,11 +204,11 @@ def test_no_step_waits_for_the_device() -> None:
         return mode.waits
 
     for policy in ("stop", "skip", "ignore"):
-        once = waits_of(10, late=True, policy=policy)
-        assert waits_of(30, late=True, policy=policy) == once < 10
-    assert waits_of(30, late=False) - waits_of(10, late=False) >= 40
+        once = waits_of(10, deferred=True, policy=policy)
+        assert waits_of(30, deferred=True, policy=policy) == once < 10
+    assert waits_of(30, deferred=False) - waits_of(10, deferred=False) >= 40
     handlers += EMA(0.9).handlers()
-    assert waits_of(30, late=True) == waits_of(10, late=True)
+    assert waits_of(30, deferred=True) == waits_of(10, deferred=True)
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
@@ -208,32 +217,32 @@ def test_no_step_waits_for_the_device() -> None:
 def test_a_step_that_is_not_finite_is_gone_back_to(
     kind: str, clip_norm: float | None, shuffle: bool
 ) -> None:
-    def make(late: bool) -> Engine:
+    def make(deferred: bool) -> Engine:
         train = Loader(spoilt(21, size=64), batch_size=4, shuffle=shuffle)
         ema = EMA(0.9, warmup=True, every=1 if shuffle else 2)
         return made(
             kind,
             model=hard_net(),
             train=train,
-            late=late,
+            deferred=deferred,
             clip_norm=clip_norm,
             handlers=ema.handlers(),
         )
 
-    at_once, late = both(make)
+    at_once, deferred = both(make)
 
-    assert type(late.state.error) is NonFiniteError
-    assert str(late.state.error) == str(at_once.state.error)
-    assert "the data: batch[1] holds inf, in sample 21 of data.train" in str(late.state.error)
-    assert 0 < late.state.step < 16 and late.state.step == at_once.state.step
-    assert all(weight.grad is None for weight in late.process.model.parameters())
-    assert all(tensor.isfinite().all() for tensor in late.process.model.state_dict().values())
+    assert type(deferred.state.error) is NonFiniteError
+    assert str(deferred.state.error) == str(at_once.state.error)
+    assert "the data: batch[1] holds inf, in sample 21 of data.train" in str(deferred.state.error)
+    assert 0 < deferred.state.step < 16 and deferred.state.step == at_once.state.step
+    assert all(weight.grad is None for weight in deferred.process.model.parameters())
+    assert all(tensor.isfinite().all() for tensor in deferred.process.model.state_dict().values())
 
 
 def test_a_step_is_gone_back_to_over_the_end_of_many() -> None:
     """It is fetched only after the number of steps that may wait; before that, all of them leave
     the weights alone."""
-    train = Loader(spoilt(10, size=LATE * 3), batch_size=1)
+    train = Loader(spoilt(10, size=MAX_STEPS * 3), batch_size=1)
     runs = made(train=train)
     seen: list[int] = []
     weights: list[Any] = []
@@ -243,7 +252,9 @@ def test_a_step_is_gone_back_to_over_the_end_of_many() -> None:
     with pytest.raises(NonFiniteError, match="The loss is inf at step 11"):
         runs.run()
 
-    assert seen == list(range(1, LATE + 1)) or len(seen) < LATE  # a second may have gone by
+    assert (
+        seen == list(range(1, MAX_STEPS + 1)) or len(seen) < MAX_STEPS
+    )  # a second may have gone by
     assert len(seen) > 11
     assert all(torch.equal(each, weights[9]) for each in weights[10:])
     assert not torch.equal(weights[8], weights[9])
@@ -255,23 +266,23 @@ def test_a_step_is_gone_back_to_over_the_end_of_many() -> None:
 def test_a_step_that_is_left_out_or_not_leaves_the_same(
     policy: Any, clip_norm: float | None
 ) -> None:
-    def make(late: bool) -> Engine:
+    def make(deferred: bool) -> Engine:
         train = Loader(spoilt(21, size=32), batch_size=4, shuffle=True)
         return made(
             "adamw",
             model=hard_net(),
             train=train,
-            late=late,
+            deferred=deferred,
             non_finite=policy,
             clip_norm=clip_norm,
             epochs=2,
         )
 
-    at_once, late = both(make)
+    at_once, deferred = both(make)
 
-    assert late.state.step == 16
-    assert skipped_of(late) == skipped_of(at_once) == 2 * (policy == "skip")
-    finite = all(weight.isfinite().all() for weight in late.process.model.parameters())
+    assert deferred.state.step == 16
+    assert skipped_of(deferred) == skipped_of(at_once) == 2 * (policy == "skip")
+    finite = all(weight.isfinite().all() for weight in deferred.process.model.parameters())
     assert finite == (policy == "skip")
 
 
@@ -292,8 +303,8 @@ def test_who_is_called_at_some_steps_finds_what_was_read() -> None:
 
 
 def test_the_loss_of_a_step_can_be_asked_for_in_it() -> None:
-    def losses(late: bool) -> list[float]:
-        runs, seen = made(late=late), []
+    def losses(deferred: bool) -> list[float]:
+        runs, seen = made(deferred=deferred), []
         runs.on("step_end")(lambda state: seen.append(state.loss))
         runs.run()
         return seen
@@ -337,7 +348,7 @@ class Game(Supervised):
 def test_several_optimizers_leave_out_a_step_together(
     spoil: bool, policy: Any, every: dict[str, int]
 ) -> None:
-    def make(late: bool) -> Engine:
+    def make(deferred: bool) -> Engine:
         torch.manual_seed(0)
         model = nn.ModuleList([nn.Linear(4, 2), nn.Linear(2, 2)])
         parts = {
@@ -350,35 +361,37 @@ def test_several_optimizers_leave_out_a_step_together(
         }
         process = Game(model, nn.MSELoss(), backward=MultiOptimizerStep(parts, every=every))
         train = Loader(spoilt(25) if spoil else points(40), batch_size=4, shuffle=True)
-        return Engine(process, train, epochs=2, recorder=MemoryRecorder(), late=late)
+        return Engine(process, train, epochs=2, recorder=MemoryRecorder(), deferred=deferred)
 
-    at_once, late = both(make)
+    at_once, deferred = both(make)
 
-    assert str(late.state.error) == str(at_once.state.error)
-    assert (late.state.error is not None) == (spoil and policy == "stop")
+    assert str(deferred.state.error) == str(at_once.state.error)
+    assert (deferred.state.error is not None) == (spoil and policy == "stop")
     for name in ("first", "second"):
-        assert late.process.backward[name].skipped == at_once.process.backward[name].skipped  # type: ignore[index]
+        assert deferred.process.backward[name].skipped == at_once.process.backward[name].skipped  # type: ignore[index]
 
 
 def test_an_optimizer_that_can_leave_nothing_out_is_waited_for_and_that_is_said() -> None:
-    def make(late: bool) -> Engine:
+    def make(deferred: bool) -> Engine:
         model = net()
         process = Supervised(model, nn.MSELoss(), torch.optim.RMSprop(model.parameters(), lr=0.01))
-        return Engine(process, loader(), epochs=2, recorder=MemoryRecorder(), late=late)
+        return Engine(process, loader(), epochs=2, recorder=MemoryRecorder(), deferred=deferred)
 
-    _, late = both(make)
+    _, deferred = both(make)
 
-    assert isinstance(late.recorder, MemoryRecorder)
-    (told,) = [fact for fact in late.recorder.facts if isinstance(fact, Warned)]
+    assert isinstance(deferred.recorder, MemoryRecorder)
+    (told,) = [fact for fact in deferred.recorder.facts if isinstance(fact, Warned)]
     assert "waits for the device" in told.message and "RMSprop" in told.message
 
 
 @pytest.mark.parametrize("spoil", [False, True])
 @pytest.mark.parametrize("own", [False, True])
 def test_a_loop_by_hand_is_read_late_as_well(spoil: bool, own: bool) -> None:
-    def make(late: bool) -> Any:
+    def make(deferred: bool) -> Any:
         runs = made(
-            train=Loader(spoilt(9) if spoil else points(40), batch_size=4), late=late, epochs=1
+            train=Loader(spoilt(9) if spoil else points(40), batch_size=4),
+            deferred=deferred,
+            epochs=1,
         )
         process = runs.process
 
@@ -402,10 +415,10 @@ def test_a_loop_by_hand_is_read_late_as_well(spoil: bool, own: bool) -> None:
         ):
             make(True).run()
         return
-    at_once, late = both(make)
+    at_once, deferred = both(make)
 
-    assert late.state.step == (2 if spoil else 10)
-    told = [str(each.state.error).partition("\n")[0] for each in (late, at_once)]
+    assert deferred.state.step == (2 if spoil else 10)
+    told = [str(each.state.error).partition("\n")[0] for each in (deferred, at_once)]
     assert told[0] == told[1]
 
 
@@ -442,8 +455,8 @@ def test_numbers_of_several_kinds_are_read_in_order() -> None:
         torch.tensor([4.0, 5.0]),
     ]
 
-    assert read(rows) == [[1.0], [2.0**53 + 2, 3.0], [4.0, 5.0]]
-    assert read([]) == []
+    assert fetch_rows(rows) == [[1.0], [2.0**53 + 2, 3.0], [4.0, 5.0]]
+    assert fetch_rows([]) == []
 
 
 @pytest.mark.gpu

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from assay.core.errors import AssayError
-
-if TYPE_CHECKING:
-    from assay.engine.loop.process import Process
 
 _MIB = 2**20
 _CPU = "DefaultCPUAllocator: "
@@ -29,14 +27,18 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def out_of_memory(
-    process: Process, batches: Sequence[Any], step: int, error: BaseException
+    model: nn.Module,
+    optimizers: Iterable[Optimizer],
+    batches: Sequence[Any],
+    step: int,
+    error: BaseException,
 ) -> OutOfMemoryError:
     """What was asked for, the shapes of the batch, what the model takes without activations, and
     what to try."""
-    weights: list[Tensor] = list(process.model.parameters())
+    weights: list[Tensor] = list(model.parameters())
     gathered = [
         value
-        for optimizer in process.backward.optimizers.values()
+        for optimizer in optimizers
         for state in optimizer.state.values()
         for value in state.values()
         if isinstance(value, Tensor)

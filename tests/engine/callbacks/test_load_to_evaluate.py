@@ -16,7 +16,7 @@ from torch import nn
 from assay.core.errors import CheckpointError, InputError
 from assay.engine import Saver, load_checkpoint, load_weights, save_weights
 from assay.engine.checkpoint import weights
-from assay.engine.checkpoint.engine_state import capture
+from assay.engine.loop.engine_state import capture
 from engine.toys import engine, net, same_bits, weights_of
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.engine import Loader
-from assay.engine.loop.out_of_memory import OutOfMemoryError, is_out_of_memory
+from assay.engine.optim.out_of_memory import OutOfMemoryError, is_out_of_memory
 from engine.toys import engine, points, same_bits, supervised, weights_of
 
 

@@ -13,13 +13,13 @@ from torch.optim import Optimizer
 
 from assay.core.errors import CheckpointError
 from assay.engine.checkpoint.folder import Where
-from assay.engine.checkpoint.saver import Saver
-from assay.engine.optim.optimizer_state import (
+from assay.engine.checkpoint.optimizer_state import (
     idle_optimizer,
     load_optimizer_state,
     may_fuse,
     optimizer_state,
 )
+from assay.engine.checkpoint.saver import Saver
 
 Make = Callable[[nn.Module], Optimizer]
 

@@ -11,7 +11,8 @@ import torch
 from assay.core.errors import InputError
 from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, Supervised, evaluate
-from assay.engine.loop.logged import Logged
+from assay.engine.metrics.logged_means import LoggedMeans
+from assay.engine.numerics.deferred import fetch_means
 from engine.toys import engine, loader, net, points, same_bits, supervised, weights_of
 
 
@@ -66,7 +67,7 @@ def test_an_evaluation_has_means_of_its_own() -> None:
 
     inputs = points(20).tensors[0].double()
     assert results["valid/aux"] == pytest.approx(float(inputs.mean()), rel=1e-6)
-    assert process.logged is runs.logged and runs.logged.take("train") == {"train/aux": 100.0}
+    assert process.logged is runs.logged and runs.logged.take_means("train") == {"train/aux": 100.0}
 
 
 def test_logging_changes_no_bit_of_the_training() -> None:
@@ -84,23 +85,21 @@ def test_a_process_that_nobody_runs_may_log_too() -> None:
 
 def test_more_than_one_number_is_refused_by_name() -> None:
     with pytest.raises(InputError, match=r"'aux' was logged with the shape \(3,\)") as caught:
-        Logged().add("aux", torch.zeros(3))
+        LoggedMeans().add("aux", torch.zeros(3))
 
     assert "value.mean()" in caught.value.fix
 
 
-def test_late_values_are_read_together_and_stand_at_their_steps() -> None:
-    logged = Logged(is_late=True)
+def test_sums_are_taken_with_their_weights_and_fetched_as_means() -> None:
+    logged = LoggedMeans()
 
-    for step in (1, 2, 3):
-        logged.add("a", float(step))
-        logged.add("b", torch.tensor(2.0 * step))
-        assert logged.end_step(step) == {}
+    logged.add("a", 1.0)
+    logged.add("b", torch.tensor(4.0), weight=2)
+    sums = logged.take()
 
-    assert logged.read() == {
-        step: {"train/a": float(step), "train/b": 2.0 * step} for step in (1, 2, 3)
-    }
-    assert logged.read() == {}
+    assert sums == {"a": (1.0, 1.0), "b": (8.0, 2.0)}
+    assert fetch_means(sums) == {"a": 1.0, "b": 4.0}
+    assert logged.take() == {}
 
 
 def test_an_engine_on_a_device_records_what_waits_before_it_saves_and_at_the_end() -> None:
@@ -114,9 +113,9 @@ def test_an_engine_on_a_device_records_what_waits_before_it_saves_and_at_the_end
 
 
 def test_a_value_keeps_no_graph_alive() -> None:
-    logged = Logged()
+    logged = LoggedMeans()
     weight = torch.ones((), requires_grad=True)
 
     logged.add("aux", weight * 2)
 
-    assert logged.take("train") == {"train/aux": 2.0}
+    assert logged.take_means("train") == {"train/aux": 2.0}

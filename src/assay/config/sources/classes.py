@@ -1,18 +1,21 @@
-"""Parameters and dataclasses as the tree that every front end makes, each value with the place
-where it was set."""
+"""Front end for `Params` and dataclasses: a tree in which each value knows the line that set it."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
+import linecache
 import os
-from collections.abc import Iterable, Mapping
+import re
+import textwrap
+import tokenize
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, time
 from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
-from assay.config.params.declared import lines_of
 from assay.config.tree import List, Node, Table, from_plain
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError
@@ -21,8 +24,7 @@ PYTHON = "<python>"
 
 
 def tree_of(settings: object) -> Table:
-    """The tree of a Params or a dataclass, or of a class of either whose parameters all have a
-    default."""
+    """Return the tree of a Params or dataclass, or of such a class without required parameters."""
     if isinstance(settings, type):
         kind = settings
         try:
@@ -38,7 +40,7 @@ def tree_of(settings: object) -> Table:
 
 
 def node_of(value: Any, origin: Origin, where: str = "") -> Node:
-    """The node for a value that Python code holds."""
+    """Return the node for a value of a Python program."""
     if hasattr(type(value), "tree"):
         node: Node = value.tree()
         return node
@@ -66,15 +68,15 @@ def node_of(value: Any, origin: Origin, where: str = "") -> Node:
             raise InputError(
                 f"`{where}` is of type {type(value).__name__}, which no config can hold.",
                 where=str(origin),
-                fix='Write the call down instead: L(Name)(...) or {"type": "package.module.Name", ...}.',
+                fix="Write the call down instead: L(Name)(...)"
+                ' or {"type": "package.module.Name", ...}.',
             )
 
 
 def table_of(
     items: Iterable[tuple[Any, Any]], origins: Mapping[str, Origin], origin: Origin, where: str = ""
 ) -> Table:
-    """The table of these values. `origins` tells where each was set; without one it was at
-    `origin`."""
+    """Return the table of these values; `origins` gives the place of each, else `origin` does."""
     nodes: dict[str, Node] = {}
     for name, value in items:
         if not isinstance(name, str):
@@ -84,15 +86,16 @@ def table_of(
 
 
 def _dataclass_tree(value: Any, origin: Origin, where: str) -> Table:
-    """A value that is the default of its field was set where the field is, any other where the
-    object was made."""
+    """Return the tree of a dataclass: a default has its field's origin, others the object's."""
     kind = type(value)
     fields = [each for each in dataclasses.fields(value) if each.init]
     lines: dict[str, int] = {}
     source = PYTHON
     try:
         source = inspect.getsourcefile(kind) or PYTHON
-        lines = lines_of(kind.__name__, Origin(source=source, line=inspect.getsourcelines(kind)[1]))
+        lines = class_body_lines(
+            kind.__name__, Origin(source=source, line=inspect.getsourcelines(kind)[1])
+        )
     except (OSError, TypeError):
         pass  # made where there is no file
 
@@ -108,3 +111,33 @@ def _dataclass_tree(value: Any, origin: Origin, where: str) -> Table:
     return table_of(
         ((each.name, getattr(value, each.name)) for each in fields), origins, origin, where
     )
+
+
+def class_body_lines(name: str, origin: Origin) -> dict[str, int]:
+    """Return the line of each name that the body of the class `name` sets.
+
+    `origin` is the class statement or a line above it, such as a decorator.
+    """
+    lines = linecache.getlines(origin.source)[max(0, origin.line - 1) :]
+    start = next(
+        (i for i, line in enumerate(lines) if re.match(rf"\s*class\s+{name}\b", line)), None
+    )
+    if start is None:
+        return {}
+    try:
+        (body,) = ast.parse(textwrap.dedent("".join(inspect.getblock(lines[start:])))).body
+    except (SyntaxError, ValueError, tokenize.TokenError):
+        return {}
+    first = origin.line + start - 1
+    return dict(_named(body, first)) if isinstance(body, ast.ClassDef) else {}
+
+
+def _named(body: ast.ClassDef, first: int) -> Iterator[tuple[str, int]]:
+    for statement in body.body:
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name, first + statement.lineno
+            case ast.Assign(targets=targets):
+                for target in targets:
+                    if isinstance(target, ast.Name):
+                        yield target.id, first + statement.lineno
