@@ -129,7 +129,7 @@ def told(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> in
     is_whole = result.status == "finished" and result.exit_code == 0
     if not is_whole and result.record_dir is not None and result.step and can_resume:
         mended = "once that is mended, " if isinstance(error, InputError) else ""
-        echo(f"{mended}go on with: assay resume {result.id}", err=True)
+        echo(f"{mended}resume with: assay resume {result.id}", err=True)
     if pdb and error is not None:
         _look_around(error)
     return result.exit_code

@@ -17,8 +17,9 @@ from assay.compose.launch_ranks import (
 )
 from assay.compose.launch_settings import Launch, RunResult
 from assay.compose.rank_folder import heard_in, text
+from assay.compose.resume_run import ResumeOptions, resume_run
 from assay.compose.run_record import failed
-from assay.compose.training import resume_run, train
+from assay.compose.training import train
 from assay.core.ports import NullRecorder
 from assay.core.signals import obeying
 from assay.query.find import find
@@ -80,12 +81,9 @@ def _do(task: RankTask, launch: Launch, rank: int, begun: str) -> RunResult:
                 id=view.id,
                 step=view.file.newest.to_step,
             )
-        verify = task.options.get("verify", True)
-        return resume_run(
-            view, "", sound(config), launch, take_over=False, verify=verify, force=True
-        )
+        options = ResumeOptions(verify=task.options.get("verify", True), force=True)
+        return resume_run(view, "", sound(config), launch, options)
     if task.resumed:
-        return resume_run(
-            find(task.resumed)[0], task.checkpoint, sound(config), launch, **task.options
-        )
+        view, options = find(task.resumed)[0], ResumeOptions(**task.options)
+        return resume_run(view, task.checkpoint, sound(config), launch, options)
     return train(config, launch, **task.options)

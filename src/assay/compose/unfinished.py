@@ -132,7 +132,7 @@ def refuse_other_data(run_id: str, old: Table, new: Table, changed: Sequence[str
     keys = [key for key in changed if key == "seed" or key.startswith("data.")]
     raise InputError(
         f"The run {run_id} was trained with another {', '.join(keys)}: it would be neither the one nor the other.",
-        fix="Begin a new run: assay rerun; --force goes on all the same",
+        fix="Begin a new run: assay rerun; --force resumes all the same",
     )
 
 

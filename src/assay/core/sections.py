@@ -286,7 +286,7 @@ class ParallelSection:
     )
     split: Sequence[str] | None = key(
         "names",
-        "Parts of the model with which stages after the first begin. Left out: stages of like size.",
+        "Parts of the model with which stages after the first begin. Left out: equal stages.",
     )
     shard_blocks: Switch | None = key(
         "switch",

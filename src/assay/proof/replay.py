@@ -22,9 +22,10 @@ from typing import Any
 
 from assay.compose.checks import sound
 from assay.compose.launch_settings import Launch, RunResult
+from assay.compose.resume_run import ResumeOptions, resume_run
 from assay.compose.run_record import refuse_redacted
 from assay.compose.run_scope import check_device
-from assay.compose.training import resume_run, train
+from assay.compose.training import train
 from assay.compose.trust import Trust, home_of, permit
 from assay.config import open_config
 from assay.config.settings import Settings
@@ -292,9 +293,7 @@ def work(place: str) -> RunResult:
     if not task.resumed:
         return train(config, launch, parent=task.parent)
     view = RunView(Path(task.resumed))
-    return resume_run(
-        view, task.checkpoint, sound(config), launch, take_over=False, verify=True, force=False
-    )
+    return resume_run(view, task.checkpoint, sound(config), launch, ResumeOptions())
 
 
 def _only_run(runs_dir: Path) -> RunView | None:
