@@ -34,8 +34,9 @@ def start(
     keep_output: bool = True,
     resume: str | None = None,
 ) -> Run:
-    """Begin to record a run, from any script: `with assay.start(tag="mnist", config={"lr": 1e-3})
-    as run: ...`.
+    """Start recording a run from any script.
+
+    Use it as `with assay.start(tag="mnist", config={"lr": 1e-3}) as run: ...`.
 
     It belongs to the project around `project` (a folder; else the working directory), which becomes
     one when it is none. What the process prints meanwhile is kept in `output.txt`, children and C
@@ -110,8 +111,7 @@ def is_of_script(view: RunView) -> bool:
 
 
 def unfinished(project: Project, tag: str, config_hash: str) -> RunView | None:
-    """Return the newest run of a script with this tag and config that did not finish and that
-    nobody writes."""
+    """Return the newest unfinished run of a script with this tag and config."""
     from assay.query.run import RunView
 
     found = []

@@ -504,9 +504,9 @@ def test_a_run_and_a_config_that_were_taken_for_each_other_are_told_with_the_com
         (
             ["run", "last"],
             "`last` is a run, not a config file.",
-            "assay resume last goes on with it; assay run runs/",
+            "assay resume last resumes it; assay run runs/",
         ),
-        (["run", "toy"], "`toy` is a run, not a config file.", "assay resume toy goes on with it"),
+        (["run", "toy"], "`toy` is a run, not a config file.", "assay resume toy resumes it"),
         (["run", "nothing"], "There is no config file nothing.", "Near it there is: "),
         (
             ["resume", "toy.toml"],
@@ -515,7 +515,7 @@ def test_a_run_and_a_config_that_were_taken_for_each_other_are_told_with_the_com
         ),
         (
             ["resume", "last", "toy"],
-            "goes on with one run, not with 2: last, toy.",
+            "resumes one run, not 2: last, toy.",
             "assay resume last",
         ),
         (

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Nearly everything a check makes lives until it ends; looking for garbage in between takes a
-    tenth of its time."""
+    """Switch garbage collection off: it takes a tenth of a check, whose objects live to its end."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -45,7 +44,7 @@ def _uncollected() -> Iterator[None]:
 
 @click.command(
     name="check",
-    help="Say everything that is wrong with a config, without running it.",
+    help="Check a config and list every mistake, without running it.",
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
@@ -212,7 +211,8 @@ def _show_audits(audits: Sequence[Audit]) -> None:
     on = use_color(sys.stdout)
     for audit in audits:
         echo(
-            f"\n{paint(f'data.{audit.split}', 'bold', on=on)}  {audit.samples:,} samples, {audit.batches:,} batches"
+            f"\n{paint(f'data.{audit.split}', 'bold', on=on)}  {audit.samples:,} samples,"
+            f" {audit.batches:,} batches"
         )
         rate = f"{audit.batches_per_s:,.0f} batches/s, " if audit.batches_per_s else ""
         for name, text in (
@@ -225,7 +225,7 @@ def _show_audits(audits: Sequence[Audit]) -> None:
 
 
 def _not_told(told: Sequence[Problem], further: Sequence[Problem]) -> list[Problem]:
-    """What the shape stage has not said already of the same place."""
+    """Return the problems at places of which the shape stage has reported none."""
     places = {(str(problem.origin), problem.key) for problem in told}
     return [problem for problem in further if (str(problem.origin), problem.key) not in places]
 
@@ -244,7 +244,7 @@ def _show_fine(file: str, named: Table | None) -> None:
 
 
 def _taken(config: Config, found: Examined) -> dict[str, list[dict[str, Any]]]:
-    """What nobody gave: defaults as they are taken, and what the run itself fills in."""
+    """Return defaults and injected values as plain data."""
     from assay.config.check import standard_defaults
 
     defaults = [*standard_defaults(config.root), *found.defaults]

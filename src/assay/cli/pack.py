@@ -17,7 +17,8 @@ from assay.store.packing import SUFFIX, pack
 
 @click.command(
     name="pack",
-    help="Put a run into one file, with its code and checkpoints: to keep elsewhere, or to give away.",
+    help="Put a run into one file, with its code and checkpoints: to keep elsewhere, or to give"
+    " away.",
 )
 @click.argument("run")
 @click.option("--to", metavar="FILE", help=f"Left out: the name of its folder with {SUFFIX}, here.")

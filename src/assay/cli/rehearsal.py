@@ -56,7 +56,8 @@ def rehearsal_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--batch",
                 metavar="SHAPES",
                 default="",
-                help="Declare a batch in place of the data: '(float32 [64, 3, 32, 32], int64 [64] < 10)'.",
+                help="Declare a batch in place of the data: '(float32 [64, 3, 32, 32], int64 [64]"
+                " < 10)'.",
             ),
             click.option("--variant", help="Rehearse this variant of the file."),
         )

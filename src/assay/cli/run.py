@@ -29,7 +29,8 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
 
 @click.command(
     name="run",
-    help="Train what a config asks for. KEY=VALUE overrides a key of the file: assay run a.toml optimizer.lr=0.01",
+    help="Train the model of a config. KEY=VALUE overrides a key of the file: assay run a.toml"
+    " optimizer.lr=0.01",
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument("arguments", metavar="CONFIG... [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
@@ -61,7 +62,7 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
     "--resume",
     "resumed",
     type=click.Choice(["auto"]),
-    help="auto: go on with the newest run of this config and tag that did not finish, if there is one.",
+    help="auto: resume the newest run of this config and tag that did not finish, if there is one.",
 )
 @click.option(
     "--rehearse",
@@ -124,7 +125,7 @@ def command(
     launch = launch_of(**options)
     if resumed is not None and (then_test or sum(map(len, made)) > 1):
         raise InputError(
-            "`--resume auto` goes on with one run.", fix="give one config, and no --then-test"
+            "`--resume auto` resumes one run.", fix="give one config, and no --then-test"
         )
     if len(launch.devices()) > 1:
         _check_devices(launch.devices())
@@ -147,8 +148,7 @@ def command(
 
 
 def _check_devices(names: Sequence[str]) -> None:
-    """All of them at once: the last one must not turn out to be missing after a night on the
-    others."""
+    """Check all devices first: the last must not turn out to be missing after a night."""
     from assay.compose import check_device
 
     for name in names:
@@ -156,8 +156,7 @@ def _check_devices(names: Sequence[str]) -> None:
 
 
 def _refuse_run(name: str) -> None:
-    """InputError for a run where a config belongs; anything else that is no file is told when it is
-    opened."""
+    """Raise InputError for a run in the place of a config."""
     if Path(name).exists() or "." in name:
         return
     from assay.query.find import find
@@ -167,7 +166,7 @@ def _refuse_run(name: str) -> None:
     except AssayError:
         return
     config = shlex.quote(os.path.relpath(run.folder.config_toml))
-    fix = f"assay resume {name} goes on with it; assay run {config} trains its config anew"
+    fix = f"assay resume {name} resumes it; assay run {config} trains its config anew"
     raise InputError(f"`{name}` is a run, not a config file.", fix=fix)
 
 

@@ -1,4 +1,4 @@
-"""What can be known of a divided model before a process is started for it."""
+"""Checks of tensor and pipeline parallelism before a process is started."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_division(config: Config) -> None:
 
 
 def _outline(config: Config) -> Any:
-    """The model without its weights, None where making it may do more than that."""
+    """Return the model on the meta device, None where building it may do more than that."""
     from assay.build import Context, build, resolve, user_code
     from assay.engine.loop.device import without_memory
 

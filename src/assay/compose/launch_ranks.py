@@ -1,4 +1,4 @@
-"""One run in several processes: what each of them is told, and what becomes of them."""
+"""Launch of a run in several OS processes, and the result of all of them."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ SECONDS_TO_SHARE = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTask:
-    """What every process of a run does: a config that nothing changes any more; the run to go on
-    with, if there is one.
+    """Task that every rank reads: a final config, and the run to resume, if there is one.
 
     `options` are further arguments of the function that does it.
     """
@@ -74,8 +73,10 @@ class RankTask:
 
 
 def asked_processes(config: Config, launch: Launch) -> int:
-    """How many processes a run is to have; InputError where [parallel] and what was typed do not
-    agree."""
+    """Return the number of processes of a run.
+
+    InputError where [parallel] and the command line do not agree.
+    """
     node, axes = get_at(config.root, ("parallel",)), parallel_of(config).axes
     product = math.prod(axes.values())
     asked = (
@@ -107,14 +108,19 @@ def asked_processes(config: Config, launch: Launch) -> int:
 
 
 def is_spread(config: Config, launch: Launch) -> bool:
-    """Whether this process has to start those that do the work. InputError when there are not as
-    many as asked for."""
+    """Return True if this process has to launch the ranks.
+
+    InputError when another launcher has started a number that the config does not ask for.
+    """
     from assay.engine.parallel.process_group import world
 
     count, here = asked_processes(config, launch), world()
     if here.count > 1 and (launch.nnodes == 1 or launch.ranks_folder):
         if launch.max_restarts and not launch.ranks_folder:
-            fix = "Give it to torchrun; or start one process on each machine, and --nproc and --nnodes."
+            fix = (
+                "Give it to torchrun; or start one process on each machine, and --nproc and"
+                " --nnodes."
+            )
             raise InputError(
                 "--max-restarts is for processes that assay starts; these have been started.",
                 fix=fix,
@@ -137,13 +143,13 @@ def parallel_of(config: Config) -> ParallelSection:
 
 
 def data_parallel_size(config: Config, count: int) -> int:
-    """How many of `count` processes have different samples."""
+    """Return how many of `count` processes have different samples."""
     parallel = parallel_of(config)
     return count // ((parallel.tensor or 1) * (parallel.pipeline or 1))
 
 
 def check_split(config: Config, count: int) -> None:
-    """InputError when the batch cannot be divided among so many processes, with the arithmetic."""
+    """Raise InputError when the batch cannot be divided among so many processes."""
     from assay.engine.data.batch_size import batch_size
     from assay.engine.parallel.mesh import Layout
 
@@ -158,14 +164,14 @@ def check_split(config: Config, count: int) -> None:
 
 
 def spread_config(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
-    """Train `config` in the processes that it asks for."""
+    """Train `config` on as many ranks as it asks for."""
     return _spread(task_of(config, launch, parent=parent), asked_processes(config, launch), config)
 
 
 def spread_resume(
     config: Config, launch: Launch, record: Path, checkpoint: str, **options: Any
 ) -> RunResult:
-    """Go on with a run in the processes that its config asks for."""
+    """Resume a run on as many ranks as its config asks for."""
     task = replace(
         task_of(config, launch, **options), resumed=str(record.resolve()), checkpoint=checkpoint
     )
@@ -280,8 +286,9 @@ def _spread(task: RankTask, count: int, config: Config) -> RunResult:
 def _outcome(
     ranks: RankFolder, first: Mapping[str, Any], deaths: Sequence[RankExit], number: int
 ) -> dict[str, Any]:
-    """Return how the run ended, of which rank 0 told `first`; `number` is the signal of the
-    launcher, 0 for none.
+    """Return the end of the run as arguments of a RunResult.
+
+    `first` is the report of rank 0; `number` is the signal of the launcher, 0 for none.
 
     A run that came to its own end is finished, whatever signal came late; after a signal nothing
     else is a failure, but a rank that hung is told.
@@ -342,7 +349,7 @@ def _newest(folder: Path) -> RankFolder:
 def _cause(
     told: Mapping[int, Mapping[str, Any]], own: str, deaths: Sequence[RankExit]
 ) -> AssayError | None:
-    """The first thing that went wrong, and what followed from it left out."""
+    """Return the first error of a rank; those that follow from it are left out."""
     if own:
         return RankError(own)
     silent = [death for death in deaths if death.rank not in told]
@@ -391,8 +398,7 @@ def config_of(task: RankTask, folder: Path, rank: int) -> Config:
 
 
 def said(error: BaseException, rank: int) -> str:
-    """What a process failed with, as a person reads it: the error first, then where it came
-    from."""
+    """Return the error of a rank as text: the error first, then its traceback."""
     from assay.record.recorder import ending
 
     where = f"On rank {rank}: " if rank else ""
@@ -404,7 +410,7 @@ def said(error: BaseException, rank: int) -> str:
 
 
 def cause_of(error: BaseException, ranks: RankFolder | None) -> BaseException:
-    """What ended another process, when `error` is only that it ended; else the error itself."""
+    """Return the error of another rank if `error` only says that it ended; else `error`."""
     if ranks is None:
         return error
     if isinstance(error, Obeyed) and not ranks.heard():
@@ -423,13 +429,15 @@ def cause_of(error: BaseException, ranks: RankFolder | None) -> BaseException:
 
 
 def is_ending(ranks: RankFolder | None) -> bool:
-    """Whether another process of this run has failed or is gone."""
+    """Return True if another rank of this run has failed or is gone."""
     return ranks is not None and bool(ranks.ended_by())
 
 
 def tell_folder(launch: Launch, scope: RunScope, record: Path | None) -> None:
-    """Where the record is, for who started these processes, and for those that may go on after
-    them. Collective."""
+    """Write the place of the record for the launcher, and for ranks started after these.
+
+    Collective.
+    """
     place = str(record or "")
     if scope.ranks is not None:
         place = scope.ranks.all_gather_world(place)[0]
@@ -438,8 +446,10 @@ def tell_folder(launch: Launch, scope: RunScope, record: Path | None) -> None:
 
 
 def check_shared(scope: RunScope, folder: Path) -> None:
-    """InputError when what rank 0 writes in `folder` cannot be read by all others: it has to be on
-    a shared disk."""
+    """Raise InputError when other ranks cannot read a file that rank 0 writes in `folder`.
+
+    Collective.
+    """
     if scope.ranks is None:
         return
     nonce = folder / f".shared-{secrets.token_hex(8)}"
@@ -460,7 +470,9 @@ def check_shared(scope: RunScope, folder: Path) -> None:
     for rank, (host, theirs, has_seen) in enumerate(seen):
         if not has_seen:
             raise InputError(
-                f"The run folder is not on a shared file system: rank {rank} does not see what rank 0 writes there.",
+                f"The run folder is not on a shared file system: rank {rank} does not see what"
+                " rank 0 writes there.",
                 where=f"{theirs} on {host}; rank 0: {seen[0][1]} on {seen[0][0]}",
-                fix="Put the project, or ASSAY_RUNS_DIR, where all machines see it under the same path.",
+                fix="Put the project, or ASSAY_RUNS_DIR, where all machines see it under the same"
+                " path.",
             )

@@ -131,7 +131,7 @@ def _build_calls(scope: RunScope, split: str, section: SplitSection) -> dict[str
 
 
 def _order(scope: RunScope, section: SplitSection) -> dict[str, Any]:
-    """Return the arguments of the order of samples, and this rank's place among those that share it."""
+    """Return the arguments for the order of samples, and this rank's share of it."""
     arguments: dict[str, Any] = {"shuffle": section.shuffle, "randomness": section.randomness}
     if scope.ranks is not None:
         arguments |= {"rank": scope.ranks.rank, "ranks": scope.ranks.size}

@@ -1,5 +1,4 @@
-"""The part between losses and weights: one optimizer or several, each with its schedule, or one of
-the user's own."""
+"""Optimizer step of a run: optimizers and schedules, or an object of the user's own."""
 
 from __future__ import annotations
 
@@ -15,11 +14,11 @@ if TYPE_CHECKING:
     from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
 GIVEN = ("optimizer", "optimizers", "schedule", "schedules", "clip_norm", "non_finite")
-"""What a part of the user's own is given, of these what it takes: of one optimizer or of several by name."""
+"""Arguments that a [backward] of the user's own may take, each under its name."""
 
 
 def make_optimizer_step(scope: RunScope, model: Model) -> OptimizerStepBase:
-    """Optimizers and schedules, and what they are used by."""
+    """Build optimizers and schedules, and the object that applies gradients with them."""
     from assay.engine import MultiOptimizerStep, OptimizerStep
     from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 
@@ -81,7 +80,7 @@ def _own(
     schedules: dict[str, Any],
     how: dict[str, Any],
 ) -> OptimizerStepBase:
-    """What [backward] names, with what it takes of what there is."""
+    """Build the user's [backward] object, passing only the arguments its constructor accepts."""
     from assay.build.parameters import signature_of
     from assay.build.targets import find as find_target
     from assay.engine.optim.optimizer_step_base import OptimizerStepBase
@@ -127,7 +126,7 @@ def _place(node: Any, key: str) -> str:
 
 
 def _paths(scope: RunScope, section: str) -> dict[str, KeyPath]:
-    """Where the calls of a section are: one, under the name "", or several by their names."""
+    """Return the paths of the calls of a section by name: one is named ""."""
     node = scope.root.items.get(section)
     if node is None:
         return {}
@@ -168,7 +167,7 @@ def _is_of_torch(scope: RunScope, path: KeyPath) -> bool:
 
 
 def _optimizer(scope: RunScope, model: Model, path: KeyPath) -> Any:
-    """The optimizer, in its fused form where there is one and nothing else is asked for."""
+    """Build an optimizer, in its fused form where it has one and nothing else is asked for."""
     from assay.build.builder import problem_of
     from assay.build.targets import find as find_target
     from assay.engine.checkpoint.optimizer_state import may_fuse
@@ -197,7 +196,7 @@ def _optimizer(scope: RunScope, model: Model, path: KeyPath) -> Any:
 
 
 def _parameters(model: Model, name: str, where: str) -> list[Any]:
-    """Those of the part of the model that an optimizer is called after."""
+    """Return the parameters of the part of the model that an optimizer is named after."""
     parts = dict(model.named_modules())
     parameters = list(parts[name].parameters()) if name in parts else []
     if parameters:

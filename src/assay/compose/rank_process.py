@@ -1,4 +1,4 @@
-"""Process of one rank: read the task that the launcher wrote, train or resume, tell the launcher."""
+"""OS process of one rank: read the task, train or resume, report to the launcher."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
 
 def work(place: str) -> int:
-    """What each process does; the exit code is 0 also for a run that was stopped, as nobody has to
-    end the others."""
+    """Train as one rank; return the exit code.
+
+    It is 0 also for a run that was stopped, so that no launcher ends the other ranks.
+    """
     from assay.engine.parallel.process_group import world
     from assay.engine.parallel.watchdog import LostParent, RankWatchdog
 
@@ -68,8 +70,10 @@ def _launch(task: RankTask, folder: Path, here: World) -> Launch:
 
 
 def _do(task: RankTask, launch: Launch, rank: int, begun: str) -> RunResult:
-    """Train, or go on. `begun` is the record that processes before these have begun, which then is
-    gone on with."""
+    """Train or resume.
+
+    `begun` is the record that ranks before a restart have begun; it is resumed.
+    """
     config = config_of(task, Path(launch.ranks_folder), rank)
     if begun:
         view = find(begun)[0]

@@ -59,7 +59,7 @@ class ResumeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Start:
-    """Where an attempt begins: its step and checkpoint, and checkpoints that could not be read."""
+    """Step and checkpoint at which an attempt begins, and checkpoints that could not be read."""
 
     step: int = 0
     checkpoint: str = ""

@@ -169,7 +169,7 @@ def _run_engine(prepared: PreparedRun, recorder: AnyRecorder, launch: Launch) ->
 
 
 def _restore_callbacks(prepared: PreparedRun, recorder: AnyRecorder) -> None:
-    """Give callbacks their state, and warn about parts that no longer have that of the checkpoint."""
+    """Restore callbacks, and warn about parts that have not kept the checkpoint's state."""
     from assay.engine.loop.engine_state import restore_listeners, unlike
 
     engine = prepared.engine

@@ -1,4 +1,4 @@
-"""The tree of one run with its context and plugins: where all that is built for it lives."""
+"""Scope of one run: everything that its parts share while they are built and while it runs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunScope:
-    """What is being built for one run: the tree with its environment, the context, where it goes,
-    how it is left."""
+    """Config, context, device, plugins and process mesh of one run."""
 
     config: Config
     root: Table
@@ -65,16 +64,16 @@ class RunScope:
 
     @property
     def ranks(self) -> DataParallelGroup | None:
-        """Those of them that share the samples."""
+        """Ranks that share the samples, None for a single process."""
         return None if self.mesh is None else self.mesh.ranks
 
     @property
     def is_first(self) -> bool:
-        """Whether this process is the one that records, saves and tells."""
+        """Return True on the rank that records and prints."""
         return self.ranks is None or self.ranks.is_first
 
     def tell_ending(self) -> None:
-        """Tell whoever watches that the run is over, and its end is being written."""
+        """Tell the watchdog that the run is over, and its end is being written."""
         if self.beats is not None:
             self.beats.ending()
 
@@ -82,8 +81,7 @@ class RunScope:
         return self.build_at((section,))
 
     def build_at(self, path: KeyPath, **extra: Any) -> Any:
-        """What is written at `path`; `extra` are arguments of its call where nothing else is
-        written."""
+        """Build the call at `path`; `extra` are arguments for keys that are not written."""
         from assay.build import build
 
         node = get_at(self.root, path)
@@ -108,8 +106,9 @@ def open_run_scope(
     resumes: str = "",
     device: Device | None = None,
 ) -> Iterator[RunScope]:
-    """`joins`: together with the other processes that were started for this run, which all go on
-    with `resumes`.
+    """Open the scope of a run; close everything that was opened for it at exit.
+
+    `joins`: together with the other ranks of the run, which all have to name the same `resumes`.
 
     `device` is one that is known already, in place of the one of `launch`.
     """
@@ -156,15 +155,17 @@ def open_run_scope(
 
 
 def check_device(name: str) -> None:
-    """InputError when there is no such device here."""
+    """Raise InputError when there is no such device here."""
     from assay.engine.loop.device import pick_device
 
     pick_device(name)
 
 
 def the_one_device(launch: Launch) -> str | None:
-    """The device of one run; None: the accelerator if there is one. InputError when several are
-    named."""
+    """Return the device of one run, None for the accelerator if there is one.
+
+    InputError when several are named.
+    """
     names = launch.devices()
     if len(names) > 1:
         fix = (
@@ -177,8 +178,7 @@ def the_one_device(launch: Launch) -> str | None:
 
 
 def _check_alike(scope: RunScope, resumes: str) -> None:
-    """InputError when another process has another config: it was changed meanwhile, or draws by
-    chance."""
+    """Raise InputError when another rank has read another config, or resumes another run."""
     if scope.ranks is None:
         return
     if len(set(scope.ranks.all_gather_world(resumes))) > 1:
@@ -199,8 +199,7 @@ def rank_folder_of(launch: Launch) -> RankFolder | None:
 
 
 def _watching(ranks: DataParallelGroup, rank: int, timeout: str, stack: ExitStack) -> RankFolder:
-    """Look after the processes of this machine, which somebody else has started, in a folder of
-    theirs."""
+    """Start a watchdog over ranks of this machine that another launcher has started."""
     from assay.engine.parallel.watchdog import (
         RankWatchdog,
         StalledRanks,
@@ -236,8 +235,7 @@ def _watching(ranks: DataParallelGroup, rank: int, timeout: str, stack: ExitStac
 
 
 def _furnish(scope: RunScope) -> None:
-    """Put in what is known from the start, promise the rest, make the plugins: they may say how the
-    rest is made."""
+    """Fill the context: facts known at the start, promises for the rest, and the plugins."""
     from assay.build import as_plugin, plugin_paths, promise_run
 
     context, config = scope.context, scope.config

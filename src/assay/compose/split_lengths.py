@@ -15,8 +15,10 @@ from assay.core.errors import InputError, did_you_mean
 
 
 def lengths_of(config: Config, splits: Sequence[str]) -> dict[str, int]:
-    """Optimizer steps of an epoch of each split (batches of those that are not trained on); its
-    data set is built."""
+    """Return the optimizer steps of an epoch of each split, or its batches if not trained on.
+
+    Builds the dataset of each.
+    """
     data = config.root.items.get("data")
     if isinstance(data, Table) and (asked := asks_lengths(data)):
         raise InputError(

@@ -1,5 +1,4 @@
-"""Weights evaluated on test splits, or inferring from data without targets, with a record of its
-own."""
+"""Evaluation on test splits, or inference without targets, with a record of its own."""
 
 from __future__ import annotations
 
@@ -39,8 +38,9 @@ Edit = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """Weights to test: the checkpoint in a folder, or a file of weights; `parent` is RUN@CHECKPOINT
-    of a record.
+    """Weights to test: a checkpoint's folder, or a file of weights.
+
+    `parent` is RUN@CHECKPOINT of a record.
 
     `why` says, of those of a record, why it is these that are tested.
     """
@@ -97,19 +97,18 @@ def test(
 
 
 def recorded(address: str, *, trust: Trust = False, tell: Tell = lambda line: None) -> Config:
-    """The config of a run, with the modules and settings that the run had."""
+    """Return the config of a run, with the modules and settings that the run had."""
     view, _ = find(address)
     return at_home(load(view.saved_config), view, use="test it", trust=trust, tell=tell)
 
 
 def is_config(address: str) -> bool:
-    """Whether this is the path of a config file, and not the address of a run."""
+    """Return True for the path of a config file, False for the address of a run."""
     return Path(address).is_file()
 
 
 def weights_at(address: str) -> Weights:
-    """The weights that an address means: RUN, RUN@CHECKPOINT, the folder of a checkpoint, a file of
-    weights."""
+    """Return the weights at RUN, RUN@CHECKPOINT, the folder of a checkpoint, or a file."""
     path = Path(address).expanduser()
     if path.suffix == ".safetensors":
         if not path.is_file():
@@ -148,7 +147,7 @@ def test_config(
     splits: Sequence[str] = (),
     infer: bool = False,
 ) -> RunResult:
-    """Evaluate what `config` says with given weights; see `test`."""
+    """Evaluate a config with given weights; see `test`."""
     from assay.build import Promise, entered
     from assay.engine import SaveOutputs, evaluate
     from assay.engine.callbacks.load_to_evaluate import load_to_evaluate
@@ -220,7 +219,7 @@ def test_config(
 
 
 def train_and_test(config: Config, launch: Launch, *, edit: Edit | str | None = None) -> RunResult:
-    """Train what a config asks for, then test it; the result of the test is in that of the
+    """Train a config, then test it; the result of the test is in that of the
     training.
 
     The config of the test is that of the run. `edit`, a function or the target of one, may change
@@ -252,7 +251,7 @@ def train_and_test(config: Config, launch: Launch, *, edit: Edit | str | None = 
 
 
 def edited(config: Config, edit: Edit) -> Config:
-    """`config` as `edit` leaves it."""
+    """Return `config` as changed by `edit`."""
     data = plain(config.root)
     returned = edit(data)
     changed = data if returned is None else returned
@@ -278,7 +277,7 @@ def _edit(edit: Edit | str | None, config: Config) -> Edit | None:
 
 
 def _wanted(config: Config, splits: Iterable[str], *, infer: bool) -> list[str]:
-    """The splits to look at; InputError names one that is not there."""
+    """Return the splits to evaluate; InputError for one that is not in the config."""
     known = splits_of(config.root)
     is_meant = is_for_inference if infer else is_for_tests
     wanted = (
@@ -294,7 +293,7 @@ def _wanted(config: Config, splits: Iterable[str], *, infer: bool) -> list[str]:
 
 
 def _without_loss(root: Table) -> Table:
-    """The config of an inference: what only training and scoring need is not even built."""
+    """Return the config of an inference, without the parts for training and scoring."""
     for path in (("criterion",), ("process", "criterion"), ("optimizer",), ("schedule",)):
         if get_at(root, path) is not None:
             root = delete_at(root, path)
@@ -302,8 +301,10 @@ def _without_loss(root: Table) -> Table:
 
 
 def _evaluation_events(scope: RunScope, step: int) -> Callable[[Event], None]:
-    """Calls what the plugins want to be called for while a split is looked at; there is no engine
-    to do it."""
+    """Return a function that calls the plugins' handlers of an evaluation event.
+
+    A test has no engine that would do it.
+    """
     from assay.engine.loop.bus import Bus
 
     bus = Bus(scope.context.bind)

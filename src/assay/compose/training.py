@@ -123,7 +123,7 @@ def resume(
 
 
 def resume_or_train(config: Config, launch: Launch, *, tell: Tell = _tell_nobody) -> RunResult:
-    """Resume the newest run of this config that is neither finished nor running; else train anew."""
+    """Resume the newest run of this config that neither finished nor runs; else train anew."""
     if launch.no_file or launch.weights_from:
         given = "--no-file" if launch.no_file else "--from"
         raise InputError(f"`--resume auto` resumes a recorded run; {given} leaves records aside.")

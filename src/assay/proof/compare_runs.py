@@ -1,4 +1,4 @@
-"""A run beside the one that did it again: what is equal, and where the two part."""
+"""Comparison of a run with its replay: a verdict, and a line for everything compared."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PHASES: Mapping[str, Phase] = {"weights": "optimizer", "optimizer": "optimizer"
 def compare_runs(
     view: RunView, again: RunView, span: StepRange, changed: Mapping[str, tuple[str, str]]
 ) -> tuple[Verdict, tuple[Comparison, ...]]:
-    """InputError when there is nothing that could be compared."""
+    """Return the verdict on a replay; InputError when nothing can be compared."""
     partings: list[tuple[int, Difference]] = []
     compared = []
     count = 0
@@ -101,7 +101,7 @@ def _difference(name: str, where: CurveDifference) -> Difference:
 def _curves(
     view: RunView, again: RunView, span: StepRange
 ) -> Iterator[tuple[str, Series | None, Series | None]]:
-    """The curves of both within the range of steps, by name, but for those of the clock."""
+    """Yield the curves of both within the range of steps by name, without those of the clock."""
     import numpy as np  # here: a verdict is read without it
 
     a, b = (
@@ -147,8 +147,10 @@ def _masked(series: Series, inside: Any) -> Series:
 
 
 def _checkpoints(view: RunView, again: RunView, span: StepRange) -> dict[int, dict[str, list[str]]]:
-    """What differs in the checkpoints that both have, by step. InputError when one of the record's
-    is damaged."""
+    """Return the differences of checkpoints that both have, by step and part.
+
+    InputError when one of the record's is damaged.
+    """
     theirs = {each.name: each for each in again.checkpoints}
     found = {}
     for each in view.checkpoints:

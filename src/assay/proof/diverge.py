@@ -1,5 +1,4 @@
-"""First step, phase, module and operation in which two recorded runs differ, and what differs
-between them."""
+"""Search for the first step, phase, module and operation in which two runs differ."""
 
 from __future__ import annotations
 
@@ -76,8 +75,7 @@ def diverge(
     trust: Trust = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> DivergeResult:
-    """Compare the traces and curves of two runs; train the suspicious steps of both again where
-    these are too coarse.
+    """Compare the traces and curves of two runs; retrain steps where these are too coarse.
 
     Both are trained again from the newest checkpoint with equal bits before the difference, each
     from its own code and config, with every operation traced; for a run that was not made here
@@ -153,8 +151,7 @@ def _moment(difference: Difference | None) -> tuple[float, int]:
 
 
 def _in_curves(a: RunView, b: RunView) -> tuple[Difference | None, int, int]:
-    """Return the first difference of the curves that both have, the points that were compared, and
-    the last step."""
+    """Return the first difference of common curves, the number of points, and the last step."""
     left, right = (read_series(view.folder.metrics) for view in (a, b))
     first: Difference | None = None
     count = last = 0
@@ -202,8 +199,7 @@ def _again(
     trust: Trust,
     tell: Callable[[str], None],
 ) -> Alignment:
-    """Train both up to the step of the difference, with every operation after the last equal
-    weights traced."""
+    """Train both up to the step of the difference again, with every operation traced."""
     first = found.difference
     assert first is not None
     start = _common_checkpoint(a, b, first.step)

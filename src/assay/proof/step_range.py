@@ -1,4 +1,4 @@
-"""Which steps of a recorded run are to be done again, and who made them."""
+"""Range of steps of a recorded run to do again, and the attempts that made them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _STEPS = re.compile(r"(\d*):(\d*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRange:
-    """The steps after `first` up to `last`, and the attempts that made them. `whole`: the run ended
-    there by itself.
+    """Steps after `first` up to `last`, and the attempts that made them.
+
+    `whole`: the run ended there by itself.
 
     `checkpoint` is where it begins, "" for the beginning of the run.
     """
@@ -38,7 +39,7 @@ class StepRange:
 
 
 def step_range(view: RunView, name: str, steps: str) -> StepRange:
-    """Which steps; InputError for a run that cannot be done again, or not from there."""
+    """Return the range of steps; InputError for a run that cannot be done again from there."""
     where = str(view.path)
     if view.kind != "train":
         raise InputError(
@@ -104,7 +105,7 @@ def _given(steps: str) -> tuple[int | None, int | None]:
 
 
 def _end(view: RunView) -> int:
-    """The last step that the run has completed, as far as the record tells."""
+    """Return the last completed step, as far as the record knows."""
     newest = view.file.newest
     if view.file.status != "running":
         return newest.to_step
@@ -112,7 +113,7 @@ def _end(view: RunView) -> int:
 
 
 def _attempts(view: RunView, first: int, last: int) -> tuple[Attempt, ...]:
-    """The attempts whose steps are on the curve between the two, the oldest first."""
+    """Return the attempts whose steps are on the curve in the range, oldest first."""
     found, upper = [], last
     for attempt in reversed(view.file.attempts):
         if attempt.from_step < upper:
@@ -167,14 +168,14 @@ def _bound(attempt: Attempt) -> tuple[Any, ...]:
 
 
 def processes(attempt: Attempt) -> int | None:
-    """How many processes shared each batch: those that assay started, or another launcher."""
+    """Return the number of ranks that shared each batch, None for one process."""
     world = str(attempt.environment.get("variables", {}).get("WORLD_SIZE", ""))
     given = attempt.launch.get("nproc")
     return int(given) if given else int(world) if world.isdecimal() and int(world) > 1 else None
 
 
 def config_of(view: RunView, attempt: Attempt) -> Path:
-    """The config that an attempt had: a later one that had another kept it."""
+    """Return the config file of an attempt; a later attempt may have moved it aside."""
     for later in range(attempt.number + 1, view.file.newest.number + 1):
         kept = view.folder.config_dir / f"before-attempt-{later}" / "config.toml"
         if kept.exists():
