@@ -1,5 +1,4 @@
-"""The standard sections of a config as data: what may stand where, of what type and unit, and what
-it is for."""
+"""Schema of the standard sections: keys by path, and the units of their values."""
 
 from __future__ import annotations
 
@@ -47,28 +46,27 @@ MAKERS: Mapping[str, str] = {
 
 
 def is_for_tests(split: str) -> bool:
-    """`test`, and `test_clean` or `test_noisy` where there are several: looked at by `assay
-    test`."""
+    """Return True for `test` and `test_...`: splits that `assay test` evaluates."""
     return split == "test" or split.startswith("test_")
 
 
 def is_for_inference(split: str) -> bool:
-    """`infer`, and `infer_...`: data without targets, looked at by `assay test --infer`."""
+    """Return True for `infer` and `infer_...`: data without targets, for `assay test --infer`."""
     return split == "infer" or split.startswith("infer_")
 
 
 def is_evaluated(split: str) -> bool:
-    """Whether training looks at a split now and then, unless the config names others."""
+    """Return True for a split that training evaluates, unless the config names others."""
     return split != "train" and not is_for_tests(split) and not is_for_inference(split)
 
 
 def section(name: str) -> Key | None:
-    """The standard section `name`."""
+    """Return the standard section `name`."""
     return next((key for key in SECTIONS if key.name == name), None)
 
 
 def find(path: Iterable[str | int]) -> Key | None:
-    """The standard key at `path`; None for the insides of calls and for what is not standard.
+    """Return the standard key at `path`; None inside of calls, and for other keys.
 
     >>> find(["data", "train", "batch_size"]).kind
     'int'
@@ -105,7 +103,7 @@ _PERIOD = re.compile(r"(?P<count>[1-9]\d{0,17}) *(?P<unit>epoch|step)s?", re.ASC
 
 
 def parse_period(text: str) -> Period:
-    """What "2 epochs" says; ValueError for anything that says nothing.
+    """Return the period in "2 epochs"; ValueError for text that is none.
 
     >>> parse_period("100 steps")
     Period(count=100, unit='step')
@@ -124,8 +122,7 @@ STEPS_FORMS = 'such as "1 step", "100 steps" or "never"'
 
 
 def parse_steps(text: str) -> int:
-    """Return the number of steps in "100 steps", 0 for "never"; ValueError for anything else,
-    epochs too.
+    """Return the number of steps in "100 steps", 0 for "never"; ValueError for other units.
 
     >>> parse_steps("100 steps")
     100
@@ -142,8 +139,7 @@ _DURATION = re.compile(r"(?P<amount>\d{1,12}(?:\.\d{1,9})?) *(?P<unit>s|min|h|d)
 
 
 def parse_duration_s(text: str) -> float:
-    """Seconds in "90 s", "5 min", "2 h" or "1.5 d"; ValueError for anything else and for nothing at
-    all.
+    """Return the seconds in "90 s", "5 min", "2 h" or "1.5 d"; ValueError for other text.
 
     >>> parse_duration_s("5 min")
     300.0
