@@ -326,7 +326,7 @@ def test_a_random_value_is_the_same_in_every_config_of_a_file_and_another_at_the
         ("[sweep]\n'a..b' = [1]", "`a..b` is no path of keys", "2:1", None),
         (
             "[sweep]\na = { low = 0, high = 99, count = 200 }\nb = { low = 0.0, high = 1.0, count = 200 }",
-            "the sweep has 20,000 points; more than 10,000 are none anybody runs",
+            "the sweep has 20,000 points; at most 10,000 are run",
             "1:2",
             'write mode = "random" and points = 100',
         ),

@@ -249,7 +249,7 @@ def _explain(error: BaseException | None, color: bool) -> None:
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
         echo(f"{paint('error:', 'red bold', on=color)} {error}{notes}", err=True)
     elif error is not None:
-        from assay.record.recorder import ending
+        from assay.record.ending import ending
 
         _, _, trimmed = ending(error)
         text = trimmed or "".join(traceback.format_exception_only(error))

@@ -399,7 +399,7 @@ def config_of(task: RankTask, folder: Path, rank: int) -> Config:
 
 def said(error: BaseException, rank: int) -> str:
     """Return the error of a rank as text: the error first, then its traceback."""
-    from assay.record.recorder import ending
+    from assay.record.ending import ending
 
     where = f"On rank {rank}: " if rank else ""
     if isinstance(error, AssayError):

@@ -31,8 +31,9 @@ from assay.core.secret_names import REDACTED, is_opaque, sureness
 from assay.core.signals import Terminated, number_of
 from assay.query.previous_run import since_previous
 from assay.query.run import RunView
+from assay.record.ending import ending
 from assay.record.info import info_lines
-from assay.record.recorder import RunRecorder, ending
+from assay.record.recorder import RunRecorder
 from assay.store.layout import Project, find_project, open_project
 
 if TYPE_CHECKING:

@@ -206,18 +206,7 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
     """
     own, notes = with_own_calls(root)
     assert isinstance(own, Table)
-    root = own
-    both = [
-        node
-        for name in ("train_iter", "train_epoch")
-        if (node := get_at(root, ("train", name))) is not None
-    ]
-    if (
-        len(both) == 2
-        and all(_count(node) is not None for node in both)
-        and get_at(root, ("train", "until")) is None
-    ):
-        root = set_at(root, ("train", "until"), Leaf("last", both[0].origin), both[0].origin)
+    root = _with_larger_length(own)
     for alias in ALIASES:
         path, to = parse_dotted(alias.old), parse_dotted(alias.new)
         node = get_at(root, path)
@@ -236,9 +225,19 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
             continue
         try:
             root = set_at(root, to, value, origin)
-        except KeyError:  # something that is no table stands in the way, and is told as such
+        except KeyError:  # a value stands where a table is needed: the check reports it
             continue
     return root, notes
+
+
+def _with_larger_length(root: Table) -> Table:
+    """Return `root` with `train.until = "last"` where both `train_iter` and `train_epoch` count."""
+    both = [get_at(root, ("train", name)) for name in ("train_iter", "train_epoch")]
+    given = [node for node in both if node is not None and _count(node) is not None]
+    if len(given) < 2 or get_at(root, ("train", "until")) is not None:
+        return root
+    origin = given[0].origin
+    return set_at(root, ("train", "until"), Leaf("last", origin), origin)
 
 
 def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:

@@ -192,49 +192,50 @@ def _top_level(config: Config, root: Table, *, is_whole: bool) -> Iterator[Probl
 def _unused_keys(config: Config) -> Iterator[Problem]:
     """Yield a problem for each key that no section copies, in any variant of the file."""
     uses = config.uses
-    used = {
-        path
-        for tree in (config.written, config.given)
-        for path in (uses.values(tree) | uses.objects(tree))
-    }
-    beside: dict[
-        KeyPath, tuple[list[str], list[str]]
-    ] = {}  # by table: what is used in it, and what of that is missing
+    used: set[KeyPath] = set()
+    for tree in (config.written, config.given):
+        used |= uses.values(tree) | uses.objects(tree)
+    # By table: the keys used in it, and those of them that are missing.
+    beside: dict[KeyPath, tuple[list[str], list[str]]] = {}
     for path in used:
-        near, astray = beside.setdefault(path[:-1], ([], []))
+        near, missing = beside.setdefault(path[:-1], ([], []))
         near.append(str(path[-1]))
         if get_at(config.written, path) is None:
-            astray.append(str(path[-1]))
-    above = {
-        path[:length] for path in used for length in range(1, min(len(path), MAX_DEPTH))
-    }  # no table is deeper
+            missing.append(str(path[-1]))
+    # No table is deeper than MAX_DEPTH.
+    above = {path[:length] for path in used for length in range(1, min(len(path), MAX_DEPTH))}
     standard = {key.name for key in schema.SECTIONS} | set(schema.LAUNCH) | set(schema.MAKERS)
     for name, node in config.written.items.items():
         if name in standard or (name,) not in above:
             continue
-        todo: list[tuple[KeyPath, Node, Origin]] = [
-            ((name,), node, config.written.key_origin(name))
-        ]
-        while todo:
-            path, node, origin = todo.pop()
-            if path in used:
-                continue
-            if isinstance(node, Table) and path in above:
-                todo += [
-                    ((*path, key), item, node.key_origin(key)) for key, item in node.items.items()
-                ]
-            else:
-                near, astray = beside.get(path[:-1], ([], []))
-                if nearest(str(path[-1]), astray):
-                    continue  # as above
-                yield Problem(
-                    kind="unused-key",
-                    severity="warning",
-                    message=f"nothing uses `{dotted(path)}`",
-                    origin=origin,
-                    key=dotted(path),
-                    fix=did_you_mean(str(path[-1]), near) or "refer to it, or remove it",
-                )
+        origin = config.written.key_origin(name)
+        for path, place in _leaves_beside(node, (name,), origin, used, above):
+            near, missing = beside.get(path[:-1], ([], []))
+            if nearest(str(path[-1]), missing):
+                continue  # the reference is misspelt, and that problem is reported by itself
+            yield Problem(
+                kind="unused-key",
+                severity="warning",
+                message=f"nothing uses `{dotted(path)}`",
+                origin=place,
+                key=dotted(path),
+                fix=did_you_mean(str(path[-1]), near) or "refer to it, or remove it",
+            )
+
+
+def _leaves_beside(
+    node: Node, path: KeyPath, origin: Origin, used: Collection[KeyPath], above: Collection[KeyPath]
+) -> Iterator[tuple[KeyPath, Origin]]:
+    """Yield the keys below `path` that are neither in `used` nor `above` a used one."""
+    todo = [(path, node, origin)]
+    while todo:
+        path, node, origin = todo.pop()
+        if path in used:
+            continue
+        if isinstance(node, Table) and path in above:
+            todo += [((*path, key), item, node.key_origin(key)) for key, item in node.items.items()]
+        else:
+            yield path, origin
 
 
 def _meant(name: str, root: Table, standard: list[str]) -> str:

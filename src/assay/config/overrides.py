@@ -110,42 +110,39 @@ def setting_of(argument: str) -> Setting:
     found = _OVERRIDE.match(argument)
     if found is None:
         whole = _origin(argument, 0, len(argument))
-        bare = argument.lstrip("-")
-        if argument.startswith("-") and _OVERRIDE.match(bare):
-            raise RefusedError(
-                "syntax", f"`{argument}` is no option of assay", whole, fix=f"write {bare}"
-            )
-        if re.fullmatch(r"~[A-Za-z_][\w.-]*", argument):
-            raise RefusedError(
-                "syntax",
-                f"`{argument}` is no override",
-                whole,
-                fix=f"write {argument[1:]}={DELETE}",
-            )
-        fix = "write key=value, as in optimizer.lr=0.01"
-        raise RefusedError("syntax", f"`{argument}` is no override", whole, fix=fix)
+        message, fix = _not_an_override(argument)
+        raise RefusedError("syntax", message, whole, fix=fix)
     parts = tuple(found["key"].split("."))
     if "" in parts:
-        whole = _origin(argument, found.start("key"), found.end("key"))
-        raise RefusedError(
-            "syntax", f"`{found['key']}` has an empty part", whole, fix="write a.b=value"
-        )
+        key = _origin(argument, found.start("key"), found.end("key"))
+        message = f"`{found['key']}` has an empty part"
+        raise RefusedError("syntax", message, key, fix="write a.b=value")
     origins, start = [], found.start("key")
     for part in parts:
         origins.append(_origin(argument, start, start + len(part)))
         start += len(part) + 1
     text = argument[found.end() :]
-    is_deleted = text.strip() == DELETE
+    value = None
+    if text.strip() != DELETE:
+        value = from_plain(value_of(text), _origin(argument, found.end(), len(argument)))
     return Setting(
         parts=parts,
-        value=None
-        if is_deleted
-        else from_plain(value_of(text), _origin(argument, found.end(), len(argument))),
+        value=value,
         origins=tuple(origins),
         creates=bool(found["plus"]),
         to_create=f"+{argument.removeprefix('+')}",
         text=text,
     )
+
+
+def _not_an_override(argument: str) -> tuple[str, str]:
+    """Return what is wrong with an argument that has no `=`, or begins with dashes, and its fix."""
+    bare = argument.lstrip("-")
+    if argument.startswith("-") and _OVERRIDE.match(bare):
+        return f"`{argument}` is no option of assay", f"write {bare}"
+    if re.fullmatch(r"~[A-Za-z_][\w.-]*", argument):
+        return f"`{argument}` is no override", f"write {argument[1:]}={DELETE}"
+    return f"`{argument}` is no override", "write key=value, as in optimizer.lr=0.01"
 
 
 def put(root: Table, setting: Setting) -> Table:
@@ -225,49 +222,45 @@ def _not_there(root: Table, setting: Setting, path: KeyPath) -> RefusedError:
         length += 1
     word = str(setting.parts[length])
     above, key = path[:length], dotted(path[: length + 1])
-    origin = setting.key_origin(length, length + 1)
+    kind, message, fix = "unknown-key", f"unknown key `{key}`", ""
     parent = get_at(root, above)
     if not above and word in schema.LAUNCH:
+        kind = "launch-setting"
         message = f"`{word}` is a setting of one launch, not of the config"
         fix = f"give it on the command line: {schema.LAUNCH[word]}"
-        return RefusedError("launch-setting", message, origin, key=key, fix=fix)
-    if isinstance(parent, List):
+    elif isinstance(parent, List):
+        message = f"`{dotted(above)}` has no item `{word}`"
         count = len(parent.items)
         fix = f"its items are 0 to {count - 1}; " if count else ""
         fix += f"+{dotted(above)}=... adds one"
-        return RefusedError(
-            "unknown-key", f"`{dotted(above)}` has no item `{word}`", origin, key=key, fix=fix
-        )
-    if parent is not None and not isinstance(parent, Table):
+    elif parent is not None and not isinstance(parent, Table):
         message = f"`{dotted(above)}` is one value, so it has no `{word}`"
-        return RefusedError("unknown-key", message, origin, key=key)
+    elif word in _choices(root, above):  # known, and left out of this config
+        message = f"there is no `{key}` in the config"
+        if not setting.creates and setting.value is not None:
+            fix = f"write {setting.to_create} to make it"
+    else:
+        fix = _fix_of_unknown(root, setting, above, word)
+    return RefusedError(kind, message, setting.key_origin(length, length + 1), key=key, fix=fix)
+
+
+def _fix_of_unknown(root: Table, setting: Setting, above: KeyPath, word: str) -> str:
+    """Return the fix for a key that the table `above` does not know."""
+    if not setting.creates:
+        elsewhere = meant_elsewhere(word, root, above=above)
+        if elsewhere:
+            return elsewhere
     choices = _choices(root, above)
-    if word in choices:  # known, and left out of this config
-        fix = (
-            ""
-            if setting.creates or setting.value is None
-            else f"write {setting.to_create} to make it"
-        )
-        return RefusedError(
-            "unknown-key", f"there is no `{key}` in the config", origin, key=key, fix=fix
-        )
-    fix = "" if setting.creates else meant_elsewhere(word, root, above=above)
-    if fix:
-        return RefusedError("unknown-key", f"unknown key `{key}`", origin, key=key, fix=fix)
-    fix = did_you_mean(word, choices)
+    near = did_you_mean(word, choices)
     standard = schema.find(above)
-    is_open = (
-        bool(above)
-        and not _is_split(above)
-        and (standard is None or standard.kind in ("call", "tables"))
-    )
+    is_section = bool(above) and not _is_split(above)
+    is_open = is_section and (standard is None or standard.kind in ("call", "tables"))
     if is_open and not setting.creates and setting.value is not None:
-        fix = f"{fix[:-1]}, or" if fix else "write"
-        fix += f" {setting.to_create} to make it"
-        fix += "?" if fix.startswith("did") else ""
-    elif not fix and above:
-        fix = f"it takes: {', '.join(dict.fromkeys(choices))}"
-    return RefusedError("unknown-key", f"unknown key `{key}`", origin, key=key, fix=fix)
+        to_create = f"{setting.to_create} to make it"
+        return f"{near[:-1]}, or {to_create}?" if near else f"write {to_create}"
+    if not near and above:
+        return f"it takes: {', '.join(dict.fromkeys(choices))}"
+    return near
 
 
 def _exists(root: Table, path: KeyPath) -> bool:

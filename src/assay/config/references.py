@@ -461,6 +461,7 @@ class _Resolver:
             return leaf
 
     def joined(self, leaf: Leaf, text: str, path: KeyPath) -> str:
+        """Return `text` with each reference in it replaced by the text of its value."""
         parts: list[str] = []
         at = length = 0
 
@@ -474,33 +475,29 @@ class _Resolver:
         for found in IN_TEXT.finditer(text):
             add(text[at : found.start()])
             at = found.end()
-            if found[0] == "$${":
-                parts.append("$${")
-                continue
             inside = found["inside"]
-            if inside is not None and _is_kept(inside):
+            if found[0] == "$${" or (inside is not None and _is_kept(inside)):
                 parts.append(found[0])
                 continue
-            target = self.checked(inside, leaf, path)
-            node = self.follow(target, leaf, path)
-            if not isinstance(node, Leaf):
-                kind = "table" if isinstance(node, Table) else "list"
-                raise self.stop(
-                    leaf,
-                    path,
-                    "wrong-type",
-                    f"`{dotted(target)}` is a {kind} and cannot stand inside text",
-                )
-            value = text_of(node.value)
+            value = self.inserted(inside, leaf, path)
             length += len(value)
             if length > MAX_TEXT:
-                raise self.stop(
-                    leaf, path, "too-large", f"the text grows beyond {MAX_TEXT:,} characters"
-                )
-            # What `@@x` means is `@x`; only at the very start of a string has `@` to be doubled.
+                message = f"the text grows beyond {MAX_TEXT:,} characters"
+                raise self.stop(leaf, path, "too-large", message)
+            # `@@x` means `@x`; only at the very start of a string does `@` have to be doubled.
             add(value.removeprefix("@") if value.startswith("@@") and parts else value)
         add(text[at:])
         return "".join(parts)
+
+    def inserted(self, inside: str | None, leaf: Leaf, path: KeyPath) -> str:
+        """Return the text of the value that `${inside}` names within a longer string."""
+        target = self.checked(inside, leaf, path)
+        node = self.follow(target, leaf, path)
+        if isinstance(node, Leaf):
+            return text_of(node.value)
+        kind = "table" if isinstance(node, Table) else "list"
+        message = f"`{dotted(target)}` is a {kind} and cannot stand inside text"
+        raise self.stop(leaf, path, "wrong-type", message)
 
     def checked(self, inside: str | None, leaf: Leaf, path: KeyPath) -> KeyPath:
         """Return the path inside `${...}`, fitted to the tree.

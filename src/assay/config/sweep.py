@@ -201,9 +201,8 @@ def sweep_of(root: Table) -> tuple[Sweep | None, list[Problem]]:
     if section is None:
         return None, []
     if not isinstance(section, Table):
-        return None, [
-            _problem("wrong-type", f"`{SECTION}` must be a table", section.origin, SECTION, _FORM)
-        ]
+        message = f"`{SECTION}` must be a table"
+        return None, [_problem("wrong-type", message, section.origin, SECTION, _FORM)]
     problems: list[Problem] = []
     origin = root.key_origin(SECTION)
     options = {
@@ -214,39 +213,36 @@ def sweep_of(root: Table) -> tuple[Sweep | None, list[Problem]]:
     draw = _whole(options, "draw", 0, problems)
     axes = tuple(_axes(section, (), (), mode, tuple(options), problems))
     if not axes and not problems:
-        problems.append(
-            _problem("missing-key", f"`{SECTION}` varies nothing", origin, SECTION, _FORM)
-        )
-    if mode == "random" and count is None and "points" not in options:
-        fix = "write points = 20 under [sweep]"
-        problems.append(
-            _problem("missing-key", "a random sweep needs `points`", origin, SECTION, fix)
-        )
-    if mode != "random":
-        for name in ("points", "draw"):
-            if name in options:
-                message = f"`{name}` is for a random sweep; this one is {mode}"
-                fix = 'write mode = "random", or remove it'
-                problems.append(
-                    _problem(
-                        "unknown-key", message, section.key_origin(name), f"{SECTION}.{name}", fix
-                    )
-                )
+        message = f"`{SECTION}` varies nothing"
+        problems.append(_problem("missing-key", message, origin, SECTION, _FORM))
+    problems += _misplaced_options(section, options, mode, origin)
     if mode == "zip":
         problems += _uneven(axes)
     if problems:
         return None, problems
     sweep = Sweep(mode=mode, axes=axes, origin=origin, count=count or 0, draw=draw or 0)
     if sweep.size() > MAX_POINTS:
-        message = (
-            f"the sweep has {sweep.size():,} points; more than {MAX_POINTS:,} are none anybody runs"
-        )
-        return None, [
-            _problem(
-                "too-large", message, origin, SECTION, 'write mode = "random" and points = 100'
-            )
-        ]
+        message = f"the sweep has {sweep.size():,} points; at most {MAX_POINTS:,} are run"
+        fix = 'write mode = "random" and points = 100'
+        return None, [_problem("too-large", message, origin, SECTION, fix)]
     return sweep, []
+
+
+def _misplaced_options(
+    section: Table, options: Mapping[str, Node], mode: Mode, origin: Origin
+) -> Iterator[Problem]:
+    """Yield a problem for each option that the mode lacks, or has no use for."""
+    if mode == "random":
+        if "points" not in options:
+            fix = "write points = 20 under [sweep]"
+            yield _problem("missing-key", "a random sweep needs `points`", origin, SECTION, fix)
+        return
+    for name in ("points", "draw"):
+        if name in options:
+            message = f"`{name}` is for a random sweep; this one is {mode}"
+            fix = 'write mode = "random", or remove it'
+            place = section.key_origin(name)
+            yield _problem("unknown-key", message, place, f"{SECTION}.{name}", fix)
 
 
 def _is_axis(node: Node) -> bool:
@@ -270,100 +266,92 @@ def _axes(
     options: tuple[str, ...],
     problems: list[Problem],
 ) -> Iterator[SweepAxis]:
+    """Yield the axes of `[sweep]`, or of a table of keys inside it."""
     for key, node in table.items.items():
         if key in options and not above:
             continue
-        origin = table.key_origin(key)
         shown = dotted((SECTION, *above, key))
         try:
             setting = key_setting(table, key, node, above, origins)
         except ValueError:
-            problems.append(_problem("syntax", f"`{key}` is no path of keys", origin, shown, _FORM))
+            message = f"`{key}` is no path of keys"
+            problems.append(_problem("syntax", message, table.key_origin(key), shown, _FORM))
             continue
         if setting.creates:
             message = f"`{key}` in a sweep makes nothing new"
-            problems.append(
-                _problem(
-                    "syntax", message, origin, shown, "put the key into the file, then vary it"
-                )
-            )
-        elif isinstance(node, List) and not node.items:
-            problems.append(
-                _problem("wrong-value", f"`{shown}` has no values", node.origin, shown, _FORM)
-            )
-        elif isinstance(node, List):
-            yield SweepAxis(setting=setting, values=node.items)
-        elif _is_range(node):
-            assert isinstance(node, Table)
-            found = _range(node, shown, mode, problems)
-            if found is not None:
-                spaced = (
-                    ()
-                    if mode == "random"
-                    else tuple(Leaf(value, node.origin) for value in found.spaced())
-                )
-                yield SweepAxis(
-                    setting=setting, values=spaced, range=found if mode == "random" else None
-                )
-        elif isinstance(node, Table) and "type" not in node.items:
+            fix = "put the key into the file, then vary it"
+            problems.append(_problem("syntax", message, table.key_origin(key), shown, fix))
+        elif isinstance(node, Table) and "type" not in node.items and not _is_range(node):
             yield from _axes(node, setting.parts, setting.origins, mode, (), problems)
         else:
-            near = "" if above else did_you_mean(key, OPTIONS)
-            message = f"`{shown}` must be a list of values or a range"
-            problems.append(_problem("wrong-type", message, node.origin, shown, near or _FORM))
+            yield from _axis(setting, node, shown, mode, problems)
+
+
+def _axis(
+    setting: Setting, node: Node, shown: str, mode: Mode, problems: list[Problem]
+) -> Iterator[SweepAxis]:
+    """Yield the axis of one key, unless its values are wrong."""
+    if isinstance(node, List) and not node.items:
+        message = f"`{shown}` has no values"
+        problems.append(_problem("wrong-value", message, node.origin, shown, _FORM))
+    elif isinstance(node, List):
+        yield SweepAxis(setting=setting, values=node.items)
+    elif isinstance(node, Table) and _is_range(node):
+        found = _range(node, shown, mode, problems)
+        if found is not None and mode == "random":
+            yield SweepAxis(setting=setting, values=(), range=found)
+        elif found is not None:
+            values = tuple(Leaf(value, node.origin) for value in found.spaced())
+            yield SweepAxis(setting=setting, values=values)
+    else:
+        is_option = setting.parts == (shown.removeprefix(f"{SECTION}."),)
+        near = did_you_mean(str(setting.parts[0]), OPTIONS) if is_option else ""
+        message = f"`{shown}` must be a list of values or a range"
+        problems.append(_problem("wrong-type", message, node.origin, shown, near or _FORM))
 
 
 def _range(node: Table, shown: str, mode: Mode, problems: list[Problem]) -> Interval | None:
+    """Return the interval of a table such as `{ low = 0, high = 1, count = 5 }`."""
     before = len(problems)
     for key in node.items:
         if key not in RANGE:
             fix = did_you_mean(key, RANGE) or f"a range has {', '.join(RANGE)}"
             message = f"unknown key `{key}` of a range"
-            problems.append(
-                _problem("unknown-key", message, node.key_origin(key), f"{shown}.{key}", fix)
-            )
-    ends = []
-    for name in ("low", "high"):
-        end = node.items.get(name)
-        value = end.value if isinstance(end, Leaf) else None
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
-            place = end.origin if end is not None else node.origin
-            problems.append(
-                _problem(
-                    "wrong-type", f"`{shown}.{name}` must be a number", place, f"{shown}.{name}"
-                )
-            )
-        else:
-            ends.append(value)
+            place = node.key_origin(key)
+            problems.append(_problem("unknown-key", message, place, f"{shown}.{key}", fix))
+    ends = [_end(node, name, shown, problems) for name in ("low", "high")]
     scale = _plain(node.items.get("scale"), "linear")
     if scale not in ("linear", "log"):
         message = f'`{shown}.scale` must be "linear" or "log"'
-        problems.append(
-            _problem("wrong-value", message, node.items["scale"].origin, f"{shown}.scale")
-        )
+        place = node.items["scale"].origin
+        problems.append(_problem("wrong-value", message, place, f"{shown}.scale"))
     count = _whole(node.items, "count", 1, problems, shown)
-    if len(problems) > before or len(ends) < 2:
-        return None
     low, high = ends
+    if len(problems) > before or low is None or high is None:
+        return None
     if low > high or (scale == "log" and low <= 0):
         why = "its `low` is above its `high`" if low > high else "a log scale begins above 0"
-        problems.append(
-            _problem("wrong-value", f"`{shown}` is no range: {why}", node.origin, shown)
-        )
+        message = f"`{shown}` is no range: {why}"
+        problems.append(_problem("wrong-value", message, node.origin, shown))
         return None
     if mode != "random" and count is None:
         message = f"`{shown}` needs a `count`: how many values from low to high"
-        problems.append(
-            _problem(
-                "missing-key", message, node.origin, shown, 'write count = 5, or mode = "random"'
-            )
-        )
+        fix = 'write count = 5, or mode = "random"'
+        problems.append(_problem("missing-key", message, node.origin, shown, fix))
         return None
     return Interval(low=low, high=high, is_log=scale == "log", count=count, origin=node.origin)
+
+
+def _end(node: Table, name: str, shown: str, problems: list[Problem]) -> int | float | None:
+    """Return the `low` or `high` of a range; None, with a problem, unless it is a number."""
+    end = node.items.get(name)
+    value = end.value if isinstance(end, Leaf) else None
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return value
+    place = end.origin if end is not None else node.origin
+    message = f"`{shown}.{name}` must be a number"
+    problems.append(_problem("wrong-type", message, place, f"{shown}.{name}"))
+    return None
 
 
 def _mode(node: Node | None, problems: list[Problem]) -> Mode:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from assay.config.allow_list import (
     FORM,
@@ -18,7 +18,13 @@ from assay.config.allow_list import (
 from assay.config.references import is_unresolved
 from assay.config.standard_keys import problem_at, shown, wrong_type
 from assay.config.tree import KeyPath, Leaf, List, Table, dotted, walk
-from assay.config.user_modules import TargetLocation, UserModules, modules_in
+from assay.config.user_modules import (
+    RegisteredName,
+    TargetLocation,
+    UserModule,
+    UserModules,
+    modules_in,
+)
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean, suggested
@@ -57,6 +63,7 @@ def _is_data(path: KeyPath) -> bool:
 def _target(
     leaf: Leaf, target: str, path: KeyPath, modules: UserModules, trusted: Collection[str]
 ) -> Iterator[Problem]:
+    """Yield the problem of one target, if there is one."""
     if (unnamed := nameless(target)) is not None:
         yield problem_at("unknown-target", unnamed.message, leaf, path, unnamed.fix)
         return
@@ -79,25 +86,25 @@ def _target(
     found = modules.find(target)
     if found is not None:
         yield from _inside(found, leaf, target, path)
-        return
-    # torchvision is not torch misspelt: what is installed, or not very much alike, is meant as it
-    # is written.
+    else:
+        yield _of_unknown_package(leaf, package, path, modules, trusted)
+
+
+def _of_unknown_package(
+    leaf: Leaf, package: str, path: KeyPath, modules: UserModules, trusted: Collection[str]
+) -> Problem:
+    """Return the problem of a package that is neither the user's nor trusted."""
+    # torchvision is not torch misspelt: an installed package, or a name that is not very much
+    # alike, is meant as it is written.
     near = did_you_mean(package, [*modules.names(), "torch", "assay", *trusted], cutoff=0.75)
-    folders = " and ".join(
-        dict.fromkeys(str(folder) for folder in modules.folders if folder.is_dir())
-    )
+    existing = [str(folder) for folder in modules.folders if folder.is_dir()]
+    folders = " and ".join(dict.fromkeys(existing))
     if near and not _is_installed(package):
-        message = (
-            f"there is no module `{package}` in {folders}"
-            if folders
-            else f"there is no module `{package}`"
-        )
-        yield problem_at("unknown-target", message, leaf, path, near)
-        return
-    message = (
-        f"`{package}` is neither a module in {folders or 'the user folder'} nor a trusted package"
-    )
-    yield problem_at("target-not-allowed", message, leaf, path, trust_command(package))
+        message = f"there is no module `{package}`{f' in {folders}' if folders else ''}"
+        return problem_at("unknown-target", message, leaf, path, near)
+    place = folders or "the user folder"
+    message = f"`{package}` is neither a module in {place} nor a trusted package"
+    return problem_at("target-not-allowed", message, leaf, path, trust_command(package))
 
 
 def _is_installed(package: str) -> bool:
@@ -126,28 +133,7 @@ def _short_name(leaf: Leaf, name: str, path: KeyPath, modules: UserModules) -> I
     if len(found) == 1:
         return
     if found:
-        both = " and ".join(str(one.origin) for one in found)
-        notes = tuple(
-            Problem(
-                kind="duplicate-name",
-                severity="note",
-                message=f"`{name}` is registered here",
-                origin=one.origin,
-            )
-            for one in found
-        )
-        times = "twice" if len(found) == 2 else f"{len(found)} times"
-        if len({one.kind for one in found}) == len(found):
-            kinds = " and ".join(one.kind or "no kind" for one in found)
-            times += f", as {kinds}, and a config cannot tell which is meant"
-        yield Problem(
-            kind="duplicate-name",
-            message=f"`{name}` is registered {times}: {both}",
-            origin=leaf.origin,
-            key=dotted(path),
-            fix=f'write "{found[0].target}" or "{found[1].target}"',
-            related=notes,
-        )
+        yield _ambiguous(leaf, name, path, found)
         return
     classes = [
         f"{module}.{inner}" for module in modules.names() for inner in _names(modules.find(module))
@@ -158,6 +144,28 @@ def _short_name(leaf: Leaf, name: str, path: KeyPath, modules: UserModules) -> I
     yield problem_at("unknown-target", message, leaf, path, fix)
 
 
+def _ambiguous(leaf: Leaf, name: str, path: KeyPath, found: Sequence[RegisteredName]) -> Problem:
+    """Return the problem of a name that several objects are registered under."""
+    both = " and ".join(str(one.origin) for one in found)
+    message = f"`{name}` is registered here"
+    notes = [
+        Problem(kind="duplicate-name", severity="note", message=message, origin=one.origin)
+        for one in found
+    ]
+    times = "twice" if len(found) == 2 else f"{len(found)} times"
+    if len({one.kind for one in found}) == len(found):
+        kinds = " and ".join(one.kind or "no kind" for one in found)
+        times += f", as {kinds}, and a config cannot tell which is meant"
+    return Problem(
+        kind="duplicate-name",
+        message=f"`{name}` is registered {times}: {both}",
+        origin=leaf.origin,
+        key=dotted(path),
+        fix=f'write "{found[0].target}" or "{found[1].target}"',
+        related=tuple(notes),
+    )
+
+
 def _names(found: TargetLocation | None) -> frozenset[str]:
     return (found.module.names if found and found.module else None) or frozenset()
 
@@ -166,23 +174,7 @@ def _inside(found: TargetLocation, leaf: Leaf, target: str, path: KeyPath) -> It
     """Yield the problem of a target whose first part is a user module."""
     module, rest = found.module, found.rest
     if module is not None and module.syntax_error:
-        origin = Origin(
-            source=str(module.path),
-            line=module.line,
-            column=module.column,
-            end_column=module.column + 1,
-        )
-        note = Problem(
-            kind="import-failed", severity="note", message=module.syntax_error, origin=origin
-        )
-        message = f"{module.path} cannot be parsed, so `{target}` cannot be found"
-        yield Problem(
-            kind="import-failed",
-            message=message,
-            origin=leaf.origin,
-            key=dotted(path),
-            related=(note,),
-        )
+        yield _unparsed(module, leaf, target, path)
         return
     if module is not None and module.names is None:
         return
@@ -190,22 +182,33 @@ def _inside(found: TargetLocation, leaf: Leaf, target: str, path: KeyPath) -> It
     if found.folder is not None:
         names.update(modules_in(found.folder))
     if not rest:
-        fix = did_you_mean(target, [f"{target}.{name}" for name in names if name[:1].isupper()])
-        yield problem_at(
-            "unknown-target",
-            f"`{target}` is a module, not a class or function",
-            leaf,
-            path,
-            fix or FORM,
-        )
+        classes = [f"{target}.{name}" for name in names if name[:1].isupper()]
+        message = f"`{target}` is a module, not a class or function"
+        fix = did_you_mean(target, classes) or FORM
+        yield problem_at("unknown-target", message, leaf, path, fix)
     elif rest[0] not in names:
         where = module.path if module is not None else found.folder
-        fix = did_you_mean(rest[0], names)
-        if not fix:
-            public = sorted(name for name in names if not name.startswith("_"))
-            fix = (
-                f"it has: {', '.join(public[:8])}{', ...' if len(public) > 8 else ''}"
-                if public
-                else ""
-            )
+        public = sorted(name for name in names if not name.startswith("_"))
+        listed = f"it has: {', '.join(public[:8])}" if public else ""
+        more = ", ..." if len(public) > 8 else ""
+        fix = did_you_mean(rest[0], names) or f"{listed}{more}"
         yield problem_at("unknown-target", f"{where} has no `{rest[0]}`", leaf, path, fix)
+
+
+def _unparsed(module: UserModule, leaf: Leaf, target: str, path: KeyPath) -> Problem:
+    """Return the problem of a target in a file with a syntax error."""
+    origin = Origin(
+        source=str(module.path),
+        line=module.line,
+        column=module.column,
+        end_column=module.column + 1,
+    )
+    kind = "import-failed"
+    note = Problem(kind=kind, severity="note", message=module.syntax_error, origin=origin)
+    return Problem(
+        kind=kind,
+        message=f"{module.path} cannot be parsed, so `{target}` cannot be found",
+        origin=leaf.origin,
+        key=dotted(path),
+        related=(note,),
+    )

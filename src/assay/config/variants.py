@@ -117,34 +117,31 @@ def _settings(
         try:
             setting = key_setting(table, key, node, above, origins)
         except ValueError:
-            where = table.key_origin(key)
-            problems.append(
-                _problem("syntax", f"`{key}` is no path of keys", where, key, 'write "a.b" = value')
-            )
+            message, fix = f"`{key}` is no path of keys", 'write "a.b" = value'
+            problems.append(_problem("syntax", message, table.key_origin(key), key, fix))
             continue
-        setting = replace(
-            setting, origins=tuple(replace(origin, note=note) for origin in setting.origins)
-        )
+        noted_origins = tuple(replace(origin, note=note) for origin in setting.origins)
+        setting = replace(setting, origins=noted_origins)
         path = fitted(root, setting.parts)
-        old, standard = get_at(root, path), schema.find(path)
-        is_merged = isinstance(old, Table) or (
-            old is None and standard is not None and standard.kind == "table"
-        )
-        if (
-            isinstance(node, Table)
-            and "type" not in node.items
-            and node.items
-            and is_merged
-            and not setting.creates
-        ):
+        old = get_at(root, path)
+        is_filled = isinstance(node, Table) and bool(node.items) and "type" not in node.items
+        if is_filled and _is_merged(old, path) and not setting.creates:
+            assert isinstance(node, Table)
             yield from _settings(root, setting.parts, node, setting.origins, note, problems)
             continue
         if setting.value is not None:
             is_section = len(path) == 1 and old is None and isinstance(setting.value, Table)
-            setting = replace(
-                setting, value=noted(setting.value, note), creates=setting.creates or is_section
-            )
+            creates = setting.creates or is_section
+            setting = replace(setting, value=noted(setting.value, note), creates=creates)
         yield setting
+
+
+def _is_merged(old: Node | None, path: KeyPath) -> bool:
+    """Return whether a table at `path` is merged into what is there, instead of replacing it."""
+    if old is not None:
+        return isinstance(old, Table)
+    standard = schema.find(path)
+    return standard is not None and standard.kind == "table"
 
 
 def _problem(kind: str, message: str, origin: Origin, key: str, fix: str = "") -> Problem:

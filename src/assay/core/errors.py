@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from assay.core.diagnostics import Problem
-
+from assay.core.diagnostics import Problem, render
 
 _LISTED = 10
 """Names that a message lists."""
@@ -42,8 +40,6 @@ class ConfigError(InputError):
     """Config with mistakes; carries every problem found, not only the first."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        from assay.core.diagnostics import render  # only where a config is wrong
-
         super().__init__(render(problems, color=False))
         self.problems = tuple(problems)
 

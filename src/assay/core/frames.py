@@ -215,9 +215,8 @@ def frame_groups(
             yield FrameGroup(offset, frame.tag, size_bytes, view[offset:end], extent.base_ns)
             offset = end
         elif len(frame.payload) != _EXTENT_PAYLOAD.size:
-            yield Damage(
-                offset, frame.end, torn=False
-            )  # the checksum is right, so the writer was wrong
+            # The checksum is right, so the writer was wrong.
+            yield Damage(offset, frame.end, torn=False)
             offset = frame.end
         else:
             base_ns, end, *_ = _EXTENT_PAYLOAD.unpack(frame.payload)

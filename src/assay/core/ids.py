@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from datetime import datetime
 
 ID_LENGTH = 8
@@ -26,7 +27,7 @@ def run_id_of(text: str) -> str:
     >>> run_id_of("mlflow 0a1b")
     'w7w5y5il'
     """
-    from hashlib import sha256  # brings OpenSSL along, which what records would have to load
+    from hashlib import sha256  # loads OpenSSL: a recorder does without
 
     return _id_of(sha256(text.encode("utf-8", "surrogatepass")).digest()[:ID_LENGTH])
 
@@ -46,8 +47,6 @@ def slug(text: str, *, limit: int = 40) -> str:
     'etc-passwd'
     """
     if not text.isascii():
-        import unicodedata
-
         text = unicodedata.normalize("NFKD", text)
     ascii_text = text.encode("ascii", "ignore").decode("ascii").lower()
     return re.sub(r"[^a-z0-9]+", "-", ascii_text).strip("-")[:limit].rstrip("-")

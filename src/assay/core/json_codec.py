@@ -57,9 +57,9 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
     Non-finite numbers are the strings "inf", "-inf", "nan", so that any reader copes; what is not
     printed is escaped.
     """
-    return (
-        _dump(value, indent=indent) if indent is not None else _dump(value, separators=(",", ":"))
-    )
+    if indent is None:
+        return _dump(value, separators=(",", ":"))
+    return _dump(value, indent=indent)
 
 
 def read_json(path: Path, kind: type[Fact], *, version: int, limit: int) -> Fact:
@@ -151,11 +151,9 @@ def _finite(value: Any) -> Any:
 
 def _opens(text: bytes | str) -> int:
     """Count the brackets that open in a text: few mean that nothing in it can be deep."""
-    return (
-        text.count("[") + text.count("{")
-        if isinstance(text, str)
-        else text.count(b"[") + text.count(b"{")
-    )
+    if isinstance(text, str):
+        return text.count("[") + text.count("{")
+    return text.count(b"[") + text.count(b"{")
 
 
 def _is_flat_enough(data: Any) -> bool:
@@ -177,46 +175,47 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _decode(hint: Any, data: Any, where: str) -> Any:
+    """Return `data` as a value of the annotation `hint`. Raises RecordError when it is none."""
     if hint is Any:
         return data
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return _decode_union(get_args(hint), data, where)
-    if origin is Literal:
-        if data in get_args(hint):
-            return data
-        raise RecordError(
-            f"{where} is {_shown(data)}; expected one of {', '.join(map(repr, get_args(hint)))}."
-        )
-    if origin in (list, tuple):
-        if not isinstance(data, list):
-            raise RecordError(f"{where} is {_shown(data)}; expected a list.")
-        item = get_args(hint)[0]
-        items = [_decode(item, each, f"{where}[{i}]") for i, each in enumerate(data)]
-        return items if origin is list else tuple(items)
-    if origin is dict or (isinstance(origin, type) and issubclass(origin, Mapping)):
-        if not isinstance(data, dict):
-            raise RecordError(f"{where} is {_shown(data)}; expected a table.")
-        item = get_args(hint)[1]
-        return {key: _decode(item, each, f"{where}.{key}") for key, each in data.items()}
+    if origin is not None:
+        return _decode_generic(origin, get_args(hint), data, where)
     if dataclasses.is_dataclass(hint):
         return _decode_dataclass(hint, data, where)
-    if hint is float and isinstance(data, int | float | str) and not isinstance(data, bool):
+    if hint is type(None) and data is None:
+        return None
+    is_bool = isinstance(data, bool)
+    if hint is float and isinstance(data, int | float | str) and not is_bool:
         with contextlib.suppress(ValueError, OverflowError):
             return float(data)
     if hint is int and isinstance(data, int) and not -_I64 <= data < _I64:
-        raise RecordError(
-            f"{where} is a number of {len(str(data).lstrip('-'))} digits; expected one of 64 bits."
-        )
-    if hint is type(None) and data is None:
-        return None
-    if (
-        isinstance(hint, type)
-        and isinstance(data, hint)
-        and (hint is bool or not isinstance(data, bool))
-    ):
+        digits = len(str(data).lstrip("-"))
+        raise RecordError(f"{where} is a number of {digits} digits; expected one of 64 bits.")
+    if isinstance(hint, type) and isinstance(data, hint) and (hint is bool or not is_bool):
         return data
     raise RecordError(f"{where} is {_shown(data)}; expected {getattr(hint, '__name__', hint)}.")
+
+
+def _decode_generic(origin: Any, arguments: tuple[Any, ...], data: Any, where: str) -> Any:
+    """Return `data` as a Literal, a list, a tuple or a mapping of the given item types."""
+    if origin is Literal:
+        if data in arguments:
+            return data
+        choices = ", ".join(map(repr, arguments))
+        raise RecordError(f"{where} is {_shown(data)}; expected one of {choices}.")
+    if origin in (list, tuple):
+        if not isinstance(data, list):
+            raise RecordError(f"{where} is {_shown(data)}; expected a list.")
+        items = [_decode(arguments[0], each, f"{where}[{i}]") for i, each in enumerate(data)]
+        return items if origin is list else tuple(items)
+    if issubclass(origin, Mapping):
+        if not isinstance(data, dict):
+            raise RecordError(f"{where} is {_shown(data)}; expected a table.")
+        return {key: _decode(arguments[1], each, f"{where}.{key}") for key, each in data.items()}
+    raise AssertionError(f"no field of a record has the type {origin}")
 
 
 def _shown(data: Any) -> str:

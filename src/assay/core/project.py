@@ -31,7 +31,7 @@ def project_root(start: Path) -> Path | None:
         if not why:
             return folder
         if why != _NO_FOLDER and folder not in _told:
-            import logging  # where somebody else's project is met
+            import logging  # only for a project of another user
 
             _told.add(folder)
             logging.getLogger("assay").warning("%s is not used as a project: %s.", folder, why)
@@ -81,7 +81,7 @@ def _owner(start: Path) -> int | None:
 
 def _name(user: int) -> str:
     try:
-        import pwd
+        import pwd  # Windows has none
 
         return pwd.getpwuid(user).pw_name
     except (ImportError, KeyError):

@@ -25,6 +25,8 @@ _KINDS = (
     (stat.S_ISBLK, "a device"),
 )
 _READ_BYTES = 1 << 20
+_NOT_A_FILE = (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR, errno.ENODEV)
+"""Errors of opening a link that is not followed (ELOOP, on BSD EMLINK), or a pipe or socket."""
 
 
 class NotRegularFileError(OSError):
@@ -62,21 +64,13 @@ def open_regular(
         descriptor = os.open(path, flags | _SAFELY | _BINARY, mode, dir_fd=dir_fd)
     except OSError as error:
         kind = _kind_at(path, dir_fd, follow=follow)
-        # A pipe without a reader is ENXIO, a link that is not to be followed ELOOP, a socket ENXIO.
-        if kind and error.errno in (
-            errno.ELOOP,
-            errno.EMLINK,
-            errno.ENXIO,
-            errno.EISDIR,
-            errno.ENODEV,
-        ):
+        if kind and error.errno in _NOT_A_FILE:
             raise NotRegularFileError(kind, path) from None
         raise
     try:
         kind = kind_of_mode(os.fstat(descriptor).st_mode)
-        if (
-            not kind and not follow and not _NOFOLLOW and os.path.islink(path)
-        ):  # Windows has no such flag
+        may_be_link = not follow and not _NOFOLLOW  # Windows has no such flag
+        if not kind and may_be_link and os.path.islink(path):
             kind = "a link"
         if kind:
             raise NotRegularFileError(kind, path)
@@ -137,13 +131,9 @@ def size_text(count: int) -> str:
     if count < 1000:
         return f"{count} bytes"
     for unit, factor in (("kB", 10**3), ("MB", 10**6), ("GB", 10**9)):
-        if count < 1000 * factor or unit == "GB":
-            return (
-                f"{count / factor:.3g} {unit}"
-                if count < 1000 * factor
-                else f"{count // factor} {unit}"
-            )
-    raise AssertionError("gigabytes have no end")
+        if count < 1000 * factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count // 10**9} GB"
 
 
 def _read(descriptor: int, size: int, limit: int, path: Place) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -154,8 +155,6 @@ def _in_place_of(secret: str) -> str:
 
 def _forms(value: str) -> Iterator[str]:
     """Yield a secret as it is, and as it stands in an address, in JSON and in a header."""
-    import binascii
-
     data = value.encode("utf-8", "surrogateescape")
     yield value
     yield "".join(

@@ -145,8 +145,8 @@ def secrets_in(text: str, kind: Kind) -> list[Span]:
 
 
 def edition() -> str:
-    """Return a text that is another one when other secrets are found."""
-    from assay.core.secret_rules import SOURCE
+    """Return a text that changes with the rules by which secrets are found."""
+    from assay.core.secret_rules import SOURCE  # as below
 
     return repr((SOURCE, _OWN_RULES, _HINT.pattern, _BEHIND_NAME.pattern, *PATTERNS))
 
@@ -179,7 +179,7 @@ def _search() -> tuple[re.Pattern[str], dict[str, list[Rule]]]:
 
     Of two words with the same begin it finds the shorter, which then stands for both.
     """
-    from assay.core.secret_rules import RULES  # a process that writes nothing down does without
+    from assay.core.secret_rules import RULES  # large: a process that writes nothing needs none
 
     rules_of: dict[str, list[Rule]] = {}
     of_words = [(word, rule) for rule in (*_OWN_RULES, *RULES) for word in rule[1]]

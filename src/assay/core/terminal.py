@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import re
+import unicodedata
 
 _INDENT = "    "
 _BLANKS = "Zs"  # of all widths; str.isprintable knows one of them
@@ -111,15 +112,9 @@ def folded(line: str, columns: int | None) -> list[str]:
 
 @functools.lru_cache(1 << 14)
 def _cells_of(letter: str) -> int:
-    import unicodedata  # here and below: most texts have none of these
-
-    return (
-        0
-        if unicodedata.combining(letter)
-        else 2
-        if unicodedata.east_asian_width(letter) in "WF"
-        else 1
-    )
+    if unicodedata.combining(letter):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
 
 
 def _mark(found: re.Match[str]) -> str:
@@ -129,8 +124,6 @@ def _mark(found: re.Match[str]) -> str:
 
 @functools.lru_cache(1 << 14)
 def _is_shown(letter: str) -> bool:
-    import unicodedata
-
     return letter.isprintable() or unicodedata.category(letter) == _BLANKS
 
 

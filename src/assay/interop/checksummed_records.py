@@ -34,8 +34,7 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 @dataclass(slots=True)
 class Trouble:
-    """What is wrong with a file: where it begins, in words, and how many records are lost for
-    sure."""
+    """Damage of a file: its first place, in words, and the number of lost records."""
 
     path: Path
     offset: int = -1
@@ -78,8 +77,7 @@ def tf_records(data: bytes, trouble: Trouble) -> Iterator[tuple[int, bytes]]:
 
 
 def _walk(data: bytes, at: int) -> tuple[list[int], list[int], int, bool]:
-    """Where the next records begin, how long they are, where the walk came to, and whether it
-    cannot go on there."""
+    """Return starts and lengths of the next records, the offset behind them, and if no more follow."""
     starts: list[int] = []
     lengths: list[int] = []
     size, length_at = len(data), _LENGTH.unpack_from
@@ -102,7 +100,7 @@ def _end_of(data: bytes, at: int) -> str:
 
 
 def _intact(data: bytes, starts: list[int], lengths: list[int], skip: int) -> list[bool]:
-    """Whether the bytes from `skip` on behind each start have the checksum that follows them.
+    """Return for each record whether its bytes from `skip` on have the checksum that follows.
 
     Records of one length are checked together, a column of bytes at a time: one by one it takes
     twenty times as long.

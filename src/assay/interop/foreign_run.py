@@ -129,7 +129,7 @@ def ns_of(seconds: float) -> int:
 
 
 def kind_of(name: str) -> str:
-    """How a file of that name may be shown."""
+    """Return how a file of that name may be shown."""
     return _KINDS.get(os.path.splitext(name)[1].lower(), "")
 
 

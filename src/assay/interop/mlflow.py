@@ -90,8 +90,7 @@ class _Model:
 
 @dataclass(slots=True)
 class _MlflowFile:
-    """What MLflow has of one run, wherever it has it. Times in milliseconds; metrics as (time,
-    value, step)."""
+    """Data that MLflow has of one run. Times in ms; metrics as (time, value, step)."""
 
     id: str
     name: str
@@ -311,8 +310,7 @@ def _as_it_was(value: float, is_nan: bool) -> float:
 
 
 def _artifacts_of(uri: str, base: Path, usual: list[str], warnings: list[str]) -> Path | None:
-    """Where the artifacts lie: where MLflow put them, or where they came to lie when everything was
-    moved."""
+    """Return the folder of the artifacts: as MLflow wrote it, or beside a store that was moved."""
     scheme = urlsplit(uri).scheme
     if scheme not in ("", "file", "mlflow-artifacts") and not os.path.isabs(uri):
         warnings.append(f"Its artifacts are not here but at {uri}; they were not copied")

@@ -142,7 +142,7 @@ class _Curve:
 
 @dataclass(slots=True)
 class _EventLog:
-    """What the events said so far."""
+    """State of a run, as the events so far said."""
 
     curves: dict[str, _Curve] = field(default_factory=dict)
     by_tag: dict[bytes, _Curve] = field(default_factory=dict)
@@ -259,7 +259,7 @@ class _EventLog:
             self._tensor(tag, plugin, part([value[8]]), step, time_ns)
 
     def _plugin(self, tag: str, metadata: Field | None) -> tuple[str, bytes]:
-        """Which part of TensorBoard shows this tag; often only its first value says so."""
+        """Return the plugin that shows a tag; often only its first value names it."""
         if metadata is not None:
             about = part(part([metadata])[1])
             self.plugins[tag] = text(about[1]) or self.plugins.get(tag, "")

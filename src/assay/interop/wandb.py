@@ -192,7 +192,7 @@ class _Medium:
 
 @dataclass(slots=True)
 class _WandbLog:
-    """What the records said so far."""
+    """State of a run, as the records so far said."""
 
     run: bool = False
     run_id: str = ""
@@ -281,8 +281,7 @@ class _WandbLog:
                 yield block
 
     def results(self) -> Iterator[tuple[str, Any]]:
-        """What the summary has that is not the last value of a curve, and what was logged that is
-        no number."""
+        """Results: summary values that end no curve, and logged values that are no number."""
         curves = {name for rows in self.rows.values() for name in rows.names}
         for name, value in {**self.said, **dict(flat(self.summary))}.items():
             if name not in curves and not name.startswith("_") and not isinstance(value, dict):
@@ -445,8 +444,7 @@ def _float(value: int | float) -> float:
 def _files(
     log: _WandbLog, folders: list[Path], root: Path, warnings: list[str]
 ) -> tuple[list[ForeignFile], bytes | Path]:
-    """What is to be kept, and what the run printed. Media have the name and step that they were
-    logged under."""
+    """Return the files to keep and the output; media have the name and step of their log call."""
     left_out: list[str] = []
     there: dict[str, Path] = {}
     outputs: list[Path] = []

@@ -1,4 +1,4 @@
-"""What differs between two runs: config, metrics, environment, code."""
+"""Difference of two runs: config, metrics, environment, code."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class RunDiff:
 
     @property
     def is_equal(self) -> bool:
-        """Whether nothing differs in the parts that were compared."""
+        """True when nothing differs in the compared parts."""
         return not (self.config or self.metrics or self.environment or self.code)
 
     def to_json(self) -> dict[str, Any]:
@@ -146,8 +146,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 
 def code_store(run: RunView) -> Blobs:
-    """Where the run's code is kept: in the project that its folder lies in, else in the one that it
-    was made in."""
+    """Return the code store of a run: that of the project around its folder, else of its origin."""
     homes = [find_project(run.path), Project(Path(run.file.project)) if run.file.project else None]
     stores = [code_blobs(home) for home in homes if home is not None]
     holding = (store for store in stores if run.code.snapshot in store)

@@ -1,5 +1,4 @@
-"""Which runs: `valid/loss < 0.3 and model.hidden == 64 and status == "finished"`, as data that the
-index understands.
+"""Expressions that select runs: `valid/loss < 0.3 and model.hidden == 64 and tag ~ "cnn"`.
 
 Nothing of an expression is ever evaluated: it is parsed to a condition, and its values become
 parameters of a query.
@@ -80,8 +79,7 @@ class ExpressionError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class KnownNames:
-    """What there is to be named, in the runs that are asked: metrics, results, keys of configs,
-    labels."""
+    """Names that an expression may use: metrics, results, keys of configs, labels."""
 
     metrics: Sequence[str] = ()
     results: Sequence[str] = ()

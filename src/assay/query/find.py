@@ -1,5 +1,4 @@
-"""Which run somebody means: an id, its beginning, a tag, `last`, `best:METRIC`, a path; and which
-checkpoint of it."""
+"""Lookup of a run by id, prefix, tag, `last`, `best:METRIC` or path, and of its checkpoint."""
 
 from __future__ import annotations
 

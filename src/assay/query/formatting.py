@@ -29,7 +29,7 @@ def duration(seconds: float) -> str:
 
 
 def age(then_ns: int, now_ns: int) -> str:
-    """How long ago, in one word and a number; a date for what is long past.
+    """Return the time since `then_ns` in one unit; a date for what is long past.
 
     >>> [age(0, s * 10**9) for s in (0, 59, 60, 7_300, 200_000)]
     ['now', '59 s ago', '1 min ago', '2 h ago', '2 d ago']

@@ -14,8 +14,7 @@ from assay.store.series import read_contents
 
 @dataclass(frozen=True, slots=True)
 class LoggedRow:
-    """What one call of `log` put down: a step, unix time, values by metric. `branch` as in a
-    Series."""
+    """One call of `log`: step, unix time, values by metric. `branch` as in a Series."""
 
     step: int
     time_ns: int

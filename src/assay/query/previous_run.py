@@ -1,4 +1,4 @@
-"""What changed since the run before this one."""
+"""Changes since the previous run of the same tag."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the runs are that somebody means: the project around a folder."""
+"""Lookup of projects: the one around a folder, and all of this user."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Which run made a file: by its content, so that copies are found wherever they lie and whatever
-they are called."""
+"""Run that made a file, found by content: copies count, whatever their place and name."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class RunView:
 
     @cached_property
     def desc(self) -> str:
-        """What the user wrote in `README.md`, between the title and our block."""
+        """Description by the user in `README.md`, between the title and the generated block."""
         return described(_text(self.folder.readme))
 
     @property
@@ -160,7 +160,7 @@ class RunView:
 
     @property
     def duration_s(self) -> float:
-        """How long it ran; for a run that goes on, until now."""
+        """Seconds that it ran; for an open run, until now."""
         if self._file is None:
             return 0.0
         open_since = (
@@ -234,8 +234,7 @@ class RunView:
         return found[name]
 
     def history(self, *names: str) -> dict[tuple[int, int], dict[str, float]]:
-        """What these metrics were, by (epoch, step); of all of them without names. Both count from
-        0.
+        """Return values of metrics (of all without names) by (epoch, step), both from 0.
 
         The epoch is the newest value of the metric `epoch` at or before the step, 0 where there is
         none.
@@ -276,7 +275,7 @@ class RunView:
 
     @property
     def incomplete_checkpoints(self) -> list[Checkpoint]:
-        """Those that cannot be used, each with why."""
+        """Checkpoints that cannot be used, each with the reason."""
         return [each for each in self.all_checkpoints if each.why]
 
     @property
@@ -309,7 +308,7 @@ class RunView:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """What came out when it was compared, the oldest first."""
+        """Results of its comparisons, the oldest first."""
         found = []
         for edit in self.edits:
             if edit.what == "verdict":
@@ -328,8 +327,7 @@ class RunView:
 
     @property
     def origin(self) -> dict[str, str]:
-        """Where it was imported from: `from` is the tracker, `path`, mostly `id`; empty for a run
-        of our own."""
+        """Source of an imported run: `from` is the tracker, `path`, mostly `id`; else empty."""
         values = self._file.values if self._file is not None else {}
         return {
             key[len(IMPORTED) :]: str(values[key]) for key in values if key.startswith(IMPORTED)

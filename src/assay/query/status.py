@@ -1,4 +1,4 @@
-"""What became of a run: its written status, or what its lease tells when it never wrote an end."""
+"""Status of a run: as written, or derived from its lease when it never wrote an end."""
 
 from __future__ import annotations
 
@@ -52,8 +52,7 @@ def state_of(folder: Path, written: WrittenStatus, lease: Lease | None) -> RunSt
 
 
 def seconds_of(ended_s: float, open_since_ns: int | None, state: RunState, now_ns: int) -> float:
-    """How long all attempts lasted: the ended ones, and an open one to when it was last heard of,
-    or to now."""
+    """Return the duration of all attempts; an open one lasts until it was last heard of."""
     if open_since_ns is None:
         return ended_s
     until_ns = now_ns if state.status == "running" else state.heard_ns

@@ -249,7 +249,7 @@ class RunTable:
         return pd.DataFrame(self.to_numpy(*names), index=index)
 
     def _repr_html_(self) -> str:
-        """How a notebook shows it."""
+        """Return the table as HTML for a notebook."""
         from html import escape
 
         head = "".join(f"<th>{escape(visible(column.name))}</th>" for column in self.columns)
@@ -348,7 +348,7 @@ class FoundRuns:
         )
 
     def matching(self, condition: Condition) -> FoundRuns:
-        """Those that fulfil a condition."""
+        """Return the runs that fulfil a condition."""
         rows: list[RunRow] = []
         for index in self.indexes:
             mine = [row for row in self.rows if row.index is index]

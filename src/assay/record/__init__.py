@@ -1,2 +1,1 @@
-"""What happened, written: the recorder and everything that it puts into a run's folder. No
-torch."""
+"""Writing of runs: the recorder, and all that it puts into a run's folder. No torch."""

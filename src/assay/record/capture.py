@@ -1,5 +1,4 @@
-"""What a program prints, kept in `output.txt`: its own lines, those of its children and of C code,
-to the last one."""
+"""Capture of the output of a program into `output.txt`, with that of its children and of C code."""
 
 from __future__ import annotations
 
@@ -193,7 +192,7 @@ _active: Capture | None = None
 
 
 def _is_plain() -> bool:
-    """Whether Python prints to where every program prints."""
+    """Return whether Python prints to the standard descriptors of the OS process."""
     try:
         return (sys.stdout.fileno(), sys.stderr.fileno()) == (_STDOUT, _STDERR)
     except (AttributeError, OSError, ValueError):

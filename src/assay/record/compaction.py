@@ -144,8 +144,7 @@ def _apart(blocks: list[Block]) -> dict[int, list[int]]:
 
 
 def _same(before: list[Block], after: list[Block]) -> bool:
-    """Whether every branch of every set has the same rows in the same order; times may differ
-    within their tick."""
+    """Return whether all branches hold the same rows in order; times may differ within a tick."""
     new_by_set = {block.keys: block for block in after}
     if len(before) != len(after):
         return False

@@ -1,5 +1,4 @@
-"""What was asked for, as the run's folder keeps it: `config.toml` resolved, `config/` as it was
-given."""
+"""Config of a run in its folder: `config.toml` resolved, and `config/` with the files as given."""
 
 from __future__ import annotations
 
@@ -56,8 +55,7 @@ def _differs(folder: RunFolder, text: str) -> bool:
 
 
 def _kept_names(given: Iterable[str]) -> dict[str, PurePosixPath]:
-    """Where each file goes: its own name; two of one name go below the folders that tell them
-    apart."""
+    """Return the kept path of each file, below parent folders where two names are equal."""
     names = {name: _file_name(name) for name in given}
     counts = Counter(last.casefold() for last in names.values())
     kept = {name: PurePosixPath(last) for name, last in names.items()}

@@ -1,5 +1,4 @@
-"""What people say about a run afterwards. The only writer of `edits.jsonl`; anyone may call it, at
-any time."""
+"""Edits of a run after the fact, by anyone at any time: the only writer of `edits.jsonl`."""
 
 from __future__ import annotations
 

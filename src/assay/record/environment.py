@@ -107,7 +107,7 @@ def _cpus() -> int:
 
 
 def _torch(torch: Any) -> Mapping[str, Any]:
-    """What a torch that is loaded already says about itself; nothing here starts a GPU."""
+    """Return the versions and flags of an imported torch, without starting a GPU."""
     found: dict[str, Any] = {
         "version": str(torch.__version__),
         "cuda": torch.version.cuda,

@@ -1,5 +1,4 @@
-"""What differs from the last commit, as a patch that `git apply` takes. The user's repository is
-only read."""
+"""Patch against the last commit, for `git apply`. The user's repository is only read."""
 
 from __future__ import annotations
 
@@ -118,7 +117,7 @@ def _without_secrets(patch: bytes, secrets: Secrets, left_out: list[str]) -> byt
 
 
 def _still_applies(before: str, after: str) -> bool:
-    """Whether only what was added differs, line by line."""
+    """Return whether two patches differ in added lines only, line by line."""
     old, new = before.split("\n"), after.split("\n")
     pairs = zip(old, new, strict=False)
     return len(old) == len(new) and all(a == b or (a[:1], b[:1]) == ("+", "+") for a, b in pairs)

@@ -1,4 +1,4 @@
-"""What a run is run with, in lines for its log; `run.json` has the same as data."""
+"""Launch summary of a run for its log; `run.json` has the same as data."""
 
 from __future__ import annotations
 

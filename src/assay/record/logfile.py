@@ -83,7 +83,7 @@ class RunLog(logging.FileHandler):
             super().handleError(record)
 
     def _speaks_for(self, record: logging.LogRecord) -> bool:
-        """Whether nobody else shows this record: no handler but ours, and among ours this one."""
+        """Return whether no handler but ours shows this record, and among ours this one does."""
         if getattr(record, SHOWN_KEY, False):
             return False
         handlers = [

@@ -27,7 +27,7 @@ BINS = 64
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How many values lie between two edges each; NaN and infinite ones are only counted."""
+    """Counts of values between edges; NaN and infinite values are only counted."""
 
     edges: list[float]
     counts: list[int]

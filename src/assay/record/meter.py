@@ -19,8 +19,7 @@ PERCENT_DECIMALS = 2
 
 
 class _Formed:
-    """What both meters have: how each name is printed, said once, before or after there is a
-    value."""
+    """Base of both meters: a format for each name, set before or after it has a value."""
 
     _forms: dict[str, str]
 
@@ -250,7 +249,7 @@ def _has_mean(value: Any) -> bool:
 
 
 def _is_one(value: Any) -> bool:
-    """Whether `value` is a tensor or array of one element, by its shape alone."""
+    """Return whether `value` is a tensor or array of one element, by its shape alone."""
     shape = getattr(value, "shape", None)
     return isinstance(shape, tuple) and all(size == 1 for size in shape) and hasattr(value, "item")
 

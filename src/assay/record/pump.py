@@ -25,7 +25,7 @@ RETRY_S = 1.0
 
 
 class CapturedStream:
-    """What comes in at `source` goes out at `console`, as long as somebody is there."""
+    """Pipe from `source` to `console`, for as long as the console is read."""
 
     # No dataclass: their module takes as long to import as all the rest of this program.
     def __init__(self, source: int, console: int) -> None:
@@ -140,7 +140,7 @@ def main(output: str, *pairs: str) -> None:
 
 
 def _end_last_line(descriptor: int) -> None:
-    """What an attempt before this one printed may have stopped within a line."""
+    """End the line in which the output of the attempt before may have stopped."""
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         os.pwrite(descriptor, b"\n", size)

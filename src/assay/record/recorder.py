@@ -1,15 +1,10 @@
-"""The recorder: one open run, and the folder that it fills."""
+"""Recorder of one open run: the public face of everything that is written into its folder."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import hashlib
 import logging
 import os
-import platform
-import signal
-import stat
 import sys
 import threading
 import time
@@ -23,21 +18,24 @@ from typing import TYPE_CHECKING, Any, Self
 
 from assay.core import lease as leases
 from assay.core import metrics_file, run_file
-from assay.core.directory import create_file, open_directory
 from assay.core.errors import AssayError, InputError, LeaseError, RecordError
 from assay.core.event_log import Ended, EndStatus, RunFact, Started, Warned, event_line
 from assay.core.ids import is_plain_name, new_run_id
 from assay.core.json_codec import sync_file, write_atomic, write_json
 from assay.core.regular_file import read_bytes
-from assay.core.run_file import Attempt, Best, Code, Kind, RunFile
+from assay.core.run_file import Attempt, Best, Code, Kind, RunFile, Summary
 from assay.core.secret import Secrets
-from assay.core.signals import Obeyed, number_of
 from assay.record import logfile, readme
+from assay.record.attempt import changed_files, keep_snapshot, new_attempt, read_run
+from assay.record.background import BackgroundWork
 from assay.record.config_files import MAX_BYTES, write_config
 from assay.record.deferred import DeferredRows
 from assay.record.edits import append_line
+from assay.record.ending import ending
 from assay.record.environment import environment
+from assay.record.heartbeat import Heartbeat
 from assay.record.recordable import check_text, numbers_of, recordable, whole_step
+from assay.record.run_home import RunHome
 from assay.record.writer import MetricsWriter
 from assay.store import authorship
 from assay.store.known_projects import remember
@@ -54,19 +52,14 @@ if TYPE_CHECKING:
     from assay.record.capture import Capture
     from assay.record.watched_folders import FolderWatcher
 
-SYNC_S = leases.CHECK_S
-RESERVE_NAME = ".reserve.tmp"
-RESERVE_BYTES = 1 << 16
-"""Room on the disk that is kept for the end of the run, which is written when the disk is full as well."""
-
 Listener = Callable[[Mapping[str, float], int], object]
 
 
 class RunRecorder:
-    """Writes one run. Made by `start` or `resume`; over when `finish` was called.
+    """Writer of one run, made by `start` or `resume` and over after `finish`.
 
-    Config and environment are on disk before either of the two returns. A thread of its own says
-    every ten seconds that the run is alive, and syncs the metrics about once a second.
+    Config and environment are on disk before either of the two returns. A background thread renews
+    the lease every ten seconds and syncs the metrics about once a second.
     """
 
     def __init__(
@@ -77,62 +70,60 @@ class RunRecorder:
         form: logging.Formatter | None = None,
         secrets: Secrets | None = None,
     ) -> None:
-        """Use `start` or `resume`. `run` holds the attempt that begins as its newest; the lease is
-        held already."""
+        """Use `start` or `resume`; the newest attempt of `run` begins, and its lease is held."""
         self.folder = folder
         self.secrets = secrets or Secrets.known(os.environ)
-        self._first_secrets = self.secrets.values
         self.run = run
         self.id = run.id
         self.logger = logfile.logger_of(run.id)
+        self.lacks: tuple[str, ...] = ()
+        """Sentences about what the record should have and lost."""
+
+        self._first_secrets = self.secrets.values
         self._lease = lease
         self._lock = threading.RLock()
         self._over = ""
-        self._stopping = False
         self._ended: Ended | None = None
         self._capture: Capture | None = None
         self._watcher: FolderWatcher | None = None
         self._listeners: tuple[Listener, ...] = ()
-        self.lacks: tuple[str, ...] = ()
-        """Sentences about what the record should have and lost."""
-
-        with contextlib.suppress(OSError):
-            self._reserve()
-        self._home = open_directory(
-            folder.path, follow=True
-        )  # held: its number is given to no other folder
-        self._folder_mode = stat.S_IMODE(self._home.mode)
-        self._config_toml = (
-            read_bytes(folder.config_toml, MAX_BYTES) if folder.config_toml.exists() else b""
+        self._is_synced = False
+        self._home = RunHome(folder)
+        self._config_toml = b""
+        if folder.config_toml.exists():
+            self._config_toml = read_bytes(folder.config_toml, MAX_BYTES)
+        # `self.log` is looked up at each call: a listener replaces it.
+        self._deferred = DeferredRows(lambda values, step: self.log(values, step))
+        self._background = BackgroundWork(self._deferred.flush_old, on_problem=self._trouble)
+        self._heartbeat = Heartbeat(
+            f"assay-{run.id}",
+            prepare=lambda: self._metrics.prepare(),
+            sync=self._sync,
+            renew=self._renew_lease,
         )
-        self._later = DeferredRows(lambda values, step: self.log(values, step))
-        self._chores: tuple[Callable[[], object], ...] = (self._later.flush_old,)
-        self._at_end: tuple[Callable[[], object], ...] = ()
-        self._wake = threading.Event()
         self._log_file = logfile.open_log(folder.log, run.id, form, clean=self.secrets.clean)
+        self._metrics = self._open_metrics()
+        # The writer's own method: a wrapper would cost a tenth of a log call.
+        self.log = self._metrics.log  # type: ignore[method-assign]
+        # What `finish` needs is imported now. When Ctrl-C ends a script, a class made in `finish`
+        # lets CPython 3.11 forget the interrupt and report another exit code.
+        for name in ("assay.record.compaction", "assay.store.series"):
+            import_module(name)
+        self._heartbeat.start()
+
+    def _open_metrics(self) -> MetricsWriter:
         try:
-            self._metrics = MetricsWriter(
-                folder.metrics,
-                run.newest.number,
+            return MetricsWriter(
+                self.folder.metrics,
+                self.run.newest.number,
                 on_problem=self._trouble,
                 on_lost=self._lack,
-                on_grown=self._wake.set,
+                on_grown=self._heartbeat.wake,
             )
-        except BaseException:
+        except BaseException:  # raised again: only the open files must not leak
             self._home.close()
             logfile.close_log(self._log_file)
             raise
-        # The writer's own method: a wrapper would cost a tenth of a log call.
-        self.log = self._metrics.log  # type: ignore[method-assign]
-        # What the end needs is loaded now. Not in the end itself: of a script that Ctrl-C ends,
-        # Python would forget on
-        # the way out that it was interrupted (making a data class does that), and report another
-        # exit code.
-        for name in ("assay.record.compaction", "assay.store.series"):
-            import_module(name)
-        self._thread = threading.Thread(target=self._beat, name=f"assay-{run.id}", daemon=True)
-        self._pid = os.getpid()
-        self._thread.start()
 
     @classmethod
     def start(
@@ -159,13 +150,12 @@ class RunRecorder:
         log_format: str = "",
         date_format: str = "",
     ) -> Self:
-        """A new run in a new folder. `code_dirs` are folders outside of the project whose code
-        belongs to it.
+        """Start a new run in a new folder.
 
-        With `keep_output` all that the process prints from now on is kept in `output.txt`, and
-        shown as before. `secrets` are those that the caller knows; `config_toml` comes without
-        them. `log_format` and `date_format` are for the lines of `log.txt`, as `logging.Formatter`
-        takes them.
+        `config_toml` comes without secrets, and `secrets` are those that the caller knows.
+        `code_dirs` are folders outside of the project whose code belongs to it. With `keep_output`
+        all that the process prints is kept in `output.txt` and still shown. `log_format` and
+        `date_format` are those of `logging.Formatter`, for `log.txt`.
         """
         secrets = secrets or Secrets.known(
             os.environ, sys.orig_argv if command is None else command
@@ -176,7 +166,7 @@ class RunRecorder:
         form = logfile.formatter(tag or run_id, log_format, date_format)
         created = datetime.fromtimestamp(created_ns / 1e9)
         folder = create_run_folder(project, run_id=run_id, tag=tag, created=created)
-        attempt = _attempt(
+        attempt = new_attempt(
             1,
             started_ns=created_ns,
             config_hash=config_hash,
@@ -190,9 +180,9 @@ class RunRecorder:
         with _undone(folder):
             lease = leases.acquire(folder.path, 1)
             write_config(folder, config_toml, config_files or {}, attempt=1, secrets=secrets)
-            code, problem = (
-                _code(project, code_dirs, folder.patch(), secrets) if keep_code else (Code(), "")
-            )
+            code, problem = Code(), ""
+            if keep_code:
+                code, problem = keep_snapshot(project, code_dirs, folder.patch(), secrets)
             run = RunFile(
                 id=run_id,
                 kind=kind,
@@ -237,51 +227,39 @@ class RunRecorder:
         take_over: bool = False,
         is_trusted: bool = False,
     ) -> Self:
-        """A further attempt of a run: the curve goes on from `from_step`, what lay behind it is
-        kept as a branch.
+        """Begin a further attempt of a run at `from_step`; later points are kept as a branch.
 
-        What is not given (None) stays as the newest attempt had it. LeaseError when somebody is
-        writing this run. With `is_trusted` a record that was not made here is one of this user from
-        now on.
+        Arguments that are None stay as the newest attempt had them. With `is_trusted` a record that
+        was not made here belongs to this user from now on. LeaseError when somebody writes the run.
         """
         secrets = secrets or Secrets.known(
             os.environ, sys.orig_argv if command is None else command
         )
-        before = _read_run(folder)
+        before = read_run(folder)
         refuse_links(folder)
         form = logfile.formatter(before.tag or before.id, log_format, date_format)
-        number = before.newest.number + 1 if before.attempts else 1
-        try:
-            lease = leases.acquire(folder.path, number, take_over=take_over)
-        except OSError as error:
-            raise refusal(error, folder.path, "The run cannot be resumed") from error
-        try:
-            before = _read_run(folder)  # again: now nobody else writes it
-            number = before.newest.number + 1 if before.attempts else 1
-            old = before.newest if before.attempts else None
+        lease = _acquire(folder, _next_number(before), take_over=take_over)
+        with _released(folder, lease):
+            before = read_run(folder)  # again: now nobody else writes it
+            number = _next_number(before)
+            old = before.newest if before.attempts else Attempt(number=0, started_ns=0)
             is_own = authorship.is_own(folder, before)  # as it was found: what follows changes it
+            is_at_home = is_own and not authorship.is_moved(folder, before)
             if config_toml is not None:
                 write_config(
                     folder, config_toml, config_files or {}, attempt=number, secrets=secrets
                 )
-            is_at_home = is_own and not authorship.is_moved(folder, before)
-            home = project
-            if home is None:  # of a record that comes from elsewhere the path is data
-                home = (
-                    Project(Path(before.project))
-                    if is_at_home and before.project
-                    else find_project(folder.path)
-                )
+            home = _home_of(folder, before, is_at_home) if project is None else project
             code, problem = Code(), ""
             if keep_code and home is not None:
-                code, problem = _code(home, code_dirs, folder.patch(number), secrets)
-            attempt = _attempt(
+                code, problem = keep_snapshot(home, code_dirs, folder.patch(number), secrets)
+            attempt = new_attempt(
                 number,
                 started_ns=time.time_ns(),
-                config_hash=_else(config_hash, old.config_hash if old else ""),
-                seedless_hash=_else(seedless_hash, old.seedless_hash if old else ""),
-                launch=_else(launch, old.launch if old else {}),
-                seeds=_else(seeds, old.seeds if old else {}),
+                config_hash=old.config_hash if config_hash is None else config_hash,
+                seedless_hash=old.seedless_hash if seedless_hash is None else seedless_hash,
+                launch=old.launch if launch is None else launch,
+                seeds=old.seeds if seeds is None else seeds,
                 devices=devices,
                 command=command,
                 secrets=secrets,
@@ -291,7 +269,7 @@ class RunRecorder:
                 from_step=from_step,
                 to_step=from_step,
                 changed=tuple(changed),
-                changed_code=_changed_code(home, old.code if old else Code(), code),
+                changed_code=changed_files(home, old.code, code),
                 code=code,
                 environment=environment(),
             )
@@ -304,48 +282,38 @@ class RunRecorder:
                 run = authorship.signed(folder, run)
             run_file.write(folder.path, run)
             recorder = cls(folder, run, lease, form, secrets)
-        except BaseException as error:
-            leases.release(folder.path, lease)
-            if isinstance(error, OSError):
-                raise refusal(error, folder.path, "The run cannot be resumed") from error
-            raise
         recorder._capture = _captured(folder.output, secrets) if keep_output else None
         recorder.rewind(from_step)
-        recorder._begin(
-            Started(attempt=number, step=from_step, checkpoint=checkpoint), home, problem
-        )
+        started = Started(attempt=number, step=from_step, checkpoint=checkpoint)
+        recorder._begin(started, home, problem)
         return recorder
 
-    # ---------------------------------------------------------------------------------------- what happens meanwhile
-
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Points of several metrics at one step. When it returns, they survive the death of this
-        process."""
+        """Log values of several metrics at one step; on return they survive kill -9."""
         self._metrics.log(values, step)
 
     def tell(self, fact: RunFact) -> None:
-        """Write a fact to `events.jsonl`. An end is remembered; `finish` does not say it again."""
+        """Append a fact to `events.jsonl`; `finish` does not repeat an `Ended` told before."""
         self._refuse_if_over()
         if isinstance(fact, Ended):
             self._ended = fact
         if isinstance(fact, Warned):
             self.logger.warning(fact.message)
         try:
-            append_line(self.folder.events, event_line(self._without_secrets(fact), time.time_ns()))
+            self._append_event(fact)
         except OSError as error:
             self.logger.warning("An event could not be written (%s).", error.strerror or error)
 
     def log_later(self, values: Mapping[str, Any], step: int) -> None:
-        """As `log`, for tensors on a device: they are fetched together, after 64 calls or a second,
-        not waited for now.
+        """Log tensors that lie on a device; they are fetched together, every 64 calls or second.
 
-        What was not fetched yet does not survive the death of this process.
+        Values that were not fetched yet do not survive the death of this process.
         """
         self._refuse_if_over()
-        self._later.add(values, step)
+        self._deferred.add(values, step)
 
     def axis(self, name: str) -> None:
-        """From now on the metric `name` is the x axis of those that are logged together with it."""
+        """Make metric `name` the x axis of the metrics that are logged together with it."""
         self._refuse_if_over()
         check_text(name, "the name of an axis")
         metrics_file.check_name(name)
@@ -369,35 +337,26 @@ class RunRecorder:
     def each_second(
         self, work: Callable[[], object], *, at_end: Callable[[], object] = lambda: None
     ) -> None:
-        """Call `work` about once a second in the background, and a last time before `at_end` when
-        the run ends."""
+        """Call `work` about once a second in the background; at the end once more, then `at_end`."""
         self._refuse_if_over()
-        self._chores = (*self._chores, work)
-        self._at_end = (*self._at_end, at_end)
+        self._background.add(work, at_end)
 
     def rewind(self, step: int) -> None:
-        """The run goes on from `step`: points logged at greater steps are no longer on the
-        curve."""
+        """Continue the curves from `step`; points logged at greater steps leave them."""
         self._metrics.rewind(step)
-        newest = self.run.newest
-        if newest.from_step != step:
-            self._update(
-                replace(
-                    self.run, attempts=(*self.run.attempts[:-1], replace(newest, from_step=step))
-                )
-            )
+        if self.run.newest.from_step != step:
+            self._update_attempt(from_step=step)
 
     def set_best(self, best: Best | None) -> None:
-        """Let `run.json` say what is best so far."""
+        """Write the best checkpoint so far into `run.json`."""
         self._update(replace(self.run, best=best))
 
     def set_exactness(self, exactness: str) -> None:
-        """Let `run.json` say how exactly this attempt could be gone on with."""
-        attempts = (*self.run.attempts[:-1], replace(self.run.newest, exactness=exactness))
-        self._update(replace(self.run, attempts=attempts))
+        """Write into `run.json` how exactly this attempt can be resumed."""
+        self._update_attempt(exactness=exactness)
 
     def set_value(self, name: str, value: Any) -> None:
-        """Let `run.json` hold one more value by name: a result that is no curve."""
+        """Write a named result that is no curve into `run.json`."""
         check_text(name, "the name of a value")
         plain = self.secrets.tree(recordable(value, name), name)
         with self._lock:
@@ -406,51 +365,26 @@ class RunRecorder:
     def artifact(
         self, source: Any, name: str = "", *, kind: str = "", step: int | None = None
     ) -> str:
-        """Keep a file (or bytes) by content and return its digest. The name is data: it need not be
-        a file's.
+        """Keep bytes, a file or a folder by content and return its digest.
 
-        Of a folder all files are kept, as `name/file`; the digest is that of their names and
-        digests. `kind` says how it may be shown (`Artifact`).
+        The name is data: no file needs to be called so. Files of a folder are named `name/file`.
+        `kind` says how it may be shown (`Artifact`).
         """
         self._refuse_if_over()
         check_text(name, "the name of an artifact")
         whole = None if step is None else whole_step(step)
-        if isinstance(source, bytes | bytearray | memoryview):
-            if not name:
-                raise InputError(
-                    "Bytes need a name to be kept under.", fix='run.artifact(data, "plot.png")'
+        # Imported here, as below: few runs use it, and every script would pay at its start.
+        from assay.record.artifact_source import keep_source
+        from assay.store.artifacts import keep_artifact
+
+        def keep(data: bytes, part: str) -> str:
+            with self._lock:
+                kept = keep_artifact(
+                    self.folder, data, part, at_ns=time.time_ns(), kind=kind, step=whole
                 )
-            return self._keep(bytes(source), name, kind, whole)
-        if not isinstance(source, str | os.PathLike):
-            fix = "run.artifact(path) keeps a file or folder, run.artifact(data, name) bytes"
-            raise InputError(f"A {type(source).__name__} is no artifact.", fix=fix)
-        path = Path(os.fsdecode(source))
-        name = name or path.resolve().name
-        try:
-            if not path.is_dir():
-                return self._keep(path.read_bytes(), name, kind, whole)
-            digest = hashlib.sha256()
-            for file in sorted(each for each in path.rglob("*") if each.is_file()):
-                inner = file.relative_to(path).as_posix()
-                line = f"{self._keep(file.read_bytes(), f'{name}/{inner}', kind, whole)} {inner}\n"
-                digest.update(line.encode("utf-8", "surrogateescape"))
-            return digest.hexdigest()
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # no such file, or no such name: a path holds no null
-            reason = getattr(error, "strerror", "") or str(error)
-            raise InputError(f"The artifact cannot be read: {reason}.", where=str(path)) from error
+            return kept.digest
 
-    def _keep(self, data: bytes, name: str, kind: str, step: int | None) -> str:
-        from assay.store.artifacts import (
-            keep_artifact,
-        )  # few runs use it, and every script would pay
-
-        with self._lock:
-            return keep_artifact(
-                self.folder, data, name, at_ns=time.time_ns(), kind=kind, step=step
-            ).digest
+        return keep_source(source, name, keep)
 
     def watch(
         self,
@@ -459,11 +393,10 @@ class RunRecorder:
         *,
         folder: str | os.PathLike[str] | None = None,
     ) -> Path:
-        """A folder whose files the record lists: what is created, changed and deleted in it until
-        the run ends.
+        """Watch a folder, by default one of the run, and return it; files are listed until the end.
 
-        It is a folder of the run's own, or the one given. With `suffixes` only files that end with
-        one of them.
+        Creations, changes and deletions are recorded, of all files or of those with one of the
+        `suffixes`.
         """
         self._refuse_if_over()
         check_text(name, "the name of a watched folder")
@@ -476,9 +409,7 @@ class RunRecorder:
             raise InputError("`suffixes` is a list.", fix=f"run.watch({name!r}, [{suffixes!r}])")
         place = self.folder.path / "files" / name if folder is None else Path(folder).absolute()
         if self._watcher is None:
-            from assay.record.watched_folders import (
-                FolderWatcher,
-            )  # as all below: few runs use it, and every script would pay
+            from assay.record.watched_folders import FolderWatcher
 
             self._watcher = FolderWatcher(self.folder.files, on_problem=self._trouble)
         try:
@@ -488,8 +419,7 @@ class RunRecorder:
         return place
 
     def keycode(self, thing: Any) -> None:
-        """Keep the source of a function, class or module with the run; the same source is stored
-        once in a project."""
+        """Keep the source of a function, class or module with the run, once for each project."""
         self._refuse_if_over()
         from assay.record.key_code import source_of
         from assay.store.code_trees import code_blobs
@@ -499,13 +429,8 @@ class RunRecorder:
             raise InputError("The run belongs to no project, so there is nowhere to keep code.")
         digest = code_blobs(Project(Path(self.run.project))).put(source)
         with self._lock:
-            newest = self.run.newest
-            code = replace(newest.code, keys={**newest.code.keys, name: digest})
-            self._update(
-                replace(self.run, attempts=(*self.run.attempts[:-1], replace(newest, code=code)))
-            )
-
-    # ------------------------------------------------------------------------------------------------------------ end
+            code = self.run.newest.code
+            self._update_attempt(code=replace(code, keys={**code.keys, name: digest}))
 
     def finish(
         self,
@@ -515,89 +440,86 @@ class RunRecorder:
         *,
         step: int | None = None,
     ) -> None:
-        """End the attempt, compact the metrics, seal the record, give the lease back. The second
-        time does nothing.
+        """End the attempt, compact the metrics, seal the record and release the lease, once.
 
-        `step` is where the attempt ended; not given, it is the last one that was logged.
+        `step` is where the attempt ended, by default the last one that was logged.
         """
         with self._lock:
-            if self._over or os.getpid() != self._pid:
+            if self._over or os.getpid() != self._heartbeat.pid:
                 return
-            self._stopping = True
-            self._wake.set()
-            if threading.current_thread() is not self._thread:
-                self._thread.join(
-                    timeout=10
-                )  # before the lease is given back: a beat under way would take it again
+            self._heartbeat.stop()
+            self._heartbeat.join()  # first: a beat under way would take the lease again
             self._learn_secrets()
             self._finish(status, self.secrets.clean(" ".join(reason.split())), traceback, step)
 
     def _finish(self, status: EndStatus, reason: str, traceback: str, step: int | None) -> None:
-        if not self._is_here():
+        if not self._home.is_intact():
             with contextlib.suppress(OSError):
                 self._make_again()
         if not self.folder.path.is_dir():
             self._give_up("The folder of this run is gone.")
             self.lacks += ("all of it: its folder is gone",)
             return
-        self._metrics.check()
-        with contextlib.suppress(Exception):  # the device may be what has failed
-            self._later.flush()
-        self._do_chores()
-        self._chores, self._at_end = self._at_end, ()
-        self._do_chores()
-        if self._watcher is not None:
-            self._watcher.finish()
-        self._metrics.close(durable=False)
-        from assay.record.compaction import compact  # loaded already
-        from assay.store.series import summaries
-
-        compacted = compact(self.folder.metrics)
-        if not compacted:
-            with contextlib.suppress(OSError):
-                sync_file(self.folder.metrics)
-        try:
-            found = summaries(self.folder.metrics)
-        except (OSError, AssayError) as error:
-            self.logger.warning("The metrics cannot be read back: %s", error)
-            found = {}
-        last = max((each.step for each in found.values()), default=self.run.newest.from_step)
-        self._use_reserve()
+        self._stop_logging()
+        summaries, is_compacted = self._compact_metrics()
+        last = max((each.step for each in summaries.values()), default=self.run.newest.from_step)
+        self._home.release_reserve()
         if self._ended is None:
-            self.tell(
-                Ended(
-                    status=status,
-                    step=last if step is None else step,
-                    reason=reason,
-                    traceback=traceback,
-                )
-            )
+            at = last if step is None else step
+            self.tell(Ended(status=status, step=at, reason=reason, traceback=traceback))
         ended = self._ended
         assert ended is not None
+        reasons = (reason or self.secrets.clean(ended.reason), self.lacking)
         newest = replace(
             self.run.newest,
             ended_ns=time.time_ns(),
             status=status,
-            reason="; ".join(
-                filter(None, [reason or self.secrets.clean(ended.reason), self.lacking])
-            ),
+            reason="; ".join(filter(None, reasons)),
             to_step=ended.step,
         )
         self.run = replace(
             self.run,
             status=status,
-            sealed=compacted,
+            sealed=is_compacted,
             attempts=(*self.run.attempts[:-1], newest),
-            summaries=found,
+            summaries=summaries,
         )
         try:
             run_file.write(self.folder.path, self.run)
             readme.refresh(self.folder.readme, self.run)
         except OSError as error:
-            self.logger.warning(
-                "The end of the run could not be written: %s", error.strerror or error
-            )
+            reason = error.strerror or str(error)
+            self.logger.warning("The end of the run could not be written: %s", reason)
         self._leave("The run has ended.")
+
+    def _stop_logging(self) -> None:
+        """Write all that is still waiting into the metrics, and close them."""
+        self._metrics.check()
+        try:
+            self._deferred.flush()
+        except Exception as error:
+            # The device itself may be what failed, with an error of its library; what could not be
+            # fetched is lost, and the end of the run has to be written all the same.
+            self._trouble(f"The last deferred values are lost: {type(error).__name__}: {error}")
+        self._background.finish()
+        if self._watcher is not None:
+            self._watcher.finish()
+        self._metrics.close(durable=False)
+
+    def _compact_metrics(self) -> tuple[Mapping[str, Summary], bool]:
+        """Compact the closed metrics; return their summaries, and whether it was possible."""
+        from assay.record.compaction import compact  # both were imported in `__init__`
+        from assay.store.series import summaries
+
+        is_compacted = compact(self.folder.metrics)
+        if not is_compacted:
+            with contextlib.suppress(OSError):  # the disk is full or gone; it was told before
+                sync_file(self.folder.metrics)
+        try:
+            return summaries(self.folder.metrics), is_compacted
+        except (OSError, AssayError) as error:
+            self.logger.warning("The metrics cannot be read back: %s", error)
+            return {}, is_compacted
 
     def __enter__(self) -> Self:
         return self
@@ -609,8 +531,6 @@ class RunRecorder:
         trace: TracebackType | None,
     ) -> None:
         self.finish(*ending(error))
-
-    # --------------------------------------------------------------------------------------------------------- inside
 
     def _begin(self, fact: Started, project: Project | None, problem: str) -> None:
         self.tell(fact)
@@ -631,6 +551,19 @@ class RunRecorder:
                     "The list of known projects cannot be written: %s", error.strerror or error
                 )
 
+    @property
+    def lacking(self) -> str:
+        """Parts that the record should have and lost, in one line; empty when it is whole."""
+        return f"not kept: {'; '.join(self.lacks)}" if self.lacks else ""
+
+    def _lack(self, what: str) -> None:
+        """Remember a loss that the user was told of."""
+        self.lacks += (what,)
+
+    def _update_attempt(self, **changes: Any) -> None:
+        newest = replace(self.run.newest, **changes)
+        self._update(replace(self.run, attempts=(*self.run.attempts[:-1], newest)))
+
     def _update(self, run: RunFile) -> None:
         with self._lock:
             self._refuse_if_over()
@@ -640,69 +573,27 @@ class RunRecorder:
             except OSError as error:
                 self.logger.warning("run.json could not be written (%s).", error.strerror or error)
             except BaseException:
-                self.run = (
-                    before  # what cannot be written now could not be written at the end either
-                )
+                # A value that JSON cannot hold now would keep the end from being written as well.
+                self.run = before
                 raise
 
     def _trouble(self, message: str) -> None:
-        """Something that the user should know and that stops nothing."""
+        """Warn of something that the user should know and that stops nothing."""
         self.logger.warning(message)
         with contextlib.suppress(OSError):
-            warned = self._without_secrets(Warned(message=message))
-            append_line(self.folder.events, event_line(warned, time.time_ns()))
+            self._append_event(Warned(message=message))
 
-    def _reserve(self) -> None:
-        """Take room on the disk for the end of the run."""
-        descriptor = create_file(self.folder.path / RESERVE_NAME, exclusive=False)
-        try:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
-            else:
-                os.write(descriptor, bytes(RESERVE_BYTES))
-        finally:
-            os.close(descriptor)
-
-    def _use_reserve(self) -> None:
-        """Give the room back that was taken for the end."""
-        with contextlib.suppress(OSError):
-            (self.folder.path / RESERVE_NAME).unlink()
-
-    def _lack(self, what: str) -> None:
-        """Remember something that the record should have and lost, and that the user was told
-        of."""
-        self.lacks += (what,)
-
-    @property
-    def lacking(self) -> str:
-        """Parts that the record should have and lost, in one line; empty when it is whole."""
-        return f"not kept: {'; '.join(self.lacks)}" if self.lacks else ""
-
-    def _is_here(self) -> bool:
-        """Return whether the record is where it was begun. Another folder there was made by a
-        checkpoint."""
-        try:
-            held = self._home.descriptor
-            is_same = held is None or os.path.samestat(os.fstat(held), os.stat(self.folder.path))
-            return is_same and os.path.lexists(self.folder.run_json)
-        except OSError:
-            return False
+    def _append_event(self, fact: RunFact) -> None:
+        values = {each.name: getattr(fact, each.name) for each in fields(fact)}
+        texts = {name: value for name, value in values.items() if isinstance(value, str)}
+        cleaned = {name: self.secrets.clean(text) for name, text in texts.items()}
+        fact = replace(fact, **cleaned)  # type: ignore[arg-type]  # fields of texts are texts
+        append_line(self.folder.events, event_line(fact, time.time_ns()))
 
     def _make_again(self) -> None:
-        """Make the folder of the run again, with all that is known of it. OSError when that cannot
-        be done.
-
-        Where the folder of runs is gone as well, as that of a test that has ended, it stays gone.
-        """
+        """Make the deleted folder of the run again, with all that is known of it, or OSError."""
         path = self.folder.path
-        if not path.parent.is_dir():
-            raise FileNotFoundError(errno.ENOENT, "the folder of runs is gone", str(path.parent))
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(self._folder_mode)
-        with contextlib.suppress(FileNotFoundError):  # only where the folder was emptied but for it
-            (path / leases.FILE_NAME).unlink()
-        self._home.close()
-        self._home = open_directory(path, follow=True)
+        self._home.recreate()
         self._lease = leases.acquire(path, self.run.newest.number)
         write_atomic(self.folder.config_toml, self._config_toml, durable=False)
         readme.write_first(self.folder.readme, self.run, "")
@@ -711,15 +602,8 @@ class RunRecorder:
         self._metrics.check()
         self._lack("what was in its folder before that was deleted or moved")
         self._trouble(
-            "The folder of this run was deleted or moved while it ran, and was made again. Its curves are there; "
-            "checkpoints, artifacts and events of before are not."
-        )
-
-    def _without_secrets(self, fact: Any) -> Any:
-        values = {each.name: getattr(fact, each.name) for each in fields(fact)}
-        return replace(
-            fact,
-            **{name: self.secrets.clean(it) for name, it in values.items() if isinstance(it, str)},
+            "The folder of this run was deleted or moved while it ran, and was made again. "
+            "Its curves are there; checkpoints, artifacts and events of before are not."
         )
 
     def _learn_secrets(self) -> None:
@@ -728,55 +612,39 @@ class RunRecorder:
         if self._capture is not None:
             self._capture.replace(self.secrets.values)
 
-    def _beat(self) -> None:
-        now = time.monotonic()
-        next_sync, next_beat = now + SYNC_S, now + leases.BEAT_S
-        is_synced = False
-        while True:
-            self._wake.wait(max(0.0, next_sync - time.monotonic()))
-            self._wake.clear()
-            if self._stopping:
-                return
-            self._metrics.prepare()
-            if time.monotonic() < next_sync:
-                continue
-            next_sync = time.monotonic() + SYNC_S
-            self._learn_secrets()
-            self._do_chores()
-            with contextlib.suppress(OSError):  # no descriptor left: the next time may do
-                if not self._is_here():
-                    self._make_again()
-                    continue
-                self._metrics.check()
-                self._metrics.sync()
-                if not is_synced:
-                    sync_file(self.folder.run_json)
-                    is_synced = True
-            try:
-                if time.monotonic() >= next_beat:
-                    next_beat = time.monotonic() + leases.BEAT_S
-                    self._lease = leases.beat(self.folder.path, self._lease)
-                else:
-                    leases.check(self.folder.path, self._lease)
-            except LeaseError as error:
-                if not self._is_here():
-                    continue  # nobody has taken the run over: somebody has deleted it
-                self._give_up(str(error.what))
-                return
-            except OSError:
-                continue  # a full disk or a network that is away: the next beat may get through
+    def _sync(self) -> bool:
+        """Sync the record; return False when its folder had to be made again."""
+        self._learn_secrets()
+        self._background.run()
+        with contextlib.suppress(OSError):  # no descriptor is left: the next second may have one
+            if not self._home.is_intact():
+                self._make_again()
+                return False
+            self._metrics.check()
+            self._metrics.sync()
+            if not self._is_synced:
+                sync_file(self.folder.run_json)
+                self._is_synced = True
+        return True
 
-    def _do_chores(self) -> None:
-        for work in self._chores:
-            try:
-                work()
-            # a copy of what is recorded, or numbers of a device that is gone: not the run
-            except Exception as error:
-                self._chores = tuple(each for each in self._chores if each is not work)
-                self._trouble(f"{type(error).__name__} in the background: {error}")
+    def _renew_lease(self, is_due: bool) -> bool:
+        """Write a beat if it is due, else check the lease; return False when the run is lost."""
+        try:
+            if is_due:
+                self._lease = leases.beat(self.folder.path, self._lease)
+            else:
+                leases.check(self.folder.path, self._lease)
+        except LeaseError as error:
+            # In a deleted folder nobody has taken the run over: it is made again at the next sync.
+            if self._home.is_intact():
+                self._give_up(str(error.what))
+                return False
+        except OSError:
+            pass  # a full disk or an absent network: the next beat may get through
+        return True
 
     def _give_up(self, why: str) -> None:
-        """The run is somebody else's now, or nobody's: touch nothing of it any more."""
+        """Let go of a run that another process owns now, or nobody, without touching it."""
         self._metrics.abandon(why)
         self._leave(why)
         logging.getLogger(logfile.LOGGER).warning(
@@ -785,8 +653,7 @@ class RunRecorder:
 
     def _leave(self, why: str) -> None:
         self._over = why
-        self._stopping = True
-        self._wake.set()
+        self._heartbeat.stop()
         with contextlib.suppress(OSError):
             leases.release(self.folder.path, self._lease)
         self._home.close()
@@ -798,14 +665,14 @@ class RunRecorder:
                 self._clean_again()
 
     def _clean_again(self) -> None:
-        """Take out of what is written already the secrets that became known later."""
+        """Remove secrets that became known later from what is written already."""
         from assay.record.redaction import clean_file  # few programs set variables on their way
 
         for path in (self.folder.output, self.folder.log, self.folder.events):
             clean_file(path, self.secrets)
 
     def _refuse_if_over(self) -> None:
-        if os.getpid() != self._pid:
+        if os.getpid() != self._heartbeat.pid:
             raise RecordError(
                 "A process forked from the one that writes this run cannot write to it."
             )
@@ -813,119 +680,45 @@ class RunRecorder:
             raise RecordError(self._over, where=str(self.folder.path))
 
 
-def ending(error: BaseException | None) -> tuple[EndStatus, str, str]:
-    """Status, reason and traceback of a run that ended with `error`."""
-    if error is None or (isinstance(error, SystemExit) and not error.code):
-        return "finished", "", ""
-    if isinstance(error, Obeyed):
-        return "stopped", signal.Signals(number_of(error)).name, ""
-    from assay.record.tracebacks import shortened
-
-    shown = shortened(error)
-    first_line = str(error).strip().split("\n", 1)[0]
-    return (
-        "failed",
-        f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__,
-        shown,
-    )
+def _next_number(run: RunFile) -> int:
+    return run.newest.number + 1 if run.attempts else 1
 
 
-def _attempt(
-    number: int,
-    *,
-    started_ns: int,
-    config_hash: str,
-    seedless_hash: str,
-    launch: Mapping[str, Any],
-    seeds: Mapping[str, int],
-    devices: Sequence[str],
-    command: Sequence[str] | None,
-    secrets: Secrets,
-) -> Attempt:
-    return Attempt(
-        number=number,
-        started_ns=started_ns,
-        command=secrets.command(sys.orig_argv if command is None else command),
-        cwd=_cwd(),
-        host=platform.node(),
-        pid=os.getpid(),
-        config_hash=config_hash,
-        seedless_hash=seedless_hash,
-        launch=secrets.tree(launch),
-        seeds=dict(seeds),
-        devices=tuple(devices),
-    )
-
-
-def _cwd() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it was deleted under us
-        return ""
+def _home_of(folder: RunFolder, run: RunFile, is_at_home: bool) -> Project | None:
+    """Return the project of a run; the path in a record from elsewhere is not trusted."""
+    if is_at_home and run.project:
+        return Project(Path(run.project))
+    return find_project(folder.path)
 
 
 def _captured(path: Path, secrets: Secrets) -> Capture | None:
-    from assay.record.capture import capture  # only where output is kept: it needs another process
+    from assay.record.capture import capture  # only where output is kept: it needs a process
 
     return capture(path, secrets.values)
 
 
-def _code(
-    project: Project, folders: Sequence[Path], patch: Path, secrets: Secrets
-) -> tuple[Code, str]:
-    """The snapshot, and what went wrong with it: a run without its code is better than none.
-
-    What was not committed goes into the file `patch`, too.
-    """
-    from assay.record.snapshot import STAT_CACHE, snapshot  # only where code is kept
-    from assay.store.code_trees import code_blobs
-
+def _acquire(folder: RunFolder, number: int, *, take_over: bool) -> leases.Lease:
     try:
-        blobs = code_blobs(project)
-        cache = project.code_dir / STAT_CACHE
-        code = snapshot(
-            project.root,
-            blobs,
-            folders=folders,
-            skip=project.runs_dir,
-            cache=cache,
-            secrets=secrets,
-        )
-        if code.patch:
-            write_atomic(patch, blobs.get(code.patch), durable=False)
-        return code, ""
-    except (OSError, AssayError) as error:
-        return Code(), f"The code could not be kept: {error}"
+        return leases.acquire(folder.path, number, take_over=take_over)
+    except OSError as error:
+        raise refusal(error, folder.path, "The run cannot be resumed") from error
 
 
-def _changed_code(project: Project | None, before: Code, now: Code) -> tuple[str, ...]:
-    """The files that are not the same in two snapshots; none when one of them is not here."""
-    if project is None or before.snapshot == now.snapshot or not (before.snapshot and now.snapshot):
-        return ()
-    from assay.store.code_trees import code_blobs, read_tree  # only where a run goes on
-
-    blobs = code_blobs(project)
+@contextlib.contextmanager
+def _released(folder: RunFolder, lease: leases.Lease) -> Iterator[None]:
+    """Release the lease when an attempt does not come to begin, whatever the reason."""
     try:
-        a, b = (read_tree(blobs, code.snapshot) for code in (before, now))
-    except (KeyError, OSError, AssayError):
-        return ()
-    return tuple(sorted(path for path in a.keys() | b.keys() if a.get(path) != b.get(path)))
-
-
-def _read_run(folder: RunFolder) -> RunFile:
-    try:
-        return run_file.read(folder.path)
-    except FileNotFoundError:
-        raise InputError("There is no run in this folder.", where=str(folder.path)) from None
-
-
-def _else(given: Any, otherwise: Any) -> Any:
-    return otherwise if given is None else given
+        yield
+    except BaseException as error:
+        leases.release(folder.path, lease)
+        if isinstance(error, OSError):
+            raise refusal(error, folder.path, "The run cannot be resumed") from error
+        raise
 
 
 @contextlib.contextmanager
 def _undone(folder: RunFolder) -> Iterator[None]:
-    """Take a new folder away again when the run does not come to begin in it."""
+    """Remove a new folder when its run does not come to begin, whatever the reason."""
     try:
         yield
     except BaseException as error:

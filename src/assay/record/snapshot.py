@@ -175,7 +175,7 @@ def _linked(
 
 
 def is_secret(name: str) -> bool:
-    """Whether a file of this name is never kept, wherever it lies.
+    """Return whether a file of this name is never kept, wherever it lies.
 
     >>> [is_secret(name) for name in (".env", "server.key", "keys.py", "id_rsa", "token.txt", "added_tokens.json")]
     [True, True, False, True, True, False]
@@ -184,12 +184,12 @@ def is_secret(name: str) -> bool:
 
 
 def is_code(name: str) -> bool:
-    """Whether a file of this name looks like code or config."""
+    """Return whether a file of this name looks like code or config."""
     return name in NAMES or os.path.splitext(name)[1].lower() in SUFFIXES
 
 
 def _below(folder: Path | None, root: Path) -> tuple[str, ...]:
-    """What names relative to `root` begin with that lie in `folder`."""
+    """Return the prefix of names in `folder`, relative to `root`."""
     try:
         return (
             ()
@@ -201,7 +201,7 @@ def _below(folder: Path | None, root: Path) -> tuple[str, ...]:
 
 
 def _fits(path: Path) -> bool:
-    """Whether a changed file may be in the patch; one that was deleted may."""
+    """Return whether a changed file may be in the patch; a deleted one always may."""
     try:
         return not is_secret(path.name) and path.stat().st_size <= MAX_FILE_BYTES
     except OSError:
@@ -330,8 +330,10 @@ def _git_state(root: Path) -> tuple[str, bool] | None:
 
 
 def _git(folder: Path, *words: str, variables: Mapping[str, str] | None = None) -> bytes | None:
-    """What git says, None where there is no git or no repository. It reads only: not even its index
-    is refreshed."""
+    """Return the output of a read-only git command; None without git or a repository.
+
+    Not even the index of the repository is refreshed.
+    """
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     clean |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", **(variables or {})}
     command = [

@@ -13,8 +13,9 @@ from typing import Any, Protocol, Self, TypeVar, overload
 from assay.core import signals
 from assay.core.event_log import EndStatus, RunFact
 from assay.core.run_file import RunFile
+from assay.record.ending import ending
 from assay.record.recordable import encoded, text_of
-from assay.record.recorder import RunRecorder, ending
+from assay.record.recorder import RunRecorder
 
 Thing = TypeVar("Thing")
 
@@ -48,7 +49,7 @@ class Run:
 
     @property
     def recorded(self) -> RunFile | None:
-        """What `run.json` holds."""
+        """Return the content of `run.json`."""
         return self._recorder.run if self._recorder is not None else None
 
     def rewind(self, step: int) -> None:
@@ -249,5 +250,5 @@ def _finish_open() -> None:
 
 
 def is_off() -> bool:
-    """Whether the user switched recording off with ASSAY=off."""
+    """Return whether the user switched recording off with ASSAY=off."""
     return os.environ.get("ASSAY", "").strip().lower() in ("off", "0", "false", "no")

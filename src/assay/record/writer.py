@@ -601,8 +601,7 @@ class _MappedExtent:
     end: int
 
     def holds(self, need: int) -> bool:
-        """Whether a frame of `need` bytes has room behind the extent's head, and is not nearly all
-        that has."""
+        """Return whether a frame of `need` bytes fits and leaves a part of the extent free."""
         return len(self.map) - self.map.tell() >= frames.EXTENT_HEAD_BYTES + max(
             need, mmap.PAGESIZE // 2
         )

@@ -1,1 +1,1 @@
-"""What is made of records for people: figures."""
+"""Reports made of records for people: figures."""

@@ -54,8 +54,7 @@ def named(run: RunView, name: str) -> list[str]:
 
 
 def lines(runs: Sequence[RunView], names: Sequence[str]) -> list[Line]:
-    """What is drawn: runs that differ in nothing but their seed as one line, each other run as one
-    of its own.
+    """Return the lines to draw: repeats of one config together, each other run alone.
 
     A group's line is the mean over its runs where all of them have a point; its band is one sample
     standard deviation.

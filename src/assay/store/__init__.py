@@ -1,2 +1,1 @@
-"""Where it is kept: folders, series, blobs, and an index that may be deleted at any time. No
-torch."""
+"""Storage of runs: folders, series, blobs, and an index that may be deleted. No torch."""

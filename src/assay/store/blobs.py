@@ -116,7 +116,7 @@ class FileBlobs:
                             yield name + entry.name
 
     def path(self, digest: str) -> Path:
-        """Where the bytes of `digest` lie, or would."""
+        """Return the path of the bytes of `digest`, whether they are there or not."""
         if not _DIGEST.fullmatch(digest):
             raise KeyError(digest)
         return self.folder / digest[:2] / digest[2:]

@@ -1,5 +1,4 @@
-"""What the index can be asked: conditions on runs as plain data, and the SQL they become. Values
-are parameters."""
+"""Conditions on runs as plain data, and the parameterised SQL that they become."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ STATISTICS = ("last", "min", "max", "mean", "count")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What is compared. `statistic` is one of STATISTICS, of a metric; elsewhere it says
-    nothing."""
+    """Field that is compared. `statistic` is one of STATISTICS for a metric, else ""."""
 
     kind: FieldKind
     name: str = ""

@@ -1,4 +1,4 @@
-"""What became of the files in the watched folders of a run: `files.jsonl`, a change a line."""
+"""Changes of the files in the watched folders of a run: `files.jsonl`, one change a line."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class IndexRow(NamedTuple):
 
     @property
     def edits(self) -> list[Edit]:
-        """What people said afterwards, in order."""
+        """Edits of people after the fact, in order."""
         return (
             [from_plain(Edit, data) for data in json.loads(self.edits_json)]
             if self.edits_json
@@ -264,7 +264,7 @@ class Index:
         return database
 
     def _fill(self, database: sqlite3.Connection) -> None:
-        """What the file holds and what it could not take; without a file, what the folders say."""
+        """Fill a database from the file and `_unwritten`; without a file, from the folders."""
         changed = self._unwritten
         try:
             with _open(self._file, make=False) as old:
@@ -280,7 +280,7 @@ class Index:
 
 
 def index_file(project: Project) -> Path:
-    """Where the index of a project lies: in the user's cache, one for each project and host."""
+    """Return the index file of a project: in the user's cache, one for each project and host."""
     name = f"{socket.gethostname()}\0{os.path.realpath(project.runs_dir)}"
     digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:24]
     return user_cache_path("assay", appauthor=False) / "index" / f"{digest}.sqlite"
@@ -402,7 +402,7 @@ def _synchronize(
 
 
 def lost_rows(project: Project) -> list[IndexRow]:
-    """What the index remembers of a project whose folder is gone."""
+    """Return the indexed runs of a project whose folder is gone."""
     return _remembered(index_file(project))
 
 
@@ -478,7 +478,7 @@ def _edits_grew(folder: RunFolder, old: IndexRow | IndexedState) -> bool:
 
 
 def _rewritten(folder: str, readme_mtime_ns: int | None) -> bool:
-    """Whether the README is another one than the index knows; never, where nobody asks for it."""
+    """Return whether a README differs from the indexed one; False where it is not asked for."""
     return readme_mtime_ns is not None and readme_mtime_ns != _mtime_ns(
         os.path.join(folder, "README.md")
     )
@@ -607,7 +607,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[Item]:
 
 
 def _cell(value: Any) -> str | int | float | None:
-    """What a cell of the index can hold: numbers and texts as they are, all else as text."""
+    """Return a value as the index can hold it: numbers and texts as they are, all else as text."""
     match value:
         case None | str() | float():
             return value
@@ -622,7 +622,7 @@ def _cell(value: Any) -> str | int | float | None:
 
 
 def described(page: str) -> str:
-    """What the user wrote in a README: between the title and the block of ours."""
+    """Return the user's part of a README: between the title and the generated block."""
     own = page.partition(_README_BLOCK)[0].strip()
     title, _, body = own.partition("\n")
     return body.strip() if title.startswith("# ") else own

@@ -1,4 +1,4 @@
-"""Where things lie: the project, its runs, and the names of the files inside a run's folder."""
+"""Layout on disk: the project, its runs, and the names of the files in a run's folder."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ class RunFolder:
         return self.path / "config"
 
     def patch(self, attempt: int = 1) -> Path:
-        """What was not committed when an attempt began."""
+        """Return the file of uncommitted changes at the beginning of an attempt."""
         return self.path / ("dirty.patch" if attempt == 1 else f"dirty-{attempt}.patch")
 
     @property
     def files(self) -> Path:
-        """What became of the files in watched folders."""
+        """Log of changes in watched folders."""
         return self.path / "files.jsonl"
 
     @property
@@ -141,7 +141,7 @@ class Project:
 
     @property
     def runs_dir(self) -> Path:
-        """Where runs are kept: ASSAY_RUNS_DIR, else `runs_dir` of the settings, else `runs/`."""
+        """Folder of the runs: ASSAY_RUNS_DIR, else `runs_dir` of the settings, else `runs/`."""
         given = os.environ.get(RUNS_DIR_VARIABLE)
         if given:
             return Path(given).expanduser().absolute()
@@ -327,8 +327,7 @@ def scan_runs(runs_dir: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def refusal(error: OSError, path: Path, what: str, *, fix: str = "") -> AssayError:
-    """What the operating system refused, as one clear sentence; `fix` for a place that may not be
-    written."""
+    """Return an error that explains an OSError in one sentence; `fix` replaces the usual advice."""
     if isinstance(error, LinkedFolderError | NotRegularFileError):
         return InputError(f"{what}: {error.strerror}.", where=str(error.filename or path), fix=fix)
     match error.errno:

@@ -1,4 +1,4 @@
-"""What kind of disk a path lies on."""
+"""Kind of disk that a path lies on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def is_network(path: Path) -> bool:
-    """Whether a path lies on a disk of another machine or behind FUSE, as far as the system tells.
+    """Return whether a path is on a network or FUSE disk, as far as the system tells.
 
     Such disks may not show what a memory map wrote, and may answer a write with an error much
     later.

@@ -68,7 +68,7 @@ class PackedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pack:
-    """What a pack holds. `folder` is the name of the run's folder."""
+    """Content of a pack. `folder` is the name of the run's folder."""
 
     format: int = FORMAT
     id: str
@@ -387,7 +387,7 @@ def _named(folder: RunFolder) -> set[str]:
 
 
 def _run_files(folder: Directory) -> list[str]:
-    """What belongs to a run for good: no lease, nothing that was half written, no links."""
+    """Yield the lasting files of a run: no lease, no temporary files, no links."""
     names = []
     for name, status in folder.files():
         held = getattr(status, "st_blocks", status.st_size) * 512

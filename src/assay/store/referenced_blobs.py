@@ -1,4 +1,4 @@
-"""Which kept blobs a run needs: everything that its records name, and what is named in there."""
+"""Blobs that a run needs: all digests in its records, and all in the trees among them."""
 
 from __future__ import annotations
 

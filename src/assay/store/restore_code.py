@@ -21,16 +21,14 @@ _ELSEWHERE = "Name another folder with --to."
 
 
 def place_of(name: str, to: Path) -> Path:
-    """Where a file of a code tree goes; one that lay outside of the project goes below
-    `outside/`."""
+    """Return the path for a file of a code tree; files outside of the project go to `outside/`."""
     return (
         safe_path(to / OUTSIDE, name.lstrip("/")) if name.startswith("/") else safe_path(to, name)
     )
 
 
 def restored(path: Path, root: Path, to: Path) -> Path:
-    """Where a path of the project at `root`, or one outside of it, is when its code was written
-    below `to`."""
+    """Return the place below `to` of a path in the project `root`, or outside of it."""
     for home in (root, root.resolve()):
         if path.is_relative_to(home):
             return to / path.relative_to(home)

@@ -8,7 +8,7 @@ from assay.core.errors import InputError
 
 
 def safe_path(folder: Path, name: str) -> Path:
-    """Where `name` (a relative path with `/`) lies in `folder`. InputError when it would leave it.
+    """Return `folder/name` for a relative name with `/`; InputError when it would leave it.
 
     >>> safe_path(Path("runs"), "a/b.txt").as_posix()
     'runs/a/b.txt'

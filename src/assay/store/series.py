@@ -49,7 +49,7 @@ class Series:
 
     @property
     def xs(self) -> NDArray[np.float64]:
-        """Where each point is on the x axis: the values of `axis`, else the steps."""
+        """Values of the x axis: those of `axis`, else the steps."""
         return self.steps.astype(float) if self.axis_values is None else self.axis_values
 
     def reduced(self, buckets: int = 2000) -> Reduced:
@@ -126,14 +126,14 @@ class Block:
 
     @property
     def orders(self) -> array[int]:
-        """Which of two rows of one time came first: the place of each in the file."""
+        """Positions of the rows in the file, which order rows of one time."""
         return array(
             "q", chain.from_iterable(range(first, first + rows) for first, rows in self._spans)
         )
 
     @property
     def last_order(self) -> int:
-        """That of the last row."""
+        """Position of the last row in the file."""
         first, rows = self._spans[-1]
         return first + rows - 1
 
@@ -148,8 +148,7 @@ class Block:
         self._back = (step, attempt, len(self.steps))
 
     def _repeat(self, step: int, attempt: int, rows: int) -> None:
-        """What was logged at `step` after it had been saved is logged there again: the first time
-        is left behind."""
+        """Leave a row of the same step behind that was logged again after a resume."""
         self._back = None
         for i, each in enumerate(self.steps[:rows]):
             if each == step and not self.branches[i]:

@@ -29,8 +29,7 @@ _NO_LINK = "Look at it, and put a folder in its place, or nothing."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """What was cleaned away, or would be. `code_kept` says why code that seems unused was left
-    alone."""
+    """Result of a cleaning, done or planned. `code_kept` says why unused code was left alone."""
 
     runs: tuple[str, ...] = ()
     projects: tuple[Path, ...] = ()

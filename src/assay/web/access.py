@@ -119,8 +119,7 @@ def kept_secret(path: Path | None = None) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a server lets through: names that it answers to beside loopback, and whether anything
-    may be changed.
+    """Access rules of a server: its names beside loopback, and whether it may change anything.
 
     `prefix` is what a proxy puts in front of every path and does not take off again.
     """

@@ -1,4 +1,4 @@
-"""What routes have in common: the project of a request, errors as JSON, models as bytes."""
+"""Shared parts of routes: the project of a request, errors as JSON, models as bytes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MissingError(InputError):
 
 
 class ConflictError(InputError):
-    """What somebody edits was changed by somebody else meanwhile."""
+    """Edited data was changed by somebody else meanwhile."""
 
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {

@@ -22,8 +22,7 @@ _TRIED = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """How a server is asked for. `port` 0 takes any that is free, None the usual one or one of the
-    next."""
+    """Options of a server. `port` 0 is any free one, None the usual one or one of the next."""
 
     host: str = "127.0.0.1"
     port: int | None = None

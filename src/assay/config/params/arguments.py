@@ -58,23 +58,23 @@ def read_arguments(
             text = rest.pop(0)
             given = f"{given} {text}"
         try:
-            path = parse_dotted(key)
+            arguments.append(_argument(given, found, text))
         except ValueError:
-            problems.append(
-                _refused(given, f"`{key}` is no name of a parameter", "write --a.b=value")
-            )
-            continue
-        arguments.append(
-            Argument(
-                path=path,
-                key=key,
-                text=text,
-                creates=bool(found["plus"]),
-                key_origin=_origin(given, found.start("key"), found.end("key")),
-                value_origin=_origin(given, len(given) - len(text), len(given)),
-            )
-        )
+            message = f"`{key}` is no name of a parameter"
+            problems.append(_refused(given, message, "write --a.b=value"))
     return arguments, problems
+
+
+def _argument(given: str, found: re.Match[str], text: str) -> Argument:
+    """Return the argument `given` with its value. Raises ValueError for a malformed key."""
+    return Argument(
+        path=parse_dotted(found["key"]),
+        key=found["key"],
+        text=text,
+        creates=bool(found["plus"]),
+        key_origin=_origin(given, found.start("key"), found.end("key")),
+        value_origin=_origin(given, len(given) - len(text), len(given)),
+    )
 
 
 def _is_option(text: str) -> bool:

@@ -133,59 +133,67 @@ def _replaced(
     unknown: Unknown,
     text: str | None,
 ) -> list[Problem]:
+    """Replace the value of `part` by one of its type, within its limit; return what is wrong."""
     try:
         old = child(holder, part)
     except KeyError:
         old = None
     if is_holder(old) and isinstance(value, Mapping) and old._names():
-        places = (origin, key_origin)
-        return [
-            problem
-            for name, item in value.items()
-            for problem in assign(
+        problems: list[Problem] = []
+        for name, item in value.items():
+            problems += assign(
                 old,
                 (name,),
                 item,
-                origin=places[0],
-                key_origin=places[1],
+                origin=origin,
+                key_origin=key_origin,
                 unknown=unknown,
                 above=path,
             )
-        ]
+        return problems
+    key = dotted(path)
     if isinstance(holder, tuple):
-        message = f"`{dotted(path[:-1])}` is one value, so it has no `{part}`"
-        fix = f"give `{dotted(path[:-1])}` as a whole"
-        return [
-            Problem(
-                kind="unknown-key", message=message, origin=key_origin, key=dotted(path), fix=fix
-            )
-        ]
+        above = dotted(path[:-1])
+        message, fix = (
+            f"`{above}` is one value, so it has no `{part}`",
+            f"give `{above}` as a whole",
+        )
+        return [Problem(kind="unknown-key", message=message, origin=key_origin, key=key, fix=fix)]
     limit, wanted = None, type_of(old)
     if is_holder(holder):
         limit, wanted = holder._notes.limits.get(part), holder._kind(part)
         origin = replace(origin, replaced=holder._notes.origins.get(part))
-    try:
-        made = (
-            _chosen(value, limit, text)
-            if isinstance(limit, Choice)
-            else fitted(value, wanted, text)
-        )
-    except CoercionError as misfit:
-        kind = "wrong-value" if isinstance(limit, Choice) else "wrong-type"
-        return [
-            _misfit(kind, path, str(misfit), value, origin, _advice(wanted, limit, value, text))
-        ]
-    if isinstance(limit, Range) and not limit.allows(made):
-        return [_misfit("wrong-value", path, limit.wanted(), made, origin)]
+    made, wrong = _fitting(path, value, origin, wanted, limit, text)
+    if wrong is not None:
+        return [wrong]
     try:
         store_at(holder, (part,), made, origin)
     except InputError as error:
-        return [
-            Problem(
-                kind="wrong-value", message=error.what.rstrip("."), origin=origin, key=dotted(path)
-            )
-        ]
+        message = error.what.rstrip(".")
+        return [Problem(kind="wrong-value", message=message, origin=origin, key=key)]
     return []
+
+
+def _fitting(
+    path: KeyPath,
+    value: Any,
+    origin: Origin,
+    wanted: Any,
+    limit: Choice | Range | None,
+    text: str | None,
+) -> tuple[Any, Problem | None]:
+    """Return `value` as the wanted type and within the limit, or the problem with it."""
+    try:
+        if isinstance(limit, Choice):
+            return _chosen(value, limit, text), None
+        made = fitted(value, wanted, text)
+    except CoercionError as misfit:
+        kind = "wrong-value" if isinstance(limit, Choice) else "wrong-type"
+        fix = _advice(wanted, limit, value, text)
+        return None, _misfit(kind, path, str(misfit), value, origin, fix)
+    if isinstance(limit, Range) and not limit.allows(made):
+        return None, _misfit("wrong-value", path, limit.wanted(), made, origin)
+    return made, None
 
 
 def _chosen(value: Any, limit: Choice, text: str | None) -> Any:

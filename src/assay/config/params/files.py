@@ -48,24 +48,24 @@ def encoded(value: Any, where: str = "") -> Any:
         case list():
             return [encoded(item, f"{where}[{i}]") for i, item in enumerate(value)]
         case Mapping():
-            if all(isinstance(key, str) for key in value) and not (
-                len(value) == 1 and next(iter(value)) in _MARKS
-            ):
-                return {
-                    str(key): encoded(item, f"{where}.{key}".lstrip("."))
-                    for key, item in value.items()
-                }
-            return {
-                "@items": [
-                    [encoded(key, where), encoded(item, where)] for key, item in value.items()
-                ]
-            }
+            return _encoded_mapping(value, where)
         case _:
             raise InputError(
                 f"`{where}` is of type {type(value).__name__}, which no file can hold.",
                 fix="Keep numbers, strings, true/false, None, dates, paths,"
                 " tuples, lists and dictionaries.",
             )
+
+
+def _encoded_mapping(value: Mapping[Any, Any], where: str) -> dict[str, Any]:
+    """Return a table, or `@items` where keys are no strings or look like an encoded value."""
+    has_only_texts = all(isinstance(key, str) for key in value)
+    looks_encoded = len(value) == 1 and next(iter(value)) in _MARKS
+    if has_only_texts and not looks_encoded:
+        return {
+            str(key): encoded(item, f"{where}.{key}".lstrip(".")) for key, item in value.items()
+        }
+    return {"@items": [[encoded(key, where), encoded(item, where)] for key, item in value.items()]}
 
 
 def decoded(value: Any) -> Any:

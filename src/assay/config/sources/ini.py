@@ -8,7 +8,7 @@ has no other use. The first syntax error ends the reading.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
@@ -322,38 +322,42 @@ class _IniReader:
         parts: list[str] = []
         end = length = 0
         for found in _PERCENT.finditer(raw):
-            name, at = found["name"], option.place(found.start())
+            at = option.place(found.start())
             place = (at, at + len(found[0]))
             if found[0] == "%%":
                 piece = "%"
-            elif name is None:
-                self.fail(
-                    "`%` starts a `%(name)s`, and this is none",
-                    *place,
-                    "write %% for a percent sign",
-                )
-            elif name in trail:
-                self.fail(
-                    f"this value needs itself: {' -> '.join((*trail[trail.index(name) :], name))}",
-                    *place,
-                )
-            elif name not in names or len(trail) > MAX_DEPTH // 2:
-                fix = did_you_mean(name, names) or "write %% for a percent sign"
-                self.fail(
-                    f"`{found[0]}` names no value of this section or of [{DEFAULT}]", *place, fix
-                )
             else:
+                name = self.checked_name(found, names, trail, place)
                 piece = self.text(section, name, trail)
             parts += [raw[end : found.start()], piece]
             end = found.end()
             length += len(parts[-2]) + len(piece)
             if length > MAX_TEXT or self.added + length > MAX_BYTES:
-                what = "the values that %(...)s puts together are too long"
-                raise UnreadableError(
-                    Problem(kind="too-large", message=what, origin=self.places.origin(*place))
-                )
+                message = "the values that %(...)s puts together are too long"
+                origin = self.places.origin(*place)
+                raise UnreadableError(Problem(kind="too-large", message=message, origin=origin))
         self.added += length
         return "".join([*parts, raw[end:]])
+
+    def checked_name(
+        self,
+        found: re.Match[str],
+        names: Collection[str],
+        trail: tuple[str, ...],
+        place: tuple[int, int],
+    ) -> str:
+        """Return the name in `%(name)s`; raise UnreadableError for an unknown or circular one."""
+        name = found["name"]
+        escape = "write %% for a percent sign"
+        if name is None:
+            self.fail("`%` starts a `%(name)s`, and this is none", *place, escape)
+        if name in trail:
+            circle = " -> ".join((*trail[trail.index(name) :], name))
+            self.fail(f"this value needs itself: {circle}", *place)
+        if name not in names or len(trail) > MAX_DEPTH // 2:
+            message = f"`{found[0]}` names no value of this section or of [{DEFAULT}]"
+            self.fail(message, *place, did_you_mean(name, names) or escape)
+        return name
 
 
 def _with_origins(node: Node, moved: Callable[[Origin], Origin]) -> Node:

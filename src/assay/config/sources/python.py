@@ -144,20 +144,7 @@ class _Loading:
 
     def run(self, path: Path, *, source: str, text: str, name: str = "") -> types.ModuleType:
         """Execute a config file. Raises ConfigError with what went wrong in it."""
-        refused = too_large(text, source)
-        if refused is not None:
-            raise OversizedError(refused)
-        try:
-            tree = ast.parse(text, filename=str(path))
-            code = compile(tree, str(path), "exec", dont_inherit=True)
-        except SyntaxError as error:
-            raise ConfigError([_syntax(error, source)]) from None
-        except (RecursionError, MemoryError):
-            raise OversizedError(too_deep(Origin(source=source))) from None
-        except ValueError as error:
-            raise ConfigError(
-                [Problem(kind="syntax", message=str(error), origin=Origin(source=source))]
-            ) from None
+        tree, code = _compiled(path, source, text)
         self.files[str(path)] = file = SourceFile(str(path), source, text, tree)
         name = name or self.name_of(path)
         module = types.ModuleType(name)
@@ -180,9 +167,8 @@ class _Loading:
             exec(code, module.__dict__)
         except (OversizedError, ConfigError, KeyboardInterrupt):
             raise
-        except (
-            BaseException
-        ) as error:  # it is the user's program: whatever it raises is told where it was raised
+        except BaseException as error:
+            # The user's program may raise anything, SystemExit included: it is shown at its line.
             raise ConfigError([self.raised(error, path)]) from error
         finally:
             self.running.pop()
@@ -193,9 +179,8 @@ class _Loading:
         for key, value in list(vars(module).items()):
             if not key.startswith("__"):
                 entry = file.name(key)
-                module.__dict__[key] = lifted(
-                    value, entry.value if entry is not None else None, memo
-                )
+                expression = entry.value if entry is not None else None
+                module.__dict__[key] = lifted(value, expression, memo)
         mark(vars(module), file, memo)
         return module
 
@@ -487,40 +472,61 @@ def _chosen(values: Mapping[str, Any], file: SourceFile) -> tuple[dict[str, Any]
     """
     problems: list[Problem] = []
     chosen = {
-        name: value for name, value in values.items() if name in _SECTIONS or name in schema.LAUNCH
+        name: value
+        for name, value in values.items()
+        if (name in _SECTIONS or name in schema.LAUNCH) and _can_be_value(value)
     }
-    chosen = {name: value for name, value in chosen.items() if _can_be_value(value)}
     others = {name: value for name, value in values.items() if name not in chosen}
     counts = uses(values)
-    for name in others:
-        value = others[name]
+    for name, value in others.items():
+        is_imported = file.is_imported(name)
+        message = fix = ""
         if not isinstance(value, type) and (_is_table(value) or is_holder(value)):
             wanted = _meant(name, chosen)
             others_use = counts[id(value)] - 1
-            if others_use == 0 and wanted and file.is_imported(name):
+            if others_use == 0 and wanted and is_imported:
                 message = f"`{name}` is no section, and the config has no `{wanted}`"
-                origin, fix = _entry(file, name)[0], f"write {wanted} = {name}"
-                problems.append(
-                    Problem(kind="unknown-key", message=message, origin=origin, key=name, fix=fix)
-                )
-            elif others_use > 1 or (others_use == 0 and not file.is_imported(name)):
+                fix = f"write {wanted} = {name}"
+            elif others_use > 1 or (others_use == 0 and not is_imported):
                 chosen[name] = value
-        elif isinstance(value, bool | int | float | str) and not file.is_imported(name):
-            near = max(
-                _PLAIN - values.keys(),
-                key=lambda key: SequenceMatcher(None, name, key).ratio(),
-                default="",
+        elif isinstance(value, bool | int | float | str) and not is_imported:
+            near = _nearest_plain(name, values)
+            if near:
+                message = f"unknown key `{name}`"
+                fix = f"did you mean `{near}`? A leading `_` says that it is no key"
+        if message:
+            origin = _entry(file, name)[0]
+            problems.append(
+                Problem(kind="unknown-key", message=message, origin=origin, key=name, fix=fix)
             )
-            if near and SequenceMatcher(None, name, near).ratio() > 0.75:
-                message, fix = (
-                    f"unknown key `{name}`",
-                    f"did you mean `{near}`? A leading `_` says that it is no key",
-                )
-                origin = _entry(file, name)[0]
-                problems.append(
-                    Problem(kind="unknown-key", message=message, origin=origin, key=name, fix=fix)
-                )
     return {name: chosen[name] for name in values if name in chosen}, problems
+
+
+def _nearest_plain(name: str, values: Mapping[str, Any]) -> str:
+    """Return the plain standard key, missing from the config, that `name` resembles; else ""."""
+
+    def likeness(key: str) -> float:
+        return SequenceMatcher(None, name, key).ratio()
+
+    near = max(_PLAIN - values.keys(), key=likeness, default="")
+    return near if near and likeness(near) > 0.75 else ""
+
+
+def _compiled(path: Path, source: str, text: str) -> tuple[ast.Module, types.CodeType]:
+    """Parse and compile a config file. Raises ConfigError at the first syntax error."""
+    refused = too_large(text, source)
+    if refused is not None:
+        raise OversizedError(refused)
+    try:
+        tree = ast.parse(text, filename=str(path))
+        return tree, compile(tree, str(path), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise ConfigError([_syntax(error, source)]) from None
+    except (RecursionError, MemoryError):
+        raise OversizedError(too_deep(Origin(source=source))) from None
+    except ValueError as error:
+        problem = Problem(kind="syntax", message=str(error), origin=Origin(source=source))
+        raise ConfigError([problem]) from None
 
 
 def _can_be_value(value: Any) -> bool:

@@ -144,9 +144,7 @@ class _TomlParser:
         while self.skip(tokens.BLANK) < len(self.text):
             try:
                 if self.text[self.at] == "[":
-                    here = _TableBuilder(
-                        (), self.root.origin
-                    )  # of nobody, for the pairs below a header with a mistake
+                    here = self.detached()  # unless the header is right
                     here = self.header()
                 elif self.text[self.at] in "]}":
                     self.abandon(f"`{self.text[self.at]}` closes nothing", self.at, self.at + 1)
@@ -226,18 +224,8 @@ class _TomlParser:
         start = self.at
         keys = self.keys()
         if not self.text.startswith(closing, self.at):
-            name = self.text[start : keys[-1].end].strip()
-            is_whole = self.text.startswith(("\n", "\r", "#", "]"), self.at) or self.at == len(
-                self.text
-            )
-            fix = (
-                f"write {opening}{name}{closing}"
-                if is_whole
-                else "a name with other characters needs quotes"
-            )
-            self.abandon("this header is not closed", self.at, self.at + 1, fix)
+            self.unclosed_header(opening, closing, self.text[start : keys[-1].end].strip())
         self.at += len(closing)
-        nobody = _TableBuilder((), self.root.origin)
         box = self.root
         for index, key in enumerate(keys[:-1]):
             inner = self.inner(box, key)
@@ -245,28 +233,46 @@ class _TomlParser:
                 inner = inner.rows[-1]
             elif not isinstance(inner, _TableBuilder):
                 self.twice(box, keys, index)
-                return nobody
+                return self.detached()
             box = inner
+        opened = self.open_row(box, keys) if opening == "[[" else self.open_table(box, keys)
+        if opened is None:
+            self.twice(box, keys, len(keys) - 1)
+        return opened or self.detached()
+
+    def detached(self) -> _TableBuilder:
+        """Return a table outside of the tree, for the pairs below a header with a mistake."""
+        return _TableBuilder((), self.root.origin)
+
+    def unclosed_header(self, opening: str, closing: str, name: str) -> NoReturn:
+        is_at_end = self.at == len(self.text)
+        is_whole = is_at_end or self.text.startswith(("\n", "\r", "#", "]"), self.at)
+        fix = "a name with other characters needs quotes"
+        if is_whole:
+            fix = f"write {opening}{name}{closing}"
+        self.abandon("this header is not closed", self.at, self.at + 1, fix)
+
+    def open_row(self, box: _TableBuilder, keys: list[_Key]) -> _TableBuilder | None:
+        """Add a table to the array at the last key; None when something else is there."""
         last = keys[-1]
-        found = box.items.get(last.name)
-        origin = self.origin(keys[0].start, last.end)
-        if opening == "[[":
-            rows = _TableArray([]) if found is None else found
-            if isinstance(rows, _TableArray):
-                rows.rows.append(
-                    _TableBuilder((*box.path, last.name, len(rows.rows)), origin, is_headed=True)
-                )
-                if found is None:
-                    box.add(last.name, rows, self.origin(last.start, last.end))
-                return rows.rows[-1]
-        else:
-            table = self.inner(box, last)
-            if isinstance(table, _TableBuilder) and not table.is_headed and table.dotted_in is None:
-                table.is_headed = True
-                table.origin = origin
-                return table
-        self.twice(box, keys, len(keys) - 1)
-        return nobody
+        rows = box.items.get(last.name, _TableArray([]))
+        if not isinstance(rows, _TableArray):
+            return None
+        path = (*box.path, last.name, len(rows.rows))
+        row = _TableBuilder(path, self.origin(keys[0].start, last.end), is_headed=True)
+        rows.rows.append(row)
+        if last.name not in box.items:
+            box.add(last.name, rows, self.origin(last.start, last.end))
+        return row
+
+    def open_table(self, box: _TableBuilder, keys: list[_Key]) -> _TableBuilder | None:
+        """Return the table at the last key; None when its header or its dotted keys were there."""
+        table = self.inner(box, keys[-1])
+        if not isinstance(table, _TableBuilder) or table.is_headed or table.dotted_in is not None:
+            return None
+        table.is_headed = True
+        table.origin = self.origin(keys[0].start, keys[-1].end)
+        return table
 
     def pair(self, owner: _TableBuilder) -> None:
         """Read `a.b = value`, in a statement or in an inline table, into `owner`."""

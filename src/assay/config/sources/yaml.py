@@ -58,9 +58,8 @@ def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, l
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     places = TextPositions(text.removeprefix("\ufeff"), source, keep=excerpt)
     empty = Table({}, Origin(source=source))
-    refused = too_large(
-        places.text, source, limit=MAX_BYTES if loader is not yaml.SafeLoader else _SLOW_BYTES
-    )
+    limit = _SLOW_BYTES if loader is yaml.SafeLoader else MAX_BYTES
+    refused = too_large(places.text, source, limit=limit)
     if refused is not None:
         return empty, [refused]
     odd = [
@@ -69,25 +68,34 @@ def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, l
     ]
     if odd:
         return empty, odd
+    try:
+        return _read_around_mistakes(yaml, loader, places)
+    except UnreadableError as stop:
+        return empty, [stop.problem]
+
+
+def _read_around_mistakes(
+    yaml: Any, loader: Any, places: TextPositions
+) -> tuple[Table, list[Problem]]:
+    """Parse, blank the block with the first syntax error, and repeat until the rest parses."""
     text = places.text
     mistakes: list[Problem] = []
     while True:
         composer = _Composer(places)
         try:
             composer.follow(yaml.parse(text, Loader=loader))
-        except UnreadableError as stop:
-            return empty, [stop.problem]
         except yaml.MarkedYAMLError as error:
-            failure = _Failure(places, text, error, composer)
+            is_scanner = isinstance(error, yaml.scanner.ScannerError)
+            failure = _Failure(places, text, error, composer, is_scanner=is_scanner)
             mistakes.append(failure.problem())
             more = len(mistakes) < MAX_MISTAKES and len(text) < MAX_BYTES // 8
             smaller = failure.text_without_it() if more else text
             if smaller != text:
                 text = smaller
                 continue
-        # What is read behind the last mistake is part of a text with holes: only its own mistakes
-        # are told.
-        return composer.root(), sorted([*mistakes, *composer.problems][:MAX_MISTAKES], key=by_place)
+        # A text with holes was read behind the last mistake: only its own mistakes are reported.
+        problems = [*mistakes, *composer.problems][:MAX_MISTAKES]
+        return composer.root(), sorted(problems, key=by_place)
 
 
 @dataclass(slots=True)
@@ -209,14 +217,7 @@ class _Composer:
     def put(self, made: _Made, end: int) -> None:
         """Add a value to the open table or list."""
         if not self.open:
-            self.made = made.node
-            if made.node is not None and not isinstance(made.node, Table):
-                is_empty = isinstance(made.node, Leaf) and made.node.value is None
-                if not is_empty:
-                    origin = made.node.origin
-                    self.problems.append(
-                        Problem(kind="syntax", message="a config is a table", origin=origin)
-                    )
+            self.finish(made.node)
             return
         top = self.open[-1]
         top.size += made.size
@@ -226,30 +227,36 @@ class _Composer:
             if made.node is not None:
                 top.rows.append(made.node)
             return
-        key, is_merge, top.key, top.is_merge, top.awaits_value = (
-            top.key,
-            top.is_merge,
-            None,
-            False,
-            False,
-        )
+        key, is_merge = top.key, top.is_merge
+        top.key, top.is_merge, top.awaits_value = None, False, False
         if key is None:
             return
         name, origin = key
         if is_merge:
-            tables = made.node.items if isinstance(made.node, List) else (made.node,)
-            if all(isinstance(table, Table) for table in tables):
-                top.merged += [table for table in tables if isinstance(table, Table)]
-            else:
-                self.problems.append(
-                    Problem(kind="syntax", message="`<<` merges tables, not values", origin=origin)
-                )
+            self.merge(top, made.node, origin)
             return
         if name in top.seen:
             self.problems.append(duplicate(dotted((*top.path, name)), origin, top.seen[name]))
         elif made.node is not None:
             top.items[name] = made.node
         top.seen.setdefault(name, origin)
+
+    def finish(self, node: Node | None) -> None:
+        """Keep the root of the document, which is a table or empty."""
+        self.made = node
+        is_empty = node is None or (isinstance(node, Leaf) and node.value is None)
+        if node is not None and not is_empty and not isinstance(node, Table):
+            message = "a config is a table"
+            self.problems.append(Problem(kind="syntax", message=message, origin=node.origin))
+
+    def merge(self, top: _Open, node: Node | None, origin: Origin) -> None:
+        """Note the tables that `<<` merges into the open one."""
+        tables = node.items if isinstance(node, List) else (node,)
+        if all(isinstance(table, Table) for table in tables):
+            top.merged += [table for table in tables if isinstance(table, Table)]
+            return
+        message = "`<<` merges tables, not values"
+        self.problems.append(Problem(kind="syntax", message=message, origin=origin))
 
     def path(self) -> KeyPath:
         """Return the path of the next value."""
@@ -416,13 +423,21 @@ class _Failure:
     may be equal. `cut` is an offset in the block to leave out, so that the rest can be read.
     """
 
-    def __init__(self, places: TextPositions, text: str, error: Any, composer: _Composer) -> None:
+    def __init__(
+        self,
+        places: TextPositions,
+        text: str,
+        error: Any,
+        composer: _Composer,
+        *,
+        is_scanner: bool,
+    ) -> None:
         self.places = places
         self.text = text
         self.at = min(error.problem_mark.index if error.problem_mark else len(text), len(text))
         self.start = error.context_mark.index if error.context_mark else self.at
         # The scanner stops inside of a word, the parser between two.
-        self.is_scanner = type(error).__name__ == "ScannerError"
+        self.is_scanner = is_scanner
         opened = [
             each.start for each in composer.open if text[each.start : each.start + 1] in ("[", "{")
         ]
@@ -434,48 +449,44 @@ class _Failure:
         self.cut = self.at
 
     def problem(self) -> Problem:
-        found, began = self.text[self.at : self.at + 1], self.text[self.start : self.start + 1]
+        found = self.text[self.at : self.at + 1]
         if "\t" in (found, self.text[self.first : self.at][:1]):
             at = self.text.index("\t", self.first)
             return self.wrong("a tab cannot indent YAML", at, at + 1, "use spaces")
-        if self.is_scanner and self.start < self.at and began in ("'", '"'):
+        return self.of_scanner(found) if self.is_scanner else self.of_parser(found)
+
+    def of_scanner(self, found: str) -> Problem:
+        """Explain a stop inside of a word."""
+        began = self.text[self.start : self.start + 1]
+        if self.start < self.at and began in ("'", '"'):
             return self.string()
-        if self.is_scanner and found == ":":
+        if found == ":":
             return self.colon()
-        if self.is_scanner and found == "-" and self.start == self.at:
-            return self.wrong(
-                "a list starts on a line of its own", self.at, self.end_of_line(self.at)
-            )
-        if self.is_scanner and began in ("|", ">"):
-            end = self.end_of_line(self.at)
-            return self.wrong(
-                f"text behind `{began}` starts on the next line",
-                self.at,
-                end,
-                "use quotes for one line",
-            )
-        if self.is_scanner and (self.start == self.at or began in ("&", "*", "!", "%")):
+        end = self.end_of_line(self.at)
+        if found == "-" and self.start == self.at:
+            return self.wrong("a list starts on a line of its own", self.at, end)
+        if began in ("|", ">"):
+            message = f"text behind `{began}` starts on the next line"
+            return self.wrong(message, self.at, end, "use quotes for one line")
+        if self.start == self.at or began in ("&", "*", "!", "%"):
             return self.no_value(self.start)
-        if self.is_scanner:
-            end = self.end_of_line(self.start)
-            return self.wrong("`:` is missing after the key", self.start, end, "write key: value")
+        end = self.end_of_line(self.start)
+        return self.wrong("`:` is missing after the key", self.start, end, "write key: value")
+
+    def of_parser(self, found: str) -> Problem:
+        """Explain a stop between two words."""
         if found == ":" and self.text[self.line : self.at].rstrip()[-1:] in ("", "{", ","):
             return self.wrong("a key is missing", self.at, self.at + 1, "write key: value")
         if self.opened is not None:
             return self.unclosed(self.opened)
         if found in ("]", "}", ",", "!"):
             return self.no_value(self.at)
-        fix = "what belongs together starts in the same column"
         if self.first < self.at:
-            return self.wrong(
-                "this is too much after the value", self.at, self.end_of_line(self.at), "use quotes"
-            )
-        return self.wrong(
-            "this fits neither the line above nor its indentation",
-            self.first,
-            self.end_of_line(self.first),
-            fix,
-        )
+            end = self.end_of_line(self.at)
+            return self.wrong("this is too much after the value", self.at, end, "use quotes")
+        message = "this fits neither the line above nor its indentation"
+        fix = "what belongs together starts in the same column"
+        return self.wrong(message, self.first, self.end_of_line(self.first), fix)
 
     def wrong(
         self, message: str, start: int, end: int, fix: str = "", noticed: int | None = None

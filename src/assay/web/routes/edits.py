@@ -58,7 +58,7 @@ class Result(Model):
 
 
 class Act(Model):
-    """What is done with many runs at once."""
+    """Action on many runs at once."""
 
     act: Literal["archive", "unarchive", "remove", "bring-back", "label", "unlabel"]
     runs: list[str] = Field(max_length=MAX_RUNS)

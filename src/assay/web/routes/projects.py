@@ -83,7 +83,7 @@ class ColumnOfView(Model):
 
 
 class ViewFacts(Model):
-    """What of the runs is shown, and how; `panels` is a layout that only the page understands."""
+    """Saved view of the runs; `panels` is a layout that only the page understands."""
 
     name: str = ""
     where: Annotated[str, Field(max_length=20_000)] = ""
@@ -106,7 +106,7 @@ class ValuesFacts(Model):
 
 
 class ImportanceLine(Model):
-    """How much a key has to do with a metric; null where that cannot be said."""
+    """Importance of a config key for a metric; null where it is undefined."""
 
     key: str
     correlation: float | None

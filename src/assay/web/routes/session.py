@@ -20,8 +20,7 @@ class Login(Model):
 
 
 class SiteFacts(Model):
-    """What a page has to know at first. `write` is the value of the header that each change
-    carries."""
+    """Facts that a page needs first. `write` is the value of the header of each change."""
 
     project: str
     key: str

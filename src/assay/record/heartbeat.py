@@ -1,0 +1,75 @@
+"""Background thread of an open run: prepares metric extents, syncs, and renews the lease."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from assay.core import lease as leases
+
+SYNC_S = leases.CHECK_S
+STOP_S = 10.0
+
+
+class Heartbeat:
+    """Daemon thread that calls `prepare` when it is woken, and `sync` and `renew` each second.
+
+    `sync` returns False when the lease is not to be looked at this time. `renew` is told whether a
+    beat is due, and returns False when the run is lost and the thread has to end.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        prepare: Callable[[], object],
+        sync: Callable[[], bool],
+        renew: Callable[[bool], bool],
+    ) -> None:
+        self._prepare = prepare
+        self._sync = sync
+        self._renew = renew
+        self._wake = threading.Event()
+        self._stopping = False
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.pid = os.getpid()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.thread.start()
+
+    def wake(self) -> None:
+        """Let the thread call `prepare` now."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Let the thread end at the next opportunity; do not wait for it."""
+        self._stopping = True
+        self._wake.set()
+
+    def join(self) -> None:
+        """Wait for the end of the thread, at most 10 s; return at once within the thread itself."""
+        if threading.current_thread() is not self.thread:
+            self.thread.join(timeout=STOP_S)
+
+    def _run(self) -> None:
+        now = time.monotonic()
+        next_sync, next_beat = now + SYNC_S, now + leases.BEAT_S
+        while True:
+            self._wake.wait(max(0.0, next_sync - time.monotonic()))
+            self._wake.clear()
+            if self._stopping:
+                return
+            self._prepare()
+            if time.monotonic() < next_sync:
+                continue
+            next_sync = time.monotonic() + SYNC_S
+            if not self._sync():
+                continue
+            is_due = time.monotonic() >= next_beat
+            if is_due:
+                next_beat = time.monotonic() + leases.BEAT_S
+            if not self._renew(is_due):
+                return

@@ -1,0 +1,74 @@
+"""Folder of an open run, held open, with disk space reserved for the end of the run."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+
+from assay.core import lease as leases
+from assay.core.directory import create_file, open_directory
+from assay.store.layout import RunFolder
+
+RESERVE_NAME = ".reserve.tmp"
+RESERVE_BYTES = 1 << 16
+"""Disk space reserved for the end of a run, which has to be written when the disk is full."""
+
+
+class RunHome:
+    """Open folder of a run, which notices when it is deleted, moved or replaced."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        with contextlib.suppress(OSError):  # without the reserve only a full disk loses the end
+            self._reserve()
+        # Held open: the inode number of an open folder is given to no other one.
+        self._held = open_directory(folder.path, follow=True)
+        self._mode = stat.S_IMODE(self._held.mode)
+
+    def is_intact(self) -> bool:
+        """Return whether the record still lies where the run began.
+
+        A folder without `run.json` is not the record: a checkpoint writer may have made it again.
+        """
+        try:
+            held = self._held.descriptor
+            is_same = held is None or os.path.samestat(os.fstat(held), os.stat(self._folder.path))
+            return is_same and os.path.lexists(self._folder.run_json)
+        except OSError:
+            return False
+
+    def recreate(self) -> None:
+        """Make the folder again, empty and without a lease; OSError when that is impossible.
+
+        It is not made again where the folder of all runs is gone too, as after a test.
+        """
+        path = self._folder.path
+        if not path.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "the folder of runs is gone", str(path.parent))
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(self._mode)
+        with contextlib.suppress(FileNotFoundError):  # there only where all else was deleted
+            (path / leases.FILE_NAME).unlink()
+        self._held.close()
+        self._held = open_directory(path, follow=True)
+
+    def release_reserve(self) -> None:
+        """Give the reserved disk space back, so that the end can be written."""
+        with contextlib.suppress(OSError):
+            (self._folder.path / RESERVE_NAME).unlink()
+
+    def close(self) -> None:
+        """Release the handle of the folder."""
+        self._held.close()
+
+    def _reserve(self) -> None:
+        descriptor = create_file(self._folder.path / RESERVE_NAME, exclusive=False)
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+            else:
+                os.write(descriptor, bytes(RESERVE_BYTES))
+        finally:
+            os.close(descriptor)
