@@ -195,18 +195,13 @@ def task_of(config: Config, launch: Launch, **options: Any) -> RankTask:
 
 
 def _spread(task: RankTask, count: int, config: Config) -> RunResult:
-    from assay.engine.parallel.launcher import JOB_PREFIX, launch_ranks, read_output
+    """Launch the ranks of this machine under a watchdog, wait for them, and read their reports."""
+    from assay.engine.parallel.launcher import JOB_PREFIX, launch_ranks
     from assay.engine.parallel.nodes import nodes_of
-    from assay.engine.parallel.watchdog import (
-        RankWatchdog,
-        StalledRanks,
-        SuspendedRanks,
-        describe_suspension,
-    )
+    from assay.engine.parallel.watchdog import RankWatchdog
 
     nodes = nodes_of(*(task.launch[name] for name in ("nnodes", "node_rank", "rendezvous")))
     folder = Path(tempfile.mkdtemp(prefix=JOB_PREFIX))
-    timeout = timeout_of(config)
     heard: list[tuple[int, float]] = []
 
     def hear(_signals: Signals, number: int) -> None:
@@ -214,30 +209,10 @@ def _spread(task: RankTask, count: int, config: Config) -> RunResult:
             tell_heard(folder, number)
         heard.append((number, time.monotonic()))
 
-    def order(found: Standstill) -> None:
-        _newest(folder).order(
-            EndOrder(cause=describe_standstill(found, timeout=timeout), signal=found.signal)
-        )
-
     try:
         (folder / TASK).write_text(json.dumps(asdict(task)), encoding="utf-8")
         sys.stdout.flush()
-        checks = (
-            _PassOn(lambda: _newest(folder).pids(), heard),
-            Deaths(lambda: _newest(folder)),
-            SuspendedRanks(
-                lambda: _newest(folder).pids(),
-                lambda rank, pid: _newest(folder).tell_failed(rank, describe_suspension(rank, pid)),
-            ),
-            StalledRanks(
-                lambda: _newest(folder).watched(),
-                order,
-                timeout_s=parse_duration_s(timeout),
-                heard=heard,
-                departed=lambda: _newest(folder).departed(),
-            ),
-        )
-        with answered(hear), RankWatchdog(*checks):
+        with answered(hear), RankWatchdog(*_watchdog_checks(folder, heard, timeout_of(config))):
             deaths = launch_ranks(
                 ["-m", "assay", "_rank", str(folder)],
                 count // nodes.count,
@@ -245,42 +220,82 @@ def _spread(task: RankTask, count: int, config: Config) -> RunResult:
                 max_restarts=int(task.launch["max_restarts"]),
                 nodes=nodes,
             )
-        newest = _newest(folder)
-        told = newest.told()
-        first = told.get(0, {})
-        place = first.get("folder") or text(folder / "folder")
-        record = Path(place) if place else None
-        least = min(newest.ranks(), default=0)
-        if record is not None and not first.get(
-            "id"
-        ):  # rank 0 is gone without a word, or on another machine
-            view = find(str(record))[0]
-            first = {
-                **first,
-                "id": view.id,
-                "step": max((each.step or 0 for each in view.checkpoints), default=0),
-            }
-        if record is not None:
-            for local in range(1, count // nodes.count):
-                kept = RunFolder(record).ranks / f"{least + local}.txt"
-                make_directory(kept.parent)
-                with open_directory(kept.parent) as ranks:
-                    descriptor = ranks.open(kept.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-                with open(descriptor, "a", encoding="utf-8") as file:
-                    file.write(secrets_of(config).clean(read_output(folder, local)))
-        if least and told:  # rank 0 of another machine tells more
-            first = {**told[min(told)], "id": first.get("id", ""), "step": first.get("step", 0)}
-        return RunResult(
-            record_dir=record,
-            config=config,
-            value=first.get("value", {}),
-            id=first.get("id", ""),
-            step=first.get("step", 0),
-            is_first=least == 0,
-            **_outcome(newest, first, deaths, heard[0][0] if heard else 0),
-        )
+        signal = heard[0][0] if heard else 0
+        return _read_result(folder, count // nodes.count, config, deaths, signal)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _watchdog_checks(
+    folder: Path, heard: list[tuple[int, float]], timeout: str
+) -> tuple[Callable[[], object], ...]:
+    """Return the checks of the launcher's watchdog, over the ranks that were started last."""
+    from assay.engine.parallel.watchdog import StalledRanks, SuspendedRanks, describe_suspension
+
+    def order(found: Standstill) -> None:
+        cause = describe_standstill(found, timeout=timeout)
+        _newest(folder).order(EndOrder(cause=cause, signal=found.signal))
+
+    def fail_suspended(rank: int, pid: int) -> None:
+        _newest(folder).tell_failed(rank, describe_suspension(rank, pid))
+
+    return (
+        _PassOn(lambda: _newest(folder).pids(), heard),
+        Deaths(lambda: _newest(folder)),
+        SuspendedRanks(lambda: _newest(folder).pids(), fail_suspended),
+        StalledRanks(
+            lambda: _newest(folder).watched(),
+            order,
+            timeout_s=parse_duration_s(timeout),
+            heard=heard,
+            departed=lambda: _newest(folder).departed(),
+        ),
+    )
+
+
+def _read_result(
+    folder: Path, local_count: int, config: Config, deaths: Sequence[RankExit], signal: int
+) -> RunResult:
+    """Return the result of the run from the reports of its ranks, and keep their output."""
+    newest = _newest(folder)
+    told = newest.told()
+    first = told.get(0, {})
+    place = first.get("folder") or text(folder / "folder")
+    record = Path(place) if place else None
+    least = min(newest.ranks(), default=0)
+    if record is not None and not first.get("id"):
+        # Rank 0 is gone without a word, or on another machine.
+        view = find(str(record))[0]
+        step = max((each.step or 0 for each in view.checkpoints), default=0)
+        first = {**first, "id": view.id, "step": step}
+    if record is not None:
+        _keep_output(folder, RunFolder(record), least, local_count, config)
+    if least and told:  # rank 0 of another machine reports there
+        first = {**told[min(told)], "id": first.get("id", ""), "step": first.get("step", 0)}
+    return RunResult(
+        record_dir=record,
+        config=config,
+        value=first.get("value", {}),
+        id=first.get("id", ""),
+        step=first.get("step", 0),
+        is_first=least == 0,
+        **_outcome(newest, first, deaths, signal),
+    )
+
+
+def _keep_output(
+    folder: Path, record: RunFolder, least: int, local_count: int, config: Config
+) -> None:
+    """Append the output of every rank but the machine's first to its file in the record."""
+    from assay.engine.parallel.launcher import read_output
+
+    for local in range(1, local_count):
+        kept = record.ranks / f"{least + local}.txt"
+        make_directory(kept.parent)
+        with open_directory(kept.parent) as ranks:
+            descriptor = ranks.open(kept.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        with open(descriptor, "a", encoding="utf-8") as file:
+            file.write(secrets_of(config).clean(read_output(folder, local)))
 
 
 def _outcome(

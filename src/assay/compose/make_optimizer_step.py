@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.run_scope import RunScope
@@ -37,15 +37,31 @@ def make_optimizer_step(scope: RunScope, model: Model) -> OptimizerStepBase:
     node = scope.root.items.get("backward")
     if isinstance(node, Table) and node.target is not None:
         return _own(scope, node, optimizers, schedules, how)
-    weights, every = scope.sections.backward.weights, scope.sections.backward.every
     kind = ScaledOptimizerStep if settings.precision == "fp16" else OptimizerStep
+    weights, every = scope.sections.backward.weights, scope.sections.backward.every
+    _check_names(node, weights, every, optimizers)
+    if list(optimizers) == [""]:
+        return kind(optimizers[""], schedule=schedules.get(""), weights=weights, **how)
+    parts = {
+        name: kind(
+            each, schedule=schedules.get(name, schedules.get("")), weights=_of(weights, name), **how
+        )
+        for name, each in optimizers.items()
+    }
+    return MultiOptimizerStep(parts, every=every)
+
+
+def _check_names(
+    node: Any, weights: Mapping[str, Any], every: Mapping[str, int], optimizers: Mapping[str, Any]
+) -> None:
+    """Raise InputError for keys of [backward] that do not fit the optimizers."""
     if list(optimizers) == [""]:
         if every:
-            where = _place(node, "every")
             raise InputError(
-                "[backward] every is for several optimizers, and there is one.", where=where
+                "[backward] every is for several optimizers, and there is one.",
+                where=_place(node, "every"),
             )
-        return kind(optimizers[""], schedule=schedules.get(""), weights=weights, **how)
+        return
     for name in weights:
         if name not in optimizers:
             fix = did_you_mean(name, optimizers) or f"there are: {', '.join(optimizers)}"
@@ -54,13 +70,6 @@ def make_optimizer_step(scope: RunScope, model: Model) -> OptimizerStepBase:
                 where=_place(node, "weights"),
                 fix=fix,
             )
-    parts = {
-        name: kind(
-            each, schedule=schedules.get(name, schedules.get("")), weights=_of(weights, name), **how
-        )
-        for name, each in optimizers.items()
-    }
-    return MultiOptimizerStep(parts, every=every)
 
 
 def _of(weights: Mapping[str, Any], name: str) -> Mapping[str, float]:
@@ -99,14 +108,7 @@ def _own(
         there["optimizer"] = optimizers[""]
     if "" in schedules:
         there["schedule"] = schedules[""]
-    train = scope.root.items.get("train")
-    for key in how:
-        if isinstance(train, Table) and key in train.items and key not in takes:
-            where = str(train.key_origin(key))
-            fix = f"Leave it out, or let {node.target} take {key}."
-            raise InputError(
-                f"[train] {key} is given, and {node.target} does not take it.", where=where, fix=fix
-            )
+    _refuse_not_taken(scope, node, [key for key in how if key not in takes])
     part = scope.build_at(
         ("backward",), **{key: value for key, value in there.items() if key in takes}
     )
@@ -119,6 +121,18 @@ def _own(
         where=str(node.origin),
         fix="Derive it from assay.engine.OptimizerStepBase, or from OptimizerStep.",
     )
+
+
+def _refuse_not_taken(scope: RunScope, node: Table, keys: Sequence[str]) -> None:
+    """Raise InputError for a key of [train] that the user's object does not accept."""
+    train = scope.root.items.get("train")
+    for key in keys:
+        if isinstance(train, Table) and key in train.items:
+            raise InputError(
+                f"[train] {key} is given, and {node.target} does not take it.",
+                where=str(train.key_origin(key)),
+                fix=f"Leave it out, or let {node.target} take {key}.",
+            )
 
 
 def _place(node: Any, key: str) -> str:

@@ -117,12 +117,7 @@ def open_run_scope(
     from assay.engine.numerics.precision import matmul_precision
 
     if joins:
-        from assay.engine.parallel.heartbeats import FileHeartbeats
-        from assay.engine.parallel.mesh import Layout
-        from assay.engine.parallel.process_group import device_of_rank, process_group, world
-
-        here = world()
-        device = pick_device(device_of_rank(the_one_device(launch), here))
+        device = _device_of_rank(launch)
     elif device is None:
         device = pick_device(the_one_device(launch))
     root = _with_outside(config)
@@ -136,22 +131,37 @@ def open_run_scope(
         stack.enter_context(matmul_precision(sections.train.precision))
         scope = RunScope(config, root, sections, context, device, stack)
         if joins:
-            scope.rank, scope.ranks_here = here.rank, here.local_count
-            scope.rank_folder = rank_folder_of(launch)
-            parallel = sections.parallel
-            layout = Layout.of(parallel, processes=here.count)
-            scope.mesh = stack.enter_context(
-                process_group(here, device, layout, bucket_mb=parallel.bucket_mb)
-            )
-            _check_alike(scope, resumes)
-            if scope.ranks is not None and not launch.ranks_folder:
-                scope.rank_folder = _watching(scope.ranks, here.rank, parallel.timeout, stack)
-            if scope.rank_folder is not None:
-                scope.beats = FileHeartbeats(scope.rank_folder.beat(here.rank))
-                if scope.ranks is not None:
-                    scope.ranks.beats = scope.beats
+            _join_ranks(scope, launch, resumes)
         _furnish(scope)
         yield scope
+
+
+def _device_of_rank(launch: Launch) -> Device:
+    from assay.engine.loop.device import pick_device
+    from assay.engine.parallel.process_group import device_of_rank, world
+
+    return pick_device(device_of_rank(the_one_device(launch), world()))
+
+
+def _join_ranks(scope: RunScope, launch: Launch, resumes: str) -> None:
+    """Join the process group of the run, and report heartbeats. Collective."""
+    from assay.engine.parallel.heartbeats import FileHeartbeats
+    from assay.engine.parallel.mesh import Layout
+    from assay.engine.parallel.process_group import process_group, world
+
+    here, parallel, stack = world(), scope.sections.parallel, scope.closing
+    scope.rank, scope.ranks_here = here.rank, here.local_count
+    scope.rank_folder = rank_folder_of(launch)
+    layout = Layout.of(parallel, processes=here.count)
+    group = process_group(here, scope.device, layout, bucket_mb=parallel.bucket_mb)
+    scope.mesh = stack.enter_context(group)
+    _check_alike(scope, resumes)
+    if scope.ranks is not None and not launch.ranks_folder:
+        scope.rank_folder = _watching(scope.ranks, here.rank, parallel.timeout, stack)
+    if scope.rank_folder is not None:
+        scope.beats = FileHeartbeats(scope.rank_folder.beat(here.rank))
+        if scope.ranks is not None:
+            scope.ranks.beats = scope.beats
 
 
 def check_device(name: str) -> None:
@@ -183,7 +193,7 @@ def _check_alike(scope: RunScope, resumes: str) -> None:
         return
     if len(set(scope.ranks.all_gather_world(resumes))) > 1:
         raise InputError(
-            "The processes do not agree which run they go on with.",
+            "The processes do not agree which run they resume.",
             fix="Name it: assay resume RUN.",
         )
     if len(set(scope.ranks.all_gather_world(dump(scope.config.root)))) > 1:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from assay.compose.checks import passed
 from assay.compose.initial_weights import InitialWeights, initial_weights
@@ -31,6 +31,9 @@ from assay.core.schema import is_for_inference, is_for_tests
 from assay.core.signals import obeying
 from assay.query.find import find, find_checkpoint
 from assay.record.recorder import RunRecorder
+
+if TYPE_CHECKING:
+    from assay.engine import Process
 
 Edit = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 """Changes the config of a test, given as plain data, in place; or returns another one."""
@@ -148,79 +151,98 @@ def test_config(
     infer: bool = False,
 ) -> RunResult:
     """Evaluate a config with given weights; see `test`."""
-    from assay.build import Promise, entered
-    from assay.engine import SaveOutputs, evaluate
     from assay.engine.callbacks.load_to_evaluate import load_to_evaluate
-    from assay.engine.metrics.outputs import Pipes
-    from assay.engine.numerics.deterministic import deterministic
 
     wanted = _wanted(config, splits, infer=infer)
     with open_run_scope(config, launch) as scope:
         if infer:
             scope.root = _without_loss(scope.root)
-        promise_no_training(scope.context)
-        for name in splits_of(config.root):
-            scope.context.promise(f"{name}_loader", Promise(never="this is a test, not a training"))
+        _promise_no_engine(scope, splits_of(config.root))
         process = make_process(scope, training=False)
         load_to_evaluate(process, weights.path, weights.options)
         loaders = {split: make_loader(scope, split) for split in wanted}
-        pipes, metrics = evaluation_of(scope)
-        if infer and not pipes.pipes:
-            pipes = Pipes([SaveOutputs()])
-        step = weights.step
+        evaluation = _make_evaluation(scope, infer=infer)
         recorder: RunRecorder | NullRecorder = NullRecorder()
+        how: dict[str, Any] = {"kind": "test", "parent": weights.parent, "device": scope.device}
         with obeying() as signals:
             try:
                 with signals.held():
-                    recorder = new_record(
-                        config,
-                        launch,
-                        None,
-                        kind="test",
-                        parent=weights.parent,
-                        device=scope.device,
-                    )
+                    recorder = new_record(config, launch, None, **how)
                 set_recorder(scope, recorder)
                 keep_meta(scope, recorder)
-                value: dict[str, float] = {}
-                on = scope.sections.train.deterministic
-                with entered(scope.plugins), deterministic(process.model, enabled=on):
-                    fire = _evaluation_events(scope, step)
-                    for split, loader in loaders.items():
-                        fire(Event.EVAL_BEGIN)
-                        results, samples = evaluate(
-                            process,
-                            loader,
-                            split=split,
-                            step=step,
-                            seed=scope.seed,
-                            device=scope.device,
-                            pipes=pipes,
-                            metrics=metrics,
-                            recorder=recorder,
-                            infer=infer,
-                            before=lambda: fire(Event.EVAL_STEP_BEGIN),
-                            after=lambda: fire(Event.EVAL_STEP_END),
-                        )
-                        if results:
-                            recorder.log(results, step)
-                        recorder.tell(
-                            Evaluated(split=split, step=step, metrics=results, samples=samples)
-                        )
-                        value |= results
-                        fire(Event.EVAL_END)
-            except BaseException as error:
+                evaluation |= {"recorder": recorder, "step": weights.step}
+                value = _evaluate(scope, process, loaders, evaluation)
+            except BaseException as error:  # the result carries it, KeyboardInterrupt too
                 with signals.held():
                     return failed(recorder, config, error, step=0)
             with signals.held():
-                result = ended(recorder, config, "finished", "", value, step=step)
+                result = ended(recorder, config, "finished", "", value, step=weights.step)
     note = f"weights of {weights.parent}: {weights.why}" if weights.why else ""
     return replace(result, note="; ".join(filter(None, [note, result.note])))
 
 
+def _promise_no_engine(scope: RunScope, splits: Iterable[str]) -> None:
+    """Promise errors in place of the engine and of the loaders that training has."""
+    from assay.build import Promise
+
+    promise_no_training(scope.context)
+    for name in splits:
+        scope.context.promise(f"{name}_loader", Promise(never="this is a test, not a training"))
+
+
+def _make_evaluation(scope: RunScope, *, infer: bool) -> dict[str, Any]:
+    """Return the arguments of `evaluate` that are the same for every split."""
+    from assay.engine import SaveOutputs
+    from assay.engine.metrics.outputs import Pipes
+
+    pipes, metrics = evaluation_of(scope)
+    if infer and not pipes.pipes:
+        pipes = Pipes([SaveOutputs()])
+    return {
+        "seed": scope.seed,
+        "device": scope.device,
+        "pipes": pipes,
+        "metrics": metrics,
+        "infer": infer,
+    }
+
+
+def _evaluate(
+    scope: RunScope,
+    process: Process,
+    loaders: Mapping[str, Iterable[Any]],
+    evaluation: Mapping[str, Any],
+) -> dict[str, float]:
+    """Evaluate every loader, record the results, and return all metrics by name."""
+    from assay.build import entered
+    from assay.engine import evaluate
+    from assay.engine.numerics.deterministic import deterministic
+
+    recorder, step = evaluation["recorder"], evaluation["step"]
+    value: dict[str, float] = {}
+    on = scope.sections.train.deterministic
+    with entered(scope.plugins), deterministic(process.model, enabled=on):
+        fire = _evaluation_events(scope, step)
+        for split, loader in loaders.items():
+            fire(Event.EVAL_BEGIN)
+            results, samples = evaluate(
+                process,
+                loader,
+                split=split,
+                before=lambda: fire(Event.EVAL_STEP_BEGIN),
+                after=lambda: fire(Event.EVAL_STEP_END),
+                **evaluation,
+            )
+            if results:
+                recorder.log(results, step)
+            recorder.tell(Evaluated(split=split, step=step, metrics=results, samples=samples))
+            value |= results
+            fire(Event.EVAL_END)
+    return value
+
+
 def train_and_test(config: Config, launch: Launch, *, edit: Edit | str | None = None) -> RunResult:
-    """Train a config, then test it; the result of the test is in that of the
-    training.
+    """Train a config, then test it; the result of the test is in that of the training.
 
     The config of the test is that of the run. `edit`, a function or the target of one, may change
     it as plain data.

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from assay.compose.checks import sound
 from assay.compose.launch_settings import Launch, RunResult
@@ -91,8 +91,7 @@ def replay(
     trust: Trust = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> ReplayResult:
-    """Train RUN again, or from RUN@CKPT on, and compare curves and checkpoints with what was
-    recorded.
+    """Train RUN again, or from RUN@CKPT on, and compare its curves and checkpoints.
 
     `steps` is A:B, where A has a checkpoint or is 0: only the steps after A up to B. InputError for
     what cannot be done again, and why; `force` tries it in another environment than that of then,
@@ -100,33 +99,20 @@ def replay(
     and its config.
     """
     view, name = find(address)
-    if view.error or (view.damages and not force):
-        what = f"The record of {view.id} is damaged. {' '.join(view.damages)}"
-        fix = "" if view.error else "--force compares what can still be read"
-        raise InputError(what, where=str(view.path), fix=fix)
+    _refuse_damaged(view, force=force)
     span = step_range(view, name, steps)
-    attempt = span.attempts[-1]
     permit_again(view, span, use="replay it", trust=trust)
     changed = _changed_inputs(view, span)
     if changed and not force:
-        first, (was, now) = next(iter(changed.items()))
-        others = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
-        before, after = was or "not set", now or "not set"
-        what = f"{view.id} cannot be replayed here: {first} was {before} and is {after}{others}."
-        raise InputError(
-            what,
-            where=str(view.path),
-            fix="replay it where it was made; --force tries it all the same",
-        )
+        _refuse_changed(view, changed)
     folder = Path(tempfile.mkdtemp(prefix="assay-replay-")).resolve()
     is_kept = False
     try:
         begun = time.monotonic()
         again = train_again(view, span, folder)
         tell(f"replayed: {span.said}, {time.monotonic() - begun:.0f} s")
-        changed |= unlike(
-            attempt.environment, again.environment
-        )  # a process that has computed knows more
+        # A process that has computed knows more of its environment.
+        changed |= unlike(span.attempts[-1].environment, again.environment)
         verdict, compared = compare_runs(view, again, span, changed)
         is_kept = not verdict.equal
         keep_verdict(view, verdict, tell)
@@ -138,6 +124,26 @@ def replay(
             forget([folder / "project"])
         if not is_kept:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _refuse_damaged(view: RunView, *, force: bool) -> None:
+    if view.error or (view.damages and not force):
+        raise InputError(
+            f"The record of {view.id} is damaged. {' '.join(view.damages)}",
+            where=str(view.path),
+            fix="" if view.error else "--force compares what can still be read",
+        )
+
+
+def _refuse_changed(view: RunView, changed: Mapping[str, tuple[str, str]]) -> NoReturn:
+    first, (was, now) = next(iter(changed.items()))
+    others = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+    before, after = was or "not set", now or "not set"
+    raise InputError(
+        f"{view.id} cannot be replayed here: {first} was {before} and is {after}{others}.",
+        where=str(view.path),
+        fix="replay it where it was made; --force tries it all the same",
+    )
 
 
 def permit_again(view: RunView, span: StepRange, *, use: str, trust: Trust) -> None:

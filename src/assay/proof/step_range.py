@@ -55,30 +55,9 @@ def step_range(view: RunView, name: str, steps: str) -> StepRange:
         )
     checkpoint = ""
     if name or first:
-        try:
-            found = checkpoint_of(view, name or str(first))
-        except CheckpointError as error:
-            raise InputError(error.what, where=error.where, fix=error.fix) from error
-        assert found.manifest is not None
-        if found.manifest.kind == "model":
-            raise InputError(
-                f"{found.name} of {view.id} holds weights only: nothing goes on from there.",
-                where=where,
-            )
-        first, checkpoint = found.manifest.step, found.name
+        first, checkpoint = _find_start(view, name or str(first))
     end = _end(view)
-    if last is None and view.status in ("running", "unknown"):
-        fix = (
-            f"say up to where: --steps {first or 0}:{end}"
-            if end > (first or 0)
-            else "wait for its end"
-        )
-        raise InputError(f"The run {view.id} is {view.status_text}.", where=where, fix=fix)
-    if last is not None and last > end:
-        raise InputError(f"The run {view.id} has made {end} steps, not {last}.", where=where)
-    first, last = first or 0, end if last is None else last
-    if last <= first:
-        raise InputError(f"There is no step after {first}: {view.id} has made {end}.", where=where)
+    first, last = _check_bounds(view, first or 0, last, end)
     config_of(view, view.file.newest)
     span = StepRange(
         first=first,
@@ -90,6 +69,37 @@ def step_range(view: RunView, name: str, steps: str) -> StepRange:
     )
     _refuse_seams(view, span)
     return span
+
+
+def _find_start(view: RunView, name: str) -> tuple[int, str]:
+    """Return step and name of the checkpoint to begin from; InputError for one of weights only."""
+    try:
+        found = checkpoint_of(view, name)
+    except CheckpointError as error:
+        raise InputError(error.what, where=error.where, fix=error.fix) from error
+    assert found.manifest is not None
+    if found.manifest.kind == "model":
+        raise InputError(
+            f"{found.name} of {view.id} holds weights only: nothing can be resumed from there.",
+            where=str(view.path),
+        )
+    return found.manifest.step, found.name
+
+
+def _check_bounds(view: RunView, first: int, last: int | None, end: int) -> tuple[int, int]:
+    """Return both bounds; InputError where the run has not made these steps."""
+    where = str(view.path)
+    if last is None and view.status in ("running", "unknown"):
+        fix = "wait for its end"
+        if end > first:
+            fix = f"say up to where: --steps {first}:{end}"
+        raise InputError(f"The run {view.id} is {view.status_text}.", where=where, fix=fix)
+    if last is not None and last > end:
+        raise InputError(f"The run {view.id} has made {end} steps, not {last}.", where=where)
+    last = end if last is None else last
+    if last <= first:
+        raise InputError(f"There is no step after {first}: {view.id} has made {end}.", where=where)
+    return first, last
 
 
 def _given(steps: str) -> tuple[int | None, int | None]:

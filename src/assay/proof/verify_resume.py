@@ -100,31 +100,7 @@ def verify_resume(
     folder = Path(tempfile.mkdtemp(prefix="assay-verify-"))
     is_kept = False
     try:
-        trial = _Trial(config, launch, folder)
-        begun = time.monotonic()
-        whole = trial.run("whole", [])
-        seconds, steps = time.monotonic() - begun, run_file.read(whole.path).newest.to_step
-        if steps < 2:
-            raise InputError(f"The run is over after {steps} step: nothing can be interrupted.")
-        tell(f"uninterrupted: {steps} steps, {seconds:.0f} s")
-        draw = random.Random(seed)
-        period = 0 if _says_when(config) else _period(steps, kills)
-        saving = [f"checkpoint.every={period} steps"] if period else []
-        first = min(period + 1, steps - 1)  # before the first checkpoint a run only begins again
-        targets = sorted(draw.randrange(first, steps) for _ in range(kills))
-        killed, killed_at = _killed(trial, targets, draw, saving, tell)
-        if not killed_at:
-            raise InputError(
-                "The run is over too soon to be killed.", fix="train longer: train.epochs=..."
-            )
-        found = compare_finished_runs(whole, killed)
-        check = ResumeCheck(
-            steps=steps,
-            killed_at=tuple(killed_at),
-            compared=found,
-            resumed_from=tuple(each.from_step for each in run_file.read(killed.path).attempts[1:]),
-            kept=folder,
-        )
+        check = _check_resume(_Trial(config, launch, folder), config, kills, seed, tell)
         is_kept = not check.equal
         return check if is_kept else replace(check, kept=None)
     finally:
@@ -132,6 +108,35 @@ def verify_resume(
             forget([folder])
         if not is_kept:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_resume(
+    trial: _Trial, config: Config, kills: int, seed: int, tell: Callable[[str], None]
+) -> ResumeCheck:
+    """Train both runs in the folder of a trial, and compare them."""
+    begun = time.monotonic()
+    whole = trial.run("whole", [])
+    seconds, steps = time.monotonic() - begun, run_file.read(whole.path).newest.to_step
+    if steps < 2:
+        raise InputError(f"The run is over after {steps} step: nothing can be interrupted.")
+    tell(f"uninterrupted: {steps} steps, {seconds:.0f} s")
+    draw = random.Random(seed)
+    period = 0 if _says_when(config) else _period(steps, kills)
+    saving = [f"checkpoint.every={period} steps"] if period else []
+    first = min(period + 1, steps - 1)  # before the first checkpoint a run only begins again
+    targets = sorted(draw.randrange(first, steps) for _ in range(kills))
+    killed, killed_at = _killed(trial, targets, draw, saving, tell)
+    if not killed_at:
+        raise InputError(
+            "The run is over too soon to be killed.", fix="train longer: train.epochs=..."
+        )
+    return ResumeCheck(
+        steps=steps,
+        killed_at=tuple(killed_at),
+        compared=compare_finished_runs(whole, killed),
+        resumed_from=tuple(each.from_step for each in run_file.read(killed.path).attempts[1:]),
+        kept=trial.folder,
+    )
 
 
 def _says_when(config: Config) -> bool:
