@@ -169,7 +169,7 @@ def _refuse_seams(view: RunView, span: StepRange) -> None:
                 else []
             )
             with_what = " and ".join(differs)
-            what = f"Attempt {after.number} of {view.id} went on from step {at} with {with_what}."
+            what = f"Attempt {after.number} of {view.id} resumed at step {at} with {with_what}."
             raise InputError(what, where=str(view.path), fix="; ".join(fixes))
 
 
