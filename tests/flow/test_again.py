@@ -20,6 +20,7 @@ def newest(folder: Path) -> tuple[Path, RunFile]:
     return max(runs, key=lambda pair: pair[1].created_ns)
 
 
+@pytest.mark.thorough
 @pytest.mark.row("F13", "C50", "E56")
 def test_a_run_is_trained_again_by_its_id_with_changed_keys(assay, toy: Path) -> None:
     assert assay("run", "toy.toml").returncode == 0

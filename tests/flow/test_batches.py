@@ -199,6 +199,7 @@ def test_samples_that_come_one_after_another_are_made_into_batches(
     assert main(["resume", result.id, "train.epochs=3"]) == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -99,6 +99,7 @@ def killed_at(toy: Path, batches: int, passes: int, *arguments: str) -> int:
     return code
 
 
+@pytest.mark.thorough
 @pytest.mark.row("F01")
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_a_run_killed_anywhere_goes_on_to_the_same_bits_with_any_workers(
@@ -133,6 +134,7 @@ def test_a_run_killed_anywhere_goes_on_to_the_same_bits_with_any_workers(
         run.rename(toy.parent / f"after-{workers}")
 
 
+@pytest.mark.thorough
 def test_a_worker_that_dies_or_hangs_ends_the_run_with_one_clear_error_and_a_checkpoint(
     assay, toy: Path
 ) -> None:

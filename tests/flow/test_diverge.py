@@ -115,6 +115,7 @@ def test_what_the_traces_show_is_named_without_training_again(assay, train) -> N
         diverge(base, base)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fault", "where", "cause"),
     [

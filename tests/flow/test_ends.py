@@ -98,6 +98,7 @@ def ranks_of(running: subprocess.Popen[str]) -> dict[int, psutil.Process]:
 # ---------------------------------------------------------------------------------------------------------------- hangs
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_rank_that_hangs_in_forward_is_named_with_its_stack_and_ends_the_run_within_the_limit(
     rank: str, assay: Assay, odd: Path
@@ -130,6 +131,7 @@ def test_a_rank_that_hangs_in_forward_is_named_with_its_stack_and_ends_the_run_w
     assert ended.status == "failed"  # type: ignore[union-attr]
 
 
+@pytest.mark.thorough
 def test_a_collective_that_one_rank_joins_alone_is_told_with_the_places_of_all(
     assay: Assay, odd: Path
 ) -> None:
@@ -151,6 +153,7 @@ def test_a_collective_that_one_rank_joins_alone_is_told_with_the_places_of_all(
     assert run_file.read(only_run(odd)).status == "failed"
 
 
+@pytest.mark.thorough
 def test_ctrl_c_in_a_hang_ends_the_run_with_the_cause(odd: Path) -> None:
     running = begun(odd, "run", "toy.toml", "--nproc", "2", ODD="hang", AT="6")
     wait_for((odd / "hanging").exists)
@@ -169,6 +172,7 @@ def test_ctrl_c_in_a_hang_ends_the_run_with_the_cause(odd: Path) -> None:
     assert re.match(r"SIGINT: Rank 1 \(pid \d+\) has stood still", file.newest.reason)
 
 
+@pytest.mark.thorough
 def test_a_hang_of_a_run_that_may_be_restarted_is_gone_over(assay: Assay, odd: Path) -> None:
     source = (odd / "odd.py").read_text()
     (odd / "odd.py").write_text(
@@ -217,6 +221,7 @@ def test_a_loader_worker_that_hangs_on_any_rank_leaves_a_checkpoint_of_the_last_
 # -------------------------------------------------------------------------------------------------------------- signals
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_signal_to_any_one_rank_stops_all_of_them_after_the_step(
@@ -237,6 +242,7 @@ def test_a_signal_to_any_one_rank_stops_all_of_them_after_the_step(
     assert f"resume with: assay resume {file.id}" in told
 
 
+@pytest.mark.thorough
 def test_a_signal_that_a_scheduler_sends_to_all_processes_counts_once(odd: Path) -> None:
     running = begun(
         odd, "run", "toy.toml", "--nproc", "2", "train.epochs=400", ODD="hang", AT="0", SLOW="0.2"
@@ -274,6 +280,7 @@ def test_a_rank_that_is_blocked_in_c_before_its_record_stands_ends_with_the_othe
 # --------------------------------------------------------------------------------------------------------------- deaths
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("odd_thing", "how"),
     [("exit", "ended with exit code 3, without a word"), ("crash", "crashed (SIGSEGV)")],

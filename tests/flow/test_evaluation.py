@@ -452,6 +452,7 @@ def test_what_cannot_be_tested_afterwards_is_told_before_the_training(assay, pro
     assert not list((project / "runs").glob("*"))
 
 
+@pytest.mark.thorough
 def test_a_test_config_that_is_edited_wrongly_fails_the_test_and_not_the_run(
     assay, project: Path
 ) -> None:
@@ -462,6 +463,7 @@ def test_a_test_config_that_is_edited_wrongly_fails_the_test_and_not_the_run(
     assert run_file.read(only_run(project)).status == "finished"
 
 
+@pytest.mark.thorough
 def test_several_runs_are_each_tested_from_python_too(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -528,6 +530,7 @@ class Margin:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.row("E41", "E42")
 @pytest.mark.parametrize("mode", ["max", "min"])
 def test_the_best_model_is_that_of_the_extreme_value_of_a_metric(

@@ -121,7 +121,7 @@ def test_an_example_learns_in_a_few_steps_and_is_tested(assay, name: str, tmp_pa
     assert (run / "checkpoints").exists() and "test/loss" in tested.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.row("E20")
 def test_a_tiny_model_of_transformers_with_random_weights_learns_and_is_built_again(
     assay, tmp_path: Path
@@ -194,7 +194,7 @@ def test_what_the_generator_makes_comes_to_lie_on_the_ring(assay, tmp_path: Path
     assert torch.linalg.vector_norm(model(500), dim=1).mean().item() == pytest.approx(1, abs=0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.row("C75")
 def test_the_zoo_reaches_what_its_readme_says_and_each_of_its_models_learns(
     assay, tmp_path: Path
@@ -230,7 +230,7 @@ def test_the_zoo_reaches_what_its_readme_says_and_each_of_its_models_learns(
 LAYOUTS = ["data=1", "data=2", "shard=2", "tensor=2", "pipeline=2"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_gpt_trains_alike_under_every_layout_by_a_number_in_its_config(
     assay, tmp_path: Path
 ) -> None:
@@ -360,7 +360,7 @@ config = Digits()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.row("E02", "E27")
 def test_the_digits_in_every_language_are_one_config_and_train_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -113,6 +113,7 @@ def test_resume_auto_takes_the_checkpoints_of_a_foreign_record_and_does_not_vouc
     assert again.returncode == 2 and "was not made here" in again.stderr
 
 
+@pytest.mark.thorough
 def test_a_run_of_ones_own_is_used_without_a_question(toy: Path, assay: Assay) -> None:
     assert assay("run", "toy.toml", "--max-steps", "6", "--quiet").returncode == 0
 

@@ -63,6 +63,7 @@ def loader(workers):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A14")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_debug_says_more_on_console_and_in_the_log_and_reaches_the_workers(

@@ -190,6 +190,7 @@ def test_a_number_drawn_at_the_start_is_kept_and_never_drawn_again(assay, toy: P
     assert plain(load(runs(toy)[1] / "config.toml").root)["seed"] == second
 
 
+@pytest.mark.thorough
 @pytest.mark.row("B05")
 def test_the_devices_of_a_machine_are_counted_at_the_start_and_kept(
     assay, toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -217,6 +218,7 @@ def test_the_devices_of_a_machine_are_counted_at_the_start_and_kept(
     assert "a run keeps the number it found" in explained
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("variable", ["123", "0x10", "true", "plain"])
 def test_a_variable_that_looks_like_a_number_is_text_for_a_parameter_that_wants_text(
     toy: Path, monkeypatch: pytest.MonkeyPatch, variable: str
@@ -239,6 +241,7 @@ def test_a_variable_that_looks_like_a_number_is_text_for_a_parameter_that_wants_
     assert house.load_model(f"{result.id}@latest").name == variable
 
 
+@pytest.mark.thorough
 @pytest.mark.row("C53")
 def test_a_variable_of_the_machine_is_recorded_beside_a_config_whose_hash_does_not_know_it(
     assay, toy: Path
@@ -332,6 +335,7 @@ def test_every_section_that_can_be_done_without_has_the_same_switch(assay, toy: 
     assert wrong.returncode == 2 and "`evaluate.enabled` must be true or false" in wrong.stderr
 
 
+@pytest.mark.thorough
 def test_python_runs_the_same_variants_and_points_in_order(
     toy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,6 +380,7 @@ class Broken(Net):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A41", "A42")
 def test_results_come_in_the_order_of_the_configs_and_a_failure_is_kept_in_its_own(
     three: list[str],
@@ -404,6 +409,7 @@ def test_results_come_in_the_order_of_the_configs_and_a_failure_is_kept_in_its_o
     assert "three" in (first.record_dir / "README.md").read_text()
 
 
+@pytest.mark.thorough
 def test_a_config_that_is_wrong_or_not_there_is_a_result_among_the_others(three: list[str]) -> None:
     Path("bad.toml").write_text("[modle]\n")
 
@@ -419,6 +425,7 @@ def test_a_config_that_is_wrong_or_not_there_is_a_result_among_the_others(three:
     assert "modle" in str(results[1].exception) and "not there.toml" in str(results[2].exception)
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A46")
 def test_what_a_run_held_is_freed_before_the_next_is_built(
     three: list[str], monkeypatch: pytest.MonkeyPatch
@@ -528,6 +535,7 @@ def test_deterministic_names_the_op_and_the_module_that_cannot_be(assay, toy: Pa
     assert assay("run", "many.toml").returncode == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.row("D27")
 def test_runs_take_the_devices_of_a_list_in_turn(
     toy: Path, monkeypatch: pytest.MonkeyPatch

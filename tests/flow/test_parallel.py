@@ -85,6 +85,7 @@ def last_checkpoint(run: Path) -> Path:
     return sorted(run.glob("checkpoints/step-?????????"))[-1]
 
 
+@pytest.mark.thorough
 @pytest.mark.row("B21")
 def test_what_two_processes_train_is_done_again_to_the_same_bits_and_loads_into_the_plain_model(
     assay, toy: Path
@@ -132,6 +133,7 @@ def test_a_run_whose_second_process_was_killed_ends_soon_and_goes_on_to_the_same
             assert (last_digest(run) == whole.digest) == (count == "2")
 
 
+@pytest.mark.thorough
 def test_a_run_whose_first_process_was_killed_goes_on_in_four(assay, toy: Path) -> None:
     killed = assay("run", "toy.toml", "--nproc", "2", KILL_AT="50", SHY_RANK="0")
     assert killed.returncode == 1
@@ -152,6 +154,7 @@ def has_gone_on(run: Path) -> None:
     assert len({attempt.config_hash for attempt in file.attempts}) == 1
 
 
+@pytest.mark.thorough
 def test_a_run_whose_processes_are_killed_again_and_again_goes_on_by_itself_to_the_same_bits(
     assay, toy: Path, whole: Whole
 ) -> None:
@@ -171,6 +174,7 @@ def test_a_run_whose_processes_are_killed_again_and_again_goes_on_by_itself_to_t
     )
 
 
+@pytest.mark.thorough
 def test_a_process_that_is_stopped_for_long_ends_the_run_with_that_as_the_cause(
     assay, toy: Path
 ) -> None:
@@ -187,6 +191,7 @@ def test_a_process_that_is_stopped_for_long_ends_the_run_with_that_as_the_cause(
     )
 
 
+@pytest.mark.thorough
 def test_what_one_process_raises_is_told_once_and_first(assay, toy: Path) -> None:
     failed = assay("run", "toy.toml", "--nproc", "2", FAIL_AT="50")
 
@@ -211,6 +216,7 @@ def test_what_cannot_be_divided_is_refused_before_anything_starts(assay, toy: Pa
     assert not (toy / "runs").exists()
 
 
+@pytest.mark.thorough
 def test_processes_that_were_started_by_torchrun_join(assay, toy: Path) -> None:
     command = [
         sys.executable,
@@ -236,6 +242,7 @@ def test_processes_that_were_started_by_torchrun_join(assay, toy: Path) -> None:
     assert list(read_series(run / "metrics.bin")["train/loss"].steps) == [1, 2, 3, 4]
 
 
+@pytest.mark.thorough
 def test_a_signal_to_the_run_stops_all_processes_after_one_step_with_a_checkpoint(
     assay, toy: Path, whole: Whole
 ) -> None:
@@ -253,6 +260,7 @@ def test_a_signal_to_the_run_stops_all_processes_after_one_step_with_a_checkpoin
     assert last_digest(only_run(toy)) == whole.digest
 
 
+@pytest.mark.thorough
 @pytest.mark.row("E50")
 def test_a_pipeline_of_two_processes_is_equal_to_one_and_leaves_a_checkpoint_for_either(
     assay, toy: Path
@@ -293,6 +301,7 @@ def test_a_pipeline_of_two_processes_is_equal_to_one_and_leaves_a_checkpoint_for
     assert "The model has 2 parts with weights, too few for 3 stages" in deep.stderr
 
 
+@pytest.mark.thorough
 def test_processes_whose_parent_was_killed_stop_by_themselves_and_are_saved(toy: Path) -> None:
     running = begun(toy, "run", "toy.toml", "--nproc", "2", "train.epochs=400", SLOW="0.02")
     wait_for(lambda: list(toy.glob("runs/*/checkpoints/step-*")))
@@ -306,6 +315,7 @@ def test_processes_whose_parent_was_killed_stop_by_themselves_and_are_saved(toy:
     assert run_file.read(only_run(toy)).status == "stopped"
 
 
+@pytest.mark.thorough
 def test_two_machines_of_one_run_start_again_together_and_end_with_the_same_bits(
     toy: Path, whole: Whole
 ) -> None:
@@ -332,6 +342,7 @@ def test_two_machines_of_one_run_start_again_together_and_end_with_the_same_bits
     assert last_digest(only_run(toy)) == whole.digest
 
 
+@pytest.mark.thorough
 def test_processes_of_srun_join_and_go_on_with_their_run_when_the_job_is_started_again(
     toy: Path, whole: Whole
 ) -> None:
@@ -347,6 +358,7 @@ def test_processes_of_srun_join_and_go_on_with_their_run_when_the_job_is_started
     assert last_digest(only_run(toy)) == whole.digest
 
 
+@pytest.mark.thorough
 def test_machines_that_do_not_share_the_run_folder_are_told_so_before_anything_is_written(
     toy: Path,
 ) -> None:
@@ -369,6 +381,7 @@ def net(width):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A80")
 def test_a_model_that_accelerate_has_prepared_is_trained_as_it_is(
     assay, toy: Path, whole: Whole

@@ -230,6 +230,7 @@ def test_a_hook_that_wants_one_thing_more_only_says_so(
     assert seen.log == list(range(1, 9))
 
 
+@pytest.mark.thorough
 @pytest.mark.row("D09")
 def test_a_hook_gets_what_the_config_built_by_type_and_of_two_the_one_it_names(
     train: Callable[..., RunResult], seen: Any
@@ -281,6 +282,7 @@ class Weak:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A24")
 def test_five_runs_in_one_process_leave_no_model_behind(
     train: Callable[..., RunResult], seen: Any

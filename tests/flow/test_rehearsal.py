@@ -304,6 +304,7 @@ CONFIGS += ["07_zoo/zoo.toml", "08_transformers/bert.toml"]
 CONFIGS += [f"seeds/{name}/train.toml" for name in ("collate", "eval_epoch", "train_and_test")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("config", [*CONFIGS, "seeds/tagger/tagger.toml"])
 def test_nothing_wrong_is_told_of_the_examples(assay, config: str) -> None:
     path = EXAMPLES / config

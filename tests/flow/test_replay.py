@@ -64,6 +64,7 @@ def flip_a_value(metrics: Path) -> None:
     metrics.write_bytes(data)
 
 
+@pytest.mark.thorough
 @pytest.mark.row("C49")
 @pytest.mark.timeout(300)  # five trainings, each with a start of torch, and one that fails
 def test_a_run_is_done_again_from_its_own_code_and_what_is_not_equal_is_named(
@@ -159,6 +160,7 @@ def test_a_run_is_done_again_from_its_own_code_and_what_is_not_equal_is_named(
         replay("last@5")
 
 
+@pytest.mark.thorough
 def test_a_killed_and_resumed_run_is_done_again_as_one_and_another_config_is_a_seam(
     assay, toy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,7 +83,7 @@ def wait_for_steps(folder: Path, count: int) -> None:
     raise TimeoutError
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_script_that_was_ended_is_resumed_by_the_same_command_to_the_same_bits(
     number: signal.Signals, script: Path

@@ -127,6 +127,7 @@ def test_each_process_writes_what_it_has_and_a_killed_run_goes_on_to_the_same_bi
     assert run_file.read(run).status == "finished"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("place", "rank"), [("write_own", 1), ("publish_together", 0)])
 def test_a_process_killed_while_it_saves_leaves_the_checkpoint_before(
     assay, toy: Path, place: str, rank: int

@@ -243,6 +243,7 @@ def test_a_step_that_is_not_finite_is_named_and_leaves_a_keypoint_of_finite_weig
     assert last_digest(only_run(toy)) == digest
 
 
+@pytest.mark.thorough
 @pytest.mark.row("E51")
 @pytest.mark.timeout(400)
 def test_a_compiled_run_has_the_losses_of_a_plain_one_and_its_log_counts_the_graphs(

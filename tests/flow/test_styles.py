@@ -137,6 +137,7 @@ def weights(result: Any) -> dict[str, Any]:
     return {name.replace("net.", ""): value for name, value in model.state_dict().items()}
 
 
+@pytest.mark.thorough
 def test_a_config_of_any_style_trains_the_same_bits(
     styled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def mlp(toy: Path, shy: None) -> None:
     (toy / "toy.toml").write_text(f"{head}{LISTENERS}\n[model]{rest}")
 
 
+@pytest.mark.thorough
 @pytest.mark.row("E49", "E55")
 def test_a_run_of_divided_layers_is_that_of_one_process_and_each_goes_on_from_the_other(
     assay, toy: Path
@@ -116,6 +117,7 @@ def same(one: Path, two: Path) -> None:
         assert torch.allclose(mine, theirs, atol=1e-5, rtol=0)
 
 
+@pytest.mark.thorough
 def test_what_a_plan_gets_wrong_is_told(assay, toy: Path) -> None:
     uneven = assay("run", "toy.toml", "parallel.tensor=2", "model.width=7")
     assert uneven.returncode == 2

@@ -33,6 +33,7 @@ def test_a_run_that_was_killed_and_resumed_has_the_trace_of_one_that_was_not(
     assert "time/trace_s" in left.summaries
 
 
+@pytest.mark.thorough
 def test_each_rank_leaves_a_trace_and_nothing_is_traced_when_it_is_off(assay, toy: Path) -> None:
     done = assay("run", "toy.toml", "--quiet", "--nproc", "2", "--max-steps", "4", EVERY)
     assert done.returncode == 0, done.stderr

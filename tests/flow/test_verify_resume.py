@@ -64,6 +64,7 @@ def test_a_killed_run_is_told_to_be_equal_and_the_users_project_is_untouched(
     assert not (tmp_path / "data" / "assay" / "projects.txt").read_text().strip()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("data", "said"),
     [

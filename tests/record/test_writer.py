@@ -224,7 +224,7 @@ def test_a_new_extent_begins_before_the_clock_of_the_old_one_wraps(
     assert [(int(b - a) + 500_000_000) // day_ns for a, b in itertools.pairwise(times)] == [1, 1]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_row_of_many_thousand_metrics_is_kept_whole(path: Path, preallocate: bool) -> None:
     values = {f"layer/{i:06}": float(i) for i in range(2 * MAX_ROW_NAMES + 7)}
 

@@ -61,7 +61,7 @@ def attacked(folder: Path, **asked: Any) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_no_composition_of_allowed_targets_does_anything_but_compute_and_record(
     tmp_path: Path,
 ) -> None:
@@ -76,7 +76,7 @@ def test_no_composition_of_allowed_targets_does_anything_but_compute_and_record(
     assert list(tmp_path.rglob("PWNED*")) == []
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda path: path.stem)
 def test_the_watch_sees_what_an_allow_list_of_whole_modules_let_through(
     attack: Path, tmp_path: Path

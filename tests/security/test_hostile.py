@@ -52,7 +52,7 @@ def faults_of(case: dict[str, Any]) -> list[str]:
     return [name for name, is_so in faults.items() if is_so]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_hostile_config_is_fine_or_obeyed_or_takes_long(part: int, tmp_path: Path) -> None:

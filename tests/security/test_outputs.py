@@ -69,7 +69,7 @@ def config(name: str) -> str:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
 def test_what_a_config_calls_its_outputs_leads_nowhere(
     name: str, tmp_path: Path, warm: Run

@@ -20,7 +20,7 @@ SEED, NUMBER = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_no_damaged_record_breaks_a_reader_harms_another_run_or_cannot_be_removed(
     tmp_path: Path,
 ) -> None:

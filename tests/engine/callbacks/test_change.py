@@ -112,6 +112,7 @@ CHANGES: dict[str, Any] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A61")
 @pytest.mark.parametrize("schedule", [None, WarmupCosine(warmup_steps=2)])
 @pytest.mark.parametrize("name", CHANGES)

@@ -285,7 +285,7 @@ runs.run()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.row("C39")
 def test_a_training_killed_at_random_moments_of_its_saves_lists_only_what_loads(
     tmp_path: Path,

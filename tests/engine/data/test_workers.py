@@ -362,6 +362,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 @pytest.mark.parametrize("how", ["fork", "spawn", "stream"])
 def test_workers_that_are_in_the_middle_of_a_sample_end_with_a_parent_that_is_killed(

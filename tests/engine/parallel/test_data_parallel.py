@@ -48,7 +48,7 @@ def alone(name: str, ranks: int) -> Any:
     return json.loads(json.dumps(cases.CASES[name](0, ranks)))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", EQUAL)
 def test_ranks_that_share_a_step_update_and_record_as_one_process_does(
     name: str, several: tuple[int, Results]

@@ -43,7 +43,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return launch
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(400)  # the first of each number of processes waits for all of them
 @pytest.mark.row("E55")
 @pytest.mark.parametrize(("ranks", "layout", "way"), CELLS)

@@ -276,12 +276,12 @@ class Display:
         total, known = _total(engine), []
         if total is not None:
             known.append((total - state.step) * spent / steps)
-        if engine.max_samples is not None and state.samples:
+        if engine.bounds.samples is not None and state.samples:
             known.append(
-                (engine.max_samples / state.samples * state.step - state.step) * spent / steps
+                (engine.bounds.samples / state.samples * state.step - state.step) * spent / steps
             )
-        if engine.max_seconds is not None:
-            known.append(engine.max_seconds - spent)
+        if engine.bounds.seconds is not None:
+            known.append(engine.bounds.seconds - spent)
         return "" if not known or min(known) < 1 else duration(min(known))
 
 

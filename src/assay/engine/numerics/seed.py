@@ -113,23 +113,39 @@ def set_state(state: Mapping[str, Any]) -> None:
 
 
 WATCHED_STEPS = 64
-"""So many first steps, and every step that is a multiple, are looked at for draws from numpy and `random`."""
+"""Number of first steps that are looked at for draws from numpy and `random`; later, each multiple."""
+KEYS_AHEAD = 64
+"""Number of steps whose keys are made at once."""
 
 
 class StepRandomness:
-    """Keys the generators for each forward and backward of training.
+    """Random generators of the forward and backward passes of training, keyed by step.
 
-    Torch is keyed always; numpy and `random`, which take several times as long, when training draws
-    from them: that is found out in the first steps, whose generators are all keyed, and now and
-    then after them.
+    Torch is keyed for every micro-batch. Numpy and `random`, which take several times as long, are
+    keyed once training draws from them: the first `WATCHED_STEPS` steps and every multiple are
+    looked at for draws.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.draws = False
+        self._keys: dict[int, int] = {}
         self._before: tuple[object, ...] | None = None
 
-    def begin(self, value: int, step: int) -> None:
-        """Key what the micro-step under the key `value` may draw from."""
+    def key(self, step: int, micro_batch: int = 0, stage: int = 0) -> int:
+        """Return the key of a micro-batch of a step, and of a stage of a pipeline behind the first."""
+        if stage:
+            return key(self.seed, STEP, step, micro_batch, stage)
+        if micro_batch:
+            return key(self.seed, STEP, step, micro_batch)
+        if step not in self._keys:  # made one by one, keys would take several times as long
+            steps = range(step, step + KEYS_AHEAD)
+            self._keys = {each: key(self.seed, STEP, each, 0) for each in steps}
+        return self._keys[step]
+
+    def begin(self, step: int, micro_batch: int = 0, stage: int = 0) -> None:
+        """Key the generators that the micro-batch may draw from."""
+        value = self.key(step, micro_batch, stage)
         if self.draws:
             seed_all(value)
         elif step < WATCHED_STEPS or not step % WATCHED_STEPS:
@@ -139,7 +155,7 @@ class StepRandomness:
             seed_torch(value)
 
     def end(self) -> bool:
-        """Whether the micro-step was the first that was seen to draw from numpy or `random`."""
+        """Return whether this micro-batch was the first seen to draw from numpy or `random`."""
         if self._before is None:
             return False
         self.draws = _numpy_and_python() != self._before

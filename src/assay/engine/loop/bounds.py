@@ -1,0 +1,119 @@
+"""Bounds of a run: epochs, steps, samples and seconds; the first one reached ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
+from assay.core.errors import InputError
+from assay.core.events import Event, Handler
+from assay.engine.data.loader import Loader
+from assay.engine.data.source import Source
+from assay.engine.loop.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Bounds as they were given; with none of them a run is one epoch. InputError below 1."""
+
+    epochs: int | None = None
+    steps: int | None = None
+    samples: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        given = (self.epochs, self.steps, self.samples, self.seconds)
+        if given == (None, None, None, None):
+            object.__setattr__(self, "epochs", 1)
+        for name in ("epochs", "steps", "samples", "seconds"):
+            bound = getattr(self, name)
+            if bound is not None and bound <= 0:
+                raise InputError(f"{name} is {bound}; it must be greater than 0.")
+
+    def apply(self, state: State, source: Source) -> None:
+        """Set the bounds of the state in epochs and steps, and the length of an epoch."""
+        state.epoch_length = source.steps_per_epoch
+        state.max_epochs = self.epochs
+        known = [self.steps] if self.steps is not None else []
+        if self.epochs is not None and state.epoch_length is not None:
+            known.append(self.epochs * state.epoch_length)
+        state.max_steps = min(known, default=None)
+
+    def recount(self, state: State, source: Source) -> None:
+        """Count the rest of a resumed epoch in batches of the current size.
+
+        Batches before the checkpoint may have been of another size: samples say where the epoch is.
+        """
+        seen = state.epoch_samples
+        if not isinstance(source, Loader) or not seen:
+            return
+        if seen == state.epoch_step * source.batch_size:
+            return
+        left = source.steps_after(seen)
+        state.epoch_step = len(source) - left
+        if state.max_epochs is not None:
+            left += (state.max_epochs - state.epoch - 1) * len(source)
+            last = state.step + left
+            state.max_steps = last if self.steps is None else min(last, self.steps)
+
+    def handlers(self, state: State, finish: Callable[[], None]) -> list[Handler]:
+        """Return the handlers that call `finish` once enough samples or seconds were used."""
+        found = []
+        if self.samples is not None:
+            check = _SampleBound(state, self.samples, finish)
+            # Also as the run begins: one that is resumed may have had enough.
+            for event in (Event.RUN_BEGIN, Event.STEP_END):
+                found.append(Handler(event=event, fn=check.end_step, priority=-100))
+        if self.seconds is not None:
+            clock = _SecondBound(self.seconds, finish)
+            found.append(Handler(event=Event.RUN_BEGIN, fn=clock.begin, priority=-100))
+            found.append(Handler(event=Event.STEP_END, fn=clock.end_step, priority=-100))
+        return found
+
+
+class _SampleBound:
+    """Ends the run once so many samples were trained."""
+
+    def __init__(self, state: State, samples: int, finish: Callable[[], None]) -> None:
+        self.state = state
+        self.samples = samples
+        self.finish = finish
+
+    def end_step(self) -> None:
+        state = self.state
+        if state.step and not state.samples:
+            kind = type(state.batch).__name__
+            raise InputError(
+                f"The run is bounded by samples, but how many a {kind} holds is unknown.",
+                fix="Give batches of tensors, or bound the run by steps.",
+            )
+        if state.samples >= self.samples:
+            self.finish()
+
+
+class _SecondBound:
+    """Ends the run once it has taken so many seconds."""
+
+    def __init__(self, seconds: float, finish: Callable[[], None]) -> None:
+        self.seconds = seconds
+        self.finish = finish
+        self.begun = 0.0
+
+    def begin(self) -> None:
+        self.begun = perf_counter()
+
+    def end_step(self) -> None:
+        if perf_counter() - self.begun >= self.seconds:
+            self.finish()
+
+
+def is_done(state: State) -> bool:
+    """Return whether a bound was reached or a stop was asked for."""
+    if state.epoch_step and state.epoch_step == state.epoch_length and not state.stop.reason:
+        return False  # resumed between the last step of an epoch and its end
+    return bool(
+        state.stop.reason
+        or (state.max_epochs is not None and state.epoch >= state.max_epochs)
+        or (state.max_steps is not None and state.step >= state.max_steps)
+    )

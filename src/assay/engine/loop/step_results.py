@@ -1,0 +1,142 @@
+"""Results of steps: recorded at once on the CPU, or fetched from the device many steps later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+
+from assay.core.events import Event
+from assay.core.ports import NullRecorder, Recorder
+from assay.engine.data.source import Window
+from assay.engine.loop.bus import Bus
+from assay.engine.loop.state import State
+from assay.engine.metrics.logged_means import LoggedMeans
+from assay.engine.numerics.deferred import DeferredStep, DeferredSteps, DeferredUpdate
+from assay.engine.numerics.nan_debug import NonFiniteError
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase
+from assay.engine.parallel.data_parallel_group import DataParallelGroup
+
+
+class StepResults:
+    """Loss, norm, learning rate and logged means of each step, for the record.
+
+    `deferred` holds the steps whose numbers still lie on the device; None where each step is read
+    at once. `go_back(step, error)` is called for a fetched step that was not finite.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        backward: OptimizerStepBase,
+        recorder: Recorder,
+        logged: LoggedMeans,
+        bus: Bus,
+        *,
+        log_every: int,
+        ranks: DataParallelGroup | None,
+        defer_to: torch.device | None,
+        go_back: Callable[[DeferredStep, NonFiniteError], None],
+    ) -> None:
+        self.state = state
+        self.backward = backward
+        self.recorder = recorder
+        self.logged = logged
+        self.log_every = log_every
+        self.ranks = ranks
+        self.go_back = go_back
+        self.deferred = None if defer_to is None else DeferredSteps(defer_to)
+        self.is_deferring = self.deferred is not None and backward.defer(self.deferred.flag)
+        self._step_end = bus.points[Event.STEP_END]
+        # Ranks merge what they logged, whether or not this one records it.
+        self.is_idle = isinstance(recorder, NullRecorder) and ranks is None and not self.deferred
+
+    def end_step(self, window: Window, now: float) -> None:
+        """Record the step that was just completed, or let its numbers wait on the device."""
+        if self.deferred is not None:
+            self._defer(self.deferred, window, now)
+        elif self.log_every == 1 or self._is_recorded(self.state.step):
+            self.recorder.log(self._results(), self.state.step)
+        else:
+            self.logged.means.clear()
+            self._record(self._epoch(), self.state.step)
+
+    def fetch(self) -> None:
+        """Fetch and record what waits on the device; NonFiniteError if a step was not finite."""
+        if self.deferred is None:
+            return
+        for step, values, means in self.deferred.fetch():
+            points = {f"train/{name}": value for name, value in means.items()}
+            if step.update is not None:
+                step.update.recall(values)
+                error = step.update.judge(values, step.step)
+                if error is not None:
+                    self.go_back(step, error)
+                    return
+                self.deferred.loss = self.state.loss = self.backward.loss
+                points |= self.backward.points()
+                if step.epoch is not None:
+                    points["epoch"] = float(step.epoch)
+            self._record(points, step.step)
+
+    def close(self) -> None:
+        """Read each update at once again."""
+        if self.deferred is not None:
+            self.deferred = None
+            self.backward.defer(None)
+
+    def _defer(self, steps: DeferredSteps, window: Window, now: float) -> None:
+        """Let the numbers of the step wait on the device; fetch all that wait when it is due."""
+        state, update = self.state, self.backward.deferred
+        if update is None:
+            steps.loss = state.loss
+            self._record(self._results(), state.step)
+        else:
+            state.loss = partial(_loss_of, self.backward, update)
+        logged = self.logged.take()
+        if update is not None or logged:
+            before = {
+                "epoch": state.epoch,
+                "epoch_step": state.epoch_step - 1,
+                "step": state.step - 1,
+                "micro_step": state.micro_step - len(window.batches),
+                "samples": state.samples - window.samples,
+                "epoch_samples": state.epoch_samples - window.samples,
+            }
+            epoch = state.epoch if state.epoch_step == 1 else None
+            steps.waiting.append(DeferredStep(state.step, update, logged, before, epoch))
+        if steps.is_due(now) or self._step_end.is_due_for_few(state.step):
+            self.fetch()
+
+    def _results(self) -> Mapping[str, float]:
+        """Return what is recorded of the newest step, by name."""
+        state = self.state
+        points = self.backward.points()
+        if state.loss != state.loss and self.backward.non_finite == "stop":
+            # A real nan would have been raised: user code made the update, and gave no loss.
+            points.pop("train/loss", None)
+        if self.ranks is not None:
+            points = self.logged.take_means("train", self.ranks) | points
+        elif self.deferred is None and self.logged.means:
+            points = self.logged.take_means("train") | points
+        return points if state.epoch_step != 1 else {**points, **self._epoch()}
+
+    def _epoch(self) -> dict[str, float]:
+        """Return the epoch in its first step; it holds for every step from there on."""
+        return {"epoch": float(self.state.epoch)} if self.state.epoch_step == 1 else {}
+
+    def _is_recorded(self, step: int) -> bool:
+        return self.log_every > 0 and not step % self.log_every
+
+    def _record(self, points: Mapping[str, float], step: int) -> None:
+        if not self._is_recorded(step):
+            points = {name: value for name, value in points.items() if name == "epoch"}
+        if points:
+            self.recorder.log(points, step)
+
+
+def _loss_of(backward: OptimizerStepBase, update: DeferredUpdate) -> float:
+    """Return the loss of a deferred update; waits for the device."""
+    update.recall(update.numbers.tolist())
+    return backward.loss

@@ -1,0 +1,131 @@
+"""Training of one window: its micro-batches one after another, or through the stages of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from assay.core.event_log import Warned
+from assay.core.events import Event
+from assay.core.ports import Recorder
+from assay.engine.data.source import Window
+from assay.engine.loop.bus import Bus
+from assay.engine.loop.process import Process
+from assay.engine.loop.state import State
+from assay.engine.metrics.logged_means import LoggedMeans
+from assay.engine.numerics.seed import WATCHED_STEPS, StepRandomness
+from assay.engine.parallel.data_parallel_group import DataParallelGroup
+from assay.engine.parallel.pipeline import Pipeline
+
+
+class WindowTrainer(Protocol):
+    """Computes the gradients of a window; the update is made by the engine."""
+
+    def train(self, window: Window) -> None:
+        """Run forward and backward of each micro-batch; gradients add up."""
+        ...
+
+
+class MicroBatches:
+    """Micro-batch loop: keys the randomness, fires the backward events and counts.
+
+    `numbers` maps the index of a micro-batch on this rank to its index over all ranks.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        bus: Bus,
+        randomness: StepRandomness,
+        recorder: Recorder,
+        logged: LoggedMeans,
+        ranks: DataParallelGroup | None,
+    ) -> None:
+        self.state = state
+        self.randomness = randomness
+        self.recorder = recorder
+        self.logged = logged
+        self.ranks = ranks
+        # Looked up once: in every step it would be a seventh of all that the engine adds to one.
+        self.begin = bus.points[Event.BACKWARD_BEGIN]
+        self.end = bus.points[Event.BACKWARD_END]
+
+    def of(self, window: Window) -> Iterator[object]:
+        """Yield each micro-batch; what the caller does with it is its forward and backward pass."""
+        state, begin, end, ranks = self.state, self.begin, self.end, self.ranks
+        for i, batch in enumerate(window.batches):
+            self.randomness.begin(state.step, self.number(i))
+            state.batch = batch
+            if ranks is not None:
+                ranks.beats.beat()
+                if window.sizes is not None:
+                    self.logged.is_idle = ranks.is_idle = not window.sizes[i]
+            if begin.due <= state.micro_step:
+                begin.fire(state.micro_step)
+            yield batch
+            self.check_draws()
+            state.micro_step += 1
+            if end.due <= state.micro_step:
+                end.fire(state.micro_step)
+
+    def number(self, i: int) -> int:
+        """Return the index over all ranks of micro-batch `i` of this rank."""
+        return i if self.ranks is None else i * self.ranks.size + self.ranks.rank
+
+    def key(self, i: int) -> int:
+        """Return the random key of micro-batch `i` of the current step."""
+        return self.randomness.key(self.state.step, self.number(i))
+
+    def check_draws(self) -> None:
+        """Note that training draws from numpy or `random`: from here on they are keyed as well."""
+        if not self.randomness.end():
+            return
+        self.state.draws = True
+        if self.state.step >= WATCHED_STEPS:
+            message = (
+                "Training has begun to draw from numpy or random since it was last looked at"
+                f" (every {WATCHED_STEPS} steps): between, a run that goes on may draw other numbers."
+            )
+            self.recorder.tell(Warned(message=message, step=self.state.step))
+
+
+class SequentialTrainer:
+    """Trains the micro-batches of a window one after another."""
+
+    def __init__(self, process: Process, micro_batches: MicroBatches) -> None:
+        self.process = process
+        self.micro_batches = micro_batches
+
+    def train(self, window: Window) -> None:
+        state, training_step = self.micro_batches.state, self.process.training_step
+        for batch in self.micro_batches.of(window):
+            # The forward pass uses the memory of the last output again; new memory would cost more.
+            state.output = None
+            state.output = training_step(batch)
+
+
+class PipelineTrainer:
+    """Trains a window through the stages of a pipeline, several micro-batches at a time."""
+
+    def __init__(self, pipeline: Pipeline, micro_batches: MicroBatches) -> None:
+        self.pipeline = pipeline
+        self.micro_batches = micro_batches
+
+    def train(self, window: Window) -> None:
+        loop = self.micro_batches
+        state, begin, end = loop.state, loop.begin, loop.end
+        first = state.micro_step
+
+        def before(i: int, stage: int) -> None:
+            state.batch = window.batches[i]
+            loop.randomness.begin(state.step, loop.number(i), stage)
+
+        for i in range(len(window.batches)):
+            if begin.due <= first + i:
+                begin.fire(first + i)
+        state.output = self.pipeline.train(window.batches, before)
+        loop.check_draws()
+        for _ in window.batches:
+            state.micro_step += 1
+            if end.due <= state.micro_step:
+                end.fire(state.micro_step)

@@ -1,0 +1,23 @@
+"""The rules of the house's language, and that their check can see what they forbid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import words
+
+
+def test_no_docstring_begins_with_a_question_or_a_pronoun() -> None:
+    assert words.dialect() == []
+
+
+def test_no_two_classes_share_a_name() -> None:
+    assert words.shared_names() == {}
+
+
+def test_the_check_sees_a_docstring_and_a_class_that_break_the_rules(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text('"""Whether it is so."""\n\n\nclass Twice:\n    """It is."""\n')
+    (tmp_path / "b.py").write_text('"""Module b."""\n\n\nclass Twice:\n    pass\n')
+
+    assert words.dialect(tmp_path) == ["a.py:1: Whether it is so.", "a.py:4: It is."]
+    assert words.shared_names(tmp_path) == {"Twice": ["a.py", "b.py"]}

@@ -1,0 +1,152 @@
+"""Figures of the house's language, by room: `python tests/words.py`. See CONTRIBUTING.md.
+
+Two of them are rules: no docstring begins with a question or a pronoun, and no two classes share a
+name. The others are there to be looked at.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "assay"
+COLUMNS = 100
+LONG_FUNCTION = 40
+
+QUESTIONS_AND_PRONOUNS = {
+    "How",
+    "It",
+    "That",
+    "Those",
+    "What",
+    "Where",
+    "Whether",
+    "Which",
+    "Who",
+}
+
+# One concept in two places, each with its own public class.
+FAMILIES: dict[str, str] = {}
+
+# Tokens of layout say nothing about how much a line holds.
+LAYOUT = {
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
+
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def modules(source: Path = SOURCE) -> Iterator[tuple[str, str, ast.Module]]:
+    """Yield (path relative to the source, text, syntax tree) of each module."""
+    for path in sorted(source.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        yield path.relative_to(source).as_posix(), text, ast.parse(text)
+
+
+def documented(tree: ast.Module) -> Iterator[tuple[Documented, str]]:
+    """Yield each module, class and function that has a docstring, with the docstring."""
+    for node in ast.walk(tree):
+        if isinstance(node, Documented) and (docstring := ast.get_docstring(node)):
+            yield node, docstring
+
+
+def dialect(source: Path = SOURCE) -> list[str]:
+    """Return `file:line: first line` of each docstring that begins with a question or a pronoun."""
+    return [
+        f"{name}:{getattr(node, 'lineno', 1)}: {docstring.splitlines()[0]}"
+        for name, _, tree in modules(source)
+        for node, docstring in documented(tree)
+        if docstring.split()[0].rstrip(",:") in QUESTIONS_AND_PRONOUNS
+    ]
+
+
+def shared_names(source: Path = SOURCE) -> dict[str, list[str]]:
+    """Return the names that several top-level classes have, with their files."""
+    files = defaultdict(list)
+    for name, _, tree in modules(source):
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                files[node.name].append(name)
+    return {
+        name: found
+        for name, found in sorted(files.items())
+        if len(found) > 1 and name not in FAMILIES
+    }
+
+
+def figures(name: str, text: str, tree: ast.Module) -> Counter[str]:
+    """Count lines, tokens, comments, docstrings and functions of a module."""
+    counted = Counter(files=1, lines=text.count("\n"))
+    docstring_lines: set[int] = set()
+    for node, _ in documented(tree):
+        expression = node.body[0]
+        docstring_lines.update(range(expression.lineno, (expression.end_lineno or 0) + 1))
+        counted["docstrings"] += 1
+    code_lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            counted["comments"] += 1
+        elif token.type not in LAYOUT and token.start[0] not in docstring_lines:
+            code_lines.update(range(token.start[0], token.end[0] + 1))
+            counted["tokens"] += 1
+    counted["code"] = len(code_lines)
+    counted["too wide"] = sum(len(line) > COLUMNS for line in text.splitlines())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            counted["functions"] += 1
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            counted["long functions"] += length > LONG_FUNCTION
+            counted["hidden imports"] += sum(
+                isinstance(inner, ast.Import | ast.ImportFrom) for inner in ast.walk(node)
+            )
+    return counted
+
+
+def by_room(source: Path = SOURCE) -> dict[str, Counter[str]]:
+    """Add the figures of all modules up by their first folder."""
+    rooms: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for name, text, tree in modules(source):
+        room = name.split("/")[0] if "/" in name else "."
+        rooms[room].update(figures(name, text, tree))
+    return dict(rooms)
+
+
+def print_table(rooms: dict[str, Counter[str]]) -> None:
+    """Print the figures of each room and of the whole, on lines of 80 columns."""
+    whole: Counter[str] = Counter()
+    for counted in rooms.values():
+        whole.update(counted)
+    print("room      files   code  tokens/line  comments  >40 lines  imports inside  wide")
+    for room, counted in [*rooms.items(), ("all", whole)]:
+        tokens = counted["tokens"] / max(1, counted["code"])
+        comments = 100 * counted["comments"] / max(1, counted["lines"])
+        print(
+            f"{room:9} {counted['files']:5} {counted['code']:6} {tokens:12.1f}"
+            f" {comments:7.1f} % {counted['long functions']:10} {counted['hidden imports']:15}"
+            f" {counted['too wide']:5}"
+        )
+
+
+def main() -> int:
+    print_table(by_room())
+    wrong = dialect()
+    shared = shared_names()
+    for line in wrong:
+        print(f"docstring: src/assay/{line}")
+    for name, found in shared.items():
+        print(f"class {name}: {', '.join(found)}")
+    return 1 if wrong or shared else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
