@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.cli.terminal import echo, show_progress
-from assay.cli.words import count
+from assay.cli.text import count
 from assay.core.errors import AssayError, InputError, did_you_mean
 from assay.core.ids import id_of_folder
 from assay.core.terminal import elided, visible

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from assay.cli.terminal import echo
-from assay.cli.words import count
+from assay.cli.text import count
 from assay.query.diff import code_store
 from assay.query.find import find_run
 from assay.query.formatting import size

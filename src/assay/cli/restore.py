@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from assay.cli.terminal import echo
-from assay.cli.words import count
+from assay.cli.text import count
 from assay.core.errors import InputError, RecordError
 from assay.core.ids import id_of_folder
 from assay.core.json_codec import write_atomic

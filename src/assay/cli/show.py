@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from assay.cli.terminal import STATUS_STYLES, echo, echo_json, paint, use_color
-from assay.cli.words import WIDTH, count, wrapped
+from assay.cli.text import WIDTH, count, wrapped
 from assay.core.errors import InputError
 from assay.core.event_log import Warned
 from assay.core.json_codec import dumps, to_plain
