@@ -108,8 +108,8 @@ def command(
     files, overrides = given(arguments)
     if not files:
         raise InputError("`assay run` needs a config file.", fix="assay run digits.toml")
-    overrides += [f"tag={tag}"] if tag is not None else []
-    overrides += [f"seed={seed}"] if seed is not None else []
+    shorthands = {"tag": tag, "seed": seed}
+    overrides += [f"{key}={value}" for key, value in shorthands.items() if value is not None]
     if fast:
         overrides += FAST
         options["max_steps"] = min(options["max_steps"] or FAST_STEPS, FAST_STEPS)
@@ -190,13 +190,22 @@ def _series(
         ]
     )
     configs = [config for same_file in made for config in same_file]
-    color = use_color(sys.stderr)
     echo(f"{len(configs)} runs, one after another", err=True)
-    rows: list[tuple[str, str, str, str]] = []
-    code = 0
     results = train_each(
         configs, launch, then_test=then_test, edit_test=edit_test, records_all=True
     )
+    rows, code = _train_series(configs, results, pdb=pdb)
+    _print_series(rows)
+    return code
+
+
+def _train_series(
+    configs: Sequence[Config], results: Iterator[RunResult], *, pdb: bool
+) -> tuple[list[tuple[str, str, str, str]], int]:
+    """Train each config; return a row for each, and the exit code of all."""
+    color = use_color(sys.stderr)
+    rows: list[tuple[str, str, str, str]] = []
+    code = 0
     for i, config in enumerate(configs, 1):
         echo(f"\n{paint(f'[{i}/{len(configs)}]', 'bold', on=color)} {_title(config)}", err=True)
         result = next(results)
@@ -207,6 +216,11 @@ def _series(
             rows += [("", "not run", _point(each), "") for each in configs[i:]]
             code = code or (128 + result.signal if i < len(configs) else 0)
             break
+    return rows, code
+
+
+def _print_series(rows: list[tuple[str, str, str, str]]) -> None:
+    color = use_color(sys.stderr)
     echo("", err=True)
     for line, status in _table(rows, width(sys.stderr)):
         echo(
@@ -215,7 +229,6 @@ def _series(
         )
     if unfinished := sum(status != "finished" for _, status, _, _ in rows):
         echo(f"\n{unfinished} of {len(rows)} did not finish", err=True)
-    return code
 
 
 def _outcome(result: RunResult) -> str:
