@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -218,16 +218,7 @@ def _again(
         where = f" from {start.name}" if start.name else ""
         tell(f"trained again{where}: both to step {first.step}, {time.monotonic() - begun:.0f} s")
         fine = _traced(*views)
-        repeats = [
-            _recorded(view, again).difference is None
-            for view, again in zip((a, b), views, strict=True)
-        ]
-        for view, is_same in zip((a, b), repeats, strict=True):
-            if not is_same:
-                notes.append(
-                    f"{view.id}, trained again, has other bits than the first time:"
-                    " something in it is not fixed"
-                )
+        notes += _describe_unrepeated((a, b), views)
         if fine.difference is None:
             notes.append(f"trained again, both are equal up to step {first.step}")
             return found
@@ -239,6 +230,16 @@ def _again(
         with suppress(OSError):
             forget([folder / name / "project" for name in ("left", "right")])
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _describe_unrepeated(recorded: Sequence[RunView], again: Sequence[RunView]) -> list[str]:
+    """Return a note for each run that was trained again and has other bits than its record."""
+    return [
+        f"{view.id}, trained again, has other bits than the first time: something in it is not"
+        " fixed"
+        for view, other in zip(recorded, again, strict=True)
+        if _recorded(view, other).difference is not None
+    ]
 
 
 def _common_checkpoint(a: RunView, b: RunView, before: int) -> _RestartPoint:
