@@ -31,6 +31,7 @@ FORBIDDEN = {
     "assay.proof": HEAVY,
     "assay.config": {"torch", "numpy", "fastapi", "rich"},
     "assay.build": {"torch", "numpy", "fastapi", "rich"},
+    "assay.interop": {"torch", "numpy", "fastapi", "pydantic", "rich"},
     "assay.record": {"torch", "numpy", "fastapi", "pydantic"},
     "assay.store": {"torch", "numpy", "fastapi", "pydantic", "rich"},
     "assay.query": {"torch", "numpy", "fastapi", "pydantic", "rich"},

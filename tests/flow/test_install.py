@@ -21,9 +21,6 @@ EXTRAS = (
     "uvicorn",
     "tensorboard",
     "matplotlib",
-    "psycopg",
-    "optuna",
-    "onnx",
 )
 
 

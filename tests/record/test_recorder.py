@@ -24,7 +24,7 @@ from assay.core.errors import InputError, LeaseError, RecordError
 from assay.core.event_log import Ended, Evaluated, Started, Warned, read_events
 from assay.core.run_file import Best
 from assay.query.run import RunView
-from assay.record import compaction, heartbeat
+from assay.record import compaction, recorder_thread
 from assay.record import recorder as recorder_module
 from assay.record.ending import ending
 from assay.record.recorder import RunRecorder
@@ -367,14 +367,14 @@ def test_a_folder_without_a_run_is_not_resumed(tmp_path: Path) -> None:
 def test_who_was_taken_over_writes_nothing_any_more(
     project: Project, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(heartbeat, "SYNC_S", 0.01)
+    monkeypatch.setattr(recorder_thread, "SYNC_S", 0.01)
     monkeypatch.setattr(leases, "BEAT_S", 0.0)
     old = begin(project)
     old.log({"a": 1.0}, 1)
 
     with RunRecorder.resume(old.folder, from_step=1, keep_code=False, take_over=True) as new:
-        old._heartbeat.thread.join(10)
-        assert not old._heartbeat.thread.is_alive()
+        old._worker.thread.join(10)
+        assert not old._worker.thread.is_alive()
         with pytest.raises(RecordError, match="taken over"):
             old.log({"a": 2.0}, 2)
         with pytest.raises(RecordError, match="taken over"):
@@ -546,7 +546,7 @@ def test_a_forked_child_neither_writes_nor_ends_its_parents_run(project: Project
 def test_the_run_is_said_to_be_alive_while_it_is_open_and_its_thread_ends_with_it(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "SYNC_S", 0.01)
+    monkeypatch.setattr(recorder_thread, "SYNC_S", 0.01)
     monkeypatch.setattr(leases, "BEAT_S", 0.02)
     with begin(project) as run:
         first = leases.read(run.folder.path)
@@ -555,16 +555,16 @@ def test_the_run_is_said_to_be_alive_while_it_is_open_and_its_thread_ends_with_i
         while (now := leases.read(run.folder.path)) is None or now.beat_ns <= first.beat_ns:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        assert run._heartbeat.thread in threading.enumerate()
-        assert run._heartbeat.thread.daemon
+        assert run._worker.thread in threading.enumerate()
+        assert run._worker.thread.daemon
 
-    assert run._heartbeat.thread not in threading.enumerate()
+    assert run._worker.thread not in threading.enumerate()
 
 
 def test_a_lease_that_cannot_be_read_for_a_while_ends_no_recording(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "SYNC_S", 0.01)
+    monkeypatch.setattr(recorder_thread, "SYNC_S", 0.01)
     monkeypatch.setattr(leases, "BEAT_S", 0.0)
     with begin(project) as run:
         run.folder.lease.write_bytes(b"{ torn")
@@ -636,7 +636,7 @@ def test_a_run_that_cannot_begin_leaves_no_folder_behind(
 def test_the_folder_of_a_run_that_is_deleted_or_moved_is_made_again_and_the_end_tells(
     project: Project, monkeypatch: pytest.MonkeyPatch, harm: str, noticed: bool
 ) -> None:
-    monkeypatch.setattr(heartbeat, "SYNC_S", 0.01 if noticed else 1000.0)
+    monkeypatch.setattr(recorder_thread, "SYNC_S", 0.01 if noticed else 1000.0)
     run = begin(project, config_toml="lr = 0.1\n")
     run.log({"loss": 0.5}, 1)
     path = run.folder.path

@@ -15,8 +15,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from assay.core.crc32c import crc32c, masked
 from assay.core.directory import create_file, make_directory
+from assay.interop.checksummed_records import masked_crc32c
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _DT_STRING = 7
@@ -141,4 +141,4 @@ def _text(field: int, text: str) -> bytes:
 
 
 def _masked_crc(data: bytes) -> bytes:
-    return struct.pack("<I", masked(crc32c(data)))
+    return struct.pack("<I", masked_crc32c(data))

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from assay.core.errors import InputError
+from assay.query.expression import KnownNames, field_named, mentions, parse, unknown_name
 from assay.query.seed_groups import Spread, spread
 from assay.query.table import ARCHIVED, RunRow
 from assay.store.conditions import Both, Condition, Field, FieldComparison, fields_of
@@ -30,9 +31,6 @@ from assay.store.run_pages import (
     rows_of_folders,
     select_folders,
 )
-
-if TYPE_CHECKING:
-    from assay.query.expression import KnownNames
 
 ColumnKind = Literal["run", "metric", "config", "result", "label", "note", "desc", "missing"]
 _REMEMBERED = 8
@@ -206,8 +204,6 @@ class Catalog:
         """Return everything that a run can be asked for by name."""
         known = self._known
         if known.names is None:
-            from assay.query.expression import KnownNames
-
             index = self._index
             known.names = KnownNames(
                 metrics=index.metric_names(),
@@ -243,8 +239,6 @@ class Catalog:
         an unknown name."""
         column, found = self.column(name)
         if found is None:
-            from assay.query.expression import unknown_name
-
             what, fix = unknown_name(name, self.names())
             raise InputError(f"{what[0].upper()}{what[1:]}.", fix=fix)
         folders = folders_by_id(self._index, ids)
@@ -271,8 +265,6 @@ class Catalog:
     def column(self, name: str) -> tuple[PageColumn, Field | None]:
         """Return what a column of this name shows; the field is None when no run has anything
         called that."""
-        from assay.query.expression import field_named
-
         if name in RUN_COLUMNS:
             return PageColumn(name, "run"), Field("run", name)
         found = field_named(name, self.names())
@@ -336,8 +328,6 @@ class Catalog:
         return found
 
     def _selected(self, asked: Asked) -> RunSelection:
-        from assay.query.expression import mentions, parse
-
         condition: Condition | None = (
             parse(asked.where, self.names()) if asked.where.strip() else None
         )
@@ -355,8 +345,6 @@ class Catalog:
     def _order(self, name: str) -> SortKey:
         column, found = self.column(name.removeprefix("-"))
         if found is None:
-            from assay.query.expression import unknown_name
-
             what, fix = unknown_name(column.name, self.names())
             raise InputError(f"{what[0].upper()}{what[1:]}.", where=f"sort: {name}", fix=fix)
         return SortKey(found, name.startswith("-"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import AssayError
 from assay.core.run_file import Summary
+from assay.query.config_rows import flat_config
 from assay.query.diff import COSTS, code_store, flat
 from assay.query.run import RunView
 from assay.query.significance import Welch, welch
@@ -61,7 +62,7 @@ class CurveDivergence:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RunComparison:
     """Everything in which runs differ from each other; `equal_*` count what is the same in all."""
 
     runs: tuple[RunView, ...]
@@ -79,7 +80,7 @@ class Comparison:
     notes: tuple[str, ...] = field(default_factory=tuple)
 
 
-def compare(runs: Sequence[RunView], catalog: Catalog) -> Comparison:
+def compare(runs: Sequence[RunView], catalog: Catalog) -> RunComparison:
     """Compare runs with the first of them."""
     configs = [_config(run) for run in runs]
     environments = [dict(flat(run.environment)) for run in runs]
@@ -89,7 +90,7 @@ def compare(runs: Sequence[RunView], catalog: Catalog) -> Comparison:
     groups = [catalog.repeats_of(run.id) for run in runs]
     metrics = _metrics(runs, groups, catalog)
     partings = tuple(None if run is runs[0] else first_parting(runs[0], run) for run in runs)
-    found = Comparison(
+    found = RunComparison(
         tuple(runs),
         config,
         equal_config,
@@ -103,7 +104,7 @@ def compare(runs: Sequence[RunView], catalog: Catalog) -> Comparison:
         tuple(len(group) for group in groups),
         notes=_notes(runs),
     )
-    return Comparison(**{**_fields(found), "sentence": _sentence(found)})
+    return RunComparison(**{**_fields(found), "sentence": _sentence(found)})
 
 
 def first_parting(left: RunView, right: RunView) -> CurveDivergence | None:
@@ -121,14 +122,12 @@ def first_parting(left: RunView, right: RunView) -> CurveDivergence | None:
     )
 
 
-def _fields(comparison: Comparison) -> dict[str, Any]:
-    return {name: getattr(comparison, name) for name in Comparison.__slots__}
+def _fields(comparison: RunComparison) -> dict[str, Any]:
+    return {name: getattr(comparison, name) for name in RunComparison.__slots__}
 
 
 def _config(run: RunView) -> dict[str, Any]:
     """Return the leaves of a saved config as text; nothing of one that is damaged."""
-    from assay.query.config_rows import flat_config
-
     try:
         return flat_config(run)
     except AssayError:
@@ -220,7 +219,7 @@ def _first_difference(left: Series, right: Series) -> int | None:
     return int(min(left.steps[at], right.steps[at]))
 
 
-def _sentence(found: Comparison) -> str:
+def _sentence(found: RunComparison) -> str:
     """Return what differs in one line: `same code, same environment; differ in optimizer.lr;
     ...`."""
     same = []

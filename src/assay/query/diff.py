@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from assay.config.diff import changed_keys
 from assay.config.tree import Leaf, List, Node, Table
+from assay.core.json_codec import to_plain
 from assay.core.ports import Blobs
 from assay.core.run_file import Summary
 from assay.query.run import RunView
@@ -237,7 +238,5 @@ def _lines(store: Blobs, file: CodeFile | None) -> list[str] | None:
 
 
 def _plain(each: ChangedKey | MetricChanged | FileChanged) -> dict[str, Any]:
-    from assay.core.json_codec import to_plain
-
     data: dict[str, Any] = to_plain(each)
     return {"left": None, "right": None, **data} if not isinstance(each, FileChanged) else data

@@ -7,7 +7,7 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from assay.core.errors import AssayError
@@ -265,8 +265,6 @@ def seen_text(seen: Any) -> str:
 def _with_best(columns: Sequence[TableColumn], rows: Sequence[ShownRow]) -> tuple[ShownRow, ...]:
     """Return the rows with the best cell of each column marked, and those that the test cannot tell
     from it."""
-    from dataclasses import replace
-
     cells = [list(row.cells) for row in rows]
     for at, column in enumerate(columns):
         values = [(i, line[at].value) for i, line in enumerate(cells)]

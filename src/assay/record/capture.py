@@ -46,7 +46,7 @@ class Capture:
                 writers = {descriptor: self._open(descriptor) for descriptor in (_STDOUT, _STDERR)}
             self._pump = self._start(path)
             self._tell(set(secrets))
-        except BaseException:
+        except BaseException:  # raised again, Ctrl-C included: no descriptor must leak
             for descriptor in {*self._saved.values(), *self._sources, *writers.values()}:
                 os.close(descriptor)
             raise

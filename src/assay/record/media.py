@@ -225,7 +225,7 @@ def wav(samples: Any, rate: int) -> bytes:
         array = (array.astype(np.float64) - middle) / (limits.max - middle)
     try:
         hertz = float(rate)
-    except Exception:  # `__float__` of a stranger may raise anything
+    except Exception:  # a foreign `__float__` may raise anything; refused below
         hertz = 0.0
     if not 0 < hertz < 2**31 or hertz != int(hertz):
         raise InputError(

@@ -55,7 +55,7 @@ def numbers_of(values: Any) -> dict[str, float]:
                 value, "item", None
             )  # arrays and tensors of one element, without a warning about gradients
             numbers[name] = float(item() if callable(item) else value)
-        except Exception as error:  # `__float__` of a stranger may raise anything
+        except Exception as error:  # a foreign `__float__` may raise anything
             raise RecordError(f"The value of {name!r} is no number: {shown(value)}.") from error
     return numbers
 
@@ -84,7 +84,7 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__} of shape {tuple(shape)}"
     try:
         text = repr(value)
-    except Exception:  # of a stranger
+    except Exception:  # a foreign `__repr__` may raise anything: its type is told instead
         return f"a {type(value).__name__}"
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -111,7 +111,7 @@ def text_of(value: Any) -> str:
     """Return `str(value)`; raise InputError when that cannot be had."""
     try:
         return str(value)
-    except Exception as error:  # of a stranger
+    except Exception as error:  # a foreign `__str__` may raise anything
         raise InputError(
             f"{shown(value).capitalize()} cannot be written as text: {_first_line(error)}."
         ) from error

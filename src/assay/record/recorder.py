@@ -33,8 +33,8 @@ from assay.record.deferred import DeferredRows
 from assay.record.edits import append_line
 from assay.record.ending import ending
 from assay.record.environment import environment
-from assay.record.heartbeat import Heartbeat
 from assay.record.recordable import check_text, numbers_of, recordable, whole_step
+from assay.record.recorder_thread import RecorderThread
 from assay.record.run_home import RunHome
 from assay.record.writer import MetricsWriter
 from assay.store import authorship
@@ -95,7 +95,7 @@ class RunRecorder:
         # `self.log` is looked up at each call: a listener replaces it.
         self._deferred = DeferredRows(lambda values, step: self.log(values, step))
         self._background = BackgroundWork(self._deferred.flush_old, on_problem=self._trouble)
-        self._heartbeat = Heartbeat(
+        self._worker = RecorderThread(
             f"assay-{run.id}",
             prepare=lambda: self._metrics.prepare(),
             sync=self._sync,
@@ -109,7 +109,7 @@ class RunRecorder:
         # lets CPython 3.11 forget the interrupt and report another exit code.
         for name in ("assay.record.compaction", "assay.store.series"):
             import_module(name)
-        self._heartbeat.start()
+        self._worker.start()
 
     def _open_metrics(self) -> MetricsWriter:
         try:
@@ -118,7 +118,7 @@ class RunRecorder:
                 self.run.newest.number,
                 on_problem=self._trouble,
                 on_lost=self._lack,
-                on_grown=self._heartbeat.wake,
+                on_grown=self._worker.wake,
             )
         except BaseException:  # raised again: only the open files must not leak
             self._home.close()
@@ -445,10 +445,10 @@ class RunRecorder:
         `step` is where the attempt ended, by default the last one that was logged.
         """
         with self._lock:
-            if self._over or os.getpid() != self._heartbeat.pid:
+            if self._over or os.getpid() != self._worker.pid:
                 return
-            self._heartbeat.stop()
-            self._heartbeat.join()  # first: a beat under way would take the lease again
+            self._worker.stop()
+            self._worker.join()  # first: a beat under way would take the lease again
             self._learn_secrets()
             self._finish(status, self.secrets.clean(" ".join(reason.split())), traceback, step)
 
@@ -653,7 +653,7 @@ class RunRecorder:
 
     def _leave(self, why: str) -> None:
         self._over = why
-        self._heartbeat.stop()
+        self._worker.stop()
         with contextlib.suppress(OSError):
             leases.release(self.folder.path, self._lease)
         self._home.close()
@@ -672,7 +672,7 @@ class RunRecorder:
             clean_file(path, self.secrets)
 
     def _refuse_if_over(self) -> None:
-        if os.getpid() != self._heartbeat.pid:
+        if os.getpid() != self._worker.pid:
             raise RecordError(
                 "A process forked from the one that writes this run cannot write to it."
             )

@@ -131,7 +131,7 @@ class MetricsWriter:
         except OSError as error:
             os.close(self._fd)
             raise refusal(error, path, "The metrics cannot be written") from error
-        except BaseException:
+        except BaseException:  # raised again, Ctrl-C included: only the descriptor must not leak
             os.close(self._fd)
             raise
         try:

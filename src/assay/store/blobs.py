@@ -44,7 +44,7 @@ class FileBlobs:
                         with os.fdopen(descriptor, "wb") as file:
                             file.write(data)
                         _put_in_place(folder, temporary, digest)
-                    except BaseException:
+                    except BaseException:  # raised again, Ctrl-C included: no half file stays
                         _remove(folder, temporary)
                         raise
             except OSError as error:
@@ -66,7 +66,7 @@ class FileBlobs:
                                 size += len(block)
                                 out.write(block)
                         _put_in_place(folder, temporary, digest.hexdigest())
-                    except BaseException:
+                    except BaseException:  # raised again, Ctrl-C included: no half file stays
                         _remove(folder, temporary)
                         raise
             except OSError as error:

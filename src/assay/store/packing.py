@@ -131,7 +131,7 @@ def pack(folder: RunFolder, blobs: Blobs, to: Path) -> Pack:
                         with open(_opened_file(source, name.removeprefix("run/")), "rb") as data:
                             tar.addfile(_entry(name, file.size_bytes), data)
                 place.move(temporary, place, to.name)
-            except BaseException:
+            except BaseException:  # raised again, Ctrl-C included: no half of a pack stays
                 with contextlib.suppress(OSError):
                     place.remove(temporary)
                 raise

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from assay.core.errors import AssayError, InputError
-from assay.query.compare import Comparison, MetricRow, compare
+from assay.query.compare import MetricRow, RunComparison, compare
 from assay.query.run import RunView
 from assay.web.answers import PROBLEMS, HomeOf, MissingError, Model
 from assay.web.routes.run import view_of
@@ -124,7 +124,7 @@ def compare_runs(
     )
 
 
-def _metric(row: MetricRow, found: Comparison) -> MetricLine:
+def _metric(row: MetricRow, found: RunComparison) -> MetricLine:
     return MetricLine(
         name=row.name,
         values=[

@@ -13,7 +13,7 @@ SYNC_S = leases.CHECK_S
 STOP_S = 10.0
 
 
-class Heartbeat:
+class RecorderThread:
     """Daemon thread that calls `prepare` when it is woken, and `sync` and `renew` each second.
 
     `sync` returns False when the lease is not to be looked at this time. `renew` is told whether a
