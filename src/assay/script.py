@@ -80,7 +80,7 @@ def _describe(
     InputError for a config that cannot be written down, before anything is made.
     """
     # Here: an import of what records does not pay for what reads configs.
-    from assay.config.freeze import dump, whole_hash
+    from assay.config.freeze import dump, hash_of_all_keys
     from assay.config.secret_keys import without_secrets
     from assay.config.tree import Table, from_plain
     from assay.core.diagnostics import Origin
@@ -96,8 +96,8 @@ def _describe(
     written = without_secrets(tree, secrets, has_references=False)
     described = {
         "config_toml": dump(written),
-        "config_hash": whole_hash(tree),
-        "seedless_hash": whole_hash(tree, seed=False),
+        "config_hash": hash_of_all_keys(tree),
+        "seedless_hash": hash_of_all_keys(tree, seed=False),
         "code_dirs": [Path(folder) for folder in code_dirs],
         "secrets": secrets,
     }

@@ -15,7 +15,7 @@ from assay.build.adapters import Judged, judged
 from assay.build.parameters import signature_of
 from assay.build.signatures import examine
 from assay.config import loads
-from assay.config.overrides import put, setting_of
+from assay.config.overrides import apply_setting, setting_of
 from assay.config.tree import Table, from_plain, get_at, plain
 from assay.core.diagnostics import Origin
 
@@ -69,7 +69,9 @@ def judge(name: str, value: object) -> Judged:
 
 def typed(argument: str) -> Judged:
     """As if it had been typed on the command line."""
-    root = put(loads('[taking]\ntype = "torch.nn.Linear"\n').root, setting_of(f"taking.{argument}"))
+    root = apply_setting(
+        loads('[taking]\ntype = "torch.nn.Linear"\n').root, setting_of(f"taking.{argument}")
+    )
     name = argument.partition("=")[0]
     signature, node = signature_of(taking), get_at(root, ("taking", name))
     assert signature is not None

@@ -13,7 +13,7 @@ from types import FrameType
 import pytest
 
 from assay.config import check_shape, open_config, open_text
-from assay.config.expansion import MAX_TOLD, problems_of_sections, told_once, variations
+from assay.config.expansion import MAX_TOLD, problems_of_sections, unique_problems, variations
 from assay.config.variants import MAX_VARIANTS
 from assay.core.diagnostics import MAX_FOUND, MAX_SHOWN, Origin, Problem, render, summary
 from assay.core.errors import MAX_WORD, ConfigError, InputError, few_suggestions, nearest
@@ -96,7 +96,7 @@ def test_twice_as_many_take_twice_as_long(
     def check(n: int) -> list[Problem]:
         config = open_text(GROWING[name](n) + BASE)
         assert not any(problem.kind == "syntax" for problem in config.problems)
-        return [*told_once(variations(config), check_shape), *problems_of_sections(config)]
+        return [*unique_problems(variations(config), check_shape), *problems_of_sections(config)]
 
     check(50)  # what is imported late
     small, large = calls_of(lambda: check(200)), calls_of(lambda: check(400))
@@ -144,7 +144,7 @@ def test_of_many_configs_that_are_wrong_no_more_are_looked_at_and_that_is_said(
         BASE + "".join(f"[variants.v{i}]\n'optimzer.lr' = {i}\n" for i in range(1_000))
     )
 
-    found = told_once(variations(config), check_shape)
+    found = unique_problems(variations(config), check_shape)
 
     assert len(found) == MAX_TOLD + 2
     assert found[-1].kind == "too-many"

@@ -15,7 +15,7 @@ from assay.config import (
     open_text,
     plain,
 )
-from assay.config.expansion import problems_of_sections, told_once, variations
+from assay.config.expansion import problems_of_sections, unique_problems, variations
 from assay.config.loading import Config
 from assay.core.errors import ConfigError, InputError
 
@@ -353,7 +353,7 @@ def test_every_mistake_of_every_variation_is_told_once_and_says_where_it_shows()
         source="a.toml",
     )
 
-    problems = told_once(variations(config), check_shape)
+    problems = unique_problems(variations(config), check_shape)
 
     assert [(problem.message, str(problem.origin)) for problem in problems] == [
         ("unknown key `model.widht`", "a.toml:16:1 (variant a)"),

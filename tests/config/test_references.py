@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.config.external_values import with_outside
+from assay.config.external_values import with_external_values
 from assay.config.overrides import typed_text
 from assay.config.references import (
     Draws,
@@ -282,7 +282,7 @@ def test_the_environment_is_read_like_an_override_and_is_never_a_reference() -> 
     )
     environ = {"N": "8", "S": "/data", "L": "[1, 2]", "AT": "@model"}
 
-    made, problems = with_outside(root, environ, {})
+    made, problems = with_external_values(root, environ, {})
 
     assert problems == []
     values = plain(made)
@@ -294,16 +294,21 @@ def test_the_environment_is_read_like_an_override_and_is_never_a_reference() -> 
         "k": [8],
     }
     assert literal(values["at"]) == "@model"
-    assert literal(plain(with_outside(tree({"a": "${env:AT}!"}), environ, {})[0])["a"]) == "@model!"
+    assert (
+        literal(plain(with_external_values(tree({"a": "${env:AT}!"}), environ, {})[0])["a"])
+        == "@model!"
+    )
     assert plain(resolved(root)[0]) == plain(root)
     assert (
-        plain(with_outside(tree({"a": "${b} $${env:N}${env:N}"}), environ, {})[0])["a"]
+        plain(with_external_values(tree({"a": "${b} $${env:N}${env:N}"}), environ, {})[0])["a"]
         == "${b} $${env:N}8"
     )
 
 
 def test_a_missing_environment_variable_is_named() -> None:
-    _, problems = with_outside(tree({"a": "${env:DATAS}", "b": "x${env:Q}"}), {"DATA": "x"}, {})
+    _, problems = with_external_values(
+        tree({"a": "${env:DATAS}", "b": "x${env:Q}"}), {"DATA": "x"}, {}
+    )
 
     assert [(problem.message, problem.fix) for problem in problems] == [
         ("the environment variable `DATAS` is not set", "did you mean `DATA`?"),
@@ -330,7 +335,7 @@ def test_a_global_keeps_its_type_and_is_never_a_reference() -> None:
         }
     )
 
-    made, problems = with_outside(root, {}, variables)
+    made, problems = with_external_values(root, {}, variables)
 
     assert problems == []
     values = plain(made)
@@ -351,7 +356,7 @@ def test_a_global_keeps_its_type_and_is_never_a_reference() -> None:
 def test_a_global_that_is_not_set_says_how_to_set_it() -> None:
     root = tree({"a": "${global:datasets}", "b": "${global:rot}", "c": "x${global:rows}"})
 
-    _, problems = with_outside(root, {}, {"root": 1, "rows": []})
+    _, problems = with_external_values(root, {}, {"root": 1, "rows": []})
 
     assert [(problem.message, problem.fix) for problem in problems] == [
         ("the global `datasets` is not set", "assay config set --global datasets VALUE"),
@@ -442,7 +447,7 @@ def test_a_variable_is_text_where_text_is_wanted() -> None:
         }
     )
 
-    made, _ = with_outside(root, {"N": "123"}, {})
+    made, _ = with_external_values(root, {"N": "123"}, {})
 
     assert plain(made) == {
         "tag": "123",

@@ -121,7 +121,7 @@ def test_a_rank_that_hangs_in_forward_is_named_with_its_stack_and_ends_the_run_w
     assert f"rank {rank} stands at:\n" in hung.stderr
     assert re.search(r'odd.py", line \d+, in hang\n      time.sleep\(1000\)\n', hung.stderr)
     assert re.search(
-        rf"\n  rank {1 - int(rank)} waits at data_parallel_group.py, line \d+, in ", hung.stderr
+        rf"\n  rank {1 - int(rank)} waits at distributed_group.py, line \d+, in ", hung.stderr
     )
     file = run_file.read(only_run(odd))
     assert file.status == "failed"

@@ -1,5 +1,10 @@
-"""Asked for -> objects: targets are found, calls checked and made, and everything made lives in one
-context per run."""
+"""Construction of objects from a config, and the context of a run that holds them.
+
+1. `targets`, `registry`   find the class or function that a config names, if it is allowed
+2. `parameters`, `signatures`, `adapters`   check each call before anything is built
+3. `builder`   makes the calls
+4. `context`, `graph`, `marks`   dependency injection: by annotation, and by role
+"""
 
 from assay.build.builder import build, instantiate
 from assay.build.context import ROLES, Context, ContextError, Promise, current

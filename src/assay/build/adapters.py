@@ -1,10 +1,9 @@
-"""Does a value of the config fit a parameter's type, and what does it become: pydantic, asked as
-strictly as JSON is.
+"""Check and conversion of config values against type hints, by pydantic, as strictly as JSON.
 
 A list becomes the tuple, a string the Path or Enum that the hint asks for; `"3"` is no int and true
-no number. What is typed on the command line has no quotes: there the type decides whether `123` is
-text and `0.9,0.99` two numbers. A hint that pydantic cannot handle is not checked. pydantic is
-imported by the first call, not by this module.
+no number. Values of the command line have no quotes: there the type decides whether `123` is text
+and `0.9,0.99` two numbers. A hint that pydantic cannot handle is not checked. pydantic is imported
+by the first call, not by this module.
 """
 
 from __future__ import annotations
@@ -66,8 +65,7 @@ _PHRASES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """One part of a value that does not fit: where it is written, what is wrong ("must be ..."),
-    how to mend it.
+    """Mistake inside a value: its place, the message ("must be ...") and the fix.
 
     `inside` is its path in the value.
     """
@@ -79,7 +77,7 @@ class Misfit:
 
 
 def is_data(node: Node) -> bool:
-    """Whether a value is complete as it stands: no call and no reference of any kind in it."""
+    """Return True if a value holds no call and no reference of any kind."""
     match node:
         case Leaf():
             return not is_reference(node) and not is_unresolved(node)
@@ -90,8 +88,7 @@ def is_data(node: Node) -> bool:
 
 
 def is_reference(node: Node) -> bool:
-    """Whether a scalar stands for an object: "@model", but neither "@none" nor "@@x", which is the
-    text "@x"."""
+    """Return True for a scalar such as "@model"; "@none" and the text "@@x" are no references."""
     text = node.value if isinstance(node, Leaf) else None
     return (
         isinstance(text, str)
@@ -102,13 +99,12 @@ def is_reference(node: Node) -> bool:
 
 
 def scalar(leaf: Leaf) -> Any:
-    """What a scalar that stands for nothing else means: "@none" is None, and "@@x" the text
-    "@x"."""
+    """Return the value of a scalar: None for "@none", the text "@x" for "@@x"."""
     return None if leaf.value == NONE else literal(leaf.value)
 
 
 def data(node: Node) -> Any:
-    """A value without calls and references as the user's code gets it."""
+    """Return a value without calls and references as the user's code gets it."""
     match node:
         case Leaf():
             return scalar(node)
@@ -120,11 +116,11 @@ def data(node: Node) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A value held against the type of a parameter.
+    """Value checked against the type of a parameter.
 
-    `node` is the value as it reads best (other than it was given only if it was typed on the
-    command line), `value` what the called code gets. `why_not` says why there was no judgement, ""
-    when there was one.
+    `node` is the value in its best reading (another one than given only if it was typed on the
+    command line), `value` the argument for the call. `why_not` says why it was not checked, "" if
+    it was.
     """
 
     node: Node
@@ -134,7 +130,7 @@ class Judged:
 
 
 def judged(target: Callable[..., Any], parameter: Parameter, node: Node) -> Judged:
-    """What `node` becomes as the value of `parameter`, and what does not fit."""
+    """Check `node` as the value of `parameter`; return its conversion and every mistake."""
     first = _judged(target, parameter, node)
     if not first.misfits:
         return first
@@ -161,8 +157,7 @@ def _with_part(node: Node, inside: KeyPath, part: Node) -> Node:
 
 
 def _mended(node: Node) -> Iterator[tuple[str, Node]]:
-    """Small slips that may explain a value that does not fit: how to mend each, and what comes
-    out."""
+    """Yield likely corrections of a value that does not fit: the fix in words, the new value."""
     match node:
         case Leaf(str() as text):
             other = value_of(text)
@@ -184,7 +179,7 @@ def _mended(node: Node) -> Iterator[tuple[str, Node]]:
 
 
 def _other_readings(node: Node) -> Iterator[Node]:
-    """What else may be meant by a value typed without quotes and brackets."""
+    """Yield other readings of a value that was typed without quotes and brackets."""
     text = typed_text(node)
     if text is None:
         return
@@ -217,7 +212,7 @@ def _judged(target: Callable[..., Any], parameter: Parameter, node: Node) -> Jud
 
 
 def _no_extra(hint: Any) -> dict[str, Any]:
-    """Refuse keys that a dataclass has no field for, unless it says itself that it takes any."""
+    """Refuse keys that a dataclass has no field for, unless it allows any."""
     own = getattr(injectable(hint), "model_config", None) or {}
     return {"extra": "forbid"} if _knows_extra() and own.get("extra") != "allow" else {}
 
@@ -238,7 +233,7 @@ def _why_not(parameter: Parameter) -> str:
 
 
 def forget() -> None:
-    """Let go of every adapter, and so of the classes it knows."""
+    """Drop all adapters, and with them the classes they refer to."""
     _adapters.clear()
 
 
@@ -273,7 +268,7 @@ def _new_adapter(hint: Any) -> TypeAdapter[Any] | None:
 
 
 def _read(error: ValidationError, node: Node) -> list[Misfit]:
-    """One misfit for each wrong part; what the members of a union want of it is joined by "or"."""
+    """Return one mistake for each wrong part; alternatives of a union are joined by "or"."""
     wanted: dict[tuple[str | int, ...], list[str]] = {}
     choices: dict[tuple[str | int, ...], list[str]] = {}
     found: list[Misfit] = []
@@ -318,7 +313,7 @@ def _read(error: ValidationError, node: Node) -> list[Misfit]:
 
 
 def _whole_tuples(errors: Iterable[Any]) -> Iterator[Any]:
-    """Of the items that a tuple lacks, only the last: it says how many there have to be."""
+    """Keep only the last of the items that a tuple lacks, which tells the length it must have."""
     lacking: dict[Any, Any] = {}
     for one in errors:
         if one["type"] == "missing" and isinstance(one["loc"][-1], int):
@@ -339,8 +334,7 @@ def _extra(node: Node, path: tuple[str | int, ...]) -> Misfit:
 
 
 def _inside(node: Node, loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """The part of `loc` that is a path in the value: pydantic mixes in the names of union
-    members."""
+    """Return the part of `loc` that is a path in the value: pydantic mixes in union members."""
     path: tuple[str | int, ...] = ()
     for step in loc:
         if get_at(node, (*path, step)) is not None:
@@ -349,7 +343,7 @@ def _inside(node: Node, loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
 
 
 def _joined(phrases: list[str]) -> str:
-    """`be a number` and `be none` -> `be a number or none`."""
+    """Join phrases: `be a number` and `be none` become `be a number or none`."""
     phrases = list(dict.fromkeys(phrases))
     if all(phrase.startswith("be ") for phrase in phrases):
         return f"be {' or '.join(phrase.removeprefix('be ') for phrase in phrases)}"

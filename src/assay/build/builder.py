@@ -1,5 +1,4 @@
-"""From the tree to objects: depth first, what is used twice is built once, and an error says where
-it was asked for."""
+"""Builder of objects from a tree: depth first, each path once, errors with their place."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from assay.build.signatures import RESERVED, is_factory, mapping_given
 from assay.build.targets import TargetError, find, owner_of
 from assay.config import references
 from assay.config.aliases import with_own_calls
-from assay.config.external_values import with_outside
+from assay.config.external_values import with_external_values
 from assay.config.settings import Settings
 from assay.config.sources.objects import read
 from assay.config.tree import (
@@ -54,29 +53,26 @@ def build(
     roles: Collection[str] = ROLES,
     extra: Mapping[str, Any] | None = None,
 ) -> Any:
-    """The object that `node`, which is at `path` in `root`, asks for. Call it inside
-    `user_code(user_dirs)`.
+    """Build the object that `node`, at `path` of `root`, describes; inside `user_code(user_dirs)`.
 
-    A call is made with what is written, then `extra` (by keyword, for this node only), then what
-    `context` injects; what is written wins. Built once for each context: the same path gives the
-    same object again. ConfigError when the tree cannot mean this; what the called code raises
-    passes through with a note.
+    Arguments are those of the config, then `extra` (by keyword, for this node only), then what
+    `context` injects; earlier ones win. Each path is built once for a context. ConfigError if the
+    tree is invalid; an exception of the called code passes through with a note.
     """
     builder = _Builder(root, context, tuple(user_dirs), tuple(trusted), roles, context.built, [])
     return builder.node(node, path, extra or {})
 
 
 def instantiate(target: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Build one thing from Python: a target, a class or function, or a tree such as `{"type":
-    "torch.nn.Linear", ...}`.
+    """Build one object from Python: a target, a callable, or a tree with a `type`.
 
     >>> instantiate({"type": "torch.nn.Linear", "in_features": 2}, out_features=3).weight.shape
     torch.Size([3, 2])
 
     A list is built item by item. `"${width}"` and `"${.width}"` are values of this tree; variables
-    of the environment and of the project are read now. What is given here wins over what is written
-    in the tree. Required parameters that are in neither come from the context in use, if there is
-    one. An object that is made already is returned as it is.
+    of the environment and of the project are read now. Arguments given here win over those of the
+    tree. Required parameters that are in neither come from the context in use, if there is one. An
+    object that exists already is returned unchanged.
     """
     if isinstance(target, Sequence) and not isinstance(target, str):
         return instantiate({"items": target}, *args, **kwargs)["items"]
@@ -106,8 +102,7 @@ def instantiate(target: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _without_references(tree: Table, late: Mapping[str, Any]) -> Table:
-    """Return `tree` with values in place of its value references, and without the arguments that
-    come `late`."""
+    """Return `tree` with references replaced by values, without the `late` arguments."""
     leaves = {
         key: leaf for key, value in late.items() if (leaf := leaf_of(value, _PYTHON)) is not None
     }
@@ -116,7 +111,7 @@ def _without_references(tree: Table, late: Mapping[str, Any]) -> Table:
     )
     body, wrong = references.resolved(body)
     problems += [problem for problem in wrong if problem.key not in late]
-    root, wrong = with_outside(body, os.environ, Settings(Path.cwd()).variables)
+    root, wrong = with_external_values(body, os.environ, Settings(Path.cwd()).variables)
     problems += wrong
     told = {problem.key for problem in problems}
     for path, node in walk(root):
@@ -133,8 +128,7 @@ def _without_references(tree: Table, late: Mapping[str, Any]) -> Table:
 
 
 def problem_of(error: ArgumentError, root: Node, path: KeyPath, origin: Origin) -> Problem:
-    """What is wrong inside an argument of the call at `path`, at the nearest place that the config
-    has for it."""
+    """Return a mistake in an argument of the call at `path`, with its nearest place."""
     for depth in range(len(error.inside), 0, -1):
         node = get_at(root, (*path, *error.inside[:depth]))
         if node is not None:
@@ -145,7 +139,7 @@ def problem_of(error: ArgumentError, root: Node, path: KeyPath, origin: Origin) 
 
 
 def _as_tree(target: object) -> Node | None:
-    """The tree that was given, in whatever form; None for a callable or the name of one."""
+    """Return the given tree, in whatever form; None for a callable or its name."""
     match target:
         case Leaf() | List() | Table():
             return target
@@ -203,7 +197,7 @@ class _Builder:
         return self.call(node, path, extra)
 
     def referred(self, leaf: Leaf, path: KeyPath) -> Any:
-        """What "@a.b" stands for."""
+        """Return the object of a reference such as "@a.b"."""
         name = str(leaf.value)[1:]
         try:
             to = fitted(self.root, parse_dotted(name))
@@ -249,7 +243,7 @@ class _Builder:
         return self.made(target, args, {**extra, **kwargs}, path, node.origin, name)
 
     def argument(self, node: Node, path: KeyPath, target: Any, parameter: Parameter | None) -> Any:
-        """One argument: data as the parameter's type wants it, anything else as it is built."""
+        """Return one argument: data converted to the parameter's type, anything else built."""
         if parameter is None or not is_data(node):
             return self.node(node, path, {})
         found = judged(target, parameter, node)
@@ -276,7 +270,7 @@ class _Builder:
         origin: Origin,
         name: str = "",
     ) -> Any:
-        """The call itself, with what is not given taken from the context."""
+        """Make the call, with missing arguments from the context."""
         label = name or getattr(target, "__qualname__", repr(target))
         signature = signature_of(target) or Signature(named=())
         if is_configurable(target) and len(args) == 1 and isinstance(args[0], Mapping):
@@ -295,17 +289,7 @@ class _Builder:
         except Exception as error:
             error.add_note(note)
             raise
-        missing = [
-            Problem(
-                kind="missing-argument",
-                message=f"`{label}` needs `{parameter.name}`, which is not given and which nothing provides",
-                origin=origin,
-                key=dotted((*path, parameter.name)),
-                fix=did_you_mean(parameter.name, self.context.names()),
-            )
-            for parameter in signature.named
-            if parameter.required and parameter.name not in given and parameter.name not in injected
-        ]
+        missing = self._missing(signature, given | injected.keys(), label, path, origin)
         if missing:
             raise ConfigError(missing)
         try:
@@ -315,6 +299,30 @@ class _Builder:
         except Exception as error:
             error.add_note(note)
             raise
+
+    def _missing(
+        self,
+        signature: Signature,
+        given: Collection[str],
+        label: str,
+        path: KeyPath,
+        origin: Origin,
+    ) -> list[Problem]:
+        """Return a problem for each required parameter that is not `given`."""
+        return [
+            Problem(
+                kind="missing-argument",
+                message=(
+                    f"`{label}` needs `{parameter.name}`, which is not given and"
+                    " which nothing provides"
+                ),
+                origin=origin,
+                key=dotted((*path, parameter.name)),
+                fix=did_you_mean(parameter.name, self.context.names()),
+            )
+            for parameter in signature.named
+            if parameter.required and parameter.name not in given
+        ]
 
     def cycle(self, path: KeyPath, origin: Origin) -> NoReturn:
         loop = [*self.open[self.open.index(path) :], path]

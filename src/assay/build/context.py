@@ -1,8 +1,8 @@
-"""One typed store per run: what was put in, what can be made when asked for, and who gets it.
+"""Dependency injection: one typed container per run.
 
-An entry has a name and a type. A type finds what was declared with exactly it, else what is an
-instance of it; a name finds that name. The inner scope (run > epoch > step) is asked first. Builtin
-types find nothing: a bare `int` could be anybody's; a NewType alias can be declared and found.
+An entry has a name and a type. A type finds the entry declared with exactly it, else instances of
+it; a name finds the entry of that name. The inner scope (run > epoch > step) is searched first.
+Builtin types find nothing, as a bare `int` could be anything; a NewType alias can be declared.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ T = TypeVar("T")
 Scope = Literal["run", "epoch", "step"]
 
 ROLES: Final = ("params", "model", "optimizer", "criterion", "state", "recorder", "mesh")
-"""Names that fill a required parameter of any code. One role never fills the parameter of another by its type."""
+"""Names that fill a required parameter of any code. No role fills another's parameter by type."""
 
 NOT_BY_NAME: Final = ("device", "dtype")
-"""Never injected by name into code that is neither the user's nor assay's: there the name means something else."""
+"""Names that are not injected into third-party code, where they mean something else."""
 
 _SCOPES: Final = ("run", "epoch", "step")
 
 
 class ContextError(InputError):
-    """Something was asked for that is not there, that is there twice, or that needs itself."""
+    """A dependency is missing, ambiguous or cyclic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What is known of something before it is there.
+    """Description of an entry that does not exist yet.
 
-    `type`: what it will be an instance of, None when nobody can tell. It is made from what is at
-    `paths` of the config and from what has one of `names`, or by `provider`. `never`: why it will
-    not come at all.
+    `type` is the expected type, None if unknown. The object is made from the nodes at `paths` of
+    the config and the entries of `names`, or by `provider`. `never` says why it will not come at
+    all.
     """
 
     type: Any = None
@@ -56,8 +56,7 @@ class Promise:
 
 
 class Entry:
-    """Something that is in a context, that a provider will make once somebody asks, or that is
-    promised."""
+    """Object of a context: ready, to be made by a provider on first use, or promised."""
 
     __slots__ = ("is_ready", "is_single", "name", "owner", "promise", "provider", "type", "value")
 
@@ -83,11 +82,11 @@ class Entry:
 
     @property
     def expected(self) -> Any:
-        """The type that is known before there is a value."""
+        """Type that is known before there is a value."""
         return self.promise.type if self.promise else self.type
 
     def is_a(self, kind: Any) -> bool:
-        """Whether this is found by a type it was not declared with."""
+        """Return True if this entry is found by a type it was not declared with."""
         if not isinstance(kind, type):  # an alias: only what was promised under it
             return self.promise is not None and self.promise.type is kind
         expected = self.expected
@@ -99,8 +98,10 @@ class Entry:
             return False
 
     def may_be(self, kind: Any) -> bool:
-        """Whether what is promised may turn out to be of this type: nothing, or only a base of it,
-        is known."""
+        """Return True if a promised entry may turn out to be of this type.
+
+        That is so if nothing, or only a base class, is known of its type.
+        """
         if self.promise is None or self.promise.never:
             return False
         expected = self.promise.type
@@ -116,10 +117,10 @@ class Entry:
 
 
 class _Book:
-    """What the scopes of one run share.
+    """State that all scopes of one run share.
 
-    `version` counts what comes and goes: after that, lookups are done anew. `making`: whose
-    providers run now.
+    `version` counts changes; cached look-ups of an older version are dropped. `making` lists the
+    entries whose providers are running.
     """
 
     __slots__ = ("lock", "making", "version")
@@ -131,9 +132,9 @@ class _Book:
 
 
 class Context:
-    """The objects of one run, or of one epoch or step inside it.
+    """Objects of one run, or of one epoch or step inside it.
 
-    `modules` are classes, or objects, whose methods under `provides` say how things are made.
+    `modules` are classes or objects whose methods under `provides` become providers.
     """
 
     def __init__(
@@ -155,12 +156,12 @@ class Context:
             self.install(module)
 
     def child(self, scope: Scope) -> Context:
-        """A scope inside this one: sees everything here, and what is set in it is gone with it."""
+        """Return a scope inside this one, which sees everything here."""
         return Context(scope=scope, parent=self)
 
     @contextmanager
     def opened(self, scope: Scope) -> Iterator[Context]:
-        """A scope inside this one, in use until it is left; then it is closed."""
+        """Open a scope inside this one and use it; close it at the end."""
         inner = self.child(scope)
         try:
             with inner.use():
@@ -170,15 +171,15 @@ class Context:
 
     @property
     def run(self) -> Context:
-        """The outermost scope."""
+        """Outermost scope."""
         return self._chain()[-1]
 
     def promised(self) -> list[str]:
-        """Names of what is not there yet, or never will be."""
+        """Return the names of entries that do not exist yet, or never will."""
         return [entry.name for entry in self.entries() if entry.promise is not None]
 
     def names(self) -> list[str]:
-        """Everything that can be asked for by name, the innermost scope first."""
+        """Return every name that can be asked for, the innermost scope first."""
         return [
             entry.name
             for entry in self.entries()
@@ -186,8 +187,7 @@ class Context:
         ]
 
     def entries(self) -> list[Entry]:
-        """What the scopes hold and are promised, the innermost first; an inner name hides an outer
-        one."""
+        """Return all entries, the innermost scope first; inner names hide outer ones."""
         found: dict[str, Entry] = {}
         for scope in self._chain():
             for name, entry in list(scope._entries.items()):
@@ -197,11 +197,10 @@ class Context:
     def __contains__(self, key: object) -> bool:
         return any(entry.promise is None for entry in self._candidates(key))
 
-    # --- putting in -----------------------------------------------------------------------------------------------
+    # --- putting in -------------------------------------------------------------------------------
 
     def set(self, name: str, value: Any, type: Any = None) -> None:
-        """Put `value` in under `name`, in place of what this scope had there. With `type`, that
-        type finds this one."""
+        """Store `value` under `name` in this scope; `type` finds this entry from now on."""
         old = self._entries.get(name)
         is_value = old is not None and old.provider is None and old.promise is None
         is_alike = old and is_value and old.type is type and old.value.__class__ is value.__class__
@@ -216,8 +215,7 @@ class Context:
         self._put(Entry(self, name, type, value))
 
     def add(self, name: str, value: Any, type: Any = None) -> bool:
-        """As `set`, but only when nothing is there by that name, here or further out; False when
-        something is."""
+        """Store `value` unless the name is taken, here or further out; return False if it is."""
         with self._book.lock:
             old = self._named(name)
             if old is not None and not (old.promise and old.promise.never):
@@ -226,17 +224,16 @@ class Context:
         return True
 
     def promise(self, name: str, promise: Promise) -> None:
-        """`name` will be set later, or never: asking for it now is an error that says so."""
+        """Announce that `name` will be set later, or never; asking for it now is an error."""
         self._put(Entry(self, name, promise=promise))
 
     def provide(
         self, provider: Callable[..., Any], *, type: Any = None, name: str | None = None
     ) -> None:
-        """Call `provider` once, when somebody asks for what it returns; its own parameters come
-        from this context.
+        """Register a provider, called once, on first use; its own parameters are injected.
 
-        Found by `type` (else its return annotation, or the class itself) and by `name` (else its
-        own).
+        It is found by `type` (else its return annotation, or the class itself) and by `name` (else
+        its own).
         """
         mark = provision_of(provider) or Provision()
         kind = type or mark.type or _returns(provider)
@@ -248,15 +245,15 @@ class Context:
             and not _is_redefined(old.provider, provider)
         ):
             raise ContextError(
-                f"`{label}` is provided twice: by `{_callable_name(old.provider)}` and `{_callable_name(provider)}`.",
+                f"`{label}` is provided twice: by `{_callable_name(old.provider)}` and"
+                f" `{_callable_name(provider)}`.",
                 where=" and ".join(filter(None, (_place(old.provider), _place(provider)))),
                 fix="give one of them another name: @provides(name=...)",
             )
         self._put(Entry(self, label, kind, provider=provider, is_single=mark.singleton))
 
     def install(self, module: object) -> None:
-        """Take every method of `module`, an object or a class to make one of, that is marked with
-        `provides`."""
+        """Register all methods of `module` marked with `provides`; instantiate a class first."""
         marked = [
             name for name, _ in inspect.getmembers_static(module) if _is_provider(module, name)
         ]
@@ -265,21 +262,21 @@ class Context:
             self.provide(getattr(source, name))
 
     def close(self) -> None:
-        """Let go of everything, so that what nobody else holds is freed."""
+        """Drop all entries, so that objects held by nobody else are freed."""
         with self._book.lock:
             self._entries.clear()
             self._found.clear()
             self.built.clear()
             self._book.version += 1
 
-    # --- getting out ----------------------------------------------------------------------------------------------
+    # --- getting out ------------------------------------------------------------------------------
 
     @overload
     def get(self, key: str) -> Any: ...
     @overload
     def get(self, key: type[T]) -> T: ...
     def get(self, key: Any) -> Any:
-        """What has this name or type; ContextError when there is none or more than one."""
+        """Return the object of this name or type; ContextError for none, or for more than one."""
         if self._found_at == self._book.version:
             entry = self._found.get(key)
             if entry is not None:
@@ -294,14 +291,18 @@ class Context:
     @overload
     def try_get(self, key: type[T], default: T | None = None) -> T | None: ...
     def try_get(self, key: Any, default: Any = None) -> Any:
-        """As `get`, but `default` when nothing is there (yet). Two candidates are still an
-        error."""
+        """Return the object of this name or type, `default` if there is none yet.
+
+        Two candidates are still an error.
+        """
         found = self._entry(key)
         return default if found is None or found.promise else self._remember(key, found)
 
     def source(self, parameter: Parameter, *, roles: Collection[str] | None = None) -> Entry | None:
-        """Who fills a parameter: by its annotation, then by its name (any that is set, or only
-        `roles`)."""
+        """Return the entry that fills a parameter: by annotation, then by name.
+
+        By name any entry is found, or only those of `roles`.
+        """
         name = parameter.name
         by_name = self._named(name) if roles is None or name in roles else None
         if by_name is not None and by_name.promise and by_name.promise.never:
@@ -327,11 +328,10 @@ class Context:
         given: Collection[str] = (),
         roles: Collection[str] | None = None,
     ) -> dict[str, Entry]:
-        """Who fills the parameters of `target` that are not `given`. One that nobody fills is left
-        out.
+        """Return the entries that fill the parameters of `target` which are not `given`.
 
-        Required ones always; those with a default only under `inject`, or when annotated with a
-        type of assay's.
+        Required parameters are always filled; those with a default only under `inject`, or if
+        annotated with a type of assay's. A parameter without an entry is left out.
         """
         signature = signature_of(target) or Signature(named=())
         with_defaults = is_injected(target)
@@ -347,7 +347,7 @@ class Context:
         return sources
 
     def value(self, entry: Entry) -> Any:
-        """The object of an entry, made now if nobody asked before."""
+        """Return the object of an entry, calling its provider on first use."""
         if entry.promise is not None:
             self._not_there(entry.name, entry.promise)
         if not entry.is_ready:
@@ -357,7 +357,7 @@ class Context:
         return entry.value
 
     def bind(self, fn: Callable[..., T]) -> Callable[[], T]:
-        """`fn` with everything it asks for, looked up once, now."""
+        """Return `fn` with all its parameters bound, looked up once, now."""
         sources = self._all_arguments(fn, [])
         if not sources:
             return fn
@@ -365,8 +365,7 @@ class Context:
         return functools.partial(fn, *args, **kwargs)
 
     def validate(self) -> None:
-        """Everything that can be asked for can be made, without making it; else the error that
-        asking would give."""
+        """Check that every entry can be made, without making any; raise what asking would."""
         with self._book.lock:
             for scope in self._chain():
                 for entry in list(scope._entries.values()):
@@ -374,8 +373,7 @@ class Context:
 
     @contextmanager
     def use(self) -> Iterator[Context]:
-        """Make this the context that `current` returns, in this thread and what it starts, but in
-        no other process."""
+        """Make this the current context, in this thread and the threads it starts."""
         _stay_here()
         token = _current.set(self)
         root = self.run
@@ -389,8 +387,7 @@ class Context:
             _current.reset(token)
 
     def kept_here(self) -> dict[str, object]:
-        """What must not be copied to a loader's workers, by name: this context, and assay's own
-        objects in it."""
+        """Return the objects that must not be copied to loader workers, by name."""
         kept: dict[str, object] = {"context": self.run}
         for entry in self.entries():
             if entry.name in _KEPT_HERE and entry.is_ready and entry.value is not None:
@@ -398,8 +395,7 @@ class Context:
         return kept
 
     def check_for_workers(self, thing: object, where: str) -> None:
-        """InputError with the path of attributes when `thing`, which worker processes will get,
-        holds any of these."""
+        """Raise InputError, with the path of attributes, if `thing` holds one of these objects."""
         object_graph.check_for_workers(thing, where, self.kept_here())
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
@@ -411,7 +407,7 @@ class Context:
             fix="hand over the one thing that is needed, not the context",
         )
 
-    # --- inside ---------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _chain(self) -> list[Context]:
         scopes = [self]
@@ -441,7 +437,7 @@ class Context:
         )
 
     def _candidates(self, key: Any) -> list[Entry]:
-        """Of the innermost scope that has any; the same object under two names counts once."""
+        """Return the distinct matches of the innermost scope that has any."""
         if isinstance(key, str):
             entry = self._named(key)
             return [entry] if entry else []
@@ -474,7 +470,7 @@ class Context:
         return found[0] if found else self._marked(key)
 
     def _marked(self, key: Any) -> Entry | None:
-        """A class under `inject` needs no provider: it is one."""
+        """Return a new entry for a class under `inject`, which is its own provider."""
         if not isinstance(key, type) or not is_injected(key):
             return None
         entry = Entry(self, f"{key.__module__}.{key.__qualname__}", key, None, key)
@@ -492,7 +488,7 @@ class Context:
         return sources
 
     def _plan(self, entry: Entry, chain: list[Entry]) -> None:
-        """Find everything the provider needs, and what that needs, before anything is made."""
+        """Resolve the provider's dependencies, and theirs, before anything is made."""
         if entry.is_ready or entry.provider is None:
             return
         before = [*self._book.making, *chain]
@@ -524,7 +520,7 @@ class Context:
     def _call_arguments(
         self, function: Callable[..., Any], sources: dict[str, Entry]
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Objects for a call, by position where possible: a partial is faster that way."""
+        """Return the arguments of a call, by position where possible: such a partial is faster."""
         signature = signature_of(function) or Signature(named=())
         args: list[Any] = []
         kwargs = {}
@@ -572,7 +568,8 @@ class Context:
             else ""
         )
         raise ContextError(
-            f"Nothing provides `{parameter.name}`{hint}, needed by `{_callable_name(function)}`{asked}.",
+            f"Nothing provides `{parameter.name}`{hint}, needed by"
+            f" `{_callable_name(function)}`{asked}.",
             where=_place(function),
             fix=self._near(parameter.name),
         )
@@ -601,8 +598,7 @@ _lock = threading.Lock()
 
 @functools.cache
 def _stay_here() -> None:
-    """From now on a forked process (a loader's worker) begins without a run, as one that is started
-    anew does."""
+    """Make every process forked from now on, such as a loader worker, begin without a run."""
 
     def begin_without() -> None:
         global _lock
@@ -615,7 +611,7 @@ def _stay_here() -> None:
 
 
 def context_here() -> Context | None:
-    """As `current`, but None when no run is open."""
+    """Return the context in use, None if no run is open."""
     context = _current.get()
     if context is not None:
         return context
@@ -630,8 +626,7 @@ def context_here() -> Context | None:
 
 
 def current() -> Context:
-    """The context in use here; in a thread that has none, that of the only run this process has
-    open."""
+    """Return the context in use here; in a foreign thread that of the only open run."""
     context = context_here()
     if context is None:
         raise ContextError("No run is open here.", fix="with context.use(): ...")
@@ -645,7 +640,7 @@ def _is_provider(module: object, name: str) -> bool:
 
 
 def _is_redefined(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
-    """The same function once more, as when a notebook cell is run again."""
+    """Return True for the same function defined again, as when a notebook cell is rerun."""
     names = [(getattr(one, "__module__", None), _callable_name(one)) for one in (old, new)]
     return old == new or (names[0] == names[1] and not inspect.ismethod(new))
 

@@ -1,8 +1,7 @@
-"""Where the `**kwargs` of a function end up, read from its source: mostly in the call of one other
-function.
+"""Destination of a function's `**kwargs`, read from its source: mostly one other call.
 
-Only what is plain to see is followed: one call takes them, and else they are only looked into by
-constant names.
+Only plain code is followed: one call takes them, and otherwise they are only read by constant
+names.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
-    """The one call that takes a function's `**kwargs`.
+    """Call that takes a function's `**kwargs`.
 
     `positional` arguments and `keywords` are given there already. `with_args`: the function's
-    `*args` go there too. `popped` are the names taken out before, each with whether it has to be
-    there; `put` those put in.
+    `*args` go there too. `popped` are the names removed before, each with True if it is required;
+    `put` those added.
     """
 
     to: ast.expr
@@ -34,8 +33,7 @@ class Handover:
 
 
 def handover(function: types.FunctionType) -> Handover | None:
-    """Who takes the `**kwargs` of `function`; None when its source is not there or does not make it
-    plain."""
+    """Return the call that takes the `**kwargs` of `function`; None if its source does not tell."""
     try:
         # Of the code: of a function that wraps another one, inspect reads the other one.
         tree = ast.parse(textwrap.dedent(inspect.getsource(function.__code__)))
@@ -48,7 +46,7 @@ def handover(function: types.FunctionType) -> Handover | None:
 
 
 def is_super_init(to: ast.expr) -> bool:
-    """Whether a callee is written `super().__init__` or `super(Net, self).__init__`."""
+    """Return True for `super().__init__` or `super(Net, self).__init__`."""
     match to:
         case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr="__init__"):
             return True
@@ -57,10 +55,9 @@ def is_super_init(to: ast.expr) -> bool:
 
 
 def callee(to: ast.expr, function: types.FunctionType, first: Any = None) -> Any:
-    """The object that `to` names inside `function`, found without running anything; None when that
-    cannot be told.
+    """Return the object that `to` names in `function`, without running it; None if unknown.
 
-    `first` is what the first parameter is when that is known: the class of a classmethod.
+    `first` is the value of the first parameter where that is known: the class of a classmethod.
     """
     match to:
         case ast.Name(id=name):
@@ -83,7 +80,7 @@ def callee(to: ast.expr, function: types.FunctionType, first: Any = None) -> Any
 
 
 class _Reading:
-    """One look through the body of a function for what is done with its `**kwargs`."""
+    """Search of one function body for the uses of its `**kwargs`."""
 
     def __init__(self, kwargs: str, args: str) -> None:
         self.kwargs = kwargs
@@ -121,8 +118,7 @@ class _Reading:
         )
 
     def look(self, node: ast.AST, *, is_certain: bool) -> None:
-        """Sort every use of the name; `is_certain`: this is reached whenever the function is
-        called."""
+        """Classify every use of the name; `is_certain`: reached whenever the function is called."""
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
             # Called some other time, or never.
             self.is_plain &= not any(self._is(inner) for inner in ast.walk(node))
@@ -140,7 +136,7 @@ class _Reading:
             self.look(child, is_certain=is_certain and not is_branch)
 
     def _understood(self, node: ast.AST, is_certain: bool) -> bool:
-        """Whether `node` is a use that leaves it plain where the arguments go."""
+        """Return True if `node` is a use after which the destination is still plain."""
         match node:
             case ast.Call(keywords=keywords) if any(
                 k.arg is None and self._is(k.value) for k in keywords
@@ -204,7 +200,7 @@ class _Reading:
 
 
 def inits_after(cls: type, defining: type) -> Iterator[tuple[type, Any]]:
-    """Whom `super().__init__` in `defining` asks, the next first, for an object of `cls`."""
+    """Return the `__init__` methods after `defining` in the order of `cls`, the next first."""
     order = cls.__mro__
     for base in order[order.index(defining) + 1 :]:
         if "__init__" in vars(base):

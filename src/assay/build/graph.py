@@ -1,7 +1,7 @@
-"""Who needs whom, found before anything is built: calls of the config, providers, and what is
-promised.
+"""Dependency graph of a config, checked before anything is built.
 
-Targets are imported and signatures read; nothing is called.
+It holds the calls of the config, providers and promises. Targets are imported and signatures read;
+nothing is called.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from assay.core.ports import Recorder
 
 
 class _NotLoaded:
-    """Stands for a type of the engine's as long as nothing has imported the engine: then nobody
-    asks for it."""
+    """Placeholder for a type of the engine's while the engine is not imported."""
 
 
 _NOT_BUILT = ("plugins", "variants", "sweep")
@@ -34,8 +33,7 @@ _NOT_BUILT = ("plugins", "variants", "sweep")
 def expected(
     root: Table, path: KeyPath, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()
 ) -> Any:
-    """The type of what the node at `path` becomes: its class, or what its function says it returns;
-    None: unknown."""
+    """Return the type of the node at `path`, None if unknown: a class, or a return type."""
     node = get_at(root, path)
     for _ in range(len(root.items) + 1):  # references to references end, or are told elsewhere
         if not (isinstance(node, Leaf) and is_reference(node)):
@@ -55,7 +53,7 @@ def expected(
 
 
 def provided_by(target: Any) -> Iterator[Any]:
-    """The functions under `provides` of a class, as they are written in it."""
+    """Yield the functions of a class marked with `provides`, unbound."""
     for name in dir(target) if isinstance(target, type) else ():
         function = vars(target).get(name) or getattr(target, name, None)
         function = getattr(function, "__func__", function)
@@ -64,8 +62,7 @@ def provided_by(target: Any) -> Iterator[Any]:
 
 
 def promise_providers(context: Context, module: Any) -> None:
-    """Promise what the functions under `provides` of the class `module` will give once there is an
-    object of it."""
+    """Promise the values of all providers of the class `module`, before an object of it exists."""
     for function in provided_by(module):
         mark = provision_of(function)
         signature = signature_of(function)
@@ -77,8 +74,7 @@ def promise_providers(context: Context, module: Any) -> None:
 def promise_run(
     root: Table, context: Context, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()
 ) -> None:
-    """Promise everything that a training run of this config will hold. Call it inside
-    `user_code(user_dirs)`."""
+    """Promise everything that a training run of this config will hold; inside `user_code`."""
 
     def kind(*path: str | int) -> Any:
         return expected(root, path, user_dirs=user_dirs, trusted=trusted)
@@ -110,8 +106,7 @@ def promise_run(
 
 
 def _backward(root: Table, engine: Callable[[str], Any], own: Any) -> Promise:
-    """What the part between losses and weights will be: one of the config's own, or assay's for one
-    or several."""
+    """Promise the optimizer step: that of the config, or assay's for one or several optimizers."""
     if (get_at(root, ("backward", "type"))) is not None:
         return Promise(type=own, names=("optimizer", "schedule"), paths=(("backward",),))
     node = root.items.get("optimizer")
@@ -123,21 +118,20 @@ def _backward(root: Table, engine: Callable[[str], Any], own: Any) -> Promise:
 
 
 def plugin_paths(root: Table) -> list[KeyPath]:
-    """Where the plugins of a config are written, in order."""
+    """Return the paths of the plugins in the config, in order."""
     plugins = root.items.get("plugins")
     return [("plugins", i) for i in range(len(plugins.items))] if isinstance(plugins, List) else []
 
 
 def planned(root: Table, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> Context:
-    """A context with nothing but promises of the run. Call it, and what takes it, inside one
-    `user_code(user_dirs)`."""
+    """Return a context that holds the promises of a run only; inside `user_code(user_dirs)`."""
     context = Context()
     promise_run(root, context, user_dirs=user_dirs, trusted=trusted)
     return context
 
 
 def promised_types(context: Context) -> list[Any]:
-    """The types of what is promised; Any stands for those that nobody can know before."""
+    """Return the types of all promises; Any stands for those that are unknown."""
     entries = [
         entry
         for entry in context.entries()
@@ -154,12 +148,11 @@ def check_graph(
     trusted: Collection[str] = (),
     roles: Collection[str] = ROLES,
 ) -> list[Problem]:
-    """What will be missing, needed by itself, or there twice, when a run builds this config;
-    nothing is built.
+    """Return every dependency that is missing, ambiguous or cyclic; build nothing.
 
-    `context` holds what is there and what is promised. What a call lacks by itself is told by
-    `check_signatures`. Call it inside the `user_code` in which `context` was planned: imported
-    anew, a class is another class.
+    `context` holds objects and promises. Missing arguments of a call are found by
+    `check_signatures`. Call it inside the `user_code` in which `context` was planned: a class that
+    is imported anew is another class.
     """
     plugins = plugin_paths(root)
     graph = _Graph(root, context, user_dirs, trusted, roles, plugins)
@@ -187,7 +180,7 @@ class _Graph:
     """Where the calls that are open are written."""
 
     def provided(self, plugins: Sequence[KeyPath]) -> None:
-        """Tell of every name that two plugins provide."""
+        """Report every name that two plugins provide."""
         owners: dict[str, KeyPath] = {}
         for path in plugins:
             for name in _names_of(
@@ -279,7 +272,7 @@ class _Graph:
                 self.tell("missing-provider", f"nothing provides `{parameter.name}`{hint}")
 
     def entry(self, entry: Entry) -> None:
-        """What fills a parameter, and what that is made from."""
+        """Return the entry that fills a parameter, after checking what it is made from."""
         maker = entry.provider or (entry.promise.provider if entry.promise else None)
         if maker is None and entry.promise and next(iter(self.open)) in self.first:
             self.tell(
@@ -302,14 +295,12 @@ class _Graph:
         self.leave((entry.owner, entry.name))
 
     def may_come(self, parameter: Parameter) -> bool:
-        """Whether something promised, of which too little is known, may turn out to be what is
-        asked for."""
+        """Return True if a promise of unknown type may turn out to be the requested object."""
         kind = injectable(parameter.hint)
         return kind is not None and any(entry.may_be(kind) for entry in self.context.entries())
 
     def enter(self, key: Any, label: str, origin: Origin | None) -> bool:
-        """Whether to look at this now: not when it was looked at before, or is being looked at,
-        which is a cycle."""
+        """Return True to visit a node; False if it was visited, or is in progress: a cycle."""
         if key in self.done:
             return False
         if key in self.open:
@@ -356,7 +347,7 @@ def _names_of(module: Any) -> list[str]:
 
 
 def _referred(root: Table, leaf: Leaf) -> KeyPath:
-    """Where "@a.b" leads; () when nowhere."""
+    """Return the path that "@a.b" refers to; () if there is none."""
     try:
         return fitted(root, parse_dotted(str(leaf.value)[1:]))
     except ValueError:

@@ -1,5 +1,4 @@
-"""User code belongs to one run: found first while the run is open, gone from the process when it
-ends."""
+"""Isolation of user code: imported for one run, and removed from the OS process at its end."""
 
 from __future__ import annotations
 
@@ -30,21 +29,20 @@ _LIBRARIES = tuple(
     - {os.path.realpath(sys.prefix), os.path.realpath(sys.base_prefix)}
     | {str(Path(__file__).resolve().parents[1])}
 )
-"""Installed code, and assay itself: stays what it is when it lies in a user's folder (a `.venv` in the project)."""
+"""Folders of installed code, which stays loaded even inside a user's folder (a `.venv`)."""
 
 # Imported a second time, these would break the process: their C parts can be loaded once only.
 _NEVER_AGAIN = frozenset({"__main__", "assay", "numpy", "torch"})
 
 
 def roots_of(user_dirs: Sequence[Path]) -> tuple[str, ...]:
-    """The folders as `lies_under` wants them: absolute, both as given and with links followed."""
+    """Return folders in the form of `lies_under`: absolute, as given and with links resolved."""
     given = [os.path.abspath(folder) for folder in user_dirs]
     return tuple(dict.fromkeys([*map(os.path.realpath, given), *given]))
 
 
 def lies_under(file: str, roots: Sequence[str]) -> bool:
-    """Whether a source file is the user's: below one of `roots`, and no installed package that also
-    lies there."""
+    """Return True for a source file below `roots` that belongs to no installed package there."""
     return any(
         file.startswith(_folder(root))
         and not _INSTALLED.search(file, len(root.rstrip(os.sep)))
@@ -57,8 +55,10 @@ def lies_under(file: str, roots: Sequence[str]) -> bool:
 
 
 def is_user_module(module: ModuleType, roots: Sequence[str]) -> bool:
-    """Whether a loaded module is the user's. Asks nothing of the module: some import their world
-    when looked at."""
+    """Return True for a module of the user's, without touching its attributes.
+
+    Some modules import their whole package on the first attribute access.
+    """
     try:
         names = object.__getattribute__(module, "__dict__")
     except AttributeError:
@@ -75,8 +75,7 @@ def is_user_module(module: ModuleType, roots: Sequence[str]) -> bool:
 
 @contextmanager
 def user_code(user_dirs: Sequence[Path]) -> Iterator[None]:
-    """While open, imports look into `user_dirs` first, and whatever was loaded under those names is
-    set aside.
+    """Search imports in `user_dirs` first, and set aside modules already loaded under those names.
 
     At the end the modules of these folders leave `sys.modules`, the names they registered are
     forgotten, and everything is as before. Opened again with the same folders while open, it
@@ -90,7 +89,7 @@ def user_code(user_dirs: Sequence[Path]) -> Iterator[None]:
 
 
 class _Opening:
-    """The folders of one run, and what had to make room for them."""
+    """User folders of one run, and the modules set aside for them."""
 
     def __init__(self, user_dirs: Sequence[Path], folders: list[str]) -> None:
         self.roots = roots_of(user_dirs)
@@ -120,7 +119,8 @@ def _open(user_dirs: Sequence[Path]) -> _Opening:
             clash = sorted(wanted.names & opening.names)
             if clash and opening.thread != wanted.thread:
                 raise InputError(
-                    f"Two runs at once in one process, and both have their own module `{clash[0]}`.",
+                    "Two runs at once in one process, and both have their own module"
+                    f" `{clash[0]}`.",
                     where=", ".join(wanted.folders),
                     fix="Run them one after another, or each in a process of its own.",
                 )

@@ -1,5 +1,4 @@
-"""Marks for the user's classes and functions. They change nothing: everything can still be called
-by hand."""
+"""Decorators for dependency injection. They change nothing: every function can still be called."""
 
 from __future__ import annotations
 
@@ -18,8 +17,10 @@ _CONFIGURABLE = "__assay_configurable__"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provision:
-    """What a provider is found by; None: its return annotation and its own name. `singleton`: it is
-    called once."""
+    """Key of a provider; None means its return annotation and its own name.
+
+    `singleton`: it is called once.
+    """
 
     type: Any = None
     name: str | None = None
@@ -27,17 +28,16 @@ class Provision:
 
 
 def inject(target: F) -> F:
-    """Parameters with a default are injected too, and a marked class is built when somebody asks
-    for it.
+    """Inject parameters that have a default too, and build a marked class when it is asked for.
 
-    Stands on a class, on its `__init__`, or on a function.
+    For a class, its `__init__`, or a function.
     """
     setattr(target, _INJECT, True)
     return target
 
 
 def is_injected(target: Callable[..., Any]) -> bool:
-    """Whether `inject` stands on this very class (not on a parent), its `__init__`, or function."""
+    """Return True if `inject` marks this function, this class (not a parent) or its init."""
     if not inspect.isclass(target):
         return getattr(target, _INJECT, False) is True
     init = vars(target).get("__init__")
@@ -53,10 +53,9 @@ def provides(
 def provides(
     target: F | None = None, *, type: Any = None, name: str | None = None, singleton: bool = True
 ) -> F | Callable[[F], F]:
-    """What this function returns is there for others to ask for.
+    """Register a provider: its return value can be injected.
 
-    It is called once, when the first one asks; with `singleton=False` each one gets an object of
-    its own.
+    It is called once, on first use; with `singleton=False` once for each use.
     """
 
     def mark(function: F) -> F:
@@ -67,7 +66,7 @@ def provides(
 
 
 def provision_of(target: object) -> Provision | None:
-    """The mark of `provides`, or None."""
+    """Return the mark of `provides`, or None."""
     mark = inspect.getattr_static(target, _PROVIDES, None) if not inspect.ismethod(target) else None
     if inspect.ismethod(target):
         mark = getattr(target.__func__, _PROVIDES, None)
@@ -75,10 +74,9 @@ def provision_of(target: object) -> Provision | None:
 
 
 def configurable(init: F) -> F:
-    """Stands on `__init__`: it also takes one mapping in place of keyword arguments; those given
-    beside it win.
+    """Let an `__init__` also take one mapping in place of keyword arguments; keywords win over it.
 
-    A class method `from_config(cfg)` may say which arguments a mapping means; without one its keys
+    A class method `from_config(cfg)` may translate the mapping to arguments; without one its keys
     are the arguments.
     """
 
@@ -99,11 +97,10 @@ def configurable(init: F) -> F:
 
 
 def is_configurable(target: Callable[..., Any]) -> bool:
-    """Whether a class takes one mapping in place of its keyword arguments."""
+    """Return True if a class takes one mapping in place of its keyword arguments."""
     return getattr(getattr(target, "__init__", None), _CONFIGURABLE, False) is True
 
 
 def _is_mapping(value: Any) -> bool:
-    """A dictionary, or what behaves like one: configs of other packages need not inherit from
-    Mapping."""
+    """Return True for a mapping by behaviour: configs of other packages are no Mapping."""
     return isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "__getitem__"))

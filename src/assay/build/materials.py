@@ -1,5 +1,4 @@
-"""Checks of models and optimizers whose class says that the engine cannot train with them as they
-are."""
+"""Checks for classes of models and optimizers that the engine cannot train as they are."""
 
 from __future__ import annotations
 
@@ -15,16 +14,15 @@ from assay.core.optimizer_closure import needs_closure
 
 LAZY_FIX = "give the sizes: nn.Linear(128, 64) in place of nn.LazyLinear(64)"
 CLOSURE_FIX = (
-    "write the step yourself, as a function that makes `step(batch)`: it may call optimizer.step(closure)"
-    " (docs: reference/process); or take another optimizer"
+    "write the step yourself, as a function that makes `step(batch)`: it may call"
+    " optimizer.step(closure) (docs: reference/process); or take another optimizer"
 )
 
 
 def check_materials(
     root: Table, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()
 ) -> list[Problem]:
-    """Return a problem for each lazy module of the model, and for each optimizer whose step needs a
-    closure.
+    """Return a problem for each lazy module, and each optimizer whose step needs a closure.
 
     Call it inside `user_code(user_dirs)`.
     """
@@ -32,32 +30,45 @@ def check_materials(
     def kind(path: KeyPath) -> Any:
         return expected(root, path, user_dirs=user_dirs, trusted=trusted)
 
-    problems: list[Problem] = []
-    lazy = getattr(sys.modules.get("torch.nn.modules.lazy"), "LazyModuleMixin", ())
-    for path, table in _calls(root.items.get("model"), ("model",)):
-        if isinstance(found := kind(path), type) and issubclass(found, lazy):
-            message = f"`{found.__name__}` has no weights before its first batch, and the optimizer is made before it"
-            origin, key = table.items["type"].origin, dotted(path)
-            problems.append(
-                Problem(kind="lazy-module", message=message, origin=origin, key=key, fix=LAZY_FIX)
-            )
+    problems = [
+        _problem(
+            "lazy-module",
+            f"`{found.__name__}` has no weights before its first batch, and the optimizer is"
+            " made before it",
+            path,
+            table,
+            LAZY_FIX,
+        )
+        for path, table in _calls(root.items.get("model"), ("model",))
+        if isinstance(found := kind(path), type) and issubclass(found, _lazy_modules())
+    ]
     if not _is_updated_by_engine(kind(("process",))):
         return problems
-    for path, table in _calls(root.items.get("optimizer"), ("optimizer",)):
-        if isinstance(found := kind(path), type) and needs_closure(found):
-            message = f"`{found.__name__}` computes the loss again within its step: the step needs a closure"
-            origin, key = table.items["type"].origin, dotted(path)
-            problems.append(
-                Problem(
-                    kind="needs-closure", message=message, origin=origin, key=key, fix=CLOSURE_FIX
-                )
-            )
-    return problems
+    return problems + [
+        _problem(
+            "needs-closure",
+            f"`{found.__name__}` computes the loss again within its step: the step needs a closure",
+            path,
+            table,
+            CLOSURE_FIX,
+        )
+        for path, table in _calls(root.items.get("optimizer"), ("optimizer",))
+        if isinstance(found := kind(path), type) and needs_closure(found)
+    ]
+
+
+def _lazy_modules() -> Any:
+    """Return torch's base of lazy modules; () while torch is not imported."""
+    return getattr(sys.modules.get("torch.nn.modules.lazy"), "LazyModuleMixin", ())
+
+
+def _problem(kind: str, message: str, path: KeyPath, table: Table, fix: str) -> Problem:
+    origin = table.items["type"].origin
+    return Problem(kind=kind, message=message, origin=origin, key=dotted(path), fix=fix)
 
 
 def _is_updated_by_engine(process: Any) -> bool:
-    """Return whether the update of a process is that of `assay.engine.Process`, which calls
-    `optimizer.step()`."""
+    """Return True if a process makes the update of `assay.engine.Process`: `optimizer.step()`."""
     update = getattr(process, "update", None)
     return (
         isinstance(process, type)
@@ -66,7 +77,7 @@ def _is_updated_by_engine(process: Any) -> bool:
 
 
 def _calls(node: Node | None, path: KeyPath) -> Iterator[tuple[KeyPath, Table]]:
-    """Yield each table with a `type` in a node, the node itself included, with the path to it."""
+    """Yield each table with a `type` in a node, the node itself included, with its path."""
     if isinstance(node, Table):
         if node.target is not None:
             yield path, node

@@ -1,8 +1,7 @@
-"""What a callable takes: names, what is required, and each type hint that can be resolved, one by
-one.
+"""Signatures: parameters of a callable, required or not, each with its resolved type hint.
 
-`**kwargs` are followed to the call that takes them, as long as the source makes it plain: then what
-that call takes belongs to what this one takes.
+`**kwargs` are followed to the call that takes them, where the source is plain: its parameters then
+belong to this signature.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any
 from assay.build.forwarding import Handover, callee, handover, inits_after, is_super_init
 
 UNKNOWN: Any = inspect.Parameter.empty
-"""The hint of a parameter that has none, or one that cannot be resolved (a name imported for type checkers only)."""
+"""Hint of a parameter without one, or with one that cannot be resolved."""
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -29,10 +28,9 @@ _KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYW
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One parameter; `hint` is UNKNOWN or a real type, `default` UNKNOWN when there is none, or
-    none to be seen.
+    """Parameter of a callable; `hint` is a type or UNKNOWN, `default` UNKNOWN if there is none.
 
-    `written` is the hint as it stands in the source, also when it cannot be resolved.
+    `written` is the hint as in the source, also where it cannot be resolved.
     """
 
     name: str
@@ -53,7 +51,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """The parameters that can be named, and those that stand for any number."""
+    """Named parameters of a callable, and those that take any number of arguments."""
 
     named: tuple[Parameter, ...]
     var_args: Parameter | None = None
@@ -61,12 +59,12 @@ class Signature:
     returns: Any = UNKNOWN
 
     def at(self, index: int) -> Parameter | None:
-        """The parameter that positional argument `index` fills."""
+        """Return the parameter of positional argument `index`."""
         by_position = [parameter for parameter in self.named if parameter.by_position]
         return by_position[index] if index < len(by_position) else self.var_args
 
     def by_keyword(self) -> dict[str, Parameter]:
-        """The parameters that can be given by name."""
+        """Return the parameters that can be given by name."""
         return {parameter.name: parameter for parameter in self.named if parameter.by_keyword}
 
 
@@ -74,7 +72,7 @@ _signatures: weakref.WeakKeyDictionary[Any, Signature | None] = weakref.WeakKeyD
 
 
 def signature_of(target: Callable[..., Any]) -> Signature | None:
-    """What `target` takes, or None when Python cannot tell (functions written in C)."""
+    """Return the signature of `target`; None if Python cannot tell (functions written in C)."""
     try:
         if target not in _signatures:
             _signatures[target] = _read(target)
@@ -84,13 +82,12 @@ def signature_of(target: Callable[..., Any]) -> Signature | None:
 
 
 def forget() -> None:
-    """Let go of every callable that was read."""
+    """Drop all signatures read so far."""
     _signatures.clear()
 
 
 def injectable(hint: Any) -> Any:
-    """The class or NewType to look for when a parameter has this hint; None when the hint says too
-    little.
+    """Return the class or NewType to inject for this hint; None if the hint is too general.
 
     >>> injectable(int) is None
     True
@@ -117,7 +114,7 @@ def injectable(hint: Any) -> Any:
 
 
 def from_assay(hint: Any) -> bool:
-    """Whether a parameter with this hint asks for something of assay's own."""
+    """Return True if this hint is a type of assay's own."""
     kind = injectable(hint)
     return kind is not None and (kind.__module__ or "").partition(".")[0] == "assay"
 
@@ -178,12 +175,11 @@ def _written(annotation: Any) -> str:
     return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
 
 
-# --- following **kwargs ----------------------------------------------------------------------------------------------
+# --- following **kwargs ---------------------------------------------------------------------------
 
 
 def _maker(cls: type) -> tuple[type, types.FunctionType] | None:
-    """The `__init__` that decides what `cls` takes, with the class it stands in; None when
-    something else does."""
+    """Return the `__init__` that a call of `cls` reaches, with its class; None for a `__new__`."""
     calls_init = inspect.getattr_static(type(cls), "__call__") is vars(type)["__call__"]
     makes_plainly = inspect.getattr_static(cls, "__new__") is vars(object)["__new__"]
     if not (calls_init and makes_plainly) or "__signature__" in vars(cls):
@@ -202,8 +198,7 @@ def _followed(
     first: Any = None,
     seen: tuple[Any, ...] = (),
 ) -> Signature:
-    """`own`, the signature of `function`, with what its `**kwargs` may hold; as it is where they
-    cannot be followed."""
+    """Return `own`, the signature of `function`, extended by the call that takes its `**kwargs`."""
     hand = handover(function) if isinstance(function, types.FunctionType) else None
     if hand is None:
         return own
@@ -223,7 +218,7 @@ def _followed(
 
 
 def _is_init_of(to: Any) -> bool:
-    """Written `Base.__init__`."""
+    """Return True for `Base.__init__`."""
     return getattr(to, "attr", "") == "__init__"
 
 
@@ -238,7 +233,7 @@ def _init_at(cls: type, base: type, seen: tuple[Any, ...]) -> Signature | None:
 
 
 def _init(cls: type, defining: type, init: Any, seen: tuple[Any, ...]) -> Signature | None:
-    """What the `__init__` of `defining` takes after self when an object of `cls` is made."""
+    """Return the signature of `defining.__init__` without self, for an object of `cls`."""
     if _takes_nothing(cls, defining):
         return Signature(named=())
     own = _own(init, _namespaces(init))
@@ -259,11 +254,10 @@ def _outermost(target: Any) -> Any:
 
 
 def _with_wrappers(advertised: Signature, function: Any) -> Signature:
-    """Add what wrappers take beyond the signature of the function they wrap, which is the one that
-    Python tells.
+    """Add the parameters of wrappers to the signature of the function they wrap.
 
-    A wrapper that hands its `**kwargs` on to one call takes what that takes. Of one that does more
-    with them, as the configs of transformers do, nobody can tell which names it takes.
+    A wrapper that hands its `**kwargs` on to one call takes the parameters of that call. Of one
+    that does more with them, as the configs of transformers do, nobody can tell the names.
     """
     while isinstance(function, types.FunctionType) and hasattr(function, "__wrapped__"):
         own = _parameters(inspect.signature(function, follow_wrapped=False), _namespaces(function))
@@ -289,8 +283,7 @@ def _with_wrappers(advertised: Signature, function: Any) -> Signature:
 
 
 def _is_faithful(function: types.FunctionType) -> bool:
-    """Return whether a wrapper takes what it advertises: those of Python (`contextmanager`) and of
-    assay do."""
+    """Return True for wrappers of Python and of assay, whose signatures are true."""
     top = str(function.__globals__.get("__name__", "")).partition(".")[0]
     return top == "assay" or top in sys.stdlib_module_names
 
@@ -302,7 +295,7 @@ def _keyword(name: str, required: bool) -> Parameter:
 
 
 def _takes_nothing(cls: type, defining: type) -> bool:
-    """Two that have *args and **kwargs, and raise when there are any: object and torch's Module."""
+    """Return True for object and torch's Module: their *args and **kwargs must be empty."""
     is_torchs = f"{defining.__module__}.{defining.__qualname__}" == "torch.nn.modules.module.Module"
     return defining is object or (is_torchs and getattr(cls, "call_super_init", None) is False)
 
@@ -331,13 +324,13 @@ def _joined(own: Signature, hand: Handover, inner: Signature, positional: int) -
     )
 
 
-# --- hints -----------------------------------------------------------------------------------------------------------
+# --- hints ----------------------------------------------------------------------------------------
 
 _Space = tuple[dict[str, Any], dict[str, Any]]
 
 
 def _namespaces(target: Callable[..., Any]) -> list[_Space]:
-    """Where the names in the annotations may be found, the likeliest first."""
+    """Return the namespaces in which annotations may be resolved, the likeliest first."""
     while isinstance(target, functools.partial):
         target = target.func
     local: dict[str, Any] = {}
@@ -359,8 +352,7 @@ def _namespaces(target: Callable[..., Any]) -> list[_Space]:
 
 @functools.cache
 def _usual_names() -> dict[str, Any]:
-    """What annotations name most often without importing it when they run: it stands under
-    TYPE_CHECKING."""
+    """Return names often used in annotations and imported under TYPE_CHECKING only."""
     return {
         name: vars(place)[name] for place in (typing, collections.abc) for name in place.__all__
     }

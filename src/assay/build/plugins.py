@@ -1,5 +1,4 @@
-"""Plugins: ordered context managers around a run. Every one that was entered is left, whatever
-fails."""
+"""Plugins: ordered context managers around a run. Each one entered is left, whatever fails."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from assay.core.events import Handler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
-    """A plugin of a config: where it is written (`plugins.1`), and what was built."""
+    """Plugin of a config: its path (`plugins.1`), and the object."""
 
     where: str
     thing: Any
@@ -28,8 +27,7 @@ class Plugin:
         return f"{self.where} ({type(self.thing).__qualname__})"
 
     def handlers(self) -> list[Handler]:
-        """What it wants to be called for: its methods under `on`, in the order of the class, then
-        `handlers()`."""
+        """Return its handlers: methods under `on`, in the order of the class, then `handlers()`."""
         listed = getattr(self.thing, "handlers", None)
         own = listed() if callable(listed) else []
         marked = [
@@ -38,29 +36,32 @@ class Plugin:
         return [*(self._bound(handler) for handler in marked), *own]
 
     def _bound(self, handler: Handler) -> Handler:
-        """A handler written in a class is called with its object."""
+        """Return a handler of the class with its method bound to the object."""
         return replace(handler, fn=types.MethodType(handler.fn, self.thing), name="")
 
 
 def as_plugin(where: str, thing: Any) -> Plugin:
-    """InputError when it cannot be entered and left, provides nothing and listens to nothing."""
+    """Return the plugin; InputError if it is no context manager, provider or listener."""
     kind = type(thing)
     is_manager = hasattr(kind, "__enter__") and hasattr(kind, "__exit__")
     if not is_manager and not _is_marked(kind) and not callable(getattr(thing, "handlers", None)):
         raise InputError(
             f"`{where}` is a {kind.__qualname__}, which is no plugin.",
-            fix="give it __enter__ and __exit__, methods under `on` or `provides`, or a method handlers()",
+            fix=(
+                "give it __enter__ and __exit__, methods under `on` or `provides`, or a"
+                " method handlers()"
+            ),
         )
     return Plugin(where=where, thing=thing)
 
 
 @contextmanager
 def entered(plugins: Sequence[Plugin]) -> Iterator[None]:
-    """Enter them in order; leave in reverse those that were entered, also after an error.
+    """Enter plugins in order, and leave in reverse order those entered, also after an error.
 
-    What was raised first is raised, with a note for each plugin that failed after it. When only
-    plugins failed while they were left, that is raised: the one error, or all in an ExceptionGroup.
-    No plugin can swallow an error.
+    The first exception is raised, with a note for each plugin that failed after it. If only leaving
+    failed, that is raised: the one error, or all in an ExceptionGroup. No plugin can swallow an
+    error.
     """
     inside: list[Plugin] = []
     try:
@@ -85,7 +86,7 @@ def entered(plugins: Sequence[Plugin]) -> Iterator[None]:
 
 
 def _left(plugins: Sequence[Plugin], error: BaseException | None) -> list[BaseException]:
-    """Leave in reverse; what failed meanwhile, in that order."""
+    """Leave plugins in reverse order; return their exceptions in that order."""
     failures: list[BaseException] = []
     for plugin in reversed(plugins):
         leave = getattr(plugin.thing, "__exit__", None)
@@ -105,7 +106,8 @@ def _told(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
-    return f"{''.join(traceback.format_exception_only(type(error), error)).splitlines()[0]}{place}{notes}"
+    first = "".join(traceback.format_exception_only(type(error), error)).splitlines()[0]
+    return f"{first}{place}{notes}"
 
 
 def _is_marked(kind: type) -> bool:
@@ -116,7 +118,7 @@ def _is_marked(kind: type) -> bool:
 
 
 def _attributes(kind: type) -> dict[str, Any]:
-    """What a class and its bases define, the bases first; nothing of it is run."""
+    """Return the attributes of a class, bases first, without running any code."""
     found: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
         found.update(vars(base))

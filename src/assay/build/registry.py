@@ -1,8 +1,7 @@
-"""Short names for classes and functions, by kind: what a config may write in place of a dotted
-path.
+"""Registry of short names for classes and functions, by kind, which configs may use as targets.
 
 A name given in the user's folders lives as long as their run; any other lives as long as the
-process.
+OS process.
 """
 
 from __future__ import annotations
@@ -20,13 +19,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class RegistryError(InputError):
-    """A short name that is given twice, or that nobody has given."""
+    """A short name is registered twice, or not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """Something with a short name. `kind` is "" when it was registered without one; `place` is
-    file:line."""
+    """Entry of the registry. `kind` is "" if it has none; `place` is file:line."""
 
     name: str
     kind: str
@@ -38,7 +36,7 @@ class Registered:
 
 
 class Names:
-    """The names of one owner: the process, or the user's folders of one open run."""
+    """Names of one owner: the OS process, or the user's folders of one open run."""
 
     def __init__(self, owns: Callable[[str], bool]) -> None:
         self.owns = owns
@@ -47,8 +45,7 @@ class Names:
 
 
 class Registry:
-    """All names that are seen here: those of the run that is open in this thread, and those of the
-    process."""
+    """Names visible here: those of the run open in this thread, and those of the OS process."""
 
     def __init__(self) -> None:
         self._process = Names(lambda _: True)
@@ -56,8 +53,7 @@ class Registry:
         self._lock = threading.RLock()
 
     def add(self, thing: Any, *, name: str, kind: str, file: str, line: int) -> None:
-        """Give `thing` a name; RegistryError with both places when something else of the kind has
-        it."""
+        """Register `thing`; RegistryError, with both places, if the name of this kind is taken."""
         new = Registered(name=name, kind=kind, thing=thing, place=f"{file}:{line}")
         with self._lock:
             owner = next(
@@ -74,7 +70,7 @@ class Registry:
             owner.known[kind, name] = new
 
     def all(self, kind: object = None) -> list[Registered]:
-        """Everything registered, or everything of one kind (a class or its name), by name."""
+        """Return all entries, or those of one kind (a class or its name), sorted by name."""
         wanted = None if kind is None else kind_name(kind)
         with self._lock:
             here = [
@@ -87,8 +83,7 @@ class Registry:
         )
 
     def try_get(self, name: str, kind: object = None) -> Any:
-        """What has this short name, or None; RegistryError when several kinds have it and none is
-        asked for."""
+        """Return the object of this name, or None; RegistryError if several kinds have it."""
         found = [each for each in self.all(kind) if each.name == name]
         if len(found) > 1:
             raise RegistryError(
@@ -99,8 +94,7 @@ class Registry:
         return found[0].thing if found else None
 
     def get(self, name: str, kind: object = None) -> Any:
-        """What has this short name; RegistryError with the three nearest names when nothing has
-        it."""
+        """Return the object of this name; RegistryError with the nearest names if there is none."""
         found = self.try_get(name, kind)
         if found is None:
             self._unknown(
@@ -112,15 +106,14 @@ class Registry:
         return any(each.name == name for each in self.all())
 
     def open(self, owns: Callable[[str], bool]) -> Names:
-        """From now on, what is registered in a file that `owns` says yes to belongs to what is
-        returned."""
+        """Collect the names registered in files for which `owns` returns True, until `close`."""
         names = Names(owns)
         with self._lock:
             self._runs.append(names)
         return names
 
     def close(self, names: Names) -> None:
-        """Forget what belongs to `names`."""
+        """Forget the names of one owner."""
         with self._lock:
             self._runs.remove(names)
 
@@ -139,8 +132,7 @@ def register(kind: type, /, name: str | None = None) -> Callable[[F], F]: ...
 @overload
 def register(name: str | None = None, /, *, kind: type | None = None) -> Callable[[F], F]: ...
 def register(first: Any = None, /, name: str | None = None, *, kind: type | None = None) -> Any:
-    """Give a class or function a short name: its own, or the one that is written. It stays what it
-    is.
+    """Register a class or function under its own name, or under the one given.
 
     `@register`, `@register("small")`, `@register(Pipe)`, `@register(Pipe, "small")`: names of
     different kinds do not meet. A kind is any class; only its name counts.
@@ -162,7 +154,7 @@ def register(first: Any = None, /, name: str | None = None, *, kind: type | None
 
 
 def kind_name(kind: object) -> str:
-    """The namespace that a kind stands for."""
+    """Return the namespace of a kind."""
     return kind if isinstance(kind, str) else str(getattr(kind, "__name__", kind))
 
 
@@ -180,8 +172,7 @@ def _named(target: F, name: str | None, kind: type | None, caller: FrameType) ->
 
 
 def _is_bound(thing: type, caller: FrameType) -> bool:
-    """Whether a class has its name already. One that is being decorated gets it later; a kind must
-    have it."""
+    """Return True if a class is bound to its name: a class being decorated is not yet."""
     found: Any = sys.modules.get(thing.__module__)
     for part in thing.__qualname__.split("."):
         found = getattr(found, part, None)
@@ -196,5 +187,5 @@ def _is_bound(thing: type, caller: FrameType) -> bool:
 
 
 def _is_redefined(old: Any, new: Any) -> bool:
-    """The same definition once more: a module imported again, a notebook cell run again."""
+    """Return True for the same definition again: a reimported module, a rerun notebook cell."""
     return bool((old.__module__, old.__qualname__) == (new.__module__, new.__qualname__))

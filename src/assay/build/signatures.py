@@ -1,5 +1,4 @@
-"""The signature stage of a check: targets are imported, and every call of a config is held against
-what it calls."""
+"""Signature check of a config: each call against the signature of its target."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ from assay.core.diagnostics import Origin, Problem, Severity, at_most
 from assay.core.errors import did_you_mean, nearest
 
 FACTORY = "_partial_"
-"""A call with `_partial_ = true` is not made: what is built is a factory, which holds the arguments, to make it."""
+"""Key of a call that is not made: `_partial_ = true` builds a factory with the arguments."""
 
 RESERVED = ("type", "args", FACTORY)
 """Keys of a call that are no arguments."""
@@ -56,8 +55,7 @@ _SHOWN_KEYS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injected:
-    """A parameter that nobody gives and the run fills: its dotted path, what by, and the call it
-    belongs to."""
+    """Parameter filled by injection: its dotted path, the source, and the call it belongs to."""
 
     key: str
     by: str
@@ -67,10 +65,10 @@ class Injected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """What the signature stage found out.
+    """Result of the signature check.
 
-    `typed` are the values that were typed on the command line and read otherwise once their type
-    was known; `targets` the one name of everything that is called. Both by path.
+    `typed` are the values of the command line whose reading changed once their type was known;
+    `targets` the canonical name of each target. Both by path.
     """
 
     problems: tuple[Problem, ...] = ()
@@ -80,14 +78,14 @@ class Examined:
     targets: Mapping[KeyPath, str] = field(default_factory=dict)
 
     def settled(self, root: Table) -> Table:
-        """`root` with every value as its type reads it: the tree to build and to keep."""
+        """Return `root` with each value as its type reads it: the tree to build and to keep."""
         for path, (before, after) in self.typed.items():
             if get_at(root, path) is before:
                 root = set_at(root, path, after, key_origin_at(root, path))
         return root
 
     def canonical(self, root: Table) -> Table:
-        """As `settled`, and with every target under its one name: the tree to hash."""
+        """Return the settled tree with canonical targets: the tree to hash."""
         root = self.settled(root)
         for path, target in self.targets.items():
             node = get_at(root, (*path, "type"))
@@ -107,7 +105,7 @@ def check_signatures(
     trusted: Collection[str] = (),
     strict: bool = False,
 ) -> list[Problem]:
-    """Everything wrong with the calls in a config; see `examine`."""
+    """Return every mistake of the calls in a config; see `examine`."""
     how = {"roles": roles, "types": types, "given": given, "trusted": trusted, "strict": strict}
     return list(examine(root, user_dirs=user_dirs, **how).problems)  # type: ignore[arg-type]
 
@@ -123,14 +121,12 @@ def examine(
     strict: bool = False,
     is_whole: bool = True,
 ) -> Examined:
-    """Hold every call of a config against what it calls: target, names, missing arguments, types of
-    values.
+    """Check every call of a config: target, names, missing arguments, types of values.
 
-    Injection will fill parameters by `roles` and `types` (Any among them: by something of a type
-    that is not known); the call at dotted path `p` gets `given[p]` by keyword when it is built.
-    What cannot be checked comes back as notes of kind "unchecked"; `strict` makes errors of the
-    keys among them and tells of the types too. Of a tree that is not whole, nothing is said to be
-    missing.
+    Injection will fill parameters by `roles` and `types` (Any among them: by an object of unknown
+    type); the call at dotted path `p` gets `given[p]` by keyword when it is built. Unchecked
+    arguments come back as notes of kind "unchecked"; `strict` turns unknown keys into errors and
+    reports unchecked types too. Of an incomplete tree no argument is reported missing.
     """
     check = _Check(user_dirs, roles, types, given or {}, trusted, strict, is_whole)
     with user_code(user_dirs):
@@ -147,7 +143,7 @@ def examine(
 
 
 def calls(root: Table) -> Iterator[tuple[KeyPath, Table]]:
-    """Every call of a config with its path, the outer before the inner."""
+    """Yield every call of a config with its path, the outer before the inner."""
     for path, node in walk(root):
         if (
             isinstance(node, Table)
@@ -159,21 +155,21 @@ def calls(root: Table) -> Iterator[tuple[KeyPath, Table]]:
 
 
 def mapping_given(target: Any, table: Table) -> Table | None:
-    """The mapping that stands for the keyword arguments of a class under `configurable`."""
+    """Return the mapping given in place of keyword arguments to a class under `configurable`."""
     given = table.args
     is_mapping = len(given) == 1 and isinstance(given[0], Table) and given[0].target is None
     return given[0] if is_mapping and is_configurable(target) else None  # type: ignore[return-value]
 
 
 def _spread(table: Table, mapping: Table) -> Table:
-    """The call with what the mapping holds as its own arguments."""
+    """Return the call with the items of the mapping as its own arguments."""
     own = {key: node for key, node in table.items.items() if key != "args"}
     origins = {**mapping.key_origins, **table.key_origins}
     return replace(table, items={**mapping.items, **own}, key_origins=origins)
 
 
 def is_factory(table: Table) -> bool:
-    """Whether a call is to be made later, by whoever gets the factory."""
+    """Return True for a call that whoever gets the factory makes later."""
     leaf = table.items.get(FACTORY)
     return isinstance(leaf, Leaf) and leaf.value is True
 
@@ -207,9 +203,17 @@ class _Check:
             yield target.problem(place, dotted((*path, "type")))
             return
         self.targets[path] = canonical(target, table.target, user_dirs=self.user_dirs)
+        yield from self.made(path, table, target)
+
+    def made(self, path: KeyPath, table: Table, target: Any) -> Iterator[Problem]:
+        """Yield the problems of a call whose target is known."""
+        place = table.items["type"].origin
         lacking = sorted(getattr(target, "__abstractmethods__", ()))
         if lacking and inspect.isabstract(target):
-            message = f"`{table.target}` is abstract and cannot be made: it lacks {_and([f'`{name}`' for name in lacking])}"
+            message = (
+                f"`{table.target}` is abstract and cannot be made: it lacks"
+                f" {_and([f'`{name}`' for name in lacking])}"
+            )
             yield _problem(
                 "abstract-class", message, place, (*path, "type"), "name a class under it that can"
             )
@@ -235,6 +239,13 @@ class _Check:
             return
         if mapping is not None:
             table = _spread(table, mapping)
+        yield from self.arguments(path, table, target, signature)
+
+    def arguments(
+        self, path: KeyPath, table: Table, target: Any, signature: Signature
+    ) -> Iterator[Problem]:
+        """Yield the problems of the arguments of a call, with those of a mapping spread."""
+        positional = table.items.get("args")
         yield from self.positional(path, table, target, signature)
         meant: set[str] = set()
         for problem in self.named(path, table, target, signature):
@@ -254,7 +265,7 @@ class _Check:
             yield from self.unfilled(path, table, target, signature, meant)
 
     def resolve(self, target: str) -> Any:
-        """The target, or why not; the frames of a module that fails are shown once."""
+        """Return the target, or report why not; frames of a failing module are shown once."""
         if target not in self.resolved:
             try:
                 self.resolved[target] = find(target, user_dirs=self.user_dirs, trusted=self.trusted)
@@ -317,7 +328,7 @@ class _Check:
     def passed_on(
         self, path: KeyPath, table: Table, keys: Sequence[str], name: str, known: Collection[str]
     ) -> Iterator[Problem]:
-        """Name what goes into `**kwargs`: each key that looks mistyped, and all others together."""
+        """Report the keys that go into `**kwargs`: each likely misspelling, others together."""
         into = f"into `**{name}` of `{table.target}`"
         others = []
         for key in keys:
@@ -353,8 +364,7 @@ class _Check:
     def unfilled(
         self, path: KeyPath, table: Table, target: Any, signature: Signature, meant: Collection[str]
     ) -> Iterator[Problem]:
-        """What is not given: injected, left at its default, or missing. What was `meant` by a
-        mistyped key is told."""
+        """Report missing, defaulted and injected arguments; `meant` were misspelt."""
         filled = {*table.items, *_taken(table, signature), *self.given.get(dotted(path), ())}
         place = table.items["type"].origin
         owner = owner_of(target, user_dirs=self.user_dirs, trusted=self.trusted)
@@ -390,8 +400,7 @@ class _Check:
                 yield _problem("missing-argument", message, place, path, fix)
 
     def filler(self, parameter: Parameter, roles: Collection[str]) -> str:
-        """What injection will fill a parameter by, "" if by nothing: as `Context.source`, for what
-        is not there yet."""
+        """Return the entry that will fill a parameter, "" for none; see `Context.source`."""
         if parameter.name in roles:
             return f"the role `{parameter.name}`"
         kind = injectable(parameter.hint)
@@ -410,15 +419,14 @@ class _Check:
 
 
 def _is_standard(path: KeyPath) -> bool:
-    """Whether assay itself reads the table at `path`: a `type` in it is no target, and the shape
-    stage says so."""
+    """Return True for a table that assay reads itself: a `type` in it is no target."""
     key = schema.find(path)
     is_split = len(path) == 2 and path[0] == "data"
     return not path or is_split or (key is not None and key.kind in ("table", "tables"))
 
 
 def _taken(table: Table, signature: Signature) -> set[str]:
-    """Names of the parameters that `args` fills."""
+    """Return the names of the parameters that `args` fills."""
     filled = (signature.at(i) for i in range(len(table.args)))
     return {
         parameter.name for parameter in filled if parameter is not None and parameter.by_position
@@ -433,7 +441,7 @@ def _is_subclass(one: Any, kind: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """A default as a config would say it, in one short line; an object as Python shows it."""
+    """Return a default as a config would write it, on one short line; an object by its repr."""
     try:
         text = " ".join(_written(value).split())
     except Exception as error:  # a repr is the user's code

@@ -1,5 +1,4 @@
-"""Does what [data] says of a source fit its class: a data set is made into batches here, an
-iterable gives its own."""
+"""Checks of [data] against the classes of its sources: data sets are batched, iterables are not."""
 
 from __future__ import annotations
 
@@ -14,14 +13,16 @@ from assay.core.diagnostics import Problem
 
 ORDER_KEYS = ("shuffle", "sampler", "batch_sampler", "randomness")
 """Keys of a split that need items by index."""
-SHUFFLE_INSIDE = "leave it out, and shuffle inside of the data set; or make it a stream with streams.Shuffle (assay.engine.chain)"
+SHUFFLE_INSIDE = (
+    "leave it out, and shuffle inside of the data set; or make it a stream with streams.Shuffle"
+    " (assay.engine.chain)"
+)
 
 
 def check_sources(
     root: Table, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()
 ) -> list[Problem]:
-    """What is wrong with the splits whose source is of a known class. Call it inside
-    `user_code(user_dirs)`."""
+    """Return the problems of all splits whose source is of a known class; inside `user_code`."""
     data = root.items.get("data")
     splits = data.items if isinstance(data, Table) else {}
     problems: list[Problem] = []
@@ -35,14 +36,14 @@ def check_sources(
 
 
 def loader_keys(table: Table) -> list[str]:
-    """The keys of a split that say how batches are made."""
+    """Return the keys of a split that say how batches are made."""
     data = schema.section("data")
     known = {key.name for key in data.keys} if data else set()
     return [key for key in table.items if key in known and key != "source"]
 
 
 def _clashes(split: str, table: Table) -> Iterator[Problem]:
-    """Keys that say the same thing twice, and keys of workers where there are none."""
+    """Return keys that say the same thing twice, and keys of workers where there are none."""
     for one, other, why in schema.LOADER_CLASHES:
         if one in table.items and other in table.items:
             yield Problem(
@@ -80,48 +81,65 @@ def _problems(split: str, table: Table, kind: type) -> Iterator[Problem]:
             kind="wrong-type", message=message, origin=origin, key=f"{key}.source", fix=fix
         )
     elif _gives_samples(kind):
-        if "batch_size" not in table.items:
-            message = f"[{key}] has no `batch_size`, and a `{kind.__name__}` gives samples: it is an IterableDataset"
-            yield Problem(
-                kind="missing-key", message=message, origin=origin, key=key, fix=batches_of(split)
-            )
-        for name in ORDER_KEYS:
-            if name in table.items:
-                message = f"`{name}` is for items by index, but a `{kind.__name__}` gives one sample after the other"
-                place = table.key_origin(name)
-                yield Problem(
-                    kind="unused-key",
-                    message=message,
-                    origin=place,
-                    key=f"{key}.{name}",
-                    fix=SHUFFLE_INSIDE,
-                )
+        yield from _of_samples(split, table, kind)
     else:
-        for name in loader_keys(table):
+        yield from _of_batches(key, table, kind)
+
+
+def _of_samples(split: str, table: Table, kind: type) -> Iterator[Problem]:
+    """Yield the problems of an iterable of samples."""
+    origin, key = table.items["source"].origin, f"data.{split}"
+    if "batch_size" not in table.items:
+        message = (
+            f"[{key}] has no `batch_size`, and a `{kind.__name__}` gives samples: it is an"
+            " IterableDataset"
+        )
+        yield Problem(
+            kind="missing-key", message=message, origin=origin, key=key, fix=batches_of(split)
+        )
+    for name in ORDER_KEYS:
+        if name in table.items:
             message = (
-                f"`{name}` says how to make batches, but a `{kind.__name__}` gives batches itself"
+                f"`{name}` is for items by index, but a `{kind.__name__}` gives one sample"
+                " after the other"
             )
-            fix = "leave it out; or, if it gives samples, derive it from torch.utils.data.IterableDataset"
+            place = table.key_origin(name)
             yield Problem(
                 kind="unused-key",
                 message=message,
-                origin=table.key_origin(name),
+                origin=place,
                 key=f"{key}.{name}",
-                fix=fix,
+                fix=SHUFFLE_INSIDE,
             )
 
 
+def _of_batches(key: str, table: Table, kind: type) -> Iterator[Problem]:
+    """Yield the problems of an iterable of batches."""
+    for name in loader_keys(table):
+        message = f"`{name}` says how to make batches, but a `{kind.__name__}` gives batches itself"
+        fix = (
+            "leave it out; or, if it gives samples, derive it from torch.utils.data.IterableDataset"
+        )
+        yield Problem(
+            kind="unused-key",
+            message=message,
+            origin=table.key_origin(name),
+            key=f"{key}.{name}",
+            fix=fix,
+        )
+
+
 def batches_of(split: str) -> str:
-    """Return how to say what the batches of an IterableDataset are."""
+    """Return the advice on making batches of an IterableDataset."""
     return (
         f"write batch_size = 64 under [data.{split}]; or, if it gives whole batches,"
-        ' source = { type = "torch.utils.data.DataLoader", dataset = { ... }, batch_size = "@none" }'
+        ' source = { type = "torch.utils.data.DataLoader", dataset = { ... },'
+        ' batch_size = "@none" }'
     )
 
 
 def _gives_samples(kind: type) -> bool:
-    """Return whether it is an IterableDataset that is no loader, which only what it holds would
-    tell for sure.
+    """Return True for an IterableDataset that is no loader; only its items would tell for sure.
 
     Streams of assay make batches themselves.
     """
@@ -131,8 +149,7 @@ def _gives_samples(kind: type) -> bool:
 
 
 def _is_dataset(kind: type) -> bool:
-    """Whether it gives samples by index; an IterableDataset of torch inherits that and cannot do
-    it."""
+    """Return True for map-style data; torch's IterableDataset inherits `__getitem__` without it."""
     stream = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", ())
     return (
         hasattr(kind, "__len__") and hasattr(kind, "__getitem__") and not issubclass(kind, stream)

@@ -1,5 +1,4 @@
-"""The symbol table: a view of the context in use, for code that reaches for things instead of
-asking for them.
+"""Symbol table: a view of the context in use, for code that looks things up globally.
 
 It has assay's own members, a global table for whatever a run wants to share, and local frames.
 """
@@ -22,11 +21,11 @@ _NAMES: Final = {"task": "process", "train_sched": "state"}
 
 
 class AbsentError(ContextError, AttributeError):
-    """A member that this run does not have, or does not have yet."""
+    """This run does not have that member, or does not have it yet."""
 
 
 class NoFrameError(ContextError):
-    """A local name was used where no frame is open."""
+    """A local name was used without an open frame."""
 
 
 class _Frame:
@@ -41,33 +40,32 @@ _frames: ContextVar[tuple[_Frame, ...]] = ContextVar("assay_frames", default=())
 
 
 class SymbolTable:
-    """What one run holds, by name. Made anew by each `sym_tbl()`; the context is what stays."""
+    """Objects of one run, by name. Each `sym_tbl()` makes a new view; the context stays."""
 
     __slots__ = ("_context",)
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    # --- the global table ---------------------------------------------------------------------------------------------
+    # --- the global table -------------------------------------------------------------------------
 
     def set(self, name: str, value: Any) -> None:
-        """Set what is not there yet; ContextError when it is."""
+        """Set a new name; ContextError if it exists."""
         if not self.try_set(name, value):
             raise ContextError(
                 f"`{name}` is set already.", fix="force_set to replace it, try_set to leave it"
             )
 
     def try_set(self, name: str, value: Any) -> bool:
-        """Set what is not there yet; False when it is, and then nothing changes."""
+        """Set a new name; return False, and change nothing, if it exists."""
         return self._context.add(name, value)
 
     def force_set(self, name: str, value: Any) -> None:
-        """Set, whatever was there."""
+        """Set a name, existing or not."""
         self._context.set(name, value)
 
     def get(self, name: str) -> Any:
-        """What has this name; ContextError with the nearest names and all that is set when nothing
-        has it."""
+        """Return the object of this name; ContextError with the nearest names if there is none."""
         found = self.try_get(name, _MISSING)
         if found is _MISSING:
             if name in self._context.promised():
@@ -76,22 +74,21 @@ class SymbolTable:
         return found
 
     def try_get(self, name: str, default: Any = None) -> Any:
-        """What has this name, or `default`."""
+        """Return the object of this name, or `default`."""
         return self._context.try_get(name, default)
 
     def names(self) -> list[str]:
-        """Everything that can be asked for."""
+        """Return all names."""
         return self._context.names()
 
     def __contains__(self, name: object) -> bool:
         return name in self._context
 
-    # --- local frames -------------------------------------------------------------------------------------------------
+    # --- local frames -----------------------------------------------------------------------------
 
     @contextmanager
     def frame(self) -> Iterator[SymbolTable]:
-        """A frame of its own, as of a function: only what is set in the top frame is local, and it
-        goes with it."""
+        """Open a frame like that of a function: local names live in the top one."""
         token = _frames.set((*_frames.get(), _Frame(self._run())))
         try:
             yield self
@@ -99,14 +96,14 @@ class SymbolTable:
             _frames.reset(token)
 
     def set_local(self, name: str, value: Any) -> None:
-        """As `set`, in the top frame."""
+        """Set a new name in the top frame; see `set`."""
         if not self.try_set_local(name, value):
             raise ContextError(
                 f"`{name}` is set already in this frame.", fix="force_set_local to replace it"
             )
 
     def try_set_local(self, name: str, value: Any) -> bool:
-        """As `try_set`, in the top frame."""
+        """Set a new name in the top frame; see `try_set`."""
         values = self._top(name)
         if name in values:
             return False
@@ -114,21 +111,21 @@ class SymbolTable:
         return True
 
     def force_set_local(self, name: str, value: Any) -> None:
-        """As `force_set`, in the top frame."""
+        """Set a name in the top frame; see `force_set`."""
         self._top(name)[name] = value
 
     def get_local(self, name: str) -> Any:
-        """As `get`, in the top frame."""
+        """Return the object of a name of the top frame; see `get`."""
         values = self._top(name)
         if name not in values:
             _unknown(f"Nothing is set as `{name}` in this frame.", name, list(values))
         return values[name]
 
     def try_get_local(self, name: str, default: Any = None) -> Any:
-        """As `try_get`, in the top frame."""
+        """Return the object of a name of the top frame; see `try_get`."""
         return self._top(name).get(name, default)
 
-    # --- members ------------------------------------------------------------------------------------------------------
+    # --- members ----------------------------------------------------------------------------------
 
     @property
     def registry(self) -> Registry:
@@ -137,12 +134,12 @@ class SymbolTable:
 
     @property
     def plugins(self) -> Sequence[Any]:
-        """The plugins of the run in the order of the config."""
+        """Plugins of the run in the order of the config."""
         return cast("Sequence[Any]", self._member("plugins"))
 
     @property
     def task(self) -> Any:
-        """What a batch means in this run: its process."""
+        """Process of this run: the training step."""
         return self._member(_NAMES["task"])
 
     @property
@@ -155,32 +152,32 @@ class SymbolTable:
 
     @property
     def train_sched(self) -> Any:
-        """How far the training is: its state, with `epoch` and `step`."""
+        """State of the training, with `epoch` and `step`."""
         return self._member(_NAMES["train_sched"])
 
     @property
     def cfg(self) -> Mapping[str, Any]:
-        """The config as plain dictionaries, lists and values."""
+        """Config as plain dictionaries, lists and values."""
         return cast("Mapping[str, Any]", self._member("cfg"))
 
     @property
     def device(self) -> Any:
-        """What `model.to` takes."""
+        """Device for `model.to`."""
         return self._member("device")
 
     @property
     def device_info(self) -> Mapping[str, Any]:
-        """The device in words and numbers."""
+        """Device in words and numbers."""
         return cast("Mapping[str, Any]", self._member("device_info"))
 
     @property
     def console(self) -> Any:
-        """Where a person reads along; what is printed to it does not break a progress bar."""
+        """Console of the run; printing to it does not break a progress bar."""
         return self._member("console")
 
     @property
     def record_dir(self) -> Path | None:
-        """The folder of the record; None when the run keeps none."""
+        """Folder of the record; None if the run keeps none."""
         return cast("Path | None", self._member("record_dir"))
 
     def __getattr__(self, name: str) -> Any:
@@ -194,10 +191,10 @@ class SymbolTable:
         raise AbsentError(f"The symbol table has no member `{name}`.", fix=fix)
 
     def reset(self) -> None:
-        """Let go of everything of this run, so that its memory is free. The registry stays."""
+        """Drop everything of this run, so that its memory is free. The registry stays."""
         self._run().close()
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _member(self, name: str) -> Any:
         try:
@@ -219,7 +216,7 @@ class SymbolTable:
 
 
 def sym_tbl() -> SymbolTable:
-    """The symbol table of the run that is open here."""
+    """Return the symbol table of the run that is open here."""
     return SymbolTable(current())
 
 

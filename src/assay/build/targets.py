@@ -1,8 +1,7 @@
-"""From the text of a target to the class or function it names, and the by-object half of the
-allow-list.
+"""Resolution of a target's text to a class or function, with the by-object half of the allow-list.
 
-A name is easy to disguise, an object is not: whatever path a target takes, what counts is where the
-object it ends at was defined. Nothing is called on the way.
+A name is easy to disguise, an object is not: whatever path a target takes, the module that defined
+the object counts. Nothing is called on the way.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Owner = Literal["assay", "user", "torch", "trusted"]
 
 
 class TargetError(InputError):
-    """A target that names nothing, cannot be imported, or is not allowed."""
+    """A target names nothing, cannot be imported, or is not allowed."""
 
     def __init__(
         self, kind: str, what: str, *, fix: str = "", raised_at: Sequence[Problem] = ()
@@ -52,7 +51,7 @@ class TargetError(InputError):
         self.raised_at = tuple(raised_at)
 
     def problem(self, origin: Origin, key: str = "") -> Problem:
-        """The same as a problem of the config, at the place where the target is written."""
+        """Return the same error as a problem at the place of the target in the config."""
         return Problem(
             kind=self.kind,
             message=self.what,
@@ -64,8 +63,7 @@ class TargetError(InputError):
 
 
 def resolve(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> Any:
-    """The class or function that `target` names; TargetError when there is none, or none that a
-    config may call.
+    """Return the class or function of `target`; TargetError if a config may call none.
 
     Outside `user_code` the module is imported for this call only.
     """
@@ -74,7 +72,7 @@ def resolve(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] 
 
 
 def find(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> Any:
-    """As `resolve`, with imports as they are now."""
+    """Resolve a target with imports as they are now; see `resolve`."""
     search = _Search(
         unregistered(target, user_dirs), tuple(user_dirs), roots_of(user_dirs), frozenset(trusted)
     )
@@ -82,7 +80,7 @@ def find(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] = (
 
 
 def unregistered(target: str, user_dirs: Sequence[Path]) -> str:
-    """What a registered short name stands for; any other target as it is."""
+    """Return the target of a registered short name; any other target unchanged."""
     if not target.isidentifier():
         return target
     found = UserModules(user_dirs).registered.get(target, [])
@@ -90,11 +88,11 @@ def unregistered(target: str, user_dirs: Sequence[Path]) -> str:
 
 
 def canonical(thing: Any, target: str, *, user_dirs: Sequence[Path]) -> str:
-    """Return the one name of what `target` names: the module that defines it and its name there.
+    """Return the one name of a target: the module that defines it and its name there.
 
-    Torch and assay move things between modules nobody is to know: for those it is the name that is
-    listed. Something that cannot be found under its own name (a partial, an object) keeps the one
-    it was asked for by.
+    Torch and assay move things between internal modules: for those it is the name on the
+    allow-list. An object that cannot be found under its own name (a partial, an instance) keeps the
+    requested one.
     """
     written = unregistered(target, user_dirs).replace(":", ".")
     listed = _listed_name(thing)
@@ -124,7 +122,7 @@ def _reaches(module: str, qualname: str, thing: Any) -> bool:
 def owner_of(
     thing: Any, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()
 ) -> Owner | None:
-    """Who defined this class or function; None when nobody that a config may call."""
+    """Return the owner of a class or function; None if a config may call nothing of it."""
     return _owner(thing, roots_of(user_dirs), frozenset(trusted))
 
 
@@ -189,7 +187,7 @@ class _Search:
         raise TargetError("unknown-target", what, fix=fix)
 
     def _check_top(self, names: Sequence[str]) -> None:
-        """Refuse by the first name what can never be allowed, so that it is not even imported."""
+        """Refuse by the first name what is never allowed, so that it is not even imported."""
         top = names[0]
         if top in ("assay", "torch"):
             return
@@ -265,7 +263,10 @@ class _Search:
                 f"`{name}` is in no package: import by the full name, as in `from model import Net`"
             )
         place = f" ({frames[-1].origin.source}:{frames[-1].origin.line})" if frames else ""
-        message = f"`{name}` cannot be imported: {type(error).__name__}{f': {said}' if said else ''}{place}"
+        message = (
+            f"`{name}` cannot be imported:"
+            f" {type(error).__name__}{f': {said}' if said else ''}{place}"
+        )
         raise TargetError("import-failed", message, fix=fix, raised_at=frames) from error
 
     def _is_users(self, frame: traceback.FrameSummary) -> bool:
@@ -318,15 +319,14 @@ class _Search:
 
 
 class _Missing:
-    """Nothing has this name; None is something."""
+    """Sentinel for a name that does not exist, as None is a value."""
 
 
 _MISSING = _Missing()
 
 
 def public_names(thing: Any) -> list[str]:
-    """What did-you-mean may offer for a module or class: no private names, nothing that was merely
-    imported."""
+    """Return the names to suggest for a module or class: public ones that it defines itself."""
     names = [name for name in dir(thing) if not name.startswith("_")]
     if not isinstance(thing, types.ModuleType):
         return names
@@ -359,7 +359,7 @@ def _is_user_spec(spec: Any, roots: Sequence[str]) -> bool:
 
 
 def _is_trusted(module: str, trusted: frozenset[str], *, partly: bool = False) -> bool:
-    """Whether `module` lies in a trusted package; `partly`: or such a package lies in it."""
+    """Return True if `module` lies in a trusted package; `partly`: or such a package lies in it."""
     if not can_trust(module.partition(".")[0]):
         return False
     return any(
@@ -401,7 +401,7 @@ def _is_users(thing: Any, module: str, roots: tuple[str, ...]) -> bool:
 
 
 def _listed_name(thing: Any) -> str:
-    """Return the name under which the allow-list has this very object; "" where it has not."""
+    """Return the name under which the allow-list has this very object, "" if it has not."""
     top = _home(thing).partition(".")[0]
     if top not in ("assay", "torch"):
         return ""
@@ -415,7 +415,7 @@ def _listed_name(thing: Any) -> str:
 
 @functools.lru_cache(maxsize=len(LISTED))
 def _objects(module: types.ModuleType) -> dict[int, tuple[Any, str]]:
-    """Return what the allow-list names in a module: each object, with its name, by identity."""
+    """Return the objects that the allow-list names in a module, with their names, by identity."""
     # Not by __module__ and __qualname__: those are attributes, which anything may set.
     names = {name: vars(module).get(name) for name in LISTED[module.__name__]}
     return {
@@ -426,7 +426,7 @@ def _objects(module: types.ModuleType) -> dict[int, tuple[Any, str]]:
 
 
 def _is_trusted_of_torch(thing: Any, trusted: Collection[str]) -> bool:
-    """Return whether the project trusts this very class or function of torch by its full name."""
+    """Return True if the project trusts this very class or function of torch by its full name."""
     for name in trusted:
         module, _, last = name.rpartition(".")
         home = sys.modules.get(module) if can_trust(name) else None
@@ -436,7 +436,7 @@ def _is_trusted_of_torch(thing: Any, trusted: Collection[str]) -> bool:
 
 
 def _is_defined(thing: Any) -> bool:
-    """A class or function: not an object that only looks like one."""
+    """Return True for a real class or function, not an object that only looks like one."""
     return isinstance(thing, type | types.FunctionType | types.BuiltinFunctionType)
 
 
@@ -481,6 +481,6 @@ def _at_syntax(error: SyntaxError) -> Problem:
 
 
 def _from_here(file: str) -> str:
-    """A path as people read it: from the working directory on when it lies there."""
+    """Return a path as people read it: relative if it lies in the working directory."""
     here = f"{os.getcwd()}{os.sep}"
     return file.removeprefix(here)

@@ -199,11 +199,11 @@ def _check(
     """Check the configs of a file, and print the problems of each stage at once unless `quiet`."""
     from assay.compose import Examiner, problems_of_shape
     from assay.config import open_config
-    from assay.config.expansion import problems_of_sections, told_once, variations
+    from assay.config.expansion import problems_of_sections, unique_problems, variations
 
     config = open_config(file, overrides, user_dir=user_dir)
     configs = list(variations(config))
-    problems = [*told_once(configs, problems_of_shape), *problems_of_sections(config)]
+    problems = [*unique_problems(configs, problems_of_shape), *problems_of_sections(config)]
     if not quiet:
         _show(problems)  # at once: the signatures take an import of torch
     examined = None

@@ -327,8 +327,8 @@ def _explained(config: Config, key: str) -> dict[str, Any]:
 
     from assay.config import get_at, plain
     from assay.config.explain import steps
-    from assay.config.external_values import with_outside
-    from assay.config.references import outside_named
+    from assay.config.external_values import with_external_values
+    from assay.config.references import external_names
     from assay.config.tree import dotted, fitted
     from assay.core.secret_names import REDACTED, sureness
 
@@ -336,11 +336,11 @@ def _explained(config: Config, key: str) -> dict[str, Any]:
     raw = get_at(config.root, path) or get_at(config.written, path)
     if raw is None:
         return _not_given(config, dotted(path), key)
-    root, _ = with_outside(config.root, os.environ, config.settings.variables)
+    root, _ = with_external_values(config.root, os.environ, config.settings.variables)
     node: Node = get_at(root, path) or raw
     value = plain(node)
     text = plain(raw)
-    if isinstance(text, str) and any(sureness(name) for _, name in outside_named(text)):
+    if isinstance(text, str) and any(sureness(name) for _, name in external_names(text)):
         value = REDACTED
     return {
         "key": dotted(path),

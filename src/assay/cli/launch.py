@@ -171,7 +171,7 @@ def given(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _no_option(argument: str) -> InputError:
     """`--lr=1` and `--strct`: neither click nor anybody else knows it."""
-    from assay.config.misplaced_keys import homes_of
+    from assay.config.misplaced_keys import keys_named
 
     name, has_value, value = argument.partition("=")
     context = click.get_current_context(silent=True)
@@ -181,7 +181,7 @@ def _no_option(argument: str) -> InputError:
         if context
         else []
     )
-    key = next(iter(homes_of(name.lstrip("-").replace("-", "_"))), "")
+    key = next(iter(keys_named(name.lstrip("-").replace("-", "_"))), "")
     near = (
         ""
         if "." in name or key

@@ -103,7 +103,7 @@ def command(
 ) -> int:
     from assay.compose import problems_of_shape, resume_or_train, train, train_and_test
     from assay.config import expand, open_config
-    from assay.config.expansion import told_once
+    from assay.config.expansion import unique_problems
 
     files, overrides = given(arguments)
     if not files:
@@ -119,7 +119,9 @@ def command(
     made = [expand(config, variants, sweep=not no_sweep) for config in opened]
     # All shapes first: a typo in the last config must not come to light after a night of training
     # the others.
-    _refuse([problem for configs in made for problem in told_once(configs, problems_of_shape)])
+    _refuse(
+        [problem for configs in made for problem in unique_problems(configs, problems_of_shape)]
+    )
     if edit_test is not None and not then_test:
         raise InputError("`--edit-test` changes the config of a test.", fix="give --then-test, too")
     launch = launch_of(**options)
@@ -179,14 +181,14 @@ def _series(
     edit_test: str | None,
 ) -> int:
     from assay.compose import Examiner, train_each
-    from assay.config.expansion import told_once
+    from assay.config.expansion import unique_problems
 
     examiner = Examiner()
     _refuse(
         [
             problem
             for configs in made
-            for problem in told_once(configs, lambda c: examiner.examined(c).problems)
+            for problem in unique_problems(configs, lambda c: examiner.examined(c).problems)
         ]
     )
     configs = [config for same_file in made for config in same_file]

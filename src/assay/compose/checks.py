@@ -15,8 +15,8 @@ from assay.compose.make_optimizer_step import GIVEN
 from assay.compose.split_lengths import lengths_of
 from assay.config import check_shape
 from assay.config.defaults import HOMES
-from assay.config.expansion import told_once
-from assay.config.external_values import with_outside
+from assay.config.expansion import unique_problems
+from assay.config.external_values import with_external_values
 from assay.config.loading import Config
 from assay.config.references import asks_lengths, asks_machine, is_plain, with_lengths, with_machine
 from assay.config.tree import Table
@@ -52,7 +52,7 @@ def examined(config: Config, *, strict: bool = False, training: bool = True) -> 
         return _without_torch(config)
     # What is wrong with references was told by the shape stage; the values they stand for are then
     # not judged.
-    root, _ = with_outside(config.root, os.environ, config.settings.variables)
+    root, _ = with_external_values(config.root, os.environ, config.settings.variables)
     where: dict[str, Any] = {"user_dirs": config.user_dirs, "trusted": config.settings.trusted}
     with user_code(config.user_dirs):  # one import for all that follows
         plan = planned(root, **where)
@@ -99,7 +99,7 @@ class Examiner:
         from assay.build import user_code
 
         with user_code(configs[0].user_dirs):  # one import for all of them
-            return told_once(configs, lambda each: self.examined(each).problems)
+            return unique_problems(configs, lambda each: self.examined(each).problems)
 
     def canonical(self, config: Config) -> Table:
         """Return the tree of `config` to hash.

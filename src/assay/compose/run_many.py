@@ -18,7 +18,7 @@ from assay.compose.run_record import code_of, failed, new_record
 from assay.compose.testing import Edit, train_and_test
 from assay.compose.training import train
 from assay.config import expand, open_config
-from assay.config.expansion import told_once
+from assay.config.expansion import unique_problems
 from assay.config.loading import Config
 from assay.core.devices import device_names
 from assay.core.diagnostics import render
@@ -73,7 +73,7 @@ def run(
 
 def _warn(configs: Sequence[Config]) -> None:
     """Log the warnings of the check: nobody else prints them to a caller from Python."""
-    told = told_once(configs, problems_of_shape)
+    told = unique_problems(configs, problems_of_shape)
     warnings = [problem for problem in told if problem.severity == "warning"]
     if warnings:
         logging.getLogger(LOGGER).warning("%s", render(warnings, color=False))

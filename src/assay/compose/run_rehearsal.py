@@ -224,13 +224,13 @@ def _windows(scope: RunScope, train: Iterable[Any], process: Process) -> Iterato
     if isinstance(train, Loader):
         join_data_parallel(engine, scope.ranks)
     else:  # a declared batch is that of this rank
-        process.backward.peers = scope.ranks  # type: ignore[attr-defined]
+        process.backward.ranks = scope.ranks  # type: ignore[attr-defined]
     return _begun(scope.ranks, windows)
 
 
 def _begun(ranks: Any, windows: Iterable[Window]) -> Iterator[Window]:
     for window in windows:
-        ranks.begin(window, 0)
+        ranks.begin_step(window, 0)
         yield window
 
 

@@ -16,7 +16,7 @@ from assay.compose.describe_standstill import describe_standstill
 from assay.compose.launch_settings import Launch
 from assay.compose.rank_folder import EndOrder, RankFolder
 from assay.config import dump
-from assay.config.external_values import with_outside
+from assay.config.external_values import with_external_values
 from assay.config.loading import Config
 from assay.config.tree import KeyPath, Table, dotted, get_at, plain
 from assay.config.typed_sections import sections_of
@@ -27,9 +27,9 @@ from assay.core.sections import StandardSections
 
 if TYPE_CHECKING:
     from assay.build import Context, Plugin
+    from assay.core.heartbeats import Heartbeats
     from assay.engine.loop.device import Device
-    from assay.engine.parallel.data_parallel_group import DataParallelGroup
-    from assay.engine.parallel.heartbeats import Heartbeats
+    from assay.engine.parallel.distributed_group import DistributedGroup
     from assay.engine.parallel.mesh import Mesh
     from assay.engine.parallel.watchdog import Standstill
 
@@ -63,7 +63,7 @@ class RunScope:
         return self.sections.seed
 
     @property
-    def ranks(self) -> DataParallelGroup | None:
+    def ranks(self) -> DistributedGroup | None:
         """Ranks that share the samples, None for a single process."""
         return None if self.mesh is None else self.mesh.ranks
 
@@ -145,7 +145,7 @@ def _device_of_rank(launch: Launch) -> Device:
 
 def _join_ranks(scope: RunScope, launch: Launch, resumes: str) -> None:
     """Join the process group of the run, and report heartbeats. Collective."""
-    from assay.engine.parallel.heartbeats import FileHeartbeats
+    from assay.core.heartbeats import FileHeartbeats
     from assay.engine.parallel.mesh import Layout
     from assay.engine.parallel.process_group import process_group, world
 
@@ -208,7 +208,7 @@ def rank_folder_of(launch: Launch) -> RankFolder | None:
     return RankFolder(path, launcher=path.parent) if launch.ranks_folder else None
 
 
-def _watching(ranks: DataParallelGroup, rank: int, timeout: str, stack: ExitStack) -> RankFolder:
+def _watching(ranks: DistributedGroup, rank: int, timeout: str, stack: ExitStack) -> RankFolder:
     """Start a watchdog over ranks of this machine that another launcher has started."""
     from assay.engine.parallel.watchdog import (
         RankWatchdog,
@@ -273,7 +273,7 @@ def _console() -> Any:
 
 
 def _with_outside(config: Config) -> Table:
-    root, problems = with_outside(config.root, os.environ, config.settings.variables)
+    root, problems = with_external_values(config.root, os.environ, config.settings.variables)
     if problems:
         raise ConfigError(problems)
     return root

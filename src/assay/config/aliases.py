@@ -159,7 +159,7 @@ ALIASES: Sequence[Alias] = (
 )
 
 
-OTHER_CALLS = {"_target_": "type", "_args_": "args"}
+_OTHER_CALLS = {"_target_": "type", "_args_": "args"}
 """Keys of a call in Hydra, detectron2 and LiBai, by their name here."""
 
 
@@ -174,8 +174,10 @@ def with_own_calls(node: Node) -> tuple[Node, list[Problem]]:
                 origins = node.key_origins
                 if "_target_" in items and "type" not in items:
                     found.append(node.key_origin("_target_"))
-                    items = {OTHER_CALLS.get(key, key): item for key, item in items.items()}
-                    origins = {OTHER_CALLS.get(key, key): origin for key, origin in origins.items()}
+                    items = {_OTHER_CALLS.get(key, key): item for key, item in items.items()}
+                    origins = {
+                        _OTHER_CALLS.get(key, key): origin for key, origin in origins.items()
+                    }
                 same = len(items) == len(node.items) and all(
                     node.items.get(key) is items[key] for key in items
                 )

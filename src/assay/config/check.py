@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
-from assay.config.external_values import with_outside
+from assay.config.external_values import with_external_values
 from assay.config.loading import Config
-from assay.config.misplaced_keys import meant_elsewhere
+from assay.config.misplaced_keys import suggest_other_section
 from assay.config.overrides import CLI
 from assay.config.standard_keys import evaluation_problems, key_problems, source_problems
 from assay.config.target_names import target_problems
@@ -49,7 +49,7 @@ def _problems(
     settings = config.settings
     trusted = settings.trusted if trusted is None else trusted
     variables = settings.variables if variables is None else variables
-    root, problems = with_outside(
+    root, problems = with_external_values(
         config.root, os.environ if environ is None else environ, variables
     )
     problems = [*config.problems, *config.notes, *problems]
@@ -168,7 +168,7 @@ def _top_level(config: Config, root: Table, *, is_whole: bool) -> Iterator[Probl
                 fix=f"give it on the command line: {schema.LAUNCH[name]}",
             )
         elif name not in used:
-            near = meant_elsewhere(name, root) if isinstance(node, Leaf) else ""
+            near = suggest_other_section(name, root) if isinstance(node, Leaf) else ""
             near = near or _meant(name, root, [*standard, *schema.MAKERS])
             if near or isinstance(node, Leaf):
                 fix = near or f"top-level keys are {', '.join(standard)}"

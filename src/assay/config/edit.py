@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import date, time
-from typing import Any
 
 from assay.config.sources.toml import read
 from assay.config.tree import (
@@ -24,7 +23,6 @@ from assay.config.tree import (
     delete_at,
     dotted,
     get_at,
-    plain,
     same,
     set_at,
 )
@@ -36,8 +34,7 @@ def with_key(text: str, path: KeyPath, value: Node, *, source: str = "<string>")
     """Return `text` with `value` at `path`, whether the key was there or not.
 
     >>> lr = read("x = 0.01", "").items["x"]
-    >>> print(with_key("lr = 0.1  # too much?\
-", ("lr",), lr), end="")
+    >>> print(with_key("lr = 0.1  # too much?\\n", ("lr",), lr), end="")
     lr = 0.01  # too much?
     """
     page = _TomlDocument.of(text, source)
@@ -45,9 +42,10 @@ def with_key(text: str, path: KeyPath, value: Node, *, source: str = "<string>")
         wanted = set_at(page.root, path, value)
     except KeyError as error:
         raise InputError(f"`{error.args[0]}` cannot hold `{dotted(path)}`.", where=source) from None
-    return page.first_that_says(
-        (wanted,), path, page.with_key(path, value), lambda holder: _put(holder, path, value)
-    )
+    from assay.config import tomlkit_edit  # loads tomlkit, which reading settings does not need
+
+    texts = [*page.with_key(path, value), tomlkit_edit.with_key(page.text, path, value)]
+    return page.first_that_says((wanted,), path, texts)
 
 
 def without_key(text: str, path: KeyPath, *, source: str = "<string>") -> str:
@@ -61,11 +59,10 @@ def without_key(text: str, path: KeyPath, *, source: str = "<string>") -> str:
     while above and isinstance(above[-1], str) and _is_empty(get_at(without_parents, above)):
         without_parents = delete_at(without_parents, above)
         above = above[:-1]
+    from assay.config import tomlkit_edit  # as above
 
-    def remove(holder: Any) -> None:
-        del holder[path[-1]]
-
-    return page.first_that_says((wanted, without_parents), path, page.without_key(path), remove)
+    texts = [*page.without_key(path), tomlkit_edit.without_key(page.text, path)]
+    return page.first_that_says((wanted, without_parents), path, texts)
 
 
 def inline(node: Node) -> str:
@@ -112,20 +109,12 @@ class _TomlDocument:
         return cls(bare, read(bare, source, excerpt=True), source, mark, starts)
 
     def first_that_says(
-        self,
-        wanted: tuple[Table, ...],
-        path: KeyPath,
-        texts: Iterator[str],
-        change: Callable[[Any], None],
+        self, wanted: Sequence[Table], path: KeyPath, texts: Iterable[str | None]
     ) -> str:
         """Return the first text with the first of the wanted trees, else with the next."""
-        said = [
-            (text, self._said(text))
-            for text in (*texts, self._by_tomlkit(path, change))
-            if text is not None
-        ]
+        parsed = [(text, self._parsed(text)) for text in texts if text is not None]
         for tree in wanted:
-            for text, root in said:
+            for text, root in parsed:
                 if root is not None and same(root, tree):
                     return self.mark + text
         raise InputError(
@@ -191,29 +180,10 @@ class _TomlDocument:
         rest = self.text[end:].lstrip()
         yield self._with(start, len(self.text) - len(rest) + rest.startswith(","), "")
 
-    def _said(self, text: str) -> Table | None:
+    def _parsed(self, text: str) -> Table | None:
         try:
             return read(text, self.source, excerpt=True)
         except InputError:
-            return None
-
-    def _by_tomlkit(self, path: KeyPath, change: Callable[[Any], None]) -> str | None:
-        import tomlkit
-        from tomlkit.exceptions import TOMLKitError
-
-        try:
-            document = tomlkit.parse(self.text)
-            change(_holder(document, path))
-            return tomlkit.dumps(document)
-        except (
-            TOMLKitError,
-            ValueError,
-            KeyError,
-            IndexError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-        ):
             return None
 
     def _with_new_table(self, path: KeyPath, said: str) -> str:
@@ -292,43 +262,3 @@ def _key(key: str) -> str:
 def _quoted(text: str) -> str:
     # The escapes of JSON are escapes of TOML; DEL alone is free there and forbidden here.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _holder(document: Any, path: KeyPath) -> Any:
-    """Return tomlkit's table or list for the last key of `path`; missing tables are made."""
-    import tomlkit
-
-    holder = document
-    for i, part in enumerate(path[:-1]):
-        if isinstance(part, str) and part not in holder:
-            # Above it there is nothing but tables: the header of the last one says it all.
-            holder[part] = tomlkit.table(is_super_table=i < len(path) - 2)
-        holder = holder[part]
-    return holder
-
-
-def _put(holder: Any, path: KeyPath, value: Node) -> None:
-    import tomlkit
-
-    given = plain(_spelled(value))
-    item = tomlkit.item(given)
-    if isinstance(value, Table):
-        item = tomlkit.inline_table()
-        item.update(given)
-    if path[-1] == len(holder) and isinstance(path[-1], int):
-        holder.append(item)
-    else:
-        holder[path[-1]] = item
-
-
-def _spelled(node: Node) -> Node:
-    """Return `node` with None as TOML spells it."""
-    match node:
-        case Leaf(None):
-            return replace(node, value=NONE)
-        case List():
-            return replace(node, items=tuple(map(_spelled, node.items)))
-        case Table():
-            return replace(node, items={key: _spelled(item) for key, item in node.items.items()})
-        case _:
-            return node

@@ -34,7 +34,7 @@ def expand(config: Config, variants: Sequence[str] = (), *, sweep: bool = True) 
     return [made for variant in chosen for made in _at_points(config, variant, plan)]
 
 
-MAX_VALUES_CHECKED = 200_000
+_MAX_VALUES_CHECKED = 200_000
 """Values, of all configs of a file together, that are checked at once: a few seconds' work."""
 
 MAX_TOLD = 400
@@ -81,7 +81,7 @@ def _single(config: Config) -> list[tuple[Variant | None, Point]]:
 def _most(config: Config) -> int:
     """Return how many configs besides the base are checked at once."""
     values = sum(1 for _ in walk(config.root))
-    return max(MAX_VALUES_CHECKED // max(values, 1), 10)
+    return max(_MAX_VALUES_CHECKED // max(values, 1), 10)
 
 
 def _at_points(config: Config, variant: Variant | None, plan: Sweep | None) -> Iterator[Config]:
@@ -140,7 +140,7 @@ def _fixed(config: Config) -> list[KeyPath]:
     return paths
 
 
-def told_once(
+def unique_problems(
     configs: Iterable[Config], stage: Callable[[Config], Iterable[Problem]]
 ) -> list[Problem]:
     """Return the problems that a check stage finds in several configs of one file, each once."""
@@ -148,7 +148,9 @@ def told_once(
     with few_suggestions():  # for all of them together
         for config in configs:
             for problem in stage(config):
-                problems.setdefault((problem.message, problem.origin), _said_of(problem, config))
+                problems.setdefault(
+                    (problem.message, problem.origin), _in_variation(problem, config)
+                )
             if config.name and len(problems) > MAX_TOLD:
                 break
         else:
@@ -163,7 +165,7 @@ def told_once(
     ]
 
 
-def _said_of(problem: Problem, config: Config) -> Problem:
+def _in_variation(problem: Problem, config: Config) -> Problem:
     """Add the variation to a problem of a line that is right by itself."""
     if problem.origin.note:
         return problem

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from assay.config.loading import Config
-from assay.config.references import outside_named, value_named
+from assay.config.references import external_names, value_named
 from assay.config.tree import KeyPath, Leaf, Node, dotted, get_at, key_origin_at
 from assay.core.diagnostics import Origin
 
@@ -51,7 +51,7 @@ def _steps(config: Config, path: KeyPath, how: str, seen: frozenset[KeyPath]) ->
             origin=Origin(source="a run keeps the number it found"),
             text="",
         )
-    for kind, name in outside_named(text):
+    for kind, name in external_names(text):
         origin = (
             config.settings.origin_of(name)
             if kind == "global"

@@ -23,7 +23,7 @@ from assay.core.diagnostics import Problem
 from assay.core.errors import did_you_mean
 
 
-def with_outside(
+def with_external_values(
     root: Table, environ: Mapping[str, str], variables: Mapping[str, Any]
 ) -> tuple[Table, list[Problem]]:
     """Return `root` with every `${env:X}` and `${global:X}` replaced, and the problems.

@@ -15,7 +15,7 @@ from assay.core import schema
 from assay.core.errors import AssayError
 from assay.core.keys import Key
 
-TRAINED_SPLIT = "train"
+_TRAINED_SPLIT = "train"
 
 
 def canonical(root: Table, *, seed: bool = True) -> str:
@@ -40,7 +40,7 @@ def seedless_hash(root: Table) -> str:
     return hashlib.sha256(canonical(root, seed=False).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def whole_hash(root: Table, *, seed: bool = True) -> str:
+def hash_of_all_keys(root: Table, *, seed: bool = True) -> str:
     """Return the hash over all keys, for the config of a script: its keys have no meaning here."""
     root = without_secrets(root, has_references=False)
     counted = {name: node for name, node in root.items.items() if seed or name != "seed"}
@@ -76,7 +76,7 @@ def _what_counts(root: Table, *, seed: bool) -> dict[str, Node]:
             continue
         if name == "data" and isinstance(node, Table):
             node = Table(
-                {split: item for split, item in node.items.items() if split == TRAINED_SPLIT},
+                {split: item for split, item in node.items.items() if split == _TRAINED_SPLIT},
                 node.origin,
             )
         counted[name] = _without_weightless(key, node)

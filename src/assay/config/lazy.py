@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
@@ -96,8 +97,6 @@ class Section(dict[str, Any]):
         return self._like(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Section:
-        from copy import deepcopy
-
         made = self._like({})
         memo[id(self)] = made
         for name, value in self.items():

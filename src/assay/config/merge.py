@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from assay.config import references
 from assay.config.aliases import renamed, with_alias
-from assay.config.overrides import RefusedError, Setting, put, setting_of
+from assay.config.overrides import RefusedError, Setting, apply_setting, setting_of
 from assay.config.tree import Table
 from assay.core import schema
 from assay.core.diagnostics import Problem
@@ -53,7 +53,7 @@ def merged(
             setting, said = renamed(given_setting)
             notes += said
             try:
-                written = put(written, setting) if setting is not None else written
+                written = apply_setting(written, setting) if setting is not None else written
             except RefusedError as refused:
                 problems.append(with_alias(refused.problem))
     body, wrong = references.drawn(_without(written, schema.MAKERS), draws)

@@ -19,10 +19,10 @@ _USUAL = {
 """Parameters of calls that people look for, where the config does not write them."""
 
 
-def homes_of(word: str, root: Table | None = None) -> list[str]:
+def keys_named(word: str, root: Table | None = None) -> list[str]:
     """Return the keys of the standard sections, and of `root`, whose last part is `word`.
 
-    >>> homes_of("epochs"), homes_of("batch_size"), homes_of("lr")
+    >>> keys_named("epochs"), keys_named("batch_size"), keys_named("lr")
     (['train.epochs'], ['data.train.batch_size'], ['optimizer.lr'])
     """
     sections = [section for section in schema.SECTIONS if section.kind == "table"]
@@ -41,10 +41,10 @@ def homes_of(word: str, root: Table | None = None) -> list[str]:
     return list(dict.fromkeys([*found, *map(dotted, written), *usual]))
 
 
-def meant_elsewhere(word: str, root: Table, *, above: KeyPath = ()) -> str:
+def suggest_other_section(word: str, root: Table, *, above: KeyPath = ()) -> str:
     """Return `did you mean `optimizer.lr`?` for a key of the table `above` that is misplaced."""
     here = dotted((*above, word))
-    return suggested([home for home in homes_of(word, root) if home != here][:_MOST])
+    return suggested([home for home in keys_named(word, root) if home != here][:_MOST])
 
 
 def _paths(node: Node, path: KeyPath) -> Iterator[KeyPath]:

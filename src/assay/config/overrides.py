@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from assay.config.misplaced_keys import meant_elsewhere
+from assay.config.misplaced_keys import suggest_other_section
 from assay.config.sources.literals import value_of
 from assay.config.tree import (
     KeyPath,
@@ -145,7 +145,7 @@ def _not_an_override(argument: str) -> tuple[str, str]:
     return f"`{argument}` is no override", "write key=value, as in optimizer.lr=0.01"
 
 
-def put(root: Table, setting: Setting) -> Table:
+def apply_setting(root: Table, setting: Setting) -> Table:
     """Apply one setting to `root`.
 
     Raises RefusedError for a key that is not there and cannot be.
@@ -247,7 +247,7 @@ def _not_there(root: Table, setting: Setting, path: KeyPath) -> RefusedError:
 def _fix_of_unknown(root: Table, setting: Setting, above: KeyPath, word: str) -> str:
     """Return the fix for a key that the table `above` does not know."""
     if not setting.creates:
-        elsewhere = meant_elsewhere(word, root, above=above)
+        elsewhere = suggest_other_section(word, root, above=above)
         if elsewhere:
             return elsewhere
     choices = _choices(root, above)

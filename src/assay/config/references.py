@@ -33,11 +33,11 @@ from assay.config.tree import (
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean, nearest
 
-MAX_NODES = (
+_MAX_NODES = (
     100_000  # values that references may add to a tree: ten lines can otherwise ask for a billion
 )
 MAX_TEXT = 1_000_000  # characters of one string put together from others
-MAX_CHAIN = 100  # references to references
+_MAX_CHAIN = 100  # references to references
 
 IN_TEXT = re.compile(r"\$\$\{|\$\{(?P<inside>[^{}]*)\}|\$\{")
 OUTSIDE = re.compile(r"(?P<kind>env|global):(?P<name>[A-Za-z_][\w-]*)", re.ASCII)
@@ -49,7 +49,7 @@ _FORMS = (
     " ${length:data.train}, or $${ for the two characters"
 )
 
-MACHINE = ("device:count",)
+_MACHINE = ("device:count",)
 """References that the machine of the run resolves: the devices. Recorded when a run starts."""
 
 RUN = "run:"
@@ -159,7 +159,7 @@ def drawn(root: Table, draws: Draws) -> tuple[Table, list[Problem]]:
 def asks_machine(root: Table) -> bool:
     """Return whether a value of `root` depends on the machine."""
     return any(
-        inside.strip() in MACHINE
+        inside.strip() in _MACHINE
         for _, node in walk(root)
         if isinstance(node, Leaf) and isinstance(node.value, str)
         for inside in _insides(node.value)
@@ -248,14 +248,14 @@ def outside_used(root: Table) -> list[str]:
         if isinstance(node, Leaf) and isinstance(node.value, str)
     )
     return list(
-        dict.fromkeys(f"{kind}:{name}" for text in texts for kind, name in outside_named(text))
+        dict.fromkeys(f"{kind}:{name}" for text in texts for kind, name in external_names(text))
     )
 
 
-def outside_named(text: str) -> list[tuple[str, str]]:
+def external_names(text: str) -> list[tuple[str, str]]:
     """Return the kind and name of each variable that a string takes from outside.
 
-    >>> outside_named("${env:HOME}/${global:sets}")
+    >>> external_names("${env:HOME}/${global:sets}")
     [('env', 'HOME'), ('global', 'sets')]
     """
     found = (OUTSIDE.fullmatch(inside.strip()) for inside in _insides(text))
@@ -520,7 +520,7 @@ class _Resolver:
         if target is None:
             kind, colon, rest = inside.strip().partition(":")
             near = nearest(kind, ("env", "global", "random", "length")) if colon else []
-            whole = [f"{near[0]}:{rest}"] if near else nearest(inside.strip(), MACHINE)
+            whole = [f"{near[0]}:{rest}"] if near else nearest(inside.strip(), _MACHINE)
             fix = f"did you mean `${{{whole[0]}}}`?" if whole else _FORMS
             raise self.stop(
                 leaf, path, "unknown-reference", f"`${{{inside}}}` is no reference", fix
@@ -542,12 +542,12 @@ class _Resolver:
                     chain = " -> ".join([*circle, circle[0] if place == target else dotted(target)])
                     self.stop(leaf, path, "reference-cycle", f"a value needs itself: {chain}")
                 raise _UnresolvedError
-        if len(self.following) >= MAX_CHAIN:
+        if len(self.following) >= _MAX_CHAIN:
             raise self.stop(
                 leaf,
                 path,
                 "reference-cycle",
-                f"more than {MAX_CHAIN} references lead to each other",
+                f"more than {_MAX_CHAIN} references lead to each other",
             )
         if target not in self.done:
             node = get_at(self.root, target)
@@ -563,12 +563,12 @@ class _Resolver:
                 raise _UnresolvedError  # what it leads to is wrong, and has been told
         found, size = self.done[target]
         self.added += size
-        if self.added > MAX_NODES:
+        if self.added > _MAX_NODES:
             raise self.stop(
                 leaf,
                 path,
                 "too-large",
-                f"references make the config larger than {MAX_NODES:,} values",
+                f"references make the config larger than {_MAX_NODES:,} values",
             )
         return found
 
@@ -586,7 +586,7 @@ def _size(node: Node) -> int:
     count = 0
     for _ in walk(node):
         count += 1
-        if count > MAX_NODES:
+        if count > _MAX_NODES:
             break
     return count
 
@@ -692,6 +692,6 @@ def _is_kept(inside: str) -> bool:
     return (
         bool(OUTSIDE.fullmatch(inside))
         or is_length
-        or inside in MACHINE
+        or inside in _MACHINE
         or inside.startswith("random:")
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import date, time
 
 from assay.config.aliases import with_alias
-from assay.config.misplaced_keys import homes_of
+from assay.config.misplaced_keys import keys_named
 from assay.config.references import is_unresolved, reference_of
 from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, get_at
 from assay.core import schema
@@ -98,7 +98,7 @@ def _table(
                 origin=node.key_origin(name),
                 key=dotted((*path, name)),
                 fix=did_you_mean(name, known)
-                or suggested(homes_of(name))
+                or suggested(keys_named(name))
                 or f"it takes: {', '.join(known)}",
             )
         )

@@ -22,7 +22,7 @@ from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean
 
 SECTION = "sweep"
-MODES = ("grid", "zip", "random")
+_MODES = ("grid", "zip", "random")
 MAX_POINTS = 10_000
 MANY = 100  # values of one axis that are all looked at by a check
 OPTIONS = ("mode", "points", "draw")
@@ -142,7 +142,7 @@ class Sweep:
                     for value in (axis.range.low, axis.range.high)
                 )
             else:
-                yield from ((axis, value) for value in _telling(axis.values))
+                yield from ((axis, value) for value in _worth_checking(axis.values))
 
     def _combinations(self) -> int | None:
         if any(axis.range is not None for axis in self.axes):
@@ -173,7 +173,7 @@ def assignments(point: Point) -> tuple[tuple[str, Node], ...]:
     return tuple((axis.key, value) for axis, value in point)
 
 
-def _telling(values: Sequence[Node]) -> Sequence[Node]:
+def _worth_checking(values: Sequence[Node]) -> Sequence[Node]:
     """Return the values that may be wrong; of many numbers only the ends."""
     if len(values) <= MANY:
         return values
@@ -361,7 +361,7 @@ def _mode(node: Node | None, problems: list[Problem]) -> Mode:
             return value
         case _:
             assert node is not None
-            fix = did_you_mean(str(value), MODES) or f"it is one of {', '.join(MODES)}"
+            fix = did_you_mean(str(value), _MODES) or f"it is one of {', '.join(_MODES)}"
             problems.append(
                 _problem(
                     "wrong-value", f"a sweep has no mode `{value}`", node.origin, "sweep.mode", fix

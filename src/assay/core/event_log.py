@@ -16,7 +16,7 @@ from assay.core.errors import RecordError
 from assay.core.json_codec import dumps, from_plain, parse_json, to_plain
 from assay.core.regular_file import read_bytes
 
-VERSION = 1
+_VERSION = 1
 MAX_BYTES = 64 << 20
 
 EndStatus = Literal["finished", "failed", "stopped"]
@@ -87,7 +87,7 @@ class Ended:
 
 
 RunFact = Started | Evaluated | Saved | Warned | Changed | Ended
-RUN_FACTS: Mapping[str, type[RunFact]] = {
+_RUN_FACTS: Mapping[str, type[RunFact]] = {
     "started": Started,
     "evaluated": Evaluated,
     "saved": Saved,
@@ -95,7 +95,7 @@ RUN_FACTS: Mapping[str, type[RunFact]] = {
     "changed": Changed,
     "ended": Ended,
 }
-_NAMES = {kind: name for name, kind in RUN_FACTS.items()}
+_NAMES = {kind: name for name, kind in _RUN_FACTS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,18 +133,18 @@ class Lines:
 
 def event_line(fact: RunFact, at_ns: int) -> str:
     """Return one line of `events.jsonl`, without its line end."""
-    return dumps({"fact": _NAMES[type(fact)], "v": VERSION, "at_ns": at_ns, **to_plain(fact)})
+    return dumps({"fact": _NAMES[type(fact)], "v": _VERSION, "at_ns": at_ns, **to_plain(fact)})
 
 
 def edit_line(edit: Edit) -> str:
     """Return one line of `edits.jsonl`, without its line end."""
-    return dumps({"fact": "edit", "v": VERSION, **to_plain(edit)})
+    return dumps({"fact": "edit", "v": _VERSION, **to_plain(edit)})
 
 
 def read_events(path: Path) -> Iterator[Timed]:
     """Yield the facts of `events.jsonl` in order. Torn, damaged and unknown lines are skipped."""
     for data in read_lines(path).objects:
-        kind = RUN_FACTS.get(str(data.get("fact")))
+        kind = _RUN_FACTS.get(str(data.get("fact")))
         if kind is None:
             continue
         try:

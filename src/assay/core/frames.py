@@ -285,7 +285,7 @@ class _FrameSearch:
     def _extent_behind(self, offset: int) -> int:
         known_from, known = self._next_extent
         if not known_from <= offset < known:
-            self._next_extent = (offset, next_extent(self._view, offset))
+            self._next_extent = (offset, _next_extent(self._view, offset))
         return self._next_extent[1]
 
     def _end_of_written(self, offset: int, limit: int) -> int:
@@ -295,7 +295,7 @@ class _FrameSearch:
         return self._written[1]
 
 
-def next_extent(view: memoryview, offset: int) -> int:
+def _next_extent(view: memoryview, offset: int) -> int:
     """Return where the next intact EXTENT frame begins after `offset`, or the end of the file."""
     for found in _EXTENT_MARK.finditer(view, offset + 8):
         at = found.start() - 4
@@ -315,7 +315,7 @@ def _is_copy(head: Extent, extent: Extent) -> bool:
 
 def _form_of_first_extent(view: memoryview) -> Form | None:
     """Return the form that the first intact extent head states, or None without one."""
-    frame = _frame_at(view, next_extent(view, 0), len(view), 0)
+    frame = _frame_at(view, _next_extent(view, 0), len(view), 0)
     if frame is None or len(frame.payload) != _EXTENT_PAYLOAD.size:
         return None
     _, _, kind, version = _EXTENT_PAYLOAD.unpack(frame.payload)

@@ -7,10 +7,9 @@ import re
 import unicodedata
 from datetime import datetime
 
-ID_LENGTH = 8
+_ID_LENGTH = 8
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"  # RFC 4648 base32, lower case
-ID_PATTERN = re.compile(rf"[{_ALPHABET}]{{{ID_LENGTH}}}")
-_FOLDER = re.compile(rf"\d{{6}}-\d{{4}}-(?P<id>[{_ALPHABET}]{{{ID_LENGTH}}})(?:-.*)?")
+_FOLDER = re.compile(rf"\d{{6}}-\d{{4}}-(?P<id>[{_ALPHABET}]{{{_ID_LENGTH}}})(?:-.*)?")
 
 
 def new_run_id() -> str:
@@ -18,7 +17,7 @@ def new_run_id() -> str:
 
     The first is a letter, so that an id never reads as a number.
     """
-    return _id_of(os.urandom(ID_LENGTH))
+    return _id_of(os.urandom(_ID_LENGTH))
 
 
 def run_id_of(text: str) -> str:
@@ -29,7 +28,7 @@ def run_id_of(text: str) -> str:
     """
     from hashlib import sha256  # loads OpenSSL: a recorder does without
 
-    return _id_of(sha256(text.encode("utf-8", "surrogatepass")).digest()[:ID_LENGTH])
+    return _id_of(sha256(text.encode("utf-8", "surrogatepass")).digest()[:_ID_LENGTH])
 
 
 def _id_of(data: bytes) -> str:

@@ -43,16 +43,16 @@ WIDE = 0xFFFD
 REWIND = 0xFFFC
 CHUNK = 0xFFFB
 
-NO_AXIS = 0xFFFF
+_NO_AXIS = 0xFFFF
 MAX_NAMES = 0x5000  # so that one row of all names fits into each kind of frame
-MAX_NAME_BYTES = 0xFFFF
+_MAX_NAME_BYTES = 0xFFFF
 MAX_STEP = 0xFFFFFFFF
 
 MAX_COLUMNS = 250_000
 """Metrics of a record, where one counts for each set of metrics that it is logged in."""
 
-WIDE_STEPS = 1
-WIDE_TIMES = 2
+_WIDE_STEPS = 1
+_WIDE_TIMES = 2
 
 _MOST_ROWS = 4096
 _LEAST_ROWS = 8
@@ -130,11 +130,11 @@ class Chunk:
 def pack_keys(keys: KeySet) -> bytes:
     """Return the frames that define a key set; several when the names do not fit into one."""
     encoded = [name.encode("utf-8", "surrogatepass") for name in keys.names]
-    if len(encoded) > MAX_NAMES or any(len(name) > MAX_NAME_BYTES for name in encoded):
+    if len(encoded) > MAX_NAMES or any(len(name) > _MAX_NAME_BYTES for name in encoded):
         raise ValueError(
-            f"a key set holds at most {MAX_NAMES} names of at most {MAX_NAME_BYTES} bytes"
+            f"a key set holds at most {MAX_NAMES} names of at most {_MAX_NAME_BYTES} bytes"
         )
-    axis = NO_AXIS if keys.axis is None else keys.axis
+    axis = _NO_AXIS if keys.axis is None else keys.axis
     out, first, body = [], 0, b""
 
     def flush(upto: int) -> None:
@@ -194,7 +194,7 @@ def pack_chunk(chunk: Chunk) -> bytes:
     if max(steps) - base_step <= MAX_STEP:
         step_part = array("I", [step - base_step for step in steps])
     else:
-        flags |= WIDE_STEPS
+        flags |= _WIDE_STEPS
         step_part = array("q", steps)
     # Ticks lose what lies below 16 us, so they serve only times that came from ticks of the same
     # grid.
@@ -203,7 +203,7 @@ def pack_chunk(chunk: Chunk) -> bytes:
     ):
         time_part = array("I", [(time - base_ns) // TICK_NS for time in times])
     else:
-        flags |= WIDE_TIMES
+        flags |= _WIDE_TIMES
         time_part = array("q", times)
     parts = [_CHUNK_HEAD.pack(chunk.branch, flags, base_step, base_ns)]
     for column in chunk.columns:
@@ -479,9 +479,9 @@ def _chunk(frame: Frame, keys: KeySet, spread: Spread | None) -> Chunk:
     if not rows:
         raise _MalformedError
     offset = _CHUNK_HEAD.size + 16 * width
-    base, wide = (base_step, 1), bool(flags & WIDE_STEPS)
+    base, wide = (base_step, 1), bool(flags & _WIDE_STEPS)
     steps, offset = _integers(frame.payload, offset, rows, base, wide=wide, spread=spread)
-    base, wide = (base_ns, TICK_NS), bool(flags & WIDE_TIMES)
+    base, wide = (base_ns, TICK_NS), bool(flags & _WIDE_TIMES)
     times, offset = _integers(frame.payload, offset, rows, base, wide=wide, spread=spread)
     columns: list[Sequence[float]] = []
     for _ in range(width):
@@ -549,7 +549,8 @@ def check_name(name: str) -> None:
     """Raise RecordError unless a metric's name is text, not empty and not absurdly long."""
     if not isinstance(name, str):
         raise RecordError(f"A metric's name must be text, not {type(name).__name__} ({name!r}).")
-    if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+    if not name or len(name.encode("utf-8", "surrogatepass")) > _MAX_NAME_BYTES:
         raise RecordError(
-            f"A metric's name has 1 to {MAX_NAME_BYTES} bytes; this one has {len(name)} characters."
+            f"A metric's name has 1 to {_MAX_NAME_BYTES} bytes;"
+            f" this one has {len(name)} characters."
         )

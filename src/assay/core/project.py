@@ -11,7 +11,7 @@ SETTINGS_NAME = "settings.toml"
 FOLDER_MODES = {"private": 0o700, "group": 0o770}
 """The permissions of run folders and of kept code, by what the setting `permissions` says."""
 
-SHARED_VARIABLE = "ASSAY_SHARED"
+_SHARED_VARIABLE = "ASSAY_SHARED"
 """Names project folders, separated as in PATH, that are used although another user owns them."""
 
 _told: set[Path] = set()
@@ -62,10 +62,10 @@ def why_not_ours(root: Path, start: Path) -> str:
         return _NO_FOLDER
     if not hasattr(os, "geteuid") or status.st_uid in (os.geteuid(), 0, _owner(start)):
         return ""
-    if str(root) in os.environ.get(SHARED_VARIABLE, "").split(os.pathsep):
+    if str(root) in os.environ.get(_SHARED_VARIABLE, "").split(os.pathsep):
         return ""
     return (
-        f"{place} belongs to {_name(status.st_uid)}. Set {SHARED_VARIABLE}={root} if you share it"
+        f"{place} belongs to {_name(status.st_uid)}. Set {_SHARED_VARIABLE}={root} if you share it"
     )
 
 

@@ -84,7 +84,7 @@ def tf_records(data: bytes, trouble: Trouble) -> Iterator[tuple[int, bytes]]:
 
 
 def _walk(data: bytes, at: int) -> tuple[list[int], list[int], int, bool]:
-    """Return starts and lengths of the next records, the offset behind them, and if no more follow."""
+    """Return starts and lengths of the next records, the offset behind, and if no more follow."""
     starts: list[int] = []
     lengths: list[int] = []
     size, length_at = len(data), _LENGTH.unpack_from

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from assay.config.freeze import dump, whole_hash
+from assay.config.freeze import dump, hash_of_all_keys
 from assay.config.secret_keys import without_secrets
 from assay.config.tree import Table, from_plain
 from assay.core import run_file
@@ -118,8 +118,8 @@ def _write(
         to_step=last,
         command=tuple(run.command),
         host=run.host,
-        config_hash=whole_hash(tree) if tree.items else "",
-        seedless_hash=whole_hash(tree, seed=False) if tree.items else "",
+        config_hash=hash_of_all_keys(tree) if tree.items else "",
+        seedless_hash=hash_of_all_keys(tree, seed=False) if tree.items else "",
         code=Code(git_commit=run.git_commit),
         environment=run.environment,
         seeds=_seeds(run.config),

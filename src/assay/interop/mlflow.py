@@ -137,13 +137,16 @@ def _nothing(root: Path, databases: list[Path]) -> InputError:
     if databases:
         return InputError("This database of MLflow has no runs.", where=str(databases[0]))
     beside = root.parent / "mlflow.db" if root.name == "mlruns" else None
-    fix = "It is `mlflow.db`, another database of SQLite, or `mlruns` with a meta.yaml in the folder of each run"
+    fix = (
+        "It is `mlflow.db`, another database of SQLite, or `mlruns` with a meta.yaml in the "
+        "folder of each run"
+    )
     if beside is not None and beside.is_file():
         fix = f"its runs are in {beside}: give the folder that holds both"
     return InputError("There are no runs of MLflow in this place.", where=str(root), fix=fix)
 
 
-# ------------------------------------------------------------------------------------------------------- the database
+# ------------------------------------------------------------------------------------- the database
 
 
 def _candidates(root: Path) -> list[Path]:
@@ -187,7 +190,8 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _in_database(path: Path, base: Path) -> Iterator[tuple[int, ForeignSource]]:
-    query = """SELECT r.run_uuid, r.name, r.start_time FROM runs r WHERE r.lifecycle_stage IS NOT 'deleted'"""
+    query = """SELECT r.run_uuid, r.name, r.start_time FROM runs r
+        WHERE r.lifecycle_stage IS NOT 'deleted'"""
     try:
         with _opened(path) as database:
             rows = database.execute(query).fetchall()
@@ -215,8 +219,10 @@ def _read_database(path: Path, base: Path, run_id: str) -> ForeignRun:
 
 
 def _rows_of(database: sqlite3.Connection, base: Path, run_id: str) -> _MlflowFile:
-    query = """SELECT r.name, r.status, r.start_time, r.end_time, r.user_id, r.artifact_uri, r.experiment_id, e.name
-        FROM runs r LEFT JOIN experiments e ON e.experiment_id = r.experiment_id WHERE r.run_uuid = ?"""
+    query = """SELECT r.name, r.status, r.start_time, r.end_time, r.user_id, r.artifact_uri,
+        r.experiment_id, e.name
+        FROM runs r LEFT JOIN experiments e ON e.experiment_id = r.experiment_id
+        WHERE r.run_uuid = ?"""
     name, status, start, end, user, uri, number, experiment = database.execute(
         query, (run_id,)
     ).fetchone()
@@ -244,7 +250,8 @@ def _rows_of(database: sqlite3.Connection, base: Path, run_id: str) -> _MlflowFi
 
 
 def _datasets_of(database: sqlite3.Connection, run_id: str) -> Iterator[_Dataset]:
-    query = """SELECT i.input_uuid, d.name, d.digest, d.dataset_source_type, d.dataset_source, d.dataset_schema,
+    query = """SELECT i.input_uuid, d.name, d.digest, d.dataset_source_type, d.dataset_source,
+        d.dataset_schema,
         d.dataset_profile FROM inputs i JOIN datasets d ON d.dataset_uuid = i.source_id
         WHERE i.source_type = 'DATASET' AND i.destination_id = ? ORDER BY i.rowid"""
     for input_id, name, digest, *about in database.execute(query, (run_id,)).fetchall():
@@ -264,12 +271,14 @@ def _datasets_of(database: sqlite3.Connection, run_id: str) -> Iterator[_Dataset
 def _models_of(
     database: sqlite3.Connection, base: Path, run_id: str, warnings: list[str]
 ) -> Iterator[_Model]:
-    query = """SELECT m.model_id, m.name, m.status, m.model_type, m.artifact_location, m.experiment_id,
+    query = """SELECT m.model_id, m.name, m.status, m.model_type, m.artifact_location,
+        m.experiment_id,
         (SELECT i.step FROM inputs i WHERE i.destination_id = m.model_id AND i.source_id = :run
          AND i.destination_type = 'MODEL_OUTPUT'),
         m.source_run_id = :run OR m.model_id IN (SELECT destination_id FROM inputs
             WHERE source_id = :run AND destination_type = 'MODEL_OUTPUT')
-        FROM logged_models m WHERE m.lifecycle_stage IS NOT 'deleted' AND (m.source_run_id = :run OR m.model_id IN
+        FROM logged_models m WHERE m.lifecycle_stage IS NOT 'deleted'
+            AND (m.source_run_id = :run OR m.model_id IN
             (SELECT destination_id FROM inputs WHERE source_id = :run
              AND destination_type IN ('MODEL_OUTPUT', 'MODEL_INPUT'))) ORDER BY m.rowid"""
     for model_id, name, status, kind, uri, number, step, is_own in database.execute(
@@ -290,7 +299,10 @@ def _models_of(
             values.update(
                 (str(key), str(value or "")) for key, value in database.execute(told, (model_id,))
             )
-        told = "SELECT metric_name, metric_value FROM logged_model_metrics WHERE model_id = ? ORDER BY metric_timestamp_ms"
+        told = (
+            "SELECT metric_name, metric_value FROM logged_model_metrics WHERE model_id = ? ORDER "
+            "BY metric_timestamp_ms"
+        )
         model.metrics.update(
             (str(key), float(value)) for key, value in database.execute(told, (model_id,))
         )
@@ -326,7 +338,8 @@ def _artifacts_of(uri: str, base: Path, usual: list[str], warnings: list[str]) -
         ) == os.path.realpath(base):
             return given
         warnings.append(
-            f"Its artifacts are in {given}, outside of the folder that was given; they were not copied"
+            f"Its artifacts are in {given}, outside of the folder that was given; they were not "
+            "copied"
         )
         return None
     for above in ("mlruns", "mlartifacts", "."):
@@ -348,7 +361,7 @@ class Countdown:
         return self.left < 0
 
 
-# ---------------------------------------------------------------------------------------------------------- the files
+# ---------------------------------------------------------------------------------------- the files
 
 
 def _in_files(folder: Path, root: Path) -> Iterator[tuple[int, ForeignSource]]:
@@ -546,7 +559,7 @@ def _escaped(found: re.Match[str]) -> str:
     return chr(number) if number < 0x110000 else "\ufffd"
 
 
-# ----------------------------------------------------------------------------------------------------- in our own terms
+# --------------------------------------------------------------------------------- in our own terms
 
 
 def _in_our_terms(kept: _MlflowFile, root: Path) -> ForeignRun:

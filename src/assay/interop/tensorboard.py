@@ -52,7 +52,8 @@ _SCALAR = re.compile(
     re.DOTALL,
 )
 _TIME_AND_VALUE = struct.Struct("<df")
-# By the number that TensorBoard has for a type: how `struct` reads one of it, and the field that has it otherwise.
+# By the number that TensorBoard has for a type: how `struct` reads one of it, and the field that
+# has it otherwise.
 _TYPES = {
     1: ("f", 5),
     2: ("d", 6),

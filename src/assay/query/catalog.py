@@ -287,7 +287,7 @@ class Catalog:
             RunRow(self._index, row, now_ns) for row in recent_rows(self._index, since_ns, limit)
         ]
 
-    # ------------------------------------------------------------------------------------------------------ the parts
+    # ------------------------------------------------------------------------------------ the parts
 
     @property
     def _index(self) -> Index:

@@ -59,10 +59,10 @@ def chart(series: Series, *, width: int, height: int) -> list[str]:
             cells[height - 1 - each_y // 4][each_x // 2] |= _DOTS[each_x % 2][each_y % 4]
         before = (x, y)
     at = {0: labels[0], height // 2: labels[1], height - 1: labels[2]}
-    lines = [
-        f"{at.get(i, ''):>{room}} │{''.join(chr(_BRAILLE + dots) if dots else ' ' for dots in line)}".rstrip()
-        for i, line in enumerate(cells)
-    ]
+    lines = []
+    for i, line in enumerate(cells):
+        drawn = "".join(chr(_BRAILLE + dots) if dots else " " for dots in line)
+        lines.append(f"{at.get(i, ''):>{room}} │{drawn}".rstrip())
     steps = f"step {first}"
     return [*lines, f"{'':>{room}} └{steps}{last:>{max(1, columns - len(steps))}}"]
 

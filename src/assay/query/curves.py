@@ -183,8 +183,8 @@ def width_for(low: float, high: float, points: int) -> float:
     While a curve grows the width stays the same until it doubles, so that what was drawn need not
     be sent again.
 
-    >>> width_for(0, 600, 600), width_for(0, 1199, 600), width_for(0, 1200, 600), width_for(5, 5, 600)
-    (1.0, 1.0, 2.0, 0.0)
+    >>> [width_for(*each, 600) for each in ((0, 600), (0, 1199), (0, 1200), (5, 5))]
+    [1.0, 1.0, 2.0, 0.0]
     """
     if not high > low or not math.isfinite(high - low):
         return 0.0

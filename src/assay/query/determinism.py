@@ -101,10 +101,16 @@ class _Conditions:
             remedy = "draw from torch, numpy or random only; or give the data set set_rng(key)"
             yield Condition(name="data.train", value=claim, kind="trap", why=reason, remedy=remedy)
         elif exactness in ("exact (plan)", "exact (position)"):
-            why = "order and augmentation are keyed by seed, epoch and position; workers change nothing"
+            why = (
+                "order and augmentation are keyed by seed, epoch and position; workers change "
+                "nothing"
+            )
             yield Condition(name="data.train", value=exactness, kind="safe", why=why)
         elif exactness:
-            why = "the first batches came out equal when they were loaded again; of later ones nothing is known"
+            why = (
+                "the first batches came out equal when they were loaded again; of later ones "
+                "nothing is known"
+            )
             remedy = "give a data set and batch_size; or draw from torch, numpy and random only"
             yield Condition(name="data.train", value=exactness, kind="code", why=why, remedy=remedy)
         if "time" in self.train:
@@ -140,7 +146,10 @@ class _Conditions:
             name, value = "CUBLAS_WORKSPACE_CONFIG", workspace or "not set"
             yield Condition(name=name, value=value, kind="trap", why=why, remedy=remedy)
         if self.torch.get("cudnn_benchmark"):
-            why = "cuDNN times its algorithms and takes the fastest, which may be another one each time"
+            why = (
+                "cuDNN times its algorithms and takes the fastest, which may be another one each "
+                "time"
+            )
             remedy = "train.deterministic = true, or torch.backends.cudnn.benchmark = False"
             yield Condition(
                 name="cudnn.benchmark", value="true", kind="trap", why=why, remedy=remedy

@@ -23,7 +23,7 @@ from assay.store.layout import Project, find_project
 Part = Literal["config", "metrics", "environment", "code"]
 PARTS: tuple[Part, ...] = ("config", "metrics", "environment", "code")
 COSTS = ("speed/", "time/", "memory/")
-"""Metrics that differ between two equal runs. They are compared when metrics are asked for by name."""
+"""Metrics that differ between equal runs; compared only when metrics are asked for by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,8 @@ def _code(left: RunView, right: RunView) -> tuple[tuple[FileChanged, ...], str]:
         except KeyError:
             return (
                 (),
-                f"The code of {run.id} is not here: its folder was copied without its project's code store.",
+                f"The code of {run.id} is not here: its folder was copied without its project's "
+                "code store.",
             )
         stores.append(store)
     a, b = trees

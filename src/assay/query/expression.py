@@ -103,7 +103,7 @@ def parse(text: str, names: KnownNames) -> Condition:
     """The condition that `text` states. InputError with the place, and the nearest right name, for
     what it cannot be.
 
-    >>> show(parse("not lr<.1 and tag~cnn", Names(config=["lr"])))
+    >>> show(parse("not lr<.1 and tag~cnn", KnownNames(config=["lr"])))
     'not config.lr < 0.1 and tag ~ "cnn"'
     """
     return _ExpressionParser(text, names).whole()

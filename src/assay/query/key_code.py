@@ -17,5 +17,8 @@ def key_code(run: RunView) -> dict[str, str]:
             for name, digest in run.code.keys.items()
         }
     except KeyError:
-        what = f"The code of {run.id} is not here: its folder was copied without its project's code store."
+        what = (
+            f"The code of {run.id} is not here: its folder was copied without its project's code "
+            "store."
+        )
         raise InputError(what, where=str(run.path)) from None

@@ -20,7 +20,8 @@ from assay.query.table import harmless
 from assay.store.tables import Link, ResultTable, TableColumn
 
 State = Literal["text", "ok", "stale", "open", "gone", "empty"]
-"""A text; a link to what was seen; to something else by now; to a run that goes on; to nothing; no cell."""
+"""A text; a link to what was seen; to something else by now; to a run that goes on; to nothing; no
+cell."""
 
 P_LIMIT = 0.05
 MAX_LINKED = 1_000

@@ -67,7 +67,10 @@ class RunView:
     def file(self) -> RunFile:
         """Content of `run.json`. RecordError when it cannot be read."""
         if self._file is None:
-            fix = f"`assay show {self.id}` tells what is left of it, `assay rm {self.id}` takes it away"
+            fix = (
+                f"`assay show {self.id}` tells what is left of it, `assay rm {self.id}` takes it "
+                "away"
+            )
             raise RecordError(
                 f"The run {self.id} is damaged: {self.error}", where=str(self.path), fix=fix
             )
@@ -80,7 +83,7 @@ class RunView:
 
         return damages(self)
 
-    # ----------------------------------------------------------------------------------------------- what was asked for
+    # --------------------------------------------------------------------------- what was asked for
 
     @cached_property
     def config_text(self) -> str:
@@ -125,7 +128,7 @@ class RunView:
         """The environment of the newest attempt."""
         return self.file.newest.environment if self._file is not None and self.file.attempts else {}
 
-    # ---------------------------------------------------------------------------------------------------- what happened
+    # -------------------------------------------------------------------------------- what happened
 
     @cached_property
     def state(self) -> RunState:
@@ -190,7 +193,7 @@ class RunView:
         except RecordError:  # `damages` tells
             return ()
 
-    # ------------------------------------------------------------------------------------------------------- its curves
+    # ----------------------------------------------------------------------------------- its curves
 
     @cached_property
     def summaries(self) -> Mapping[str, Summary]:
@@ -261,7 +264,7 @@ class RunView:
         """The best value by the run's own criterion, when its config names one."""
         return self._file.best if self._file is not None else None
 
-    # -------------------------------------------------------------------------------------------------- its checkpoints
+    # ------------------------------------------------------------------------------ its checkpoints
 
     @cached_property
     def all_checkpoints(self) -> list[Checkpoint]:
@@ -285,7 +288,7 @@ class RunView:
         name = name or (self.best.checkpoint if self.best is not None else "")
         return next((each for each in self.checkpoints if each.name == name), None)
 
-    # ------------------------------------------------------------------------------------------- what was said about it
+    # ----------------------------------------------------------------------- what was said about it
 
     @cached_property
     def edits(self) -> list[Edit]:

@@ -26,7 +26,8 @@ def welch(left: Sequence[float], right: Sequence[float]) -> Welch | None:
     """Compare two samples without assuming equal variances; None for fewer than two finite values
     in either.
 
-    >>> found = welch([27.5, 21.0, 19.0, 23.6, 17.0, 17.9], [27.1, 22.0, 20.8, 23.4, 23.4, 23.5, 25.8, 22.0])
+    >>> left = [27.5, 21.0, 19.0, 23.6, 17.0, 17.9]
+    >>> found = welch(left, [27.1, 22.0, 20.8, 23.4, 23.4, 23.5, 25.8, 22.0])
     >>> round(found.t, 3), round(found.freedom, 2), round(found.p, 4)
     (1.407, 7.05, 0.202)
     """

@@ -195,7 +195,8 @@ COLUMNS: Mapping[str, Column] = {
         Column("folder", lambda row: str(row.path)),
     )
 }
-"""What may be asked for by name; beside these, any metric (`valid/acc`, `valid/acc.max`) and any result."""
+"""What may be asked for by name; beside these, any metric (`valid/acc`, `valid/acc.max`) and any
+result."""
 
 
 @dataclass(frozen=True)
@@ -258,10 +259,10 @@ class RunTable:
             'style="text-align:right"' if c.to_right else 'style="text-align:left"'
             for c in self.columns
         ]
-        body = "".join(
-            f"<tr>{''.join(f'<td {at}>{escape(cell)}</td>' for at, cell in zip(side, line, strict=True))}</tr>"
-            for line in zip(*texts, strict=True)
-        )
+        body = ""
+        for line in zip(*texts, strict=True):
+            cells = zip(side, line, strict=True)
+            body += f"<tr>{''.join(f'<td {at}>{escape(cell)}</td>' for at, cell in cells)}</tr>"
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def __repr__(self) -> str:

@@ -19,7 +19,10 @@ DRAIN_S = 2.0
 """How long the end of a run waits for output that is still on its way."""
 
 _SOURCE = Path(__file__).resolve().parents[2]
-_PROGRAM = f"import sys; sys.path.insert(0, {str(_SOURCE)!r}); from assay.record.pump import main; main(*sys.argv[1:])"
+_PROGRAM = (
+    f"import sys; sys.path.insert(0, {str(_SOURCE)!r}); from assay.record.pump import main; "
+    "main(*sys.argv[1:])"
+)
 _STDOUT, _STDERR = 1, 2
 
 

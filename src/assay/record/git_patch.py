@@ -21,8 +21,16 @@ _PLAIN = (
     "-c",
     "diff.autoRefreshIndex=false",
 )
-_OPTIONS = ("--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--ignore-submodules=all",
-            "--src-prefix=a/", "--dst-prefix=b/")  # fmt: skip
+_OPTIONS = (
+    "--binary",
+    "--no-color",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-renames",
+    "--ignore-submodules=all",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+)
 
 Git = Callable[..., bytes | None]
 

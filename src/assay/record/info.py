@@ -17,13 +17,15 @@ def info_lines(run: RunFile, config_toml: str) -> Iterator[str]:
         yield f"command {shlex.join(newest.command)}"
     code = newest.code
     if code.git_commit:
-        yield f"code commit {code.git_commit[:12]}{' with changes' if code.git_dirty else ''}, {code.files} files kept"
+        changes = " with changes" if code.git_dirty else ""
+        yield f"code commit {code.git_commit[:12]}{changes}, {code.files} files kept"
     elif code.snapshot:
         yield f"code {code.files} files kept"
-    yield f"host {found.get('host')}  {found.get('machine')}  {found.get('cpus')} cpus  kernel {found.get('kernel')}"
-    gpus = found.get("gpus", [])
+    machine = f"{found.get('machine')}  {found.get('cpus')} cpus  kernel {found.get('kernel')}"
+    yield f"host {found.get('host')}  {machine}"
+    gpus = "".join(f"  {name}" for name in found.get("gpus", []))
     driver = f"  driver {found['driver']}" if "driver" in found else ""
-    yield f"device {', '.join(newest.devices) or '-'}{''.join(f'  {name}' for name in gpus)}{driver}"
+    yield f"device {', '.join(newest.devices) or '-'}{gpus}{driver}"
     torch = found.get("torch", {})
     versions = {
         "python": found.get("python"),

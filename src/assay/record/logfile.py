@@ -16,7 +16,8 @@ from assay.core.errors import InputError
 
 LOGGER = "assay"
 RUN_KEY = "assay_run"
-"""An attribute of a log record: the id of the one run that it is about. Without it, it is about all that are open."""
+"""An attribute of a log record: the id of the one run that it is about. Without it, it is about all
+that are open."""
 
 SHOWN_KEY = "assay_shown"
 """An attribute of a log record: whether a person has seen it already."""

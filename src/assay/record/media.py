@@ -129,7 +129,10 @@ def pixels(image: Any) -> NDArray[np.uint8]:
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or not array.size:
         raise InputError(
             f"An array of shape {shape} is no image.",
-            fix="Give height x width, with 1, 3 or 4 channels in front or behind; a batch goes to run.images.",
+            fix=(
+                "Give height x width, with 1, 3 or 4 channels in front or behind; a batch goes to "
+                "run.images."
+            ),
         )
     if array.dtype == bool:
         array = array.astype(np.uint8) * 255

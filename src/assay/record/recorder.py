@@ -337,7 +337,7 @@ class RunRecorder:
     def each_second(
         self, work: Callable[[], object], *, at_end: Callable[[], object] = lambda: None
     ) -> None:
-        """Call `work` about once a second in the background; at the end once more, then `at_end`."""
+        """Call `work` about once a second in the background; at the end again, then `at_end`."""
         self._refuse_if_over()
         self._background.add(work, at_end)
 

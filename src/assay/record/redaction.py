@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 # fmt: off
 _OF_VALUES = frozenset({
-    ".bash", ".cfg", ".cmake", ".conf", ".env", ".gradle", ".ini", ".json", ".json5", ".mk", ".properties", ".ps1",
-    ".sh", ".sql", ".tf", ".toml", ".xml", ".yaml", ".yml", ".zsh",
+    ".bash", ".cfg", ".cmake", ".conf", ".env", ".gradle", ".ini", ".json", ".json5", ".mk",
+    ".properties", ".ps1", ".sh", ".sql", ".tf", ".toml", ".xml", ".yaml", ".yml", ".zsh",
 })
 _OF_WORDS = frozenset({"", ".bib", ".html", ".md", ".rst", ".tex", ".txt"})
 # fmt: on

@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable
 
 KEPT_ROWS = 64
-"""So many of the last lines may still be changed by moving the cursor up; tqdm with nested bars does."""
+"""So many of the last lines may still be changed by moving the cursor up; tqdm with nested bars
+does."""
 
 MAX_ROW_CHARS = 1 << 16
 

@@ -37,39 +37,47 @@ from assay.store.code_trees import CodeFile, put_tree
 MAX_FILE_BYTES = 5 << 20
 MAX_LEFT_OUT = 100
 MAX_WALKED = 100_000
-"""Where no git says what belongs to the project: of a home folder or a data set not everything is looked at."""
+"""Where no git says what belongs to the project: of a home folder or a data set not everything is
+looked at."""
 
 STAT_CACHE = "stat.json"
 _MOST_CACHE_BYTES = 256 << 20
 
 # fmt: off
 SUFFIXES = frozenset({
-    ".bash", ".bat", ".bib", ".c", ".cc", ".cfg", ".cl", ".cmake", ".conf", ".cpp", ".css", ".cu", ".cuh", ".cxx",
-    ".f", ".f90", ".go", ".gradle", ".h", ".hpp", ".html", ".hxx", ".ini", ".ipynb", ".j2", ".java", ".jinja", ".jl",
-    ".js", ".json", ".json5", ".jsx", ".ld", ".lua", ".m", ".md", ".mk", ".mm", ".patch", ".pl", ".proto", ".ps1",
-    ".pxd", ".pxi", ".py", ".pyi", ".pyx", ".r", ".rb", ".rs", ".rst", ".s", ".scss", ".sh", ".sql", ".svelte",
-    ".swift", ".tex", ".toml", ".ts", ".tsx", ".txt", ".typed", ".vue", ".xml", ".yaml", ".yml", ".zsh",
+    ".bash", ".bat", ".bib", ".c", ".cc", ".cfg", ".cl", ".cmake", ".conf", ".cpp", ".css", ".cu",
+    ".cuh", ".cxx", ".f", ".f90", ".go", ".gradle", ".h", ".hpp", ".html", ".hxx", ".ini", ".ipynb",
+    ".j2", ".java", ".jinja", ".jl", ".js", ".json", ".json5", ".jsx", ".ld", ".lua", ".m", ".md",
+    ".mk", ".mm", ".patch", ".pl", ".proto", ".ps1", ".pxd", ".pxi", ".py", ".pyi", ".pyx", ".r",
+    ".rb", ".rs", ".rst", ".s", ".scss", ".sh", ".sql", ".svelte", ".swift", ".tex", ".toml", ".ts",
+    ".tsx", ".txt", ".typed", ".vue", ".xml", ".yaml", ".yml", ".zsh",
 })
 NAMES = frozenset({
-    ".dockerignore", ".editorconfig", ".gitattributes", ".gitignore", ".gitmodules", ".python-version",
-    "CMakeLists.txt", "CODEOWNERS", "Dockerfile", "Justfile", "LICENSE", "Makefile", "NOTICE", "Pipfile", "Procfile",
-    "README", "Snakefile", "dev", "justfile", "makefile",
+    ".dockerignore", ".editorconfig", ".gitattributes", ".gitignore", ".gitmodules",
+    ".python-version", "CMakeLists.txt", "CODEOWNERS", "Dockerfile", "Justfile", "LICENSE",
+    "Makefile", "NOTICE", "Pipfile", "Procfile", "README", "Snakefile", "dev", "justfile",
+    "makefile",
 })
 _SKIPPED_FOLDERS = frozenset({
-    "__pycache__", "node_modules", "site-packages", "venv", "env", "build", "dist", "target", "out", "wandb",
-    "mlruns", "lightning_logs", "runs", "htmlcov",
+    "__pycache__", "node_modules", "site-packages", "venv", "env", "build", "dist", "target", "out",
+    "wandb", "mlruns", "lightning_logs", "runs", "htmlcov",
 })
 # fmt: on
 _SECRET = re.compile(
-    r"""(\.env(\..*)? | .*\.env | .*\.(pem|key|p12|pfx|jks|keystore|kdbx|gpg|asc|ppk|crt|cer|der|ovpn|token|secret)
+    r"""(\.env(\..*)? | .*\.env | .*\.(pem|key|p12|pfx|jks|keystore|kdbx|gpg|asc|ppk)
+    | .*\.(crt|cer|der|ovpn|token|secret)
     | id_(rsa|dsa|ecdsa|ed25519)(\..*)?
     | .*(credential|secret|passwd|password).*\.(json|ya?ml|toml|ini|txt|cfg|env|conf)
-    | (.*[-_.])?(api[-_]?keys?|(auth|access|refresh|api|bot|hf|hub|wandb|github|gitlab|slack)[-_]?tokens?)(\.\w{1,6})?
+    | (.*[-_.])?api[-_]?keys?(\.\w{1,6})?
+    | (.*[-_.])?(auth|access|refresh|api|bot|hf|hub|wandb|github|gitlab|slack)
+        [-_]?tokens?(\.\w{1,6})?
     | (tokens?|auth|keys?|apikeys?)\.(txt|json|ya?ml|toml|ini|cfg|conf) | token
-    | credentials | [._]?netrc | \.npmrc | \.pypirc | \.pgpass | \.my\.cnf | \.htpasswd | \.git-credentials
+    | credentials | [._]?netrc | \.npmrc | \.pypirc | \.pgpass | \.my\.cnf
+    | \.htpasswd | \.git-credentials
     | \.dockercfg | \.?docker[-_]?config\.json | \.s3cfg | \.boto | \.cdsapirc | rclone\.conf
     | kubeconfig.* | .*\.kubeconfig
-    | .*\.(tfvars|tfstate)(\..*)? | kaggle\.json | service[-_]?account.*\.json | client[-_]?secret.*\.json
+    | .*\.(tfvars|tfstate)(\..*)? | kaggle\.json | service[-_]?account.*\.json
+    | client[-_]?secret.*\.json
     | secrets\.(toml|ya?ml|json|py|ini|txt))""",
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
@@ -162,8 +170,10 @@ def _linked(
     if target in places:
         return {link.name: places[target]}
     inside = target + os.sep
-    found = {link.name + place[len(target) :].replace(os.sep, "/"): file for place, file in places.items()
-             if place.startswith(inside)}  # fmt: skip
+    found = {}
+    for place, file in places.items():
+        if place.startswith(inside):
+            found[link.name + place[len(target) :].replace(os.sep, "/")] = file
     is_above = os.path.dirname(os.path.abspath(link.path)).startswith(
         target
     )  # it would hold itself
@@ -177,7 +187,8 @@ def _linked(
 def is_secret(name: str) -> bool:
     """Return whether a file of this name is never kept, wherever it lies.
 
-    >>> [is_secret(name) for name in (".env", "server.key", "keys.py", "id_rsa", "token.txt", "added_tokens.json")]
+    >>> names = (".env", "server.key", "keys.py", "id_rsa", "token.txt", "added_tokens.json")
+    >>> [is_secret(name) for name in names]
     [True, True, False, True, True, False]
     """
     return _SECRET.fullmatch(name) is not None

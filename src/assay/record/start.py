@@ -171,7 +171,8 @@ class Run:
     def artifact(self, source: str | os.PathLike[str] | bytes, name: str = "") -> str:
         """Keep a file, a folder or bytes (which need a name) by content.
 
-        Returns the digest, of a folder that of all names and digests in it; "" when nothing is recorded.
+        Return the digest; that of a folder is of all names and digests in it. Return "" when
+        nothing is recorded.
         """
         return self._recorder.artifact(source, name) if self._recorder is not None else ""
 

@@ -51,5 +51,6 @@ class TraceWriter:
 
     def _give_up(self, error: OSError) -> None:
         self._on_problem(
-            f"{refusal(error, self.path, 'The trace cannot be written')} The run goes on without it."
+            f"{refusal(error, self.path, 'The trace cannot be written')} The run goes on without "
+            "it."
         )

@@ -43,7 +43,8 @@ if sys.platform != "win32":
 EXTENT_BYTES = 1 << 18
 MAX_EXTENT_BYTES = 1 << 21
 BUSY_NS = 2_000_000_000
-"""Where an extent fills within this time, the next one is twice as long and made at once, not when half is full."""
+"""Where an extent fills within this time, the next one is twice as long and made at once, not when
+half is full."""
 RETRY_NS = 1_000_000_000
 HOLD_S = 5.0
 MAX_ROW_NAMES = 16_384
@@ -240,7 +241,8 @@ class MetricsWriter:
         self._growing = threading.Lock()
         if not self._closed:
             self._give_up(
-                f"This run is written by process {os.getppid()}; a process forked from it cannot log to it."
+                f"This run is written by process {os.getppid()}; a process forked from it cannot "
+                "log to it."
             )
 
     def _give_up(self, reason: str) -> None:
@@ -257,7 +259,7 @@ class MetricsWriter:
         if self._closed:
             raise RecordError(self._closed, where=str(self.path))
 
-    # ------------------------------------------------------------------------------------------------- the slow path
+    # -------------------------------------------------------------------------------- the slow path
 
     def _log_slowly(self, values: Mapping[str, float], step: int) -> None:
         step = whole_step(step)
@@ -340,9 +342,13 @@ class MetricsWriter:
     def _number_keys(self, names: tuple[str, ...], set_id: int) -> tuple[int, bytes]:
         if set_id > metrics_file.MAX_SET_ID:
             raise RecordError(
-                f"There are more than {metrics_file.MAX_SET_ID} different sets of metrics that were logged together.",
+                f"There are more than {metrics_file.MAX_SET_ID} different sets of metrics that "
+                "were logged together.",
                 where=str(self.path),
-                fix="Log the same metrics in the same order every time; a changing part belongs into the value.",
+                fix=(
+                    "Log the same metrics in the same order every time; a changing part belongs "
+                    "into the value."
+                ),
             )
         metrics_file.check_columns(self._columns + len(names), where=str(self.path))
         self._columns += len(names)
@@ -354,7 +360,7 @@ class MetricsWriter:
         )
         return numbered
 
-    # ------------------------------------------------------------------------------------------------------ extents
+    # -------------------------------------------------------------------------------------- extents
 
     def _grow(self, need: int) -> None:
         """Begin an extent that holds a frame of `need` bytes. OSError when there is no room."""
@@ -421,7 +427,8 @@ class MetricsWriter:
         if self._gap is None:
             self._gap = (0, 0, 0)
             self._on_problem(
-                f"Metrics cannot be written ({error.strerror or error}). The run goes on without them."
+                f"Metrics cannot be written ({error.strerror or error}). The run goes on without "
+                "them."
             )
 
     def _lose(self, count: int, step: int) -> None:
@@ -444,7 +451,7 @@ class MetricsWriter:
             self._on_problem(f"{again}{lost} {points} lost, of {where}.")
             self._on_lost(f"{lost} {points.split()[0]}, of {where}")
 
-    # ------------------------------------------------------------------------------------------------------- repair
+    # --------------------------------------------------------------------------------------- repair
 
     def _is_whole(self) -> bool:
         """Return whether the file is still the one that is written, and as long as it was made."""

@@ -57,7 +57,10 @@ def read_tree(blobs: Blobs, digest: str) -> dict[str, CodeFile]:
             fix="Read it with the assay that wrote it, or a newer one.",
         )
     if len(tree.files) > MAX_FILES:
-        what = f"The code snapshot {digest[:12]} names {len(tree.files)} files; at most {MAX_FILES} are read."
+        what = (
+            f"The code snapshot {digest[:12]} names {len(tree.files)} files; at most {MAX_FILES} "
+            "are read."
+        )
         raise RecordError(what)
     return dict(tree.files)
 

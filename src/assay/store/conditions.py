@@ -28,7 +28,7 @@ RUN_FIELDS = {
     "folder": "runs.folder",
     "project": ":project",
 }
-"""Facts of a run by name, and how they are computed. Durations and ages are seconds, `created` is unix ns.
+"""SQL for facts of a run, by name. Durations and ages are seconds, `created` is unix ns.
 
 Runs of one `group` differ in nothing but their seed.
 """
@@ -151,9 +151,15 @@ class Sql:
                 at = f"name = {self._bound(field.name)} AND {test(field.statistic)}"
                 return f"runs.folder IN (SELECT folder FROM metrics WHERE {at})"
             case "label":
-                return f"runs.folder IN (SELECT folder FROM items WHERE kind = 'label' AND {test('name')})"
+                return (
+                    "runs.folder IN (SELECT folder FROM items WHERE kind = 'label' AND "
+                    f"{test('name')})"
+                )
             case kind:
-                at = f"kind = {self._bound(kind)} AND name = {self._bound(field.name)} AND {test('value')}"
+                at = (
+                    f"kind = {self._bound(kind)} AND name = {self._bound(field.name)} AND "
+                    f"{test('value')}"
+                )
                 return f"runs.folder IN (SELECT folder FROM items WHERE {at})"
 
     def _compared(self, column: str, operator: Operator, value: Value) -> str:

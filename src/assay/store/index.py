@@ -207,7 +207,10 @@ class Index:
             database.execute("CREATE TEMP TABLE now (folder PRIMARY KEY, status, seconds)")
             now = ((folder, *state) for folder, state in states.items())
             database.executemany("INSERT INTO now VALUES (?, ?, ?)", now)
-            query = f"SELECT runs.folder FROM runs LEFT JOIN now ON now.folder = runs.folder WHERE {sql.where}"
+            query = (
+                "SELECT runs.folder FROM runs LEFT JOIN now ON now.folder = runs.folder WHERE "
+                f"{sql.where}"
+            )
             return {folder for (folder,) in database.execute(query, parameters)}
 
     def metric_names(self) -> list[str]:
@@ -228,7 +231,10 @@ class Index:
         found: dict[str, dict[str, Any]] = {}
         with self.asked() as database:
             for name in names:
-                query = "SELECT folder, value FROM items WHERE kind = ? AND name = ? AND value IS NOT NULL"
+                query = (
+                    "SELECT folder, value FROM items WHERE kind = ? AND name = ? AND value IS NOT "
+                    "NULL"
+                )
                 for folder, value in database.execute(query, (kind, name)):
                     found.setdefault(folder, {})[name] = value
         return found
@@ -664,7 +670,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-# ------------------------------------------------------------------------------------------------------- the cache file
+# ----------------------------------------------------------------------------------- the cache file
 
 
 def _remembered(path: Path) -> list[IndexRow]:

@@ -25,7 +25,10 @@ MAX_SETTINGS_BYTES = 1_000_000
 
 _WATCHED = "files"  # folders that the user's own program fills
 
-_GITIGNORE = "# assay's own: everything here but the settings can be made again or belongs to this machine\n*\n"
+_GITIGNORE = (
+    "# assay's own: everything here but the settings can be made again or belongs to this "
+    "machine\n*\n"
+)
 _GITIGNORE += "!.gitignore\n!settings.toml\n"
 _SHARED_FOLDERS = ("tables", "views")
 _SETTINGS = (
@@ -211,7 +214,10 @@ def make_project(root: Path) -> Project:
         _write_new(project.assay_dir / ".gitignore", _GITIGNORE)
         _write_new(project.settings, _SETTINGS)
     except OSError as error:
-        fix = "Make a folder above it a project (assay init), or make it writable; --no-file leaves no record."
+        fix = (
+            "Make a folder above it a project (assay init), or make it writable; --no-file leaves "
+            "no record."
+        )
         raise refusal(
             error, project.assay_dir, "The project folder cannot be made", fix=fix
         ) from error

@@ -9,18 +9,23 @@ import sqlite3
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     # 1: the runs.
     (
-        "CREATE TABLE runs (folder, id, kind, tag, status, created_ns, seconds, started_ns, attempts, step, reason,"
-        " best_metric, best_mode, best_value, best_step, project, parent, config_hash, seedless_hash, sealed, error,"
-        " summaries_json, values_json, lease_json, edits_json, folder_mtime_ns, edits_size, metrics_mtime_ns,"
+        "CREATE TABLE runs (folder, id, kind, tag, status, created_ns, seconds, started_ns, "
+        "attempts, step, reason,"
+        " best_metric, best_mode, best_value, best_step, project, parent, config_hash, "
+        "seedless_hash, sealed, error,"
+        " summaries_json, values_json, lease_json, edits_json, folder_mtime_ns, edits_size, "
+        "metrics_mtime_ns,"
         " PRIMARY KEY (folder)) WITHOUT ROWID",
     ),
     # 2: what can be asked for. The time 0 lets every folder that is known already be read again.
     (
-        "CREATE TABLE metrics (name, folder, last, min, max, mean, count, PRIMARY KEY (name, folder)) WITHOUT ROWID",
+        "CREATE TABLE metrics (name, folder, last, min, max, mean, count, PRIMARY KEY (name, "
+        "folder)) WITHOUT ROWID",
         "CREATE INDEX metrics_of_run ON metrics (folder)",
         # kind: config, result, label, note or desc; name: the dotted key, the name, the label, or
         # nothing.
-        "CREATE TABLE items (kind, name, folder, value, PRIMARY KEY (kind, name, folder)) WITHOUT ROWID",
+        "CREATE TABLE items (kind, name, folder, value, PRIMARY KEY (kind, name, folder)) WITHOUT "
+        "ROWID",
         "CREATE INDEX items_of_run ON items (folder)",
         "CREATE TABLE texts (folder, text, readme_mtime_ns, PRIMARY KEY (folder)) WITHOUT ROWID",
         "UPDATE runs SET folder_mtime_ns = 0",

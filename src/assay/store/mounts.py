@@ -8,8 +8,8 @@ from pathlib import Path
 
 # fmt: off
 NETWORK_TYPES = frozenset({
-    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
-    "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs",
+    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "glusterfs", "gpfs", "lustre", "ncpfs",
+    "nfs", "nfs4", "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs",
 })
 # fmt: on
 _MOUNTS = Path("/proc/self/mountinfo")

@@ -392,7 +392,10 @@ def _run_files(folder: Directory) -> list[str]:
     for name, status in folder.files():
         held = getattr(status, "st_blocks", status.st_size) * 512
         if status.st_size > _ALWAYS_BYTES and held < status.st_size // 2:
-            what = f"{name} claims {size_text(status.st_size)} and holds {size_text(held)}: the record is damaged."
+            what = (
+                f"{name} claims {size_text(status.st_size)} and holds {size_text(held)}: the "
+                "record is damaged."
+            )
             raise RecordError(what, where=str(folder.path))
         half_written = any(
             part.endswith(".tmp") or part.startswith(".lease-") for part in name.split("/")

@@ -20,7 +20,9 @@ RUN_COLUMNS = RUN_FIELDS | {
     "reason": "NULLIF(CASE runs.error WHEN '' THEN runs.reason ELSE runs.error END, '')",
     "parent": "NULLIF(runs.parent, '')",
     "config": "NULLIF(substr(runs.config_hash, 1, 16), '')",
-    "labels": "(SELECT group_concat(name, ', ') FROM items WHERE kind = 'label' AND folder = runs.folder)",
+    "labels": (
+        "(SELECT group_concat(name, ', ') FROM items WHERE kind = 'label' AND folder = runs.folder)"
+    ),
 }
 """SQL for what a run can show without a metric or a key of its config, by name."""
 
@@ -92,7 +94,8 @@ def recent_rows(index: Index, since_ns: int, limit: int) -> list[IndexRow]:
     with index.asked() as database:
         query = (
             f"SELECT {', '.join(IndexRow._fields)} FROM runs"
-            " WHERE status = 'running' OR started_ns + seconds * 1e9 > :since ORDER BY created_ns DESC LIMIT :limit"
+            " WHERE status = 'running' OR started_ns + seconds * 1e9 > :since ORDER BY created_ns "
+            "DESC LIMIT :limit"
         )
         rows = database.execute(query, {"since": since_ns, "limit": limit})
         return [IndexRow._make(row) for row in rows]
@@ -134,7 +137,8 @@ class _Joins:
                 continue
             table, where, value = _value_of(field, f":o{i}")
             joins.append(
-                f"LEFT JOIN {table} AS o{i} ON o{i}.folder = runs.folder AND {where.format(f'o{i}')}"
+                f"LEFT JOIN {table} AS o{i} ON o{i}.folder = runs.folder AND "
+                f"{where.format(f'o{i}')}"
             )
             self.names.append(f"o{i}.{value}")
             self.parameters[f"o{i}"] = field.name
@@ -169,7 +173,8 @@ def _column(
     if len(folders) <= _FEW:
         names = [f"f{i}" for i in range(len(folders))]
         parameters |= dict(zip(names, folders, strict=True))
-        query += f" {'WHERE' if field.kind == 'run' else 'AND'} {key} IN ({', '.join(f':{name}' for name in names)})"
+        word = "WHERE" if field.kind == "run" else "AND"
+        query += f" {word} {key} IN ({', '.join(f':{name}' for name in names)})"
         return {
             folder: value
             for folder, value in database.execute(query, parameters)
@@ -206,7 +211,8 @@ def _select(
     ]
     query = (
         f"SELECT {columns} FROM runs {_NOW} {orders.sql}"
-        f" WHERE {' AND '.join(where)} ORDER BY {', '.join([*by, 'runs.created_ns DESC', 'runs.folder DESC'])}"
+        f" WHERE {' AND '.join(where)} ORDER BY "
+        f"{', '.join([*by, 'runs.created_ns DESC', 'runs.folder DESC'])}"
     )
     return database.execute(query, parameters)
 

@@ -92,7 +92,10 @@ def write_view(project: Project, view: SavedView) -> None:
         for key, value in to_plain(view).items()
         if value not in ("", [], 0.0, False) and key != "name"
     }
-    text = f"# A view of the runs, saved by the page of `assay ui`.\n{tomli_w.dumps({'format': FORMAT, **data})}"
+    text = (
+        "# A view of the runs, saved by the page of `assay "
+        f"ui`.\n{tomli_w.dumps({'format': FORMAT, **data})}"
+    )
     try:
         write_atomic(path, text.encode("utf-8", "replace"), durable=False)
     except OSError as error:

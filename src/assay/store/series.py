@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 Source = Path | str | bytes | memoryview
 
 MAX_BYTES = 16 << 30
-"""A billion points of one metric. What is larger is damaged, or made to fill the memory of whoever looks."""
+"""A billion points of one metric. What is larger is damaged, or made to fill the memory of whoever
+looks."""
 
 
 @dataclass(frozen=True, slots=True)

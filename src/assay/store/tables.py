@@ -27,7 +27,10 @@ MAX_HISTORY_BYTES = 256 << 20
 Best = Literal["", "max", "min"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
-_HEAD = "# A result table: `assay table show {name}` and its page in `assay ui` show it. Its history lies beside it.\n"
+_HEAD = (
+    "# A result table: `assay table show {name}` and its page in `assay ui` show it. Its history "
+    "lies beside it.\n"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,7 +86,7 @@ def home_of(
 
 
 FIRST_LOOK_S = 0.5
-"""How long the first request waits for an index that has to be made; then it shows what is there."""
+"""Seconds that the first request waits for an index that is made; then it shows what is there."""
 
 SiteOf = Annotated[ProjectSite, Depends(site_of)]
 HomeOf = Annotated[Home, Depends(home_of)]

@@ -20,7 +20,8 @@ from assay.store.index import Synchronized
 from assay.web.site import Home
 
 LOOK_S = 0.2
-"""Seconds between two looks at open runs. From a log call to the page it takes at most this and the page's own time."""
+"""Seconds between two looks at open runs. From a log call to the page it takes at most this and the
+page's own time."""
 INDEX_S = 1.0
 ALL_S = 5.0
 BEAT_S = 15.0

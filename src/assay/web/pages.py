@@ -34,7 +34,8 @@ _NOT_BUILT = """<!doctype html>
   <head><meta charset="utf-8" /><title>assay</title></head>
   <body>
     <h1>The page is not built.</h1>
-    <p>This is a checkout without its front end. <code>./dev setup</code> builds it; an installed wheel has it.</p>
+    <p>This is a checkout without its front end. <code>./dev setup</code> builds it; an installed
+    wheel has it.</p>
   </body>
 </html>
 """

@@ -145,7 +145,7 @@ def test_no_pickle_is_read_anywhere_else() -> None:
         # what its own processes send through a pipe, nothing from a file
         "engine/data/workers.py": 1,
         # what the ranks of a run gather from each other, nothing from a file
-        "engine/parallel/data_parallel_group.py": 1,
+        "engine/parallel/distributed_group.py": 1,
     }
     assert (
         'torch.load(path, map_location="cpu", weights_only=True)'

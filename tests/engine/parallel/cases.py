@@ -616,8 +616,7 @@ def trained(
         engine.run()
     if stop_at and loader.rank == 0:
         saver.save(capture(engine), Where(step=engine.state.step))
-    if engine.ranks is not None:
-        engine.ranks.barrier()
+    engine.ranks.barrier()
     return engine
 
 

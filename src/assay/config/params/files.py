@@ -170,7 +170,7 @@ def _without_none(value: Any) -> Any:
 
 def _yaml_text(data: Any) -> str:
     try:
-        import yaml
+        import yaml  # of an extra
     except ImportError:
         raise MissingExtraError("Writing YAML", extra="yaml") from None
 

@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 LONGEST = 40  # characters of one value
-KEPT = 24  # of a longer one, before its hash
+_KEPT = 24  # of a longer one, before its hash
 _SAFE = frozenset("._+,-@()[]")
 
 
@@ -37,7 +37,7 @@ def short(value: Any) -> str:
     text = str(value)
     if len(text) <= LONGEST and len(made := safe(text)) <= LONGEST:
         return made
-    return f"{safe(text[:KEPT])[:KEPT]}~{hashlib.sha256(_utf8(text)).hexdigest()[:8]}"
+    return f"{safe(text[:_KEPT])[:_KEPT]}~{hashlib.sha256(_utf8(text)).hexdigest()[:8]}"
 
 
 def _utf8(text: str) -> bytes:

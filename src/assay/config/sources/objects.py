@@ -21,7 +21,7 @@ from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import AssayError
 
 FACTORY = "_partial_"
-OTHER_TYPE = "_target_"
+_OTHER_TYPE = "_target_"
 """`type` as Hydra, detectron2 and LiBai call it; told and renamed after the tree is made."""
 
 
@@ -202,7 +202,7 @@ class TreeMaker:
         self, key: str, item: Any, path: KeyPath, origin: Origin, expression: Expression | None
     ) -> Node | None:
         """Return the node of a key; a class in the call of another system becomes its name."""
-        if key == OTHER_TYPE and callable(item):
+        if key == _OTHER_TYPE and callable(item):
             return Leaf(target_of(item), origin)
         return self.node(item, (*path, key), origin, expression)
 
@@ -385,7 +385,7 @@ def _inside(value: Any) -> list[tuple[str | int, Any]]:
 
 def _is_call(value: Any) -> bool:
     keys = value.keys()
-    return "type" in keys or OTHER_TYPE in keys
+    return "type" in keys or _OTHER_TYPE in keys
 
 
 def _fields_of(value: Any) -> dict[str, Any] | None:

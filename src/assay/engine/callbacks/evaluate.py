@@ -29,8 +29,8 @@ from assay.engine.metrics.means import Mean
 from assay.engine.metrics.metric import Metric, as_metric
 from assay.engine.metrics.outputs import Evaluation, Pipes
 from assay.engine.numerics.seed import EVALUATE, key, seed_all, undisturbed
+from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.losses import LOSS
-from assay.engine.parallel.data_parallel_group import DataParallelGroup
 from assay.engine.parallel.evaluation_gather import check_mergeable, gather_evaluation
 from assay.engine.parallel.pipeline import Pipeline
 
@@ -129,11 +129,9 @@ class Evaluate:
         state.split, state.dataloader = "", trained_on
 
 
-def share_of(
-    batches: Iterable[Any], limit: int | None, ranks: DataParallelGroup | None
-) -> Iterable[Any]:
+def share_of(batches: Iterable[Any], limit: int | None, ranks: DataParallelGroup) -> Iterable[Any]:
     """The batches that this rank evaluates, of the first `limit`: every so many-th."""
-    if ranks is None:
+    if not ranks.is_distributed:
         return batches if limit is None else islice(batches, limit)
     if not isinstance(batches, Loader) or batches.ranks == 1:
         return islice(batches, ranks.rank, limit, ranks.size)
@@ -206,6 +204,7 @@ def evaluate(
     `pipeline` outputs come to its last stage.
     """
     device = torch.device(device)
+    ranks = DataParallelGroup() if ranks is None else ranks
     pipes = pipes if isinstance(pipes, Pipes) else Pipes(pipes)
     used = {} if infer else _metrics(process, metrics or {})
     evaluation = Evaluation(
@@ -220,11 +219,10 @@ def evaluate(
         forward = pipeline.forward(forward)
     with undisturbed(), _logging_to(logged, process):
         pipes.begin(evaluation)
-        if ranks is not None:
+        if ranks.is_distributed:
             check_mergeable(pipes.pipes, used, is_staged=ranks.is_staged)
         for number, (batch, is_idle) in enumerate(_in_step(batches, ranks)):
-            if ranks is not None:
-                ranks.beats.beat()
+            ranks.beats.beat()
             logged.is_idle = is_idle
             if before is not None and not is_idle:
                 before()
@@ -232,7 +230,7 @@ def evaluate(
                 batch = pipeline.drop_unused_data(batch)
             if device.type != "cpu":
                 batch = to_device(batch, device)
-            place = number if ranks is None else number * ranks.size + ranks.rank
+            place = number * ranks.size + ranks.rank
             seed_all(key(seed, EVALUATE, crc32(split.encode()), place))
             try:
                 output = forward(batch)
@@ -252,7 +250,7 @@ def evaluate(
             if after is not None:
                 after()
         evaluation.batch = None
-        if ranks is not None:
+        if ranks.is_distributed:
             ranks.reshard()
             gather_evaluation(ranks, evaluation, pipes.pipes, {"": loss, **used})
         if not evaluation.samples:
@@ -261,14 +259,14 @@ def evaluate(
         results = evaluation.metrics
         if not loss.is_empty:
             results[f"{split}/loss"] = loss.value()
-        results |= logged.take_means(split, ranks)
+        results |= logged.take_means(split, ranks if ranks.is_distributed else None)
         for name, metric in used.items():
             evaluation.add(name, metric.value())
         pipes.end(evaluation)
     return evaluation.metrics, evaluation.samples
 
 
-def _in_step(batches: Iterable[Any], ranks: DataParallelGroup | None) -> Iterator[tuple[Any, bool]]:
+def _in_step(batches: Iterable[Any], ranks: DataParallelGroup) -> Iterator[tuple[Any, bool]]:
     """Batches, and whether one counts for nothing: where weights are shared out no rank can compute
     without the others.
 
@@ -276,7 +274,7 @@ def _in_step(batches: Iterable[Any], ranks: DataParallelGroup | None) -> Iterato
     through that of rank 0.
     """
     iterator, has_begun = iter(batches), False
-    if ranks is None or ranks.sharding is None:
+    if ranks.sharding is None:
         yield from ((batch, False) for batch in iterator)
         return
     batch: Any = None

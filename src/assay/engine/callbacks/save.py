@@ -168,11 +168,7 @@ class Save:
         if not isinstance(error, NonFiniteError):
             return
         spoilt = _spoilt(engine.process.model)
-        if (
-            self.saver.writers is not None
-            and engine.ranks is not None
-            and not engine.ranks.all_true(not spoilt)
-        ):
+        if self.saver.writers is not None and not engine.ranks.all_true(not spoilt):
             spoilt = spoilt or ["a weight that another process has"]
         if spoilt:
             message = (

@@ -62,8 +62,7 @@ _PAIRED = {"dict", "odict", "modules", "counter"}
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Where a tensor lies in a larger one, of which this process has no more: a number for each
-    dim."""
+    """Offsets of a tensor inside a larger one, of which this process holds only this part."""
 
     whole: tuple[int, ...]
     offsets: tuple[int, ...]
@@ -71,8 +70,7 @@ class Box:
 
 @dataclass(slots=True)
 class Encoded:
-    """`tree` is JSON data; `tensors` holds each distinct tensor once, contiguous, by the name used
-    in the tree.
+    """Encoded state: `tree` is JSON data, `tensors` holds each distinct tensor once, contiguous.
 
     `boxes` has those that are parts of larger ones.
     """
@@ -83,8 +81,7 @@ class Encoded:
 
 
 def encode(state: Any, *, path: str = "") -> Encoded:
-    """Encode a tree of state. CheckpointError names the path of the first value that cannot be
-    kept, with the fix.
+    """Encode a tree of state; CheckpointError names the path of the first unsupported value.
 
     `path` is where the state itself lies. The tree shares nothing with the state; the tensors are
     the state's own.
@@ -100,7 +97,7 @@ def encode(state: Any, *, path: str = "") -> Encoded:
 
 
 def decode(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The state of an encoded tree. CheckpointError for a tag or a tensor that is not there."""
+    """Return the state of an encoded tree; CheckpointError if it cannot be decoded."""
     try:
         return _decode(tree, tensors, "")
     except RecursionError:
@@ -108,14 +105,12 @@ def decode(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def digest(state: Any) -> str:
-    """A fingerprint of a tree of state: equal for equal values, whatever the order of mappings and
-    memory layout."""
+    """Return a digest of a tree of state, independent of mapping order and memory layout."""
     return digest_encoded(encode(state))
 
 
 def digest_encoded(encoded: Encoded, contents: Mapping[str, str] | None = None) -> str:
-    """`digest` of a state that is encoded already; `contents` are the digests of its tensors, if
-    they are known."""
+    """Return `digest` of an encoded state; `contents` are the known digests of its tensors."""
     if contents is None:
         contents = {name: digest_tensor(tensor) for name, tensor in encoded.tensors.items()}
     return blake2b(
@@ -130,13 +125,12 @@ def digest_tensor(tensor: Tensor) -> str:
 
 
 def hasher_of(tensor: Tensor) -> blake2b:
-    """What gives the digest of a tensor once it has seen its bytes."""
+    """Return a hash object for a tensor, which is updated with its bytes."""
     return blake2b(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode(), digest_size=16)
 
 
 def _unordered(tree: Any, contents: Mapping[str, str]) -> Any:
-    """The tree with the contents of tensors for their names and pairs in one order: equal for equal
-    values."""
+    """Return the tree with digests instead of tensor names, and pairs in a canonical order."""
     if isinstance(tree, list):
         return [_unordered(item, contents) for item in tree]
     if not isinstance(tree, dict):
@@ -155,7 +149,7 @@ def _text(tree: Any) -> str:
 
 
 def as_bytes(tensor: Tensor) -> memoryview:
-    """The bytes of a contiguous tensor in host memory, without a copy where that is possible."""
+    """Return the bytes of a contiguous CPU tensor, without a copy where possible."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     if flat.numel() == 0:
         return memoryview(b"")

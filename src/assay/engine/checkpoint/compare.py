@@ -1,4 +1,4 @@
-"""Where two checkpoints differ."""
+"""Comparison of two checkpoints."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from assay.engine.checkpoint.folder import load
 
 
 def differing(left: Path, right: Path) -> dict[str, list[str]]:
-    """Each part of two checkpoints by name, with the names of what is not the same in it: none for
-    equal bits.
+    """Return, for each part of two checkpoints, the names of its values that differ.
 
     CheckpointError for one that is damaged.
     """
@@ -28,7 +27,7 @@ def _names(left: Any, right: Any) -> list[str]:
 
 
 def _leaves(state: Any, path: str) -> Iterator[tuple[str, str]]:
-    """The digest of everything in a state that holds nothing else, by where it is."""
+    """Return the digest of every leaf of a state, by path."""
     inside = (
         state.items()
         if isinstance(state, Mapping)

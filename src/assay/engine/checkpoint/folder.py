@@ -30,7 +30,7 @@ _MOST_TREE_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Where in a run a checkpoint is taken."""
+    """Position in a run at which a checkpoint is taken."""
 
     step: int
     epoch: int = 0
@@ -77,8 +77,7 @@ class Contents:
 
 
 def write(folder: Path, contents: Contents, *, like: Iterable[Path] = ()) -> Manifest:
-    """Write a checkpoint into an empty folder, durably. A file that one of `like` holds already is
-    shared with it."""
+    """Write a checkpoint into an empty folder, durably; files equal to one in `like` are shared."""
     files: list[ManifestFile] = []
     listed: list[CheckpointPart] = []
     digests: dict[str, str] = {}
@@ -100,7 +99,7 @@ def write(folder: Path, contents: Contents, *, like: Iterable[Path] = ()) -> Man
 
 
 def write_tree(folder: Path, name: str, part: Encoded) -> ManifestFile:
-    """The file of a part that has everything but its tensors."""
+    """Write the file of a part with everything but its tensors."""
     return _write_file(folder, f"{name}.json", _json(part.tree))
 
 
@@ -126,7 +125,7 @@ def publish(
 def load(
     folder: Path, *, parts: tuple[str, ...] | None = None, verify: bool = True
 ) -> dict[str, Any]:
-    """The parts of the checkpoint in a folder, by name: all, or those asked for.
+    """Return the parts of the checkpoint in a folder, by name: all, or those asked for.
 
     `verify` compares every file with its digest first, and all that was read with the digest of the
     whole.
@@ -155,13 +154,12 @@ def load(
 
 
 def digest_of(parts: Mapping[str, Any]) -> str:
-    """The digest of a whole state, as the manifest has it where one process wrote it: equal for
-    equal values."""
+    """Return the digest of a whole state, as the manifest of a single process has it."""
     return digest_of_parts({name: digest_encoded(encode(state)) for name, state in parts.items()})
 
 
 def _digest_as_written(parts: Mapping[str, Any], manifest: Manifest) -> str:
-    """The same for tensors that were written in pieces."""
+    """Return the digest of a state whose tensors were written in pieces."""
     digests = {}
     for name, state in parts.items():
         encoded, sharded = (
@@ -179,8 +177,7 @@ def _digest_as_written(parts: Mapping[str, Any], manifest: Manifest) -> str:
 
 
 def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous and in host memory: the tensors themselves where they are, copies of the
-    others."""
+    """Return contiguous tensors in host memory; those that already are stay themselves."""
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
@@ -193,8 +190,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _share(folder: Path, files: Iterable[ManifestFile], other: Path) -> None:
-    """Take the place on disk of large files that another checkpoint has just so, if it really
-    has."""
+    """Replace large files by hard links to equal files of another checkpoint."""
     try:
         theirs = {file.name: file for file in manifests.read(other).files}
     except CheckpointError:
@@ -237,7 +233,7 @@ def _damage(what: str, folder: Path) -> CheckpointError:
 
 
 def digest_of_parts(digest_by_part: Mapping[str, str]) -> str:
-    """The digest of a whole state, from those of its parts."""
+    """Return the digest of a whole state from those of its parts."""
     hasher = sha256()
     for name, digest in sorted(digest_by_part.items()):
         hasher.update(f"{name} {digest}\n".encode())

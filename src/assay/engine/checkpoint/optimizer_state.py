@@ -29,8 +29,7 @@ def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
 
 
 class NamedState:
-    """The state of an optimizer by the names of the parameters in `model`, as a checkpoint keeps
-    it."""
+    """Optimizer state keyed by parameter names of `model`, as a checkpoint keeps it."""
 
     def __init__(self, optimizer: Optimizer, model: nn.Module) -> None:
         self.optimizer = optimizer
@@ -44,8 +43,7 @@ class NamedState:
 
 
 def load_optimizer_state(optimizer: Optimizer, model: nn.Module, saved: Mapping[str, Any]) -> None:
-    """Put a saved state back. CheckpointError when the parameters, or their groups, are others than
-    were saved."""
+    """Load a saved state; CheckpointError if parameters or groups differ from the saved ones."""
     names = _names(optimizer, model)
     index_of = {name: index for index, name in names.items()}
     there = {name for group in saved["groups"] for name in group["params"]}
@@ -73,8 +71,7 @@ def load_optimizer_state(optimizer: Optimizer, model: nn.Module, saved: Mapping[
 def _group_of(
     group: Mapping[str, Any], names: Mapping[int, str], saved: list[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The saved settings of a group. Its parameters stay in their order, by which torch tells them
-    from each other."""
+    """Return the saved settings of a group; its parameters stay in order, as torch numbers them."""
     members = {names[index] for index in group["params"]}
     own = {key: group[key] for key in ("params", "param_names") if key in group}
     for each in saved:
@@ -87,8 +84,7 @@ def _group_of(
 
 
 def _laid_out_as(parameter: torch.Tensor, value: Any) -> Any:
-    """State in the memory layout of its parameter: fused updates walk through both as they lie
-    there."""
+    """Return state in the memory layout of its parameter: fused updates index both alike."""
     if is_dtensor(parameter) and isinstance(value, torch.Tensor) and value.shape == parameter.shape:
         return distribute_like(parameter, value)
     if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
@@ -113,7 +109,7 @@ def _names(optimizer: Optimizer, model: nn.Module) -> dict[int, str]:
 
 
 def settings_of(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """The settings of each group: its learning rate, its betas, what else is no parameter."""
+    """Return the settings of each group: learning rate, betas, all that is no parameter."""
     groups = optimizer.param_groups
     return [
         {key: value for key, value in group.items() if key not in ("params", "param_names")}
@@ -124,15 +120,14 @@ def settings_of(optimizer: Optimizer) -> list[dict[str, Any]]:
 def put_settings(
     optimizer: Optimizer, settings: Sequence[Mapping[str, Any]], names: Collection[str]
 ) -> None:
-    """Give each group those of its `settings` that have one of `names`; with "lr" goes what
-    schedules begin from."""
+    """Set those `settings` of each group that have one of `names`; "lr" includes "initial_lr"."""
     names = {*names, *({"initial_lr"} if "lr" in names else ())}
     for group, own in zip(optimizer.param_groups, settings, strict=True):
         group.update({name: own[name] for name in names if name in own})
 
 
 def idle_optimizer() -> Optimizer:
-    """An optimizer of nothing, for a process that wants one and is only evaluated."""
+    """Return an optimizer without parameters, for a process that is only evaluated."""
     return torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.0)
 
 
@@ -141,8 +136,7 @@ FUSED_ON = ("cpu", "cuda", "mps", "xpu")
 
 
 def may_fuse(kind: object, model: nn.Module, written: Collection[str]) -> bool:
-    """Whether an optimizer of this class, with what is `written` of it, can do its update in one
-    kernel.
+    """Return True if an optimizer class has a fused update for what is `written` of it.
 
     It is several times faster and rounds otherwise. What the user says about the way of the update
     counts.

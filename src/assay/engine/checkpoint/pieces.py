@@ -16,8 +16,7 @@ Piece = tuple[tuple[int, ...], str]
 
 
 def assembled(tensor: ShardedTensor, read: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
-    """A tensor from its pieces; `read` has the tensors of each file. CheckpointError where a piece
-    is another."""
+    """Return a tensor made of its pieces; CheckpointError for a piece of another shape."""
     whole: Tensor | None = None
     for shard in tensor.shards:
         piece = read.get(shard.file, {}).get(shard.key)
@@ -36,14 +35,14 @@ def assembled(tensor: ShardedTensor, read: Mapping[str, Mapping[str, Tensor]]) -
 
 
 def pieces_of(whole: Tensor, tensor: ShardedTensor) -> list[Piece]:
-    """What a whole tensor has where its pieces were."""
+    """Return the parts of a whole tensor at the places of its pieces."""
     return [
         (shard.offsets, digest_tensor(whole[_where(shard)].contiguous())) for shard in tensor.shards
     ]
 
 
 def digest_of_pieces(pieces: Iterable[Piece]) -> str:
-    """The digest of a tensor from those of its pieces: equal for equal values in equal pieces."""
+    """Return the digest of a tensor from those of its pieces."""
     hasher = blake2b(digest_size=16)
     for offsets, digest in sorted(pieces):
         hasher.update(f"{offsets} {digest}\n".encode())

@@ -1,5 +1,4 @@
-"""States of the random generators by name: one part of a program draws the same in every run, the
-rest is free."""
+"""Named states of the random generators, so that one part of a program draws alike in every run."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ class RndManager:
         self._saver = Saver(folder)
 
     def mark(self, name: str, *, again: bool = False) -> bool:
-        """Draw from here on as after the first mark of this name, in whichever run that was;
-        whether there was one.
+        """Set the generators to the state first marked under `name`; return True if there was one.
 
         `again` makes this one the first. CheckpointError when the state that was kept cannot be
         read.
@@ -58,12 +56,11 @@ class RndManager:
         self._saver.save_model(0, get_state(), name=name, overwrite=True)
 
     def load(self, name: str) -> None:
-        """Put the generators where they were when `name` was kept. InputError lists the names that
-        there are."""
+        """Set the generators to the state kept under `name`; InputError lists the names."""
         set_state(self.read(name))
 
     def read(self, name: str) -> dict[str, Any]:
-        """What was kept under a name, as `get_state` gave it."""
+        """Return the state kept under a name, as `get_state` gave it."""
         names = self.names()
         if name not in names:
             fix = choose(name, names)
@@ -72,5 +69,5 @@ class RndManager:
         return state
 
     def names(self) -> list[str]:
-        """What was kept, in the order of its names."""
+        """Return the names of the kept states, sorted."""
         return sorted(each.name for each in self._saver.find_models())

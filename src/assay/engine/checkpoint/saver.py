@@ -1,5 +1,4 @@
-"""Writes and finds checkpoints of one folder: written aside, synced, named last; never
-overwritten."""
+"""Checkpoints of one folder: written aside, synced, renamed last; never overwritten."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ from assay.engine.checkpoint.codec import Encoded, encode
 from assay.engine.checkpoint.folder import Contents, Where, load, separate, sync_folder
 from assay.engine.checkpoint.tensor_file import Staging
 from assay.engine.checkpoint.together import Writers
-from assay.engine.checkpoint.weights import put
+from assay.engine.checkpoint.weights import load_into
 
 Existing = Literal["keep", "replace", "refuse"]
 Name = str | int | Path | Checkpoint | Manifest
@@ -44,15 +43,14 @@ _MOST_PARTS = 64
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A folder that is no usable checkpoint, and why."""
+    """Folder that is no usable checkpoint, with the reason."""
 
     name: str
     why: str
 
 
 class Saver:
-    """Checkpoints of one folder. `keep`: how many of kind "checkpoint" stay; others stay until told
-    otherwise.
+    """Writer and reader of the checkpoints of one folder; keeps `keep` of kind "checkpoint".
 
     Usable alone: `Saver("ckpt").save_checkpoint(10, {"model": model, "epoch": 3}, {"loss": 0.5})`.
     `name` names the folders of `save_checkpoint`, as in "m-{time}-{loss:.4f}": of time, step, epoch
@@ -84,7 +82,7 @@ class Saver:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process publishes what is saved, and sees to it afterwards."""
+        """Return True if this process publishes and rotates checkpoints."""
         return self.writers is None or self.writers.is_first
 
     # ---------------------------------------------------------------------------------------------------- any state
@@ -118,8 +116,7 @@ class Saver:
         name: str = "",
         overwrite: bool = False,
     ) -> Manifest:
-        """Keep a finished model for good, by name. CheckpointError when it is there, unless it is
-        to be overwritten."""
+        """Save a finished model for good; CheckpointError if it exists, unless `overwrite`."""
         existing: Existing = "replace" if overwrite else "refuse"
         return self._save_any(
             step, state, info, kind="model", name=name or f"model-{step:09d}", existing=existing
@@ -140,7 +137,7 @@ class Saver:
         )
 
     def find_checkpoints(self) -> list[Checkpoint]:
-        """Those that rotation may delete, oldest first; `info` of each is what was said of it."""
+        """Return the checkpoints that rotation may delete, oldest first."""
         return [
             each
             for each in self._complete()
@@ -197,8 +194,9 @@ class Saver:
         final: bool = False,
         staging: Staging | None = None,
     ) -> Callable[[], Manifest]:
-        """`save` in two: what is raised here is about the state, what the call raises about the
-        disk.
+        """Check and encode the state now; return the function that writes it.
+
+        Errors about the state are raised here, errors of the disk by the returned function.
 
         With `staging` the tensors are copied now, and may change before the call; they lie in
         `staging` until then.
@@ -235,8 +233,7 @@ class Saver:
         return lambda: self._write(contents, existing, final)
 
     def promote(self, name: str, kind: Kind, *, final: bool = False) -> Manifest:
-        """Let a complete checkpoint be one that rotation leaves alone, or the final one.
-        CheckpointError without it."""
+        """Exempt a complete checkpoint from rotation, or make it final."""
         there = manifests.checkpoint_in(self.folder / name)
         if there.manifest is None or there.why:
             raise CheckpointError(
@@ -254,8 +251,7 @@ class Saver:
             self._rotate()
 
     def set_aside(self, after_step: int) -> list[str]:
-        """Rename checkpoints of later steps, so that a run that goes on from `after_step` can write
-        its own."""
+        """Rename checkpoints of later steps, so that a resumed run can write its own."""
         moved = []
         for each in manifests.checkpoints(self.folder):
             if each.step is not None and each.step > after_step and not each.is_left:
@@ -271,12 +267,11 @@ class Saver:
     # ------------------------------------------------------------------------------------------------------- reading
 
     def best(self) -> str | None:
-        """The name of the best checkpoint, None when there is none."""
+        """Return the name of the best checkpoint, or None."""
         return manifests.pointed(self.folder, "best") or None
 
     def complete(self) -> tuple[list[Manifest], list[Skipped]]:
-        """Every complete checkpoint, oldest first, and what lies there that is none, with the
-        reason."""
+        """Return the complete checkpoints, oldest first, and the unusable folders."""
         found, skipped = [], []
         for each in manifests.checkpoints(self.folder):
             if each.manifest is not None and not each.why:
@@ -288,8 +283,7 @@ class Saver:
         return found, skipped
 
     def find(self, name: Name = "latest") -> Manifest:
-        """By "latest", "best", "final", a step, -1 for the newest, a folder's name, a path, or what
-        `find_...` gives.
+        """Return a checkpoint by "latest", "best", "final", step, -1 (newest), folder name or path.
 
         CheckpointError lists what there is.
         """
@@ -303,7 +297,7 @@ class Saver:
         verify: bool = True,
         into: Mapping[str, Any] | None = None,
     ) -> Any:
-        """What was saved: a table by part, unless the state was none. `name` as for `find`.
+        """Return a saved state: a table by part, unless it was no table. `name` as for `find`.
 
         `parts` are all that is read. `into` has the objects that are given their parts: by their
         `_load_state_dict` if they have one, else by `load_state_dict`. `verify` compares every file
@@ -314,12 +308,11 @@ class Saver:
             if part not in loaded:
                 fix = f"It has: {', '.join(loaded)}."
                 raise CheckpointError(f"The checkpoint has no part {part!r}.", fix=fix)
-            put(owner, loaded[part])
+            load_into(owner, loaded[part])
         return loaded[WHOLE] if set(loaded) == {WHOLE} else loaded
 
     def newest(self, *, verify: bool = True) -> tuple[Manifest, dict[str, Any], list[Skipped]]:
-        """The newest checkpoint that can be read, its parts, and what is newer and cannot, with the
-        reason.
+        """Return the newest readable checkpoint, its parts, and newer unreadable ones.
 
         A model alone is none from which a run can go on. CheckpointError when none can be read.
         """
@@ -396,8 +389,7 @@ class Saver:
     def _write_together(
         self, writers: Writers, contents: Contents, existing: Existing, final: bool
     ) -> Manifest:
-        """As `_write`; each process writes what it holds, and what goes wrong in one is raised in
-        all."""
+        """Write with all processes, each what it holds; an error of one is raised in all."""
         temporary = self.folder / f"{contents.name}{manifests.TEMPORARY}"
         with self._lock:
             try:
@@ -465,8 +457,7 @@ class Saver:
         return {"folder": str(temporary.resolve())}
 
     def _move(self, temporary: Path, there: Checkpoint, *, replaced: bool) -> None:
-        """Give what is written its name. What has that name is put aside, and goes if it was to be
-        replaced."""
+        """Rename a written checkpoint to its name; an older one is put aside or replaced."""
         left = None
         if there.path.exists():
             left = manifests.aside(there.path)
@@ -477,7 +468,7 @@ class Saver:
             shutil.rmtree(left, ignore_errors=True)
 
     def _keep(self, manifest: Manifest, kind: Kind, final: bool) -> Manifest:
-        """What is there already; from now on not rotated if that is asked for."""
+        """Return the existing checkpoint, exempted from rotation if asked."""
         try:
             if kind not in _ROTATED and manifest.kind in _ROTATED:
                 manifest = replace(manifest, kind=kind)
@@ -489,8 +480,7 @@ class Saver:
         return manifest
 
     def _rotate(self, spare: str = "") -> None:
-        """Delete what is too many; `spare` was just written, and may be about to become the
-        best."""
+        """Delete checkpoints beyond `keep`; `spare` was just written, and may become the best."""
         final = manifests.pointed(self.folder, "final")
         found = [each.manifest for each in self._complete() if each.manifest is not None]
         counted = [each.name for each in found if each.kind == "checkpoint" and each.name != final]
@@ -501,7 +491,7 @@ class Saver:
 
 
 def _tried(do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What comes of it for the others to know; an error is told to them, for they wait."""
+    """Run a step and return its outcome for the other processes; an error is sent to them first."""
     try:
         return do()
     except Exception as error:  # whatever it is: the others wait, and are told
@@ -509,7 +499,7 @@ def _tried(do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _refused(writers: Writers, why: str) -> Manifest:
-    """What cannot be kept is told to the others, who wait for it."""
+    """Tell the waiting processes that a value cannot be kept."""
     writers.gather({"error": why})
     raise CheckpointError(why)
 
@@ -522,8 +512,7 @@ def _agreed(told: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _parts_of(state: Any) -> dict[str, Any]:
-    """A state as parts that can be read alone: the entries of a table, unless it is one of
-    tensors."""
+    """Return a state as parts that can be read alone."""
     if type(state) is dict and 0 < len(state) <= _MOST_PARTS and WHOLE not in state:
         names = all(
             isinstance(key, str) and _SAFE_PART.fullmatch(key) and key != "manifest"
@@ -540,8 +529,7 @@ def _state_of(value: Any) -> Any:
 
 
 def _filled(template: str, step: int, info: Mapping[str, Any]) -> str:
-    """A name from its template. InputError for a field that nobody gave, with those that there
-    are."""
+    """Return a name from its template; InputError for an unknown field lists the known ones."""
     values = {"time": time.strftime("%Y%m%d-%H%M%S"), "step": step, "epoch": step, **info}
     name = ""
     for text, field, form, _ in string.Formatter().parse(template):
@@ -599,8 +587,7 @@ def _is_begun(checkpoint: Checkpoint) -> bool:
 
 
 def _delete(folder: Path) -> None:
-    """Half a checkpoint is none: renamed first, it is not taken for one by whoever is killed, or
-    looks, meanwhile."""
+    """Delete a checkpoint, renamed first: a kill meanwhile leaves no half a checkpoint."""
     going = folder.with_name(folder.name + manifests.TEMPORARY)
     with contextlib.suppress(OSError):
         os.replace(folder, going)

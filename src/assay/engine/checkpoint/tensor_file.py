@@ -1,5 +1,4 @@
-"""One safetensors file, hashed while it is written: no second copy in memory, and other threads go
-on meanwhile."""
+"""One safetensors file, hashed while it is written: no second copy, and other threads run."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ _CHUNK = 1 << 20
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[ManifestFile, dict[str, str]]:
-    """A new file, synced, of tensors that are contiguous and in host memory; and the digest of each
-    tensor by name.
+    """Write contiguous CPU tensors to a new file, sync it, and return the digest of each by name.
 
     Equal tensors give equal bytes, whatever their order.
     """
@@ -58,15 +56,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[ManifestFi
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, in memory of their own. SafetensorError or OSError when it cannot be
-    read."""
+    """Return the tensors of a file in memory of their own; raises SafetensorError or OSError."""
     os.close(open_regular(path, follow=True))  # safetensors would wait for ever at a named pipe
     # Copied out of the mapped file: sums over memory that is not aligned differ in their last bits.
     return {name: tensor.clone() for name, tensor in load_file(path).items()}
 
 
 def sha256_of(path: Path) -> str:
-    """The digest of a file in hex."""
+    """Return the SHA-256 of a file in hex."""
     hasher = sha256()
     with open(open_regular(path, follow=True), "rb") as file:
         while chunk := file.read(_CHUNK):
@@ -75,8 +72,7 @@ def sha256_of(path: Path) -> str:
 
 
 class Staging:
-    """Copies of tensors in host memory, which are kept for the next time: pages that are new cost
-    more than the copy.
+    """Host memory for copies of tensors, reused: new pages cost more than the copy.
 
     A copy is what its tensor was when `copy` returned; it stays until the next one.
     """

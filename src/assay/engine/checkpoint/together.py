@@ -1,5 +1,4 @@
-"""A checkpoint that several processes write: each what it holds, in a file of its own; the first
-one publishes it.
+"""Checkpoints written by several processes: a file each, published by the first.
 
 1. each offers what it holds; a piece that several hold is written by the first of them
 2. each writes its pieces, durably, and says so
@@ -33,8 +32,7 @@ Offer = Mapping[str, Mapping[str, Any]]
 
 
 class Writers(Protocol):
-    """The processes that write together, of which this is number `rank`. All that they do is done
-    by all of them."""
+    """Group of processes that write together; all of them call the same methods."""
 
     rank: int
     axes: tuple[MeshAxis, ...]
@@ -46,7 +44,7 @@ class Writers(Protocol):
 
 
 def offer(contents: Contents) -> dict[str, dict[str, Any]]:
-    """What this process holds."""
+    """Return what this process holds, by part and tensor."""
     held: dict[str, dict[str, Any]] = {}
     for name, part in contents.parts.items():
         held[name] = {}
@@ -63,8 +61,7 @@ def offer(contents: Contents) -> dict[str, dict[str, Any]]:
 def write_own(
     folder: Path, contents: Contents, offers: Sequence[Offer], rank: int
 ) -> dict[str, Any]:
-    """Write the pieces that this process is the first to hold; what was written. OSError as the
-    disk has it."""
+    """Write the pieces that no lower rank holds; return their digests. Raises OSError."""
     if not folder.is_dir():
         raise CheckpointError(
             f"{folder} is not there on the machine of rank {rank}: checkpoints want a file system that all share."
@@ -124,7 +121,7 @@ def publish_together(
 def _pieces(
     name: str, offers: Sequence[Offer], written: Sequence[Mapping[str, Any]]
 ) -> tuple[list[ShardedTensor], dict[str, str]]:
-    """The tensors of a part that lie in pieces; and the digest of each of its tensors."""
+    """Return the sharded tensors of a part, and the digest of each of its tensors."""
     sharded: list[ShardedTensor] = []
     known: dict[str, str] = {}
     for key in dict.fromkeys(key for each in offers for key in each.get(name, {})):
@@ -148,7 +145,7 @@ def _pieces(
 
 
 def _owner(offers: Sequence[Offer], part: str, key: str, offsets: Sequence[int]) -> int:
-    """The first process that holds a piece."""
+    """Return the first rank that holds a piece."""
     holds = (
         rank
         for rank, each in enumerate(offers)

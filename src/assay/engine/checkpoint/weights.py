@@ -1,5 +1,4 @@
-"""Weights and whole checkpoints put into objects that are there already, from assay's folders and
-from other files."""
+"""Weights and checkpoints loaded into existing objects, from folders and foreign files."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What did not go from a file into a model: names it lacks, names it has too many, tensors of
-    other shapes."""
+    """Mismatch of a file and a model: missing names, unexpected names, other shapes."""
 
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
@@ -60,8 +58,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What `load_checkpoint` was given, filled; `rest` is what else the checkpoint holds: epoch,
-    best loss, ..."""
+    """Result of `load_checkpoint`; `rest` is what else the checkpoint holds."""
 
     model: nn.Module
     optimizer: Optimizer | None
@@ -69,9 +66,8 @@ class Loaded:
     report: Report
 
 
-def put(owner: Any, state: Any) -> None:
-    """Give an object its state: by its own `_load_state_dict` if it has one, else by
-    `load_state_dict`."""
+def load_into(owner: Any, state: Any) -> None:
+    """Load a state by the object's `_load_state_dict` if it has one, else by `load_state_dict`."""
     own = getattr(owner, "_load_state_dict", None)
     if callable(own):
         own(state)
@@ -82,8 +78,7 @@ def put(owner: Any, state: Any) -> None:
 
 
 def load_model_state(model: nn.Module, state: Mapping[str, Any], *, strict: bool = True) -> Report:
-    """Load weights; what does not fit is left out and reported, unless `strict`: then
-    CheckpointError names it."""
+    """Load weights; mismatches are reported, or raise CheckpointError if `strict`."""
     own = getattr(model, "_load_state_dict", None)
     if callable(own):
         own(state)
@@ -113,8 +108,7 @@ def load_model_state(model: nn.Module, state: Mapping[str, Any], *, strict: bool
 
 
 def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> Path:
-    """Write the weights of a model into one safetensors file, which anything can read and which can
-    run nothing.
+    """Write the weights of a model into one safetensors file, which runs no code when read.
 
     CheckpointError when something in its state is no tensor, or the disk refuses. Where several
     processes have the model together all of them call this, and the first one writes.
@@ -156,8 +150,7 @@ def load_weights(
     pickled: bool = False,
     verify: bool = True,
 ) -> Report:
-    """Load the weights in a checkpoint's folder, a .safetensors file or, if `pickled` allows it,
-    torch's own files.
+    """Load weights of a checkpoint folder, a .safetensors file or, if `pickled`, torch's own files.
 
     `rename` has regular expressions and what they become, applied to every name. What does not fit
     is an error that names it; with `strict=False` it is left out and reported. InputError when
@@ -188,8 +181,7 @@ def load_checkpoint(
     pickled: bool = False,
     verify: bool = True,
 ) -> Loaded:
-    """Give a model and its optimizer what a checkpoint holds of them, and get the rest of it:
-    epoch, best loss, ...
+    """Load a checkpoint into a model and its optimizer; return the rest: epoch, best loss, ...
 
     As `load_weights`; InputError too when `path` is None, CheckpointError when there is nothing for
     the optimizer.
@@ -220,8 +212,7 @@ def load_checkpoint(
 def read_foreign(
     path: str | os.PathLike[str], *, pickled: bool = False, verify: bool = True
 ) -> Mapping[str, Any]:
-    """What a checkpoint's folder, a .safetensors file or a file of torch holds, as a table; nothing
-    in it is run.
+    """Return the contents of a checkpoint folder, .safetensors or torch file; runs no code in it.
 
     InputError when it is not there, or is a pickle and `pickled` does not allow one;
     CheckpointError when it cannot be read.
@@ -270,7 +261,7 @@ def _unpickled(path: Path) -> Mapping[str, Any]:
 
 
 def _weights_in(found: Mapping[str, Any], path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """The weights in what was read: all of it, or the entry that is called as such entries are."""
+    """Return the weights in what was read: all of it, or the entry under a usual name."""
     if found and all(isinstance(value, Tensor) for value in found.values()):
         return found
     for name in _OF_MODELS:
@@ -305,8 +296,7 @@ def _renamed(
 
 
 def _unwrapping(state: Mapping[str, Any], model: nn.Module) -> dict[str, str]:
-    """A rule that takes off what wrappers have put before every name, where the model is not
-    wrapped so itself."""
+    """Return a rule that strips prefixes of wrappers which the model does not have."""
     found = _WRAPPERS.match(next(iter(state), ""))
     if found is None or not all(name.startswith(found[0]) for name in state):
         return {}

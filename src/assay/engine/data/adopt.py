@@ -1,5 +1,4 @@
-"""Windows of micro-batches from whatever a user has: a source as it is, a DataLoader of torch as a
-`Loader`."""
+"""Batch sources made from a user's data: a DataLoader of torch becomes a `Loader`."""
 
 from __future__ import annotations
 
@@ -29,8 +28,9 @@ _NEAR = 100
 
 
 def as_source(data: Iterable[Any] | Source, *, accumulate: int = 1, seed: int = 0) -> Source:
-    """Return the source itself, a `Loader` for a DataLoader of torch, else one that replays what it
-    iterates.
+    """Return `data` as a `Source`; a DataLoader of torch becomes a `Loader`.
+
+    A source is returned as it is.
 
     InputError for samples that nobody makes batches of.
     """
@@ -54,8 +54,7 @@ def as_source(data: Iterable[Any] | Source, *, accumulate: int = 1, seed: int = 
 
 
 def refuse_samples(data: object, who: str) -> None:
-    """Raise InputError for samples that nobody makes batches of: each of them would be taken for a
-    batch."""
+    """Raise InputError if `data` yields samples, each of which would be taken for a batch."""
     if gives_samples(data):
         raise InputError(
             f"{who}: {type(data).__name__} is an IterableDataset, which gives samples; nobody makes batches of them.",
@@ -65,8 +64,10 @@ def refuse_samples(data: object, who: str) -> None:
 
 
 def gives_samples(data: object) -> bool:
-    """Return whether it is an IterableDataset, and no loader: `WebLoader` of webdataset is one
-    around a DataLoader."""
+    """Return True for an IterableDataset that yields samples.
+
+    `WebLoader` of webdataset is an IterableDataset around a DataLoader, and yields batches.
+    """
     if not isinstance(data, IterableDataset) or isinstance(data, Source):
         return False
     return not any(
@@ -88,8 +89,10 @@ def batched(
     worker_init: Callable[[int], object] | None = None,
     start_method: StartMethod | None = None,
 ) -> DataLoader[Any]:
-    """Return batches of samples that come one after another, by torch: a data set shards itself by
-    torch's workers."""
+    """Return a DataLoader of torch that batches an IterableDataset.
+
+    The data set shards itself by torch's worker info.
+    """
     of_workers: dict[str, Any] = {
         "prefetch_factor": prefetch,
         "persistent_workers": persistent_workers,
@@ -111,8 +114,7 @@ def batched(
 def loader_of(
     data: DataLoader[Any], *, accumulate: int = 1, seed: int = 0, split: str = "train"
 ) -> Loader | None:
-    """Return a `Loader` of the same data set and settings: the same batches in every run and from
-    any step on.
+    """Return a `Loader` with the data set and settings of a DataLoader of torch, or None.
 
     The order and the random numbers are then those of `seed`, whatever generator the DataLoader
     has. None for one that iterates in a way of its own, or over what has no items by index.
@@ -158,7 +160,7 @@ def loader_of(
 
 
 def _is_plain(data: DataLoader[Any]) -> bool:
-    """Return whether a class derived from DataLoader iterates as that does.
+    """Return True unless a class derived from DataLoader iterates in a way of its own.
 
     `_get_iterator` and `_index_sampler` are private names of torch 2.13. Were they gone, a derived
     class would be replayed, as one that has another `__iter__`.
@@ -168,8 +170,7 @@ def _is_plain(data: DataLoader[Any]) -> bool:
 
 
 def _order(sampler: object) -> dict[str, bool] | None:
-    """Return how a sampler of torch orders the samples, if that is all of them, in turn or
-    shuffled."""
+    """Return the Loader options for a sequential or shuffling sampler of torch, None for others."""
     if type(sampler) is SequentialSampler:
         return {"shuffle": False}
     if (

@@ -1,4 +1,4 @@
-"""Batches on their way to a device while the step before is still at work there."""
+"""Copies of batches to a device that overlap with the step before."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ def ahead(
     is_last: Callable[[], bool] = lambda: False,
     took: Callable[[float], object] = lambda seconds: None,
 ) -> Iterator[Window]:
-    """The windows with their tensors on `device`, each sent off before the one before it is given
-    out.
+    """Yield the windows with their tensors on `device`, each copied one window ahead.
 
     On a GPU a stream of its own copies from pinned memory, so that the host and the computation go
     on meanwhile. Once `is_last` says so no further window is drawn. `took` hears of the seconds
@@ -60,8 +59,7 @@ def _sent(batch: Any, device: torch.device, stream: torch.cuda.Stream | None) ->
 
 
 def _arrived(window: Window, device: torch.device, stream: torch.cuda.Stream | None) -> Window:
-    """The computation waits for the copy; its memory is not given to others before the computation
-    is done with it."""
+    """Make the computation stream wait for the copy, and keep the memory until it is done."""
     if stream is not None:
         current = torch.cuda.current_stream(device)
         current.wait_stream(stream)

@@ -1,5 +1,4 @@
-"""Is every sample loaded once, and the same whoever loads it and wherever one begins? An epoch,
-looked at."""
+"""Audit of one epoch: each sample loaded once, and the same with other workers and ranks."""
 
 from __future__ import annotations
 
@@ -32,8 +31,10 @@ MAX_CLASSES = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What an epoch of a split is. `facts` are (name, what was found); `problems` are what should
-    not be."""
+    """Findings about one epoch of a split.
+
+    `facts` are pairs (name, finding); `problems` are sentences.
+    """
 
     split: str
     samples: int
@@ -46,7 +47,7 @@ class Audit:
 
 @dataclass(slots=True)
 class _Seen:
-    """What was found in one pass, by position: (index, digest) of each sample or batch."""
+    """Contents of one pass, by position: (index, digest) of each sample or batch."""
 
     at: dict[int, tuple[Any, int]] = field(default_factory=dict)
     shapes: Counter[str] = field(default_factory=Counter)
@@ -63,8 +64,10 @@ def audit(data: Iterable[Any], *, split: str, accumulate: int = 1, seed: int = 0
 
 
 def speed(batches: Iterable[Any], *, seconds: float = 5.0) -> tuple[float, float]:
-    """(seconds to the first batch, batches a second after it) of at most one epoch and about so
-    many seconds."""
+    """Return (seconds to the first batch, batches per second after it).
+
+    Reads at most one epoch, and for about `seconds`.
+    """
     begun = perf_counter()
     iterator = iter(batches)
     next(iterator, None)
@@ -136,8 +139,7 @@ def _of_loader(loader: Loader) -> Audit:
 
 
 def _dealt(loader: Loader, whole: Mapping[int, Any]) -> tuple[str, list[str]]:
-    """What is said of an epoch that `RANKS` processes share, and what is wrong; `whole`: each index
-    by position.
+    """Return a fact about the epoch shared by `RANKS` ranks, and the problems found.
 
     What a sample is depends on its position and not on who loads it, so that only who is given
     which is looked at.
@@ -251,7 +253,7 @@ class _Describe:
 
 
 def _described(loader: Loader, workers: int, tasks: Iterable[Task]) -> Iterator[tuple[int, Any]]:
-    """(position, what is told) of each batch."""
+    """Yield (position, description) of each batch."""
     dataset = (_NumberedBatches if hasattr(loader.dataset, "__getitems__") else _Numbered)(
         loader.dataset
     )
@@ -308,7 +310,7 @@ def _add(seen: _Seen, at: dict[int, tuple[Any, int]], batch: Any, where: Any) ->
 
 
 def leaves(batch: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """The parts of a batch or a sample that are no structure, by name."""
+    """Yield the tensors, arrays and plain values of a batch or sample, by name."""
     if isinstance(batch, Mapping):
         for key, value in batch.items():
             yield from leaves(value, f"{name}.{key}" if name else str(key))

@@ -1,5 +1,4 @@
-"""How many samples an optimizer step takes, and how they are split: batch = ranks x accumulate x
-micro-batch."""
+"""Size of an optimizer step: batch = ranks x accumulate x micro-batch."""
 
 from __future__ import annotations
 
@@ -10,8 +9,7 @@ from assay.core.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSize:
-    """The samples of one optimizer step: `micro` of one forward pass on one rank, `accumulate`
-    passes, on all ranks."""
+    """Samples of one optimizer step: ranks x `accumulate` x `micro`."""
 
     micro: int
     accumulate: int = 1
@@ -38,8 +36,7 @@ def batch_size(
     ranks: int = 1,
     split: str = "train",
 ) -> BatchSize:
-    """What is not given follows from what is; InputError when it does not come out even, with what
-    would.
+    """Compute the sizes that are not given; InputError names sizes that fit.
 
     >>> batch_size(64, accumulate=4, ranks=2)
     BatchSize(micro=8, accumulate=4, ranks=2)

@@ -1,4 +1,4 @@
-"""What can be told about any batch: how many samples it holds, where it lies."""
+"""Functions over batches of any structure: size, device, pinned memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from assay.engine.data.collate import fields_of, with_fields
 
 
 def size_of(batch: Any) -> int:
-    """Number of samples in a batch: the first dim of the first tensor or array in it; 0 when nobody
-    can tell.
+    """Return the number of samples: the first dim of the first tensor, 0 if there is none.
 
     A list of plain values counts as an array, a lone number in a tensor as one sample.
     """
@@ -45,8 +44,7 @@ def size_of(batch: Any) -> int:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """The batch with every tensor on `device`; what has a method `to` moves itself; anything else
-    stays what it is."""
+    """Return the batch with every tensor on `device`; an object with a method `to` moves itself."""
     if not isinstance(batch, Tensor) and callable(move := getattr(batch, "to", None)):
         return move(device)
     return mapped(
@@ -55,14 +53,12 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def pinned(batch: Any) -> Any:
-    """The batch with every tensor in page-locked memory, from where it is copied to a GPU without
-    waiting."""
+    """Return the batch in page-locked memory, which is copied to a GPU asynchronously."""
     return mapped(batch, Tensor.pin_memory)
 
 
 def mapped(batch: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """The batch with `function` of each tensor in it; structures keep their kind, anything else
-    stays what it is.
+    """Return the batch with `function` applied to each tensor; structures keep their type.
 
     What has a method `mapped` of its own, as an `Instance` has, does it itself.
     """
@@ -83,8 +79,7 @@ def mapped(batch: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 
 def blame_device(batch: Any, device: torch.device, error: BaseException) -> None:
-    """Raise InputError if `error` is torch's about devices, and the batch has tensors elsewhere
-    than on `device`."""
+    """Raise InputError if `error` is a device error of torch and the batch is not on `device`."""
     if isinstance(error, RuntimeError) and "device" in str(error):
         strays = {
             str(tensor.device) for tensor in _tensors(batch) if tensor.device.type != device.type

@@ -1,4 +1,4 @@
-"""How fast batches come, with and without pinned memory."""
+"""Benchmark of loading: batches per second by number of workers, with and without pinned memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from assay.engine.data.loader import Loader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """`pinned` None: there is nothing to pin for. `batch_bytes`: what one batch takes, so what
-    pinning it locks."""
+    """Measured speed of one setting.
+
+    `pinned` is None without CUDA; `batch_bytes` is the memory that pinning a batch locks.
+    """
 
     workers: int | None
     pinned: bool | None
@@ -26,8 +28,7 @@ class Speed:
 
 
 def bench(data: Iterable[Any], *, seconds: float, workers: Sequence[int] = ()) -> list[Speed]:
-    """One line for each number of workers, and with CUDA one more with pinned memory; about
-    `seconds` each."""
+    """Measure each number of workers for about `seconds`; with CUDA also with pinned memory."""
     if not isinstance(data, Loader):
         first, rate = speed(data, seconds=seconds)
         return [

@@ -1,5 +1,4 @@
-"""A chain of pipes from a list of them; in a config: `source = { type = "assay.engine.chain", pipes
-= [...] }`."""
+"""Chains of data stages; in a config: `{ type = "assay.engine.chain", pipes = [...] }`."""
 
 from __future__ import annotations
 
@@ -12,15 +11,14 @@ from assay.engine.data.streams.stream import FunctionStream, Stream, as_stream
 
 
 def chain(pipes: Sequence[Any], *, collate: Callable[[list[Any]], Any] | None = None) -> Any:
-    """The data that a list of pipes makes: a sequence (`map_style`) or a stream (`streams`), by the kind of
-    the last one.
+    """Return the data that a list of pipes makes: a sequence or a stream, by the kind of the last.
 
-    The first is where the items come from: a sequence, a stream, or anything that can be iterated
-    again. Each further one is a stage of `map_style` or `streams`, or a function of the items before it to
-    the items after it; a sequence before a stage of `streams` becomes a stream. `collate` makes a batch
-    of a list of samples.
+    The first pipe is the source: a sequence, a stream, or any iterable that can be iterated again.
+    Each further one is a stage of `map_style` or `streams`, or a function from an iterator to an
+    iterator. A sequence before a stage of `streams` becomes a stream. `collate` makes a batch from
+    a list of samples.
 
-    Raises ArgumentError for a stage that does not fit on what is before it.
+    Raises ArgumentError for a stage that does not fit the one before it.
     """
     if not pipes:
         raise ArgumentError(

@@ -11,7 +11,7 @@ from torch.utils.data import default_collate
 
 
 def collate(samples: Sequence[Any]) -> Any:
-    """One batch of like samples: tensors are stacked, structures stay what they are.
+    """Return one batch of like samples: tensors are stacked, structures keep their type.
 
     Tensors, arrays, numbers, strings, mappings, (named) tuples, lists, dataclasses and
     `types.SimpleNamespace`; and what stacks itself by a class method `stack`, as an `Instance`
@@ -33,7 +33,7 @@ def collate(samples: Sequence[Any]) -> Any:
 
 
 def fields_of(thing: Any) -> list[str] | None:
-    """The names of the fields of a dataclass or a namespace; None for everything else."""
+    """Return the field names of a dataclass or a namespace; None for anything else."""
     if isinstance(thing, SimpleNamespace):
         return list(vars(thing))
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):

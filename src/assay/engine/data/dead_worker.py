@@ -1,4 +1,4 @@
-"""What is known when a process of torch's DataLoader is no more."""
+"""Diagnosis of dead worker processes of torch's DataLoader."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WorkerDiedError(AssayError):
 
 
 def died(error: BaseException) -> WorkerDiedError | None:
-    """What to say in place of `error` if it came of the end of a worker of torch's DataLoader."""
+    """Return the error to raise for a dead worker of torch's DataLoader, else None."""
     if isinstance(error, OSError | EOFError) and _is_of_loader(error):
         # Its pipe broke before torch heard of its end, which raises wherever it is heard of: let
         # that be here.

@@ -31,8 +31,7 @@ OutputMode = Literal["classification", "regression"]
 
 
 def cached(build: Callable[..., Any], *arguments: Any, folder: str | Path, **named: Any) -> Any:
-    """What `build(*arguments, **named)` returns, made by one process and read from `folder` by all
-    others.
+    """Return `build(*arguments, **named)`, computed by one process and read by all others.
 
     Kept under a name that changes with the code of the module that `build` is in, with the
     arguments, and with what is in the files that they name. Several processes, of one run or of
@@ -97,7 +96,7 @@ def _digest(argument: Any, name: str) -> str:
 
 
 def _read(path: Path) -> tuple[Any] | None:
-    """What is kept, or None if there is nothing that can be read."""
+    """Return the cached value, or None if no file can be read."""
     if not path.exists():
         return None
     try:
@@ -134,7 +133,7 @@ def _unwritable(error: OSError, path: Path) -> InputError:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One process at a time; the lock of one that dies is free."""
+    """Hold an exclusive file lock; the kernel releases it when the process dies."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed below
@@ -150,8 +149,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 class Fields(Dataset[dict[str, Tensor]]):
-    """Samples as dicts of tensors by field name: `{"input_ids": ..., "e1_mask": ..., "label":
-    ...}`.
+    """Map-style data set of dicts of tensors by field name: `{"input_ids": ..., "label": ...}`.
 
     `tensors` have one row for each sample. A batch is the same dict with one dimension more, made
     without collating.
@@ -180,8 +178,7 @@ class Fields(Dataset[dict[str, Tensor]]):
 def to_tensors(
     features: Sequence[Any], *, output_mode: OutputMode = "classification", label: str = "label_id"
 ) -> Fields:
-    """A data set of feature objects: dataclasses, mappings, or anything with attributes, alike in
-    their fields.
+    """Return a data set made of feature objects: dataclasses, mappings or objects with attributes.
 
     Whole numbers become int64, others float32; `label` int64 in classification and float32 in
     regression. A field that is None in all of them is left out. Raises InputError with field and

@@ -1,5 +1,4 @@
-"""A sample, or a batch of samples, as named fields, each with where it belongs among ranks and
-pipeline stages."""
+"""Named fields of a sample or a batch, each with its placement among ranks and pipeline stages."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ from assay.engine.data.batches import mapped, size_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where a field is needed: on which pipeline stage (0 the first, -1 the last), and split along
-    which dim.
+    """Pipeline stage that needs a field (0 the first, -1 the last), and the dim it is split along.
 
     `split` None: every data rank has the whole of it.
     """
@@ -27,7 +25,7 @@ class Placement:
     split: int | None = 0
 
     def is_on(self, stage: int, stages: int) -> bool:
-        """Whether stage `stage` of `stages` needs the field."""
+        """Return True if stage `stage` of `stages` needs the field."""
         if not -stages <= self.stage < stages:
             raise InputError(f"There is no stage {self.stage} among {stages}.")
         return self.stage % stages == stage
@@ -35,8 +33,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class DistTensorData:
-    """A tensor with its placement, for a field of an `Instance`, as labels that only the last stage
-    needs."""
+    """Tensor with its placement, for a field of an `Instance` such as labels for the last stage."""
 
     tensor: Tensor
     placement_idx: int = 0
@@ -48,8 +45,7 @@ class DistTensorData:
 
 
 class Instance:
-    """Named fields of one sample, or of a batch made by `stack`. `model(**instance)` gives each to
-    its parameter.
+    """Named fields of one sample, or of a batch made by `stack`; `model(**instance)` unpacks them.
 
     >>> batch = Instance.stack([Instance(x=torch.tensor([1.0, 2.0]), y=torch.tensor(0)) for _ in range(4)])
     >>> batch.x.shape, batch.y.shape, len(batch)
@@ -70,8 +66,7 @@ class Instance:
 
     @classmethod
     def stack(cls, samples: Sequence[Instance]) -> Instance:
-        """A batch of samples with the same fields. InputError names the field that is not the same
-        in all."""
+        """Return a batch of samples with the same fields; InputError names a field that differs."""
         if not samples:
             raise InputError("There is nothing to stack.")
         first = samples[0]
@@ -92,13 +87,12 @@ class Instance:
         )
 
     def placement(self, name: str) -> Placement:
-        """Where a field is needed; that of a field without a mark is the first stage, split along
-        the batch."""
+        """Return the placement of a field; by default the first stage, split along the batch."""
         self[name]
         return self._placements.get(name, Placement())
 
     def on_stage(self, stage: int, stages: int) -> Instance:
-        """The fields that stage `stage` of `stages` needs."""
+        """Return the fields that stage `stage` of `stages` needs."""
         kept = {
             name: value
             for name, value in self._fields.items()
@@ -109,8 +103,7 @@ class Instance:
         )
 
     def placed(self, stages: Iterable[int], count: int) -> Instance:
-        """The same without the data of tensors that none of these of `count` stages needs: their
-        shapes are left."""
+        """Return the instance with only the shapes of tensors that none of these stages needs."""
         own = list(stages)
 
         def at(name: str, value: Any) -> Any:
@@ -130,17 +123,17 @@ class Instance:
         return self._fields.get(name, default)
 
     def keys(self) -> KeysView[str]:
-        """The names of the fields."""
+        """Return the names of the fields."""
         return self._fields.keys()
 
     def to(self, device: torch.device | str) -> Instance:
-        """The same with every tensor on `device`."""
+        """Return the instance with every tensor on `device`."""
         return self.mapped(
             lambda tensor: tensor if tensor.is_meta else tensor.to(device, non_blocking=True)
         )
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Instance:
-        """The same with `function` of every tensor."""
+        """Return the instance with `function` applied to every tensor."""
         return self._of(
             {name: mapped(value, function) for name, value in self._fields.items()},
             self._placements,
@@ -161,7 +154,7 @@ class Instance:
             raise AttributeError(self._unknown(name)) from None
 
     def __len__(self) -> int:
-        """How many samples a batch holds: the first dim of its first tensor."""
+        """Return the number of samples in a batch: the first dim of its first tensor."""
         return size_of(self._fields)
 
     def __repr__(self) -> str:

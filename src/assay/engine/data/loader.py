@@ -1,5 +1,4 @@
-"""Samples at positions of an order, each loaded under its own key, collated to batches; by workers
-if asked."""
+"""Loader of map-style data: samples at positions of an order, each loaded under its own key."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ Part = tuple[int, list[int]]
 
 
 def is_dataset(source: object) -> bool:
-    """Whether this gives samples by index, for a `Loader` to make batches of."""
+    """Return True for a map-style data set: a length and items by index."""
     return (
         hasattr(source, "__len__")
         and hasattr(source, "__getitem__")
@@ -41,8 +40,7 @@ def is_dataset(source: object) -> bool:
 
 
 class Loader:
-    """Batches of a map-style data set, for training (`windows`) and evaluation (iteration, in
-    order).
+    """Batches of a map-style data set, for training (`windows`) and evaluation (iteration).
 
     `batch_size` is the number of samples per optimizer step; `micro_batch_size` or `accumulate`
     splits it, and both of them give it where it is left out. The order depends on (seed, epoch)
@@ -170,15 +168,13 @@ class Loader:
         self._persistent = persistent_workers
 
     def exactness(self, epoch: int = 0) -> str:
-        """Return what going on in the middle of an epoch means here. Loads a sample, if none was
-        loaded yet."""
+        """Return the exactness of a mid-epoch resume; loads a sample if none was loaded yet."""
         if not self._is_tried and self._load is self.fetch:
             self._try(epoch)
         return f"not exact: {', '.join(self.fetch.notes)}" if self.fetch.notes else "exact (plan)"
 
     def _try(self, epoch: int) -> None:
-        """Have the first sample loaded, twice as always, by who will load the others: files are not
-        opened here."""
+        """Load the first sample twice, in a worker if there are any: files are not opened here."""
         for _, position, indices in islice(self.own_tasks(epoch), 1):
             first = epoch, position, indices[:1]
             if self._pool is None:
@@ -203,41 +199,39 @@ class Loader:
         return str(self.sizes)
 
     def windows(self, epoch: int, start: int) -> Iterator[Window]:
-        """The windows of one epoch from number `start` on; the last may be smaller."""
+        """Yield the windows of one epoch from number `start` on; the last may be smaller."""
         return self._windows(epoch, self._cuts(epoch, start))
 
     def windows_after(self, epoch: int, samples: int) -> Iterator[Window]:
-        """The windows of what is left of an epoch of which `samples` were seen, in batches of
-        whatever size."""
+        """Yield the windows of an epoch of which `samples` were seen."""
         return self._windows(epoch, self._cuts_from(epoch, samples))
 
     def tasks(self, epoch: int, start: int) -> Iterator[Task]:
-        """What is to be loaded for the windows of an epoch from number `start` on."""
+        """Yield the tasks (epoch, position, indices) of the windows from number `start` on."""
         return ((epoch, *part) for cut in self._cuts(epoch, start) for part in cut)
 
     def indices(self, epoch: int, samples: int, number: int) -> list[int]:
-        """What micro-batch `number` of this rank has of the data set, in the step that follows so
-        many samples."""
+        """Return the indices of micro-batch `number` of this rank after `samples` samples."""
         cut = next(self._cuts_from(epoch, samples), [])
         return self._own(cut)[number][1] if number < len(self._own(cut)) else []
 
     def own_tasks(self, epoch: int) -> Iterator[Task]:
-        """Those of an epoch that are for this one of several ranks."""
+        """Yield the tasks of an epoch that are for this rank."""
         return ((epoch, *part) for cut in self._cuts(epoch, 0) for part in self._own(cut))
 
     def steps_after(self, samples: int) -> int:
-        """How many windows are left of an epoch of which `samples` were seen."""
+        """Return the number of windows left of an epoch of which `samples` were seen."""
         if self._lists is not None:
             return sum(1 for _ in self._cuts_from(0, samples))
         full, rest = divmod(max(0, self.order.n - samples), self.batch_size)
         return full + bool(rest and not self.drop_last)
 
     def set_epoch(self, epoch: int) -> None:
-        """Which epoch the next iteration gives; `windows` is told by who asks."""
+        """Set the epoch of the next iteration; `windows` takes its epoch as an argument."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of one epoch (see `set_epoch`), whole: not split into micro-batches.
+        """Yield the batches of one epoch (see `set_epoch`), not split into micro-batches.
 
         Of several ranks each gives every so many-th batch of `batch_size / ranks` samples.
         """
@@ -254,7 +248,7 @@ class Loader:
         )
 
     def changed(self, **options: Any) -> Loader:
-        """Another loader of the same data, which differs in these options."""
+        """Return another loader of the same data with these options changed."""
         return Loader(self.dataset, **(self._options | options))
 
     def seeded(self, seed: int) -> Loader:
@@ -293,12 +287,12 @@ class Loader:
         return Window(batches, sum(sizes), own, -(-len(cut) // self.ranks))
 
     def _own(self, cut: list[Part]) -> list[Part]:
-        """The micro-batches of a window that this rank has."""
+        """Return the micro-batches of a window that belong to this rank."""
         own = cut[self.rank :: self.ranks]
         return own + cut[:1] if self.fills and len(own) * self.ranks < len(cut) else own
 
     def _cuts(self, epoch: int, start: int) -> Iterator[list[Part]]:
-        """The micro-batches of each window of an epoch, from number `start` on."""
+        """Yield the micro-batches of each window of an epoch, from number `start` on."""
         if self._lists is None:
             yield from self._cuts_from(epoch, start * self.batch_size)
             return
@@ -353,7 +347,7 @@ class Loader:
 
 
 def _pieces(part: Part, count: int) -> list[Part]:
-    """A batch in so many pieces, one for each rank; fewer when it has not that many samples."""
+    """Split a batch into `count` pieces, one for each rank; fewer if it has fewer samples."""
     position, indices = part
     size = -(-len(indices) // count)
     return [(position + i, indices[i : i + size]) for i in range(0, len(indices), size)]
@@ -362,7 +356,7 @@ def _pieces(part: Part, count: int) -> list[Part]:
 def _rows(
     dataset: TensorDataset, epoch: int, position: int, indices: Sequence[int]
 ) -> list[torch.Tensor]:
-    """Fetched all at once what `TensorDataset` would give item by item."""
+    """Fetch the rows of a TensorDataset at once, equal to what it would give item by item."""
     where = torch.tensor(indices)
     return [tensor.index_select(0, where) for tensor in dataset.tensors]
 
@@ -372,8 +366,7 @@ def _warn(message: str) -> None:
 
 
 def _warner(loader: weakref.ref[Loader]) -> Callable[[str], None]:
-    """Return what calls `warn` of a loader, as it is then, and does not keep its worker processes
-    alive."""
+    """Return a function that calls the loader's `warn` without keeping the loader alive."""
 
     def warn(message: str) -> None:
         found = loader()
@@ -394,7 +387,7 @@ def _check(
     workers: int,
     prefetch: int,
 ) -> None:
-    """InputError for what does not go together."""
+    """Raise InputError for options that exclude each other, and for numbers out of range."""
     given = {
         "batch_size": batch_size is not None,
         "sampler": sampler is not None,

@@ -1,5 +1,4 @@
-"""Sequences, and stages that make a sequence of a sequence: items by index, for a `Loader` to
-shuffle and to batch."""
+"""Sequences (items by index, for a `Loader`), and stages that make a sequence of a sequence."""
 
 from __future__ import annotations
 
@@ -31,15 +30,15 @@ __all__ = [
 
 
 class SequenceStage(ABC):
-    """What a chain puts over a sequence."""
+    """Stage that a chain puts over a sequence."""
 
     @abstractmethod
     def over(self, source: Sequence[Any]) -> Sequence[Any]:
-        """The sequence that gives what this makes of the items of `source`."""
+        """Return the sequence that this stage makes of the items of `source`."""
 
 
 class SequenceWrapper(Sequence[Any]):
-    """A list, or anything with a length and items by index, as the begin of a chain."""
+    """Source of a chain: a list, or anything with a length and items by index."""
 
     def __init__(self, datapipe: Sequence[Any]) -> None:
         if not (hasattr(datapipe, "__len__") and hasattr(datapipe, "__getitem__")):
@@ -58,8 +57,10 @@ class SequenceWrapper(Sequence[Any]):
 
 
 class MapSequence(SequenceStage):
-    """`function(item)` for each item, when it is asked for. `random` says that it draws; each item
-    then has a key."""
+    """Stage that gives `function(item)` for each item, when it is asked for.
+
+    `random`: the function draws random numbers, and each item is drawn for under a key of its own.
+    """
 
     def __init__(self, function: Callable[[Any], Any], *, random: bool = False) -> None:
         self.function, self.random = function, random
@@ -83,8 +84,10 @@ class _MappedSequence(Sequence[Any]):
 
 
 class FilterSequence(SequenceStage):
-    """The items for which `function(item)` is true. All are looked at once, when the first is asked
-    for."""
+    """Stage that keeps the items for which `function(item)` is true.
+
+    All items are tried once, when the first is asked for.
+    """
 
     def __init__(self, function: Callable[[Any], bool]) -> None:
         self.function = function
@@ -96,7 +99,7 @@ class FilterSequence(SequenceStage):
 
 
 class Select(SequenceStage):
-    """The items at `indices`, in that order."""
+    """Stage that gives the items at `indices`, in that order."""
 
     def __init__(self, indices: Sequence[int]) -> None:
         self.indices = indices
@@ -111,8 +114,7 @@ class Select(SequenceStage):
 
 
 class RandomSplit(SequenceStage):
-    """Part number `part` of the items, split at random into parts of `sizes`, the same for whoever
-    asks with a `seed`.
+    """Stage that keeps part number `part` of a random split into `sizes`; a function of `seed`.
 
     Sizes are counts of items, or fractions of them, rounded down. What is over belongs to no part.
     """
@@ -160,7 +162,7 @@ class _SelectedSequence(Sequence[Any]):
 
 
 class ConcatSequences(Sequence[Any]):
-    """One sequence after the other."""
+    """Source that joins sequences one after the other."""
 
     def __init__(self, sequences: Sequence[Sequence[Any]]) -> None:
         self.sequences = list(sequences)
@@ -177,8 +179,7 @@ class ConcatSequences(Sequence[Any]):
 
 
 class Cache(SequenceStage):
-    """Keeps every item once it was made; refused after a stage that draws, of which it would keep
-    one draw for good."""
+    """Stage that keeps every item once it is made; refused after a stage that draws."""
 
     def over(self, source: Sequence[Any]) -> Sequence[Any]:
         if getattr(source, "random", False):
@@ -205,8 +206,7 @@ class _CachedSequence(Sequence[Any]):
 
 
 class StreamToSequence(SequenceStage):
-    """Goes through a stream once and keeps its items: a sequence, for many epochs of what is not
-    too large."""
+    """Stage that reads a stream once into memory, as a sequence."""
 
     def over(self, source: Any) -> Sequence[Any]:
         return _ReadSequence(source)

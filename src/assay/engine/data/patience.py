@@ -1,5 +1,4 @@
-"""Worker processes that stand still: how long a batch may take, where a process is, and what to say
-of it."""
+"""Detection of hanging workers: how long a batch may take, and the stack of a worker."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ class WorkerError(AssayError):
 
 
 class Patience:
-    """Seconds that a batch may take: `timeout_s` if it is given, 0 for ever; else learned from the
-    longest so far."""
+    """Time limit of a batch: `timeout_s`, 0 for none, None for one learned from past batches."""
 
     def __init__(self, timeout_s: float | None = None) -> None:
         self.timeout_s = timeout_s
@@ -70,15 +68,13 @@ class Patience:
 
 
 def on_request(writer: Connection) -> None:
-    """In a worker process: write the stack of every thread to `writer` at SIGUSR1, whatever the
-    process waits for."""
+    """Write the stack of every thread to `writer` at SIGUSR1; called in the worker process."""
     if hasattr(faulthandler, "register"):  # not on Windows
         faulthandler.register(signal.SIGUSR1, file=writer.fileno(), all_threads=True)
 
 
 def stack_of(pid: int, reader: Connection) -> list[str]:
-    """Return the frames of a worker, innermost first, as `FILE:LINE in NAME`; none for one that
-    does not answer."""
+    """Return the frames of a worker, innermost first, as `FILE:LINE in NAME`."""
     text = b""
     with suppress(OSError, AttributeError):  # it is gone; Windows has no such signal
         os.kill(pid, signal.SIGUSR1)
@@ -106,8 +102,7 @@ def _is_own(frame: re.Match[str]) -> bool:
 
 
 def _above_loader(frames: Sequence[re.Match[str]]) -> list[re.Match[str]]:
-    """Return the frames of the user's code and what it calls; all where the loader itself is at
-    work."""
+    """Return the frames of the user's code and its calls; all if the loader itself is at work."""
     first = next((i for i, frame in enumerate(frames) if _is_own(frame)), len(frames))
     return list(frames[:first] or frames)
 
@@ -115,8 +110,7 @@ def _above_loader(frames: Sequence[re.Match[str]]) -> list[re.Match[str]]:
 def standing_still(
     who: str, pid: int, where: str, seconds: float, stack: Sequence[str], patience: Patience
 ) -> tuple[str, str]:
-    """Return what to say of a worker that is silent: who is where since when, and its stack; one
-    frame on a line."""
+    """Return (sentence about a silent worker, its stack with one frame a line)."""
     known = patience.known()
     what = (
         f"{who} (pid {pid}) has been at {where} for {seconds:.3g} s{f'; {known}' if known else ''}."

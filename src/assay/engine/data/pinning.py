@@ -14,8 +14,7 @@ _LOOK_S = 0.1
 
 
 def pinned_ahead(batches: Iterator[Any]) -> Generator[Any]:
-    """The batches, pinned one ahead. Give only what draws no random number when it is iterated: a
-    thread does it."""
+    """Yield the batches, pinned one ahead in a thread, in which nothing may be drawn."""
     ready: Queue[tuple[Any, BaseException | None]] = Queue(_AHEAD)
     stopped = threading.Event()
 

@@ -1,5 +1,4 @@
-"""The order of samples as a keyed bijection: the index at a position costs the same anywhere, and
-needs no state.
+"""Shuffled order as a keyed bijection: any position costs the same, and there is no state.
 
 A balanced Feistel network over the next even power of two, walked until it lands inside the data
 (cycle walking: Black & Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). Each epoch
@@ -25,19 +24,17 @@ _BLOCK = 8192
 
 
 class Order(Protocol):
-    """Which index stands at which position of an epoch of `n`; a pure function, so that going on
-    needs no state."""
+    """Map from positions of an epoch of `n` samples to indices; a pure function without state."""
 
     n: int
 
     def indices(self, epoch: int, start: int, count: int) -> npt.NDArray[np.int64]:
-        """The indices at positions `start` to `start + count` (fewer at the end of the epoch)."""
+        """Return the indices at positions `start` to `start + count`, within the epoch."""
         ...
 
 
 def blocks(order: Order, epoch: int, start: int, size: int) -> Iterator[tuple[int, list[int]]]:
-    """(position of the first, indices) of each batch of `size` from position `start` on; the last
-    may be short."""
+    """Yield (first position, indices) of each batch of `size` from position `start` on."""
     per_block = max(1, _BLOCK // size) * size
     for first in range(start, order.n, per_block):
         indices = order.indices(epoch, first, per_block).tolist()
@@ -46,7 +43,7 @@ def blocks(order: Order, epoch: int, start: int, size: int) -> Iterator[tuple[in
 
 
 class Plan:
-    """Which index stands at which position of an epoch, for `n` samples."""
+    """Order of `n` samples, shuffled by seed and epoch or sequential."""
 
     def __init__(self, n: int, *, seed: int, shuffle: bool) -> None:
         if n < 0:
@@ -58,7 +55,7 @@ class Plan:
         self._half_bits = (bits + 1) // 2
 
     def indices(self, epoch: int, start: int, count: int) -> npt.NDArray[np.int64]:
-        """The indices at positions `start` to `start + count` (fewer at the end of the epoch)."""
+        """Return the indices at positions `start` to `start + count`, within the epoch."""
         positions = np.arange(start, min(start + count, self.n), dtype=np.uint64)
         if not self.shuffle or self.n < 2:
             return positions.astype(np.int64)
@@ -74,8 +71,7 @@ class Plan:
         return inside.astype(np.int64)
 
     def blocks(self, epoch: int, start: int, size: int) -> Iterator[tuple[int, list[int]]]:
-        """(position of the first, indices) of each batch of `size` from position `start` on; the
-        last may be short."""
+        """Yield (first position, indices) of each batch of `size`; the last may be short."""
         return blocks(self, epoch, start, size)
 
     def _permute(
@@ -89,7 +85,7 @@ class Plan:
 
 
 def _one_of_all(n: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """A permutation by its number, each as likely as any other."""
+    """Return one of the n! permutations, each equally likely."""
     digest = blake2b(struct.pack("<3q", seed, ORDER, epoch), digest_size=16).digest()
     number = int.from_bytes(
         digest, "little"
@@ -107,8 +103,7 @@ def _round_keys(seed: int, epoch: int) -> tuple[int, ...]:
 
 
 def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The 32-bit finaliser "lowbias32" (Wellons, 2018): every input bit reaches every output
-    bit."""
+    """Mix 32 bits with "lowbias32" (Wellons, 2018): every input bit reaches every output bit."""
     low = np.uint64(0xFFFFFFFF)
     x = x & low
     x = ((x ^ (x >> np.uint64(16))) * np.uint64(0x7FEB352D)) & low

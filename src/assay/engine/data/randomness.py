@@ -1,5 +1,4 @@
-"""Samples loaded under their keys: what is drawn while one is loaded depends on where it stands,
-and nothing else."""
+"""Samples loaded under keys: random draws depend on the position of a sample alone."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ MAX_SEARCHED = 5_000
 
 
 class MapDataset(Protocol):
-    """Anything with a length and items by index; `__getitems__(indices)` is used where it
-    exists."""
+    """Map-style data set; `__getitems__(indices)` is used if present."""
 
     def __len__(self) -> int: ...
 
@@ -33,13 +31,13 @@ class MapDataset(Protocol):
 
 
 class _Nowhere:
-    """A number that nobody looks at."""
+    """Stand-in for the shared number that tells other processes the current sample."""
 
     value = -1
 
 
 class Fetch:
-    """Makes the batch of a position from the samples of a data set, each drawn under its own key.
+    """Function that loads and collates the batch of a position, each sample under its own key.
 
     It is copied to worker processes, so that a batch is the same whoever loads it. The first sample
     is loaded twice. If it comes out different, the generators that the data set has of its own are
@@ -73,7 +71,7 @@ class Fetch:
         self._is_checked = False
 
     def __call__(self, epoch: int, position: int, indices: Sequence[int]) -> Any:
-        """The batch of `indices`, which stand at `position` and after it."""
+        """Return the batch of `indices`, which stand at `position` and after it."""
         if not self._is_checked:
             self._check(epoch, position, indices)
         if self.randomness == "none" and not self._keyed and not self._own:
@@ -85,8 +83,7 @@ class Fetch:
             return self._collated(self._keyed_items(epoch, position, indices), indices)
 
     def _keyed_items(self, epoch: int, position: int, indices: Sequence[int]) -> list[Any]:
-        """Each sample under its own key. What is done here is done for every sample: it is written
-        out flat."""
+        """Load each sample under its own key; written flat, because it runs for every sample."""
         dataset, keyed, own, samples, index = self.dataset, self._keyed, self._own, [], -1
         seed, split, now = self.seed, self._split_key, self.at
         try:
@@ -146,8 +143,7 @@ class Fetch:
             raise
 
     def _check(self, epoch: int, position: int, indices: Sequence[int]) -> None:
-        """Find out whether the first sample comes out the same twice. InputError when it draws and
-        should not."""
+        """Load the first sample twice and compare; InputError if "none" turns out wrong."""
         first = indices[:1]
         with undisturbed():
             if not self._is_same_twice(epoch, position, first):
@@ -176,16 +172,14 @@ class Fetch:
 
 
 def keyable(thing: object) -> Iterator[tuple[Any, str]]:
-    """Everything inside a data set that takes a key for its own generator, `set_rng(key)`, with the
-    way to it."""
+    """Yield (object, path) for each object inside a data set that has a `set_rng(key)`."""
     for inner, way in object_graph.inside(thing, limit=MAX_SEARCHED):
         if callable(getattr(type(inner), "set_rng", None)):
             yield inner, way
 
 
 def private_generators(thing: object) -> list[tuple[str, str]]:
-    """(way, kind) of each generator that a data set has of its own, such as (".rng",
-    "numpy.random.Generator")."""
+    """Return (path, type) of each generator inside a data set."""
     found = []
     for generator, way in generators_in(thing):
         kind = next(each for each in _KEYED if isinstance(generator, each))
@@ -199,8 +193,7 @@ def private_generators(thing: object) -> list[tuple[str, str]]:
 
 
 def generators_in(thing: object) -> Iterator[tuple[Any, str]]:
-    """Return each generator that a thing has of its own, with the way to it; the global ones are
-    nobody's."""
+    """Yield (generator, path) for each generator inside an object, without the global ones."""
     for inner, way in object_graph.inside(thing, limit=MAX_SEARCHED):
         if isinstance(inner, tuple(_KEYED)) and not any(inner is shared for shared in _GLOBAL):
             yield inner, way
@@ -225,7 +218,7 @@ _GLOBAL = (torch.default_generator, np.random.rand.__self__, random.random.__sel
 
 
 def randomness_of(dataset: MapDataset) -> Randomness:
-    """How loading draws when nobody says so: as the data set says, else by its kind."""
+    """Return the default randomness: the attribute of the data set, else by its type."""
     own = getattr(dataset, "randomness", None)
     if own in ("sample", "batch", "none"):
         return own  # type: ignore[no-any-return]
@@ -235,8 +228,7 @@ def randomness_of(dataset: MapDataset) -> Randomness:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two samples are equal as far as anybody can tell: what cannot be compared counts as
-    equal."""
+    """Return True if two samples are equal; values that cannot be compared count as equal."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):

@@ -1,5 +1,4 @@
-"""Other orders than a shuffle: weighted, balanced, by length, a part. Each is a pure function of
-seed, epoch, position.
+"""Orders other than a shuffle: weighted, balanced, by length, subset; functions of seed and epoch.
 
 A sampler is given to a `Loader`, which asks it for an order. Samplers of torch are taken as well:
 they are asked for the indices of a whole epoch under a key, and must give the same again.
@@ -28,8 +27,7 @@ class Sampler(Protocol):
 
 
 class Weighted:
-    """Samples by weight: one of weight 2 comes twice as often as one of weight 1; the default of
-    `num_samples` is all.
+    """Samples drawn by weight: weight 2 comes twice as often as 1; `num_samples` defaults to all.
 
     `weights` is a sequence, or the name of an attribute of the data set. Without `replacement` each
     comes once at most, the heavy ones earlier (Efraimidis & Spirakis, "Weighted random sampling
@@ -82,8 +80,7 @@ class Balanced:
 
 
 class ByLength:
-    """Batches of samples of like length, so that little is padded; which batches, and their order,
-    is shuffled.
+    """Batches of samples of similar length, to save padding; batches and their order are shuffled.
 
     `lengths` is a sequence, or the name of an attribute of the data set. Of every `window` batches
     of a shuffle the samples are sorted by length and dealt out: a larger window pads less and
@@ -101,8 +98,7 @@ class ByLength:
 
 
 class Subset:
-    """A part of the data: `indices`, or those from `start` to `stop`, which are shares of all when
-    they are fractions.
+    """Part of the data: `indices`, or those from `start` to `stop`; fractions are shares of all.
 
     Shuffled unless `shuffle` is false.
     """
@@ -174,10 +170,10 @@ class _Epochwise:
 
     def indices(self, epoch: int, start: int, count: int) -> Ints:
         if epoch != self._epoch:
-            self._indices, self._epoch = self._of(epoch), epoch
+            self._indices, self._epoch = self._drawn(epoch), epoch
         return self._indices[start : start + count]
 
-    def _of(self, epoch: int) -> Ints:
+    def _drawn(self, epoch: int) -> Ints:
         raise NotImplementedError
 
 
@@ -188,7 +184,7 @@ class _WithoutReplacement(_Epochwise):
         self._weights = weights
         self._seed = seed
 
-    def _of(self, epoch: int) -> Ints:
+    def _drawn(self, epoch: int) -> Ints:
         drawn = uniform(
             key(self._seed, ORDER, epoch, 2), np.arange(len(self._weights), dtype=np.uint64)
         )
@@ -249,11 +245,11 @@ class _Grouped:
     def indices(self, epoch: int, start: int, count: int) -> Ints:
         stop = min(start + count, self.n)
         first = start // self._window * self._window
-        windows = [self._of(epoch, begin) for begin in range(first, stop, self._window)]
+        windows = [self._window_at(epoch, begin) for begin in range(first, stop, self._window)]
         return np.concatenate([np.empty(0, dtype=np.int64), *windows])[start - first : stop - first]
 
-    def _of(self, epoch: int, begin: int) -> Ints:
-        """The indices of the window that begins at a position."""
+    def _window_at(self, epoch: int, begin: int) -> Ints:
+        """Return the indices of the window that begins at a position."""
         indices = self._plan.indices(epoch, begin, self._window)
         indices = indices[np.argsort(self._lengths[indices], kind="stable")]
         whole = len(indices) // self._batch_size
@@ -265,8 +261,7 @@ class _Grouped:
 
 
 class Listed(_Epochwise):
-    """The order of a sampler of torch, or of any iterable of indices: asked once an epoch, under a
-    key of its own.
+    """Order of a torch sampler or any iterable of indices, iterated once an epoch under a key.
 
     `batches`: it gives lists of indices, each of them a batch. InputError when it gives another
     order the second time: then nobody could go on in the middle of an epoch.
@@ -287,14 +282,14 @@ class Listed(_Epochwise):
         self.batch_size = int(max(np.diff(self._ends, prepend=0), default=1))
 
     def batches(self, epoch: int) -> Iterator[tuple[int, list[int]]]:
-        """(position of the first, indices) of each batch of an epoch."""
+        """Yield (first position, indices) of each batch of an epoch."""
         indices = self.indices(epoch, 0, 0x7FFFFFFF).tolist()
         begin = 0
         for end in self._ends.tolist():
             yield begin, indices[begin:end]
             begin = end
 
-    def _of(self, epoch: int) -> Ints:
+    def _drawn(self, epoch: int) -> Ints:
         listed = self._listed(epoch)
         if not self._in_batches:
             return np.asarray([int(index) for index in listed], dtype=np.int64)
@@ -330,7 +325,7 @@ class Listed(_Epochwise):
 
 
 def order_of(sampler: Any, dataset: Any, *, seed: int, batch_size: int, name: str) -> Order:
-    """The order that `sampler` means for a data set; `name` is where it was given."""
+    """Return the order of `sampler` over a data set; `name` is used in error messages."""
     make: Callable[..., Order] | None = getattr(sampler, "order", None)
     if callable(make):
         return make(dataset, seed=seed, batch_size=batch_size)
@@ -357,7 +352,7 @@ def uniform(value: int, counters: npt.NDArray[np.uint64]) -> Floats:
 
 
 def _values(what: str, given: Any, dataset: Any) -> npt.NDArray[Any]:
-    """A value for each sample: as given, or an attribute of the data set by its name."""
+    """Return one value per sample: as given, or the data set's attribute of that name."""
     if isinstance(given, str):
         if not hasattr(dataset, given):
             known = (

@@ -1,4 +1,4 @@
-"""Windows of micro-batches: what one optimizer step trains on, whatever the batches come from."""
+"""Windows of micro-batches, one for each optimizer step, from any source of batches."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ _LOGGER = logging.getLogger("assay")
 
 
 class Window(NamedTuple):
-    """The batches of one optimizer step. `sizes`: samples of each; None when there is one batch
-    only.
+    """Batches of one optimizer step. `sizes`: samples of each, None if there is only one batch.
 
     On several ranks these batches are the share of one of them, which may be none; `samples` are
     those of all, and `micro_steps` is how many batches the rank with the most has.
@@ -41,11 +40,10 @@ class Window(NamedTuple):
 
 @runtime_checkable
 class Source(Protocol):
-    """Where windows come from."""
+    """Interface of anything that yields windows."""
 
     def exactness(self, epoch: int = 0) -> str:
-        """Return what going on in the middle of an epoch means here, for the user: "exact (HOW)" or
-        "not exact: WHY".
+        """Return the exactness of a mid-epoch resume: "exact (HOW)" or "not exact: WHY".
 
         It is found out by trying, with the data of `epoch`, when it is asked first.
         """
@@ -57,13 +55,12 @@ class Source(Protocol):
         ...
 
     def windows(self, epoch: int, start: int) -> Iterator[Window]:
-        """The windows of an epoch from number `start` on."""
+        """Yield the windows of an epoch from number `start` on."""
         ...
 
 
 class Replayed:
-    """Any iterable of batches. Going on in the middle of an epoch goes through what was seen and
-    leaves it out.
+    """Source over any iterable of batches; a mid-epoch resume replays the seen batches.
 
     Iterating is keyed: torch, numpy and `random` by (seed, epoch, batch), and generators that the
     iterable has of its own by (seed, epoch). Whether the same comes again then is found out by
@@ -93,8 +90,7 @@ class Replayed:
         return self._cut(islice(batches, start * self.accumulate, None))
 
     def exactness(self, epoch: int = 0) -> str:
-        """Return what going on means here, found out with the first batches of an epoch: on a copy,
-        and once."""
+        """Return the exactness, found once by loading the first batches of an epoch from a copy."""
         if not self._exactness:
             begun = perf_counter()
             self._exactness = self._tried(epoch)
@@ -116,13 +112,13 @@ class Replayed:
         return REPLAYED if same(first, again) else f"not exact: {self._why()}"
 
     def _why(self) -> str:
-        """Why the first batches of an epoch come out different when they are loaded again."""
+        """Return why the first batches differ when they are loaded again."""
         if getattr(self.batches, "persistent_workers", False):
             return f"{OTHERS}: its workers keep the state of their generators (persistent_workers=False would help)"
         return f"{OTHERS}, from whatever they are drawn (`random`, numpy and torch are keyed)"
 
     def _begun(self, epoch: int, done: int) -> Iterator[Any]:
-        """The batches of an epoch; the first is number `done`."""
+        """Begin an epoch: return its batches, of which the first is number `done`."""
         for each in (
             self.batches,
             getattr(self.batches, "sampler", None),
@@ -160,8 +156,7 @@ class Replayed:
             yield batch
 
     def _key_own(self, epoch: int) -> None:
-        """Key the generators that the iterable has of its own, as a DataLoader has the one it was
-        given."""
+        """Key generators inside the iterable, such as the `generator` of a DataLoader."""
         if self._generators is None:
             if isinstance(self.batches, DataLoader):
                 # Else the seed of the workers comes from the generator that shuffles, but in the
@@ -185,8 +180,7 @@ class Replayed:
 
 
 def _copied(batches: Any) -> Any:
-    """A shallow copy, so that what is tried leaves no counter of the original elsewhere; else the
-    original."""
+    """Return a shallow copy, so that a trial changes no counter; else the original."""
     try:
         return copy(batches)
     except Exception:  # whatever a class of the user does when it is copied
@@ -194,7 +188,7 @@ def _copied(batches: Any) -> Any:
 
 
 class KeepsState(Protocol):
-    """Batches that know where they are, as torchdata's StatefulDataLoader does."""
+    """Batches with a state of their own, as torchdata's StatefulDataLoader has."""
 
     def __iter__(self) -> Iterator[Any]: ...
 
@@ -204,7 +198,7 @@ class KeepsState(Protocol):
 
 
 class StatefulData(Replayed):
-    """Batches with a state of their own: it is part of each checkpoint, and going on skips nothing.
+    """Source over batches whose state is part of each checkpoint; a resume skips nothing.
 
     That is tried too. Where other batches come after a state is loaded, as from workers that
     augment, whose generators are no part of it, a run that goes on goes through what was seen
@@ -235,8 +229,9 @@ class StatefulData(Replayed):
         )
 
     def _goes_on(self, epoch: int) -> bool | None:
-        """Return whether the batches after a state that is loaded are those that came after it;
-        None without any."""
+        """Return True if the batches after a loaded state are the expected ones; None if
+        untestable.
+        """
         twin: Any = _copied(self.batches)
         source, whole, states = Replayed(twin, seed=self.seed), [], []
         for batch in islice(source._begun(epoch, 0), TRIED):
@@ -273,8 +268,7 @@ class Seedable(Protocol):
 
 
 def seeded(data: Iterable[Any], seed: int | None) -> tuple[Iterable[Any], int]:
-    """Return the data and the seed of a run: who was given none takes that of the other; 0 if
-    nobody was."""
+    """Return (data, seed) of a run: the seed of the data or of the engine, whichever is given."""
     if not isinstance(data, Seedable):
         return data, seed or 0
     if data.is_seeded:

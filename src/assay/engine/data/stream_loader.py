@@ -1,5 +1,4 @@
-"""Batches of a stream for the engine, made here or in worker processes, going on exactly from any
-step."""
+"""Loader of streams: batches made here or in workers, with an exact position after each."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ _LOOKED_AT = 2
 
 
 class _Drew(Enum):
-    """What a worker gives in place of a batch when it found such a draw; one and the same in every
-    process."""
+    """Message of a worker instead of a batch: a stage drew without a key."""
 
     DREW = "drew"
 
@@ -42,8 +40,7 @@ _DREW = _Drew.DREW
 
 
 class StreamLoader:
-    """The batches that a stream gives, for training (`windows`) and evaluation (iteration over
-    epoch 0).
+    """Batches of a stream, for training (`windows`) and evaluation (iteration over epoch 0).
 
     An item that is a list, as `streams.Batch` makes it, is a list of samples, and is collated; anything
     else is a batch as it is. `accumulate` batches make one optimizer step. With `workers`, or on
@@ -96,8 +93,7 @@ class StreamLoader:
         return self._exactness
 
     def _differs(self, epoch: int) -> str:
-        """Load the first batches again, whole and from the position after the first; return why
-        they differ, or ""."""
+        """Load the first batches twice; return why they differ, or ""."""
         twin = copy(self)
         twin.accumulate = 1
         first, positions = [], []
@@ -131,18 +127,18 @@ class StreamLoader:
         return steps
 
     def seeded(self, seed: int) -> StreamLoader:
-        """Return this loader, from now on under a seed."""
+        """Set the seed and return this loader."""
         self.seed, self.is_seeded = seed, True
         return self
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of epoch 0."""
+        """Yield the batches of epoch 0."""
         with closing(self._batches(0, _Start(self.workers))) as batches:
             for batch, _ in batches:
                 yield batch
 
     def windows(self, epoch: int, start: int) -> Iterator[Window]:
-        """The windows of one epoch from number `start` on."""
+        """Yield the windows of one epoch from number `start` on."""
         at, skip = self._start(epoch, start)
         with closing(self._batches(epoch, at)) as batches:
             step = start - skip
@@ -157,11 +153,11 @@ class StreamLoader:
                 )
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the last window ended."""
+        """Return the position after the last window."""
         return dict(self._state or {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there; InputError if other workers or ranks gave it."""
+        """Set the position; InputError if the state is of other workers or ranks."""
         if state and (state["workers"], state["ranks"]) != (self.workers, self.ranks):
             raise InputError(
                 f"data.{self.split} is a stream that was split over {state['workers']} workers of {state['ranks']}"
@@ -171,7 +167,7 @@ class StreamLoader:
         self._state = dict(state) or None
 
     def _start(self, epoch: int, start: int) -> tuple[_Start, int]:
-        """Where to begin, and how many windows to drop from there."""
+        """Return the start positions, and the number of windows to drop from there."""
         state = self._state
         if start and state is not None and (state["epoch"], state["step"]) == (epoch, start):
             return _Start(self.workers, state["positions"], state["turn"]), 0
@@ -194,7 +190,7 @@ class StreamLoader:
         )
 
     def _batches(self, epoch: int, at: _Start) -> Generator[tuple[Any, _Reached]]:
-        """Each batch with what is reached by it."""
+        """Yield each batch with the position after it."""
         reached = _Reached(list(at.positions), at.turn, self.workers, self.ranks)
         if not self.workers:
             with closing(self.stream.open(self._way(epoch, 0), at.positions[0])) as cursor:
@@ -244,8 +240,7 @@ class StreamLoader:
         return self.collate(item) if isinstance(item, list) else item
 
     def _next(self, cursor: Cursor) -> Any:
-        """The next item; of the first two it is looked at whether anything was drawn without a
-        key."""
+        """Return the next item; of the first two, check that nothing was drawn without a key."""
         if self._checked >= _LOOKED_AT:
             return next(cursor)
         self._checked += 1
@@ -263,7 +258,7 @@ class StreamLoader:
 
 
 class _Start:
-    """Where each worker begins, and whose turn it is."""
+    """Start position of each worker's stream, and the worker whose turn it is."""
 
     def __init__(
         self, workers: int, positions: Sequence[Position | None] | None = None, turn: int = 0
@@ -289,7 +284,7 @@ class _Reached:
 
 
 class _Shards(IterableDataset[Any]):
-    """What each worker does: it gives the batches of its shard, each with its shard and position.
+    """Data set of torch's workers: yields each batch of a shard with its shard and position.
 
     torch asks its workers in turn, from the first one on; so the first takes the shard whose turn
     it is.

@@ -53,8 +53,7 @@ Task = tuple[int, int, Sequence[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parent:
-    """Process that a worker works for, 0 if it is no child of it. `ends_it`: the kernel may end it
-    with the parent."""
+    """Process that a worker ends with, 0 if it is no child. `ends_it`: the kernel may do so."""
 
     pid: int
     ends_it: bool
@@ -71,8 +70,7 @@ _UNKILLABLE_S = 5.0
 
 
 class Workers:
-    """`workers` processes that run `fetch`; they start at the first use and end with `close` or
-    with this object.
+    """Pool of `workers` OS processes that run `fetch`, from the first use until `close`.
 
     `prefetch`: batches that each has ready or in the making. `timeout_s`: how long a batch may
     take, 0 for ever; None for a time that is learned from those before. A worker that is silent for
@@ -108,7 +106,7 @@ class Workers:
         weakref.finalize(self, _end, self._processes, os.getpid(), self._closed)
 
     def run(self, tasks: Iterable[Task]) -> Generator[Any]:
-        """The batch of each task, in order. What loading one raises is raised here in its place."""
+        """Yield the batch of each task, in order; an error of one is raised in its place."""
         self.start()
         self._forget()
         self.is_busy = True
@@ -118,8 +116,7 @@ class Workers:
             self.is_busy = False
 
     def start(self) -> None:
-        """Start the processes, unless they are there. Best from the main thread, with which they
-        then end."""
+        """Start the processes unless they run; from the main thread, with which they end."""
         if not self._processes:
             self._start()
 
@@ -143,7 +140,7 @@ class Workers:
             yield batch
 
     def _forget(self) -> None:
-        """Take what somebody asked for who went away."""
+        """Receive and drop the batches of an iteration that was given up."""
         for number in range(self.workers):
             while self._owed[number]:
                 try:
@@ -242,8 +239,7 @@ class Workers:
         return batch
 
     def _wait(self, number: int) -> None:
-        """Return when a worker that is late has something to say; WorkerError when that takes too
-        long."""
+        """Wait for a late worker: warn, and raise WorkerError when the time limit is over."""
         say_s, end_s = self.patience.say_s, self.patience.end_s
         assert say_s is not None and end_s is not None
         connection = self._processes[number].connection
@@ -333,8 +329,7 @@ _OUT_OF_MEMORY = "Most likely the memory ran out (dmesg | tail): use fewer worke
 
 
 class _Process(NamedTuple):
-    """A worker: its tasks and batches, what it writes its stack to, and the sample that it is
-    at."""
+    """Worker process with its pipes, and the shared index of the sample it is loading."""
 
     process: BaseProcess
     connection: Connection
@@ -343,7 +338,7 @@ class _Process(NamedTuple):
 
 
 def _guard(workers: weakref.ref[Workers], closed: Event) -> None:
-    """Look after workers until they are closed, or nobody has them any more."""
+    """Guard the workers until they are closed or collected."""
     while not closed.wait(_SLICE_S):
         found = workers()
         if found is not None:
@@ -384,7 +379,7 @@ def _work(
     workers: int,
     parent: Parent,
 ) -> None:
-    """The life of a worker process."""
+    """Run the loop of a worker process: receive tasks, send batches."""
     if parent.pid and parent.ends_it:
         end_with(parent.pid)
     for each in (
@@ -420,7 +415,7 @@ def _work(
 
 
 def _answer(fetch: Fetch, task: Task, broken: Exception | None, number: int) -> Any:
-    """The message with the batch of a task, or with what went wrong."""
+    """Return the message with the batch of a task, or with its error."""
     begun = perf_counter()
     try:
         batch = None if broken else fetch(*task)
@@ -432,8 +427,7 @@ def _answer(fetch: Fetch, task: Task, broken: Exception | None, number: int) -> 
 
 
 def _sendable(error: Exception, number: int) -> Exception:
-    """The error with where it was raised, which is lost on the way; one that cannot travel becomes
-    a RuntimeError."""
+    """Return the error with its traceback as a note; a RuntimeError if it cannot be pickled."""
     where = "".join(traceback.format_tb(error.__traceback__)[1:]).rstrip()
     error.add_note(f"in loader worker {number}:\n{where}")
     try:

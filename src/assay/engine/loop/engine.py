@@ -44,8 +44,8 @@ from assay.engine.numerics.buffers import Buffers
 from assay.engine.numerics.deferred import DeferredStep
 from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.seed import StepRandomness, checked_seed
+from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.losses import Losses
-from assay.engine.parallel.data_parallel_group import DataParallelGroup, as_peer_error
 from assay.engine.parallel.pipeline import Pipeline
 
 _LOGGER = logging.getLogger("assay")
@@ -103,7 +103,7 @@ class Engine:
         self._owns_signals = stop is None
         self.log_every = log_every
         self.logged = LoggedMeans()
-        self.ranks: DataParallelGroup | None = None
+        self.ranks = DataParallelGroup()
         self.pipeline: Pipeline | None = None
         self.seconds: dict[str, float] = {}
         self.is_loading = False
@@ -156,7 +156,7 @@ class Engine:
             state.stop.settle()
             self.fire(Event.RUN_END)
         except BaseException as error:
-            clear = died(error) or (as_peer_error(error) if self.ranks is not None else None)
+            clear = died(error) or self.ranks.as_peer_error(error)
             state.error = clear or error
             self.fire(Event.EXCEPTION)
             if clear is not None:
@@ -174,7 +174,7 @@ class Engine:
         run as `stop` does: a step counts if its update was made. What the body raises looks the
         same from here, so it fires no `exception`. Signals end it as they end `run`.
         """
-        if self.ranks is not None:
+        if self.ranks.is_distributed:
             raise InputError(
                 "A loop by hand runs in one process.", fix="Write a Process, which `run` trains."
             )
@@ -309,8 +309,8 @@ class Engine:
             self._trainer.train(window)
             self._updating = perf_counter()
             self._update()
-            if self.ranks is not None:
-                self._end_step_of_ranks(self.ranks, before)
+            if self.ranks.is_distributed:
+                self._end_step_of_ranks(before)
         except BaseException as error:
             self._fail_step(window, before, error)
             raise
@@ -323,8 +323,7 @@ class Engine:
         before = self.state.micro_step
         if self._buffers is not None:
             self._buffers.keep()
-        if self.ranks is not None:
-            self.ranks.begin(window, self.state.step)
+        self.ranks.begin_step(window, self.state.step)
         self.process.backward.begin(window.sizes)
         return before
 
@@ -338,12 +337,12 @@ class Engine:
         elif self._results is not None and self._results.deferred is not None:
             self._buffers.put_back_where(self._results.deferred.flag)
 
-    def _end_step_of_ranks(self, ranks: DataParallelGroup, before: int) -> None:
+    def _end_step_of_ranks(self, before: int) -> None:
         """Give each rank the buffers of rank 0, and count the micro-steps of the longest rank."""
         self.is_between_steps = False
         self.logged.is_idle = False
-        self.state.micro_step = before + ranks.micro_steps
-        ranks.broadcast_(self.process.model.buffers())
+        self.state.micro_step = before + self.ranks.micro_steps
+        self.ranks.broadcast_(self.process.model.buffers())
 
     def _fail_step(self, window: Window, before: int, error: BaseException) -> None:
         """Take back what the step has counted; raise what says more than `error`, if found."""
@@ -403,21 +402,18 @@ class Engine:
             updating += computed - self._updating
             if end_step is not None:
                 end_step(window, computed)
-            if ranks is not None:
-                ranks.beats.between()
+            ranks.beats.between()
             if step_end.due <= state.step:
                 step_end.fire(state.step)
-            if ranks is not None:
-                self._agree(ranks)
-                ranks.beats.step(state.step)
+            self._agree()
+            ranks.beats.step(state.step)
             now = perf_counter()
             telling += now - computed
             if state.stop.reason or state.step == state.max_steps:
                 break
             self.is_loading = True
         self.is_loading = False
-        if ranks is not None:
-            ranks.beats.between()
+        ranks.beats.between()
         moved = self._moving - moved
         differentiated = self.process.backward.seconds - differentiated
         self.add_seconds("data", waiting - moved)
@@ -485,7 +481,7 @@ class Engine:
             self.bus,
             log_every=self.log_every,
             ranks=self.ranks,
-            defer_to=self.device if self._defers and self.ranks is None else None,
+            defer_to=self.device if self._defers and not self.ranks.is_distributed else None,
             go_back=self._go_back,
         )
         if self._results.deferred is not None and not self._results.is_deferring:
@@ -613,13 +609,12 @@ class Engine:
         return stopping(self.state.stop, say=_LOGGER.warning, polite=True)
 
     def _is_done(self) -> bool:
-        if self.ranks is not None:
-            self._agree(self.ranks)
+        self._agree()
         return is_done(self.state)
 
-    def _agree(self, ranks: DataParallelGroup) -> None:
+    def _agree(self) -> None:
         """Stop where one rank was asked to, and at the least bound that one has reached."""
-        self.state.max_steps = ranks.agree(self.state.stop, self.state.max_steps)
+        self.state.max_steps = self.ranks.agree(self.state.stop, self.state.max_steps)
 
     def _fire_at(self, event: Event, count: int) -> None:
         point = self.bus.points[event]

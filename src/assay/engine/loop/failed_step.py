@@ -23,8 +23,8 @@ from assay.engine.numerics.nan_debug import (
 )
 from assay.engine.numerics.seed import seed_all
 from assay.engine.optim.criterion_misfit import CriterionError, blame_dtype, samples_line
+from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.out_of_memory import is_out_of_memory, out_of_memory
-from assay.engine.parallel.data_parallel_group import DataParallelGroup
 
 _MIXED = "got mixed torch.Tensor and DTensor"
 
@@ -43,7 +43,7 @@ class FailedStep:
         device: torch.device,
         *,
         buffers: Buffers | None,
-        ranks: DataParallelGroup | None,
+        ranks: DataParallelGroup,
         is_pipelined: bool,
         key_of: Callable[[int], int],
     ) -> None:
@@ -66,7 +66,7 @@ class FailedStep:
         if is_out_of_memory(error):
             optimizers = process.backward.optimizers.values()
             raise out_of_memory(process.model, optimizers, window.batches, step, error) from error
-        is_sharded = self.ranks is not None and self.ranks.sharding is not None
+        is_sharded = self.ranks.sharding is not None
         if is_sharded and _MIXED in str(error):
             raise InputError(
                 "The weights of a module were used while they were in parts ([parallel] shard):"
@@ -90,11 +90,9 @@ class FailedStep:
         """
         where = in_the_data(window.batches, lambda i: self._samples(i))
         has_updated = getattr(self.process, "has_updated", False)
-        is_sharded = self.ranks is not None and self.ranks.sharding is not None
+        is_sharded = self.ranks.sharding is not None
         if not (where or has_updated or self.is_pipelined or is_sharded):
             where = self._origin_in_modules(window)
-        if self.ranks is None:
-            return where
         return self.ranks.first_report(where, unless=NOWHERE)
 
     def _origin_in_modules(self, window: Window) -> str:

@@ -184,9 +184,8 @@ class Supervised(Process):
 
     def forward_step(self, batch: Any) -> tuple[Losses, Any]:
         if self._input is None:
-            if (
-                not isinstance(batch, (list, tuple)) or len(batch) != 2
-            ):  # a union would be made anew at each step
+            # A tuple of types: a union would be made anew at each step.
+            if not isinstance(batch, (list, tuple)) or len(batch) != 2:
                 raise _not_taken(batch)
             inputs, target = batch
             pred = self.model(inputs)
@@ -205,12 +204,11 @@ class Supervised(Process):
             return None, {"pred": pred, "target": target}  # type: ignore[return-value]
         if is_training and not self.backward.needs_weights:
             loss = self._loss(pred, target)
-            reported = {"loss": detached(loss)}
-        else:
-            with Reductions(size_of(batch)) as watch:
-                mean = self._loss(pred, target)
-            loss = watch.weighed(mean, self.criterion, self.reduction)
-            reported = watch.reported(mean, loss)
+            return loss, {"pred": pred.detach(), "target": target, "loss": detached(loss)}
+        with Reductions(size_of(batch)) as watch:
+            mean = self._loss(pred, target)
+        loss = watch.weighed(mean, self.criterion, self.reduction)
+        reported = watch.reported(mean, loss)
         return loss, {"pred": pred.detach(), "target": target, **reported}
 
     def inference_step(self, batch: Any) -> Any:
@@ -234,17 +232,22 @@ class Supervised(Process):
         return inputs, targets[0] if targets and self._has_one_target else tuple(targets)
 
     def _loss(self, pred: Tensor, target: Any) -> Any:
-        targets = (target,) if self._has_one_target else tuple(target)
+        """Return the loss of the criterion; CriterionError or InputError where it does not fit."""
         try:
-            found = self.criterion(pred, *targets)
+            if self._has_one_target:
+                found = self.criterion(pred, target)
+            else:
+                found = self.criterion(pred, *target)
         except Exception as error:
-            told = misfit(error, self.criterion, pred, targets[0]) if len(targets) == 1 else None
-            if told is None:
+            if not self._has_one_target and len(target) != 1:
                 raise
-            raise told from error
-        return (
-            found if isinstance(found, Tensor) else getattr(found, "loss", found)
-        )  # AdaptiveLogSoftmaxWithLoss
+            one = target if self._has_one_target else target[0]
+            blamed = misfit(error, self.criterion, pred, one)
+            if blamed is None:
+                raise
+            raise blamed from error
+        # AdaptiveLogSoftmaxWithLoss returns a named tuple.
+        return found if isinstance(found, Tensor) else getattr(found, "loss", found)
 
     def _no_tensor(self, pred: object) -> InputError:
         return InputError(

@@ -15,8 +15,8 @@ from assay.engine.loop.state import State
 from assay.engine.metrics.logged_means import LoggedMeans
 from assay.engine.numerics.deferred import DeferredStep, DeferredSteps, DeferredUpdate
 from assay.engine.numerics.nan_debug import NonFiniteError
+from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
-from assay.engine.parallel.data_parallel_group import DataParallelGroup
 
 
 class StepResults:
@@ -35,7 +35,7 @@ class StepResults:
         bus: Bus,
         *,
         log_every: int,
-        ranks: DataParallelGroup | None,
+        ranks: DataParallelGroup,
         defer_to: torch.device | None,
         go_back: Callable[[DeferredStep, NonFiniteError], None],
     ) -> None:
@@ -50,7 +50,9 @@ class StepResults:
         self.is_deferring = self.deferred is not None and backward.defer(self.deferred.flag)
         self._step_end = bus.points[Event.STEP_END]
         # Ranks merge what they logged, whether or not this one records it.
-        self.is_idle = isinstance(recorder, NullRecorder) and ranks is None and not self.deferred
+        self.is_idle = (
+            isinstance(recorder, NullRecorder) and not ranks.is_distributed and not self.deferred
+        )
 
     def end_step(self, window: Window, now: float) -> None:
         """Record the step that was just completed, or let its numbers wait on the device."""
@@ -116,7 +118,7 @@ class StepResults:
         if state.loss != state.loss and self.backward.non_finite == "stop":
             # A real nan would have been raised: user code made the update, and gave no loss.
             points.pop("train/loss", None)
-        if self.ranks is not None:
+        if self.ranks.is_distributed:
             points = self.logged.take_means("train", self.ranks) | points
         elif self.deferred is None and self.logged.means:
             points = self.logged.take_means("train") | points

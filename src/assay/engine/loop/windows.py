@@ -14,7 +14,7 @@ from assay.engine.loop.process import Process
 from assay.engine.loop.state import State
 from assay.engine.metrics.logged_means import LoggedMeans
 from assay.engine.numerics.seed import WATCHED_STEPS, StepRandomness
-from assay.engine.parallel.data_parallel_group import DataParallelGroup
+from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.parallel.pipeline import Pipeline
 
 
@@ -27,10 +27,7 @@ class WindowTrainer(Protocol):
 
 
 class MicroBatches:
-    """Micro-batch loop: keys the randomness, fires the backward events and counts.
-
-    `numbers` maps the index of a micro-batch on this rank to its index over all ranks.
-    """
+    """Micro-batch loop: keys the randomness, fires the backward events and counts."""
 
     def __init__(
         self,
@@ -39,7 +36,7 @@ class MicroBatches:
         randomness: StepRandomness,
         recorder: Recorder,
         logged: LoggedMeans,
-        ranks: DataParallelGroup | None,
+        ranks: DataParallelGroup,
     ) -> None:
         self.state = state
         self.randomness = randomness
@@ -53,33 +50,32 @@ class MicroBatches:
     def of(self, window: Window) -> Iterator[object]:
         """Yield each micro-batch; what the caller does with it is its forward and backward pass."""
         state, begin, end, ranks = self.state, self.begin, self.end, self.ranks
+        randomness, size, rank = self.randomness, ranks.size, ranks.rank
         for i, batch in enumerate(window.batches):
-            self.randomness.begin(state.step, self.number(i))
+            randomness.begin(state.step, i * size + rank)
             state.batch = batch
-            if ranks is not None:
-                ranks.beats.beat()
-                if window.sizes is not None:
-                    self.logged.is_idle = ranks.is_idle = not window.sizes[i]
+            ranks.beats.beat()
+            if ranks.is_distributed and window.sizes is not None:
+                self.logged.is_idle = ranks.is_idle = not window.sizes[i]
             if begin.due <= state.micro_step:
                 begin.fire(state.micro_step)
             yield batch
-            self.check_draws()
+            if randomness.end():
+                self.note_draws()
             state.micro_step += 1
             if end.due <= state.micro_step:
                 end.fire(state.micro_step)
 
     def number(self, i: int) -> int:
         """Return the index over all ranks of micro-batch `i` of this rank."""
-        return i if self.ranks is None else i * self.ranks.size + self.ranks.rank
+        return i * self.ranks.size + self.ranks.rank
 
     def key(self, i: int) -> int:
         """Return the random key of micro-batch `i` of the current step."""
         return self.randomness.key(self.state.step, self.number(i))
 
-    def check_draws(self) -> None:
+    def note_draws(self) -> None:
         """Note that training draws from numpy or `random`: from here on they are keyed as well."""
-        if not self.randomness.end():
-            return
         self.state.draws = True
         if self.state.step >= WATCHED_STEPS:
             message = (
@@ -124,7 +120,8 @@ class PipelineTrainer:
             if begin.due <= first + i:
                 begin.fire(first + i)
         state.output = self.pipeline.train(window.batches, before)
-        loop.check_draws()
+        if loop.randomness.end():
+            loop.note_draws()
         for _ in window.batches:
             state.micro_step += 1
             if end.due <= state.micro_step:

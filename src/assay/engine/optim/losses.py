@@ -113,11 +113,11 @@ def worth_nothing(loss: Any) -> Any:
 
 def detached(loss: Any) -> Any:
     """Return a loss without its graph; of a tuple, each part; of a weighed mean, the mean."""
+    if isinstance(loss, Tensor):
+        return loss.detach()
     if isinstance(loss, tuple):
         return tuple(detached(part) for part in loss)
-    if isinstance(loss, WeighedMean):
-        return loss.value.detach()
-    return loss.detach() if isinstance(loss, Tensor) else loss
+    return loss.value.detach() if isinstance(loss, WeighedMean) else loss
 
 
 def two_kinds() -> InputError:

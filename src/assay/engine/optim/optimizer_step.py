@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -29,6 +28,7 @@ from assay.engine.numerics.seed import undisturbed
 from assay.engine.numerics.sparse import entries
 from assay.engine.optim import unprofiled
 from assay.engine.optim.clip import clip_norm_, clip_norm_on_device_
+from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.losses import (
     Loss,
     Losses,
@@ -57,39 +57,6 @@ def debugged(*, enabled: bool = True) -> Iterator[None]:
     """
     with torch.autograd.set_detect_anomaly(enabled or torch.is_anomaly_enabled()):
         yield
-
-
-class Peers(Protocol):
-    """Other processes that have a share of each window."""
-
-    samples: int
-    """How many samples the window has on all of them."""
-    is_idle: bool
-    """Whether the micro-batch is there only because another process has one more: it counts for nothing."""
-
-    def all_reduce_stage_values(self, values: Sequence[float]) -> list[float]: ...
-
-    def all_reduce_losses(
-        self, kind: str, values: Sequence[float], *, has_none: bool
-    ) -> tuple[str, list[float]]: ...
-
-    def all_reduce_(self, tensors: Sequence[Tensor]) -> None: ...
-
-    is_staged: bool
-    """Whether the model is split into stages, of which other processes have the rest."""
-
-    def all_reduce_tied_(self, parameters: Sequence[Tensor]) -> None: ...
-
-    def clip_grad_norm_(self, parameters: Sequence[Tensor], max_norm: float) -> float: ...
-
-    def all_true(self, value: bool) -> bool: ...
-
-    @property
-    def sharding(self) -> object | None:
-        """How weights are shared out; then what differentiates a loss adds up its gradients too."""
-        ...
-
-    def begin_backward(self, *, is_last: bool) -> None: ...
 
 
 class OptimizerStep(OptimizerStepBase):
@@ -149,14 +116,14 @@ class OptimizerStep(OptimizerStepBase):
         self._passes = 0
         self.flag: Tensor | None = None
         """Where an update that must not be made is marked, if that is read later."""
-        self.peers: Peers | None = None
+        self.ranks = DataParallelGroup()
 
     def begin(self, sizes: Sequence[int] | None) -> None:
         if not self._is_clean:
             self._zero_grad()
         self._is_clean = False
-        if self.peers is not None:
-            self._samples = self.peers.samples
+        if self.ranks.is_distributed:
+            self._samples = self.ranks.samples
             self._sizes = sizes or (self._samples,)
             self._shares = [size / self._samples for size in self._sizes]
         elif sizes is None or len(sizes) == 1:
@@ -180,30 +147,26 @@ class OptimizerStep(OptimizerStepBase):
 
     def __call__(self, loss: Losses) -> None:
         begun = perf_counter()
-        if self.peers is not None:
-            loss = self._begin_pass(self.peers, loss)
+        if self.ranks.is_distributed:
+            loss = self._begin_pass(self.ranks, loss)
         try:
-            if isinstance(loss, tuple):
+            if self._shares is None and isinstance(loss, Tensor):
+                self._differentiate(loss)
+                self._scalars.append((loss, 1.0))
+            elif isinstance(loss, tuple):
                 self._backward_sum(*loss)
             elif not isinstance(loss, Tensor) and isinstance(loss, Mapping):
                 self._backward_named(loss)
             elif isinstance(loss, WeighedMean):
                 self._backward_weighed(loss)
-            elif self._shares is None:
-                self._differentiate(loss)
-                self._scalars.append((loss, 1.0))
             else:
-                self._be_alike("mean")
-                share = self._shares[self._micro]
-                self._micro += 1
-                self._differentiate(loss * share)
-                self._scalars.append((loss, share))
+                self._backward_mean(loss)
         except (AttributeError, RuntimeError, TypeError) as error:
             blame_loss(loss, error)
             raise
         self.seconds += perf_counter() - begun
 
-    def _begin_pass(self, peers: Peers, loss: Losses) -> Losses:
+    def _begin_pass(self, ranks: DataParallelGroup, loss: Losses) -> Losses:
         """What is to be differentiated of the loss of a micro-batch that may be there for the
         others' sake only."""
         self._passes += 1
@@ -212,8 +175,8 @@ class OptimizerStep(OptimizerStepBase):
         is_apart = isinstance(loss, Mapping) and any(
             isinstance(each, tuple | WeighedMean) for each in loss.values()
         )
-        peers.begin_backward(is_last=is_apart or self._passes == len(self._shares or ()))
-        return worth_nothing(loss) if peers.is_idle else loss
+        ranks.begin_backward(is_last=is_apart or self._passes == len(self._shares or ()))
+        return worth_nothing(loss) if ranks.is_idle else loss
 
     def update(self, step: int) -> bool:
         taken = self.prepare(step)
@@ -223,8 +186,8 @@ class OptimizerStep(OptimizerStepBase):
     def prepare(self, step: int) -> bool:
         """Have the gradients ready for the optimizer: clipped, and looked at. False when they are
         not to be used."""
-        if self.peers is not None:
-            self._add_up(self.peers)
+        if self.ranks.is_distributed:
+            self._add_up(self.ranks)
         elif self._terms:
             self._join()
         elif self._kind == "weighed" and self._weight is not None:
@@ -270,7 +233,7 @@ class OptimizerStep(OptimizerStepBase):
         self.flag = self.deferred = None
         kind, optimizer = type(self), self.optimizer
         vars(optimizer).pop("found_inf", None)
-        if flag is None or self.peers is not None or flag.device.type not in ("cpu", "cuda"):
+        if flag is None or self.ranks.is_distributed or flag.device.type not in ("cpu", "cuda"):
             return False
         if kind.update is not OptimizerStep.update or kind.finish is not OptimizerStep.finish:
             return False
@@ -324,15 +287,15 @@ class OptimizerStep(OptimizerStepBase):
         return True
 
     def _clip(self, max_norm: float) -> float:
-        if self.peers is not None:
-            return self.peers.clip_grad_norm_(self.parameters, max_norm)
+        if self.ranks.is_distributed:
+            return self.ranks.clip_grad_norm_(self.parameters, max_norm)
         return (clip_dtensor_norm_ if self._is_divided else clip_norm_)(self.parameters, max_norm)
 
     def _do_all(self, flag: bool) -> bool:
         """Whether `flag` holds in all processes that have parts of the model."""
-        if self.peers is None or not (self._is_divided or self.peers.is_staged):
+        if not (self._is_divided or self.ranks.is_staged):
             return flag
-        return self.peers.all_true(flag)
+        return self.ranks.all_true(flag)
 
     def _is_finite(self) -> bool:
         if self.grad_norm is not None:
@@ -342,7 +305,7 @@ class OptimizerStep(OptimizerStepBase):
         )
 
     def _are_gradients_finite(self) -> bool:
-        if self._is_divided and self.peers is not None:
+        if self._is_divided and self.ranks.is_distributed:
             grads = [
                 local_tensor(parameter.grad)
                 for parameter in self.parameters
@@ -359,7 +322,7 @@ class OptimizerStep(OptimizerStepBase):
         are_finite = not found.item()
         if not are_finite:
             found.zero_()
-        return are_finite if self.peers is None else self._do_all(are_finite)
+        return self._do_all(are_finite) if self.ranks.is_distributed else are_finite
 
     def _check_reach(self) -> None:
         grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
@@ -402,6 +365,16 @@ class OptimizerStep(OptimizerStepBase):
             f"{what} at step {step + 1}.",
             fix='The weights are still those of before. Lower the learning rate, or [train] non_finite="skip".',
         )
+
+    def _backward_mean(self, loss: Tensor) -> None:
+        if self._shares is None:  # no tensor: differentiating it raises what is blamed
+            self._differentiate(loss)
+            return
+        self._be_alike("mean")
+        share = self._shares[self._micro]
+        self._micro += 1
+        self._differentiate(loss * share)
+        self._scalars.append((loss, share))
 
     def _backward_sum(self, total: Tensor, weight: Tensor | float | None) -> None:
         if self._shares is None:
@@ -531,7 +504,7 @@ class OptimizerStep(OptimizerStepBase):
 
     def _gradients(self, loss: Tensor, *, keep: bool) -> list[Tensor | None]:
         """Of each parameter, None where the loss does not reach it."""
-        if self.peers is not None and self.peers.sharding is not None:
+        if self.ranks.sharding is not None:
             return self._passed(loss, keep=keep)
         trained = [parameter for parameter in self.parameters if parameter.requires_grad]
         grads = iter(torch.autograd.grad(loss, trained, retain_graph=keep, allow_unused=True))
@@ -558,7 +531,7 @@ class OptimizerStep(OptimizerStepBase):
                     parameter.grad = own if parameter.grad is None else parameter.grad + own
             term.grads = None
 
-    def _add_up(self, peers: Peers) -> None:
+    def _add_up(self, ranks: DataParallelGroup) -> None:
         """What was found in this share of the window becomes what all found in the whole, the same
         bits on each.
 
@@ -575,13 +548,13 @@ class OptimizerStep(OptimizerStepBase):
             for term in terms.values()
             for number in (term.sum(read_now), float(term.weight or 0.0))
         ]
-        kind, sums = peers.all_reduce_losses(
+        kind, sums = ranks.all_reduce_losses(
             json.dumps([bool(self._terms), own, self._kind]), flat, has_none=not terms
         )
         is_named, names, _ = json.loads(kind)
         for (name, how), value, weight in zip(names, sums[::2], sums[1::2], strict=True):
             whole = torch.tensor(value, dtype=torch.float64)
-            divisor = {"": None, "pair": weight, "weighed": weight / peers.samples}[how]
+            divisor = {"": None, "pair": weight, "weighed": weight / ranks.samples}[how]
             if is_named:
                 term = self._terms.setdefault(name, Term())
                 term.scalars, term.weight, term.over = [(whole, 1.0)], divisor, 1
@@ -592,9 +565,9 @@ class OptimizerStep(OptimizerStepBase):
                 )
         if self._terms:
             self._join()
-        if peers.sharding is not None:
+        if ranks.sharding is not None:
             return
-        reached = peers.all_reduce_stage_values(
+        reached = ranks.all_reduce_stage_values(
             [parameter.grad is not None for parameter in self.parameters]
         )
         grads = []
@@ -607,8 +580,8 @@ class OptimizerStep(OptimizerStepBase):
             raise InputError(
                 "Sparse gradients are not shared between processes.", fix="Use dense embeddings."
             )
-        peers.all_reduce_(grads)
-        peers.all_reduce_tied_(self.parameters)
+        ranks.all_reduce_(grads)
+        ranks.all_reduce_tied_(self.parameters)
 
     def _divide(self, weight: Tensor | float) -> None:
         torch._foreach_div_(

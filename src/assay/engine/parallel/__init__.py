@@ -1,12 +1,14 @@
-"""Several processes that train one model together.
+"""Parallel training: one model, several OS processes (ranks), one object for each axis.
 
-1. `ranks`  one process among those that share the data: what they count together and agree on
-2. `data`   an engine made to share each step with them
-3. `stages`, `pipeline`   a model split into stages, and how the micro-batches of a step go through them
-4. `join`   how a process finds the others, and leaves them
+1. `process_group`, `mesh`   how a rank finds the others, and its place on each axis
+2. `distributed_group`, `data`   the data axis: collectives, and the engine that uses them
+3. `sharding`, `tensor_parallel`   weights divided among ranks, applied to a model by `partition`
+4. `pipeline_split`, `pipeline`   a model split into stages, and the path of its micro-batches
+5. `launcher`, `watchdog`   ranks started on this machine, and ended once one of them hangs
 """
 
+from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.parallel.data import data_parallel
-from assay.engine.parallel.data_parallel_group import DataParallelGroup
+from assay.engine.parallel.distributed_group import DistributedGroup
 
-__all__ = ["DataParallelGroup", "data_parallel"]
+__all__ = ["DataParallelGroup", "DistributedGroup", "data_parallel"]

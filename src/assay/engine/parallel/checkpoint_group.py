@@ -1,4 +1,4 @@
-"""The processes that write one checkpoint together, each what it holds of it."""
+"""Ranks that write one checkpoint together, each its part."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 import torch.distributed as dist
 
 from assay.core.manifest import MeshAxis
-from assay.engine.parallel.data_parallel_group import host_backend, peer_errors
+from assay.engine.parallel.distributed_group import host_backend, peer_errors
 
 
 class CheckpointGroup:
-    """All processes of a run, with connections of their own: they may write while the training goes
-    on.
+    """All ranks of a run, in a group of their own, so that they may write during training.
 
     Made by all of them together. `axes` are those of the layout that they write in.
     """
@@ -25,11 +24,11 @@ class CheckpointGroup:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process is the one that publishes."""
+        """True for the rank that publishes the checkpoint."""
         return self.rank == 0
 
     def gather(self, value: Any) -> list[Any]:
-        """What each process gives, which is plain data, in their order."""
+        """Return the value of each rank, which is plain data, in rank order."""
         found: list[Any] = [None] * dist.get_world_size()
         with peer_errors():
             dist.all_gather_object(found, json.dumps(value), group=self._group)

@@ -1,4 +1,4 @@
-"""Data parallelism: each process has a share of every step, and all take the same update."""
+"""Data parallelism: each rank trains on its share of every step, and all make the same update."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import InputError
 from assay.engine.data.loader import Loader
+from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.multi_optimizer_step import MultiOptimizerStep
 from assay.engine.optim.optimizer_step import OptimizerStep
-from assay.engine.parallel.data_parallel_group import BUCKET_BYTES, DataParallelGroup
+from assay.engine.parallel.distributed_group import BUCKET_BYTES, DistributedGroup
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -19,31 +20,52 @@ if TYPE_CHECKING:
 def data_parallel(
     engine: Engine, mesh: DeviceMesh, *, axis: str = "data", bucket_bytes: int = BUCKET_BYTES
 ) -> DataParallelGroup:
-    """Make `engine` train its share along an axis of `mesh`; returns the ranks of that axis.
+    """Make `engine` train its share along one axis of `mesh`; return the group of that axis.
 
-    Its `Loader` is one of `rank` and `ranks` of that axis. All ranks begin with the weights of rank
-    0. The gradient of a step is that of the whole batch, whatever the losses: means, (sum, weight)
-    pairs, several by name. Losses and metrics are those of all ranks; running statistics are those
-    of rank 0. InputError for what cannot be shared.
+    The engine's `Loader` has `rank` and `ranks` of that axis. Parameters and buffers of rank 0 are
+    broadcast. The gradient of a step is that of the global batch for every kind of loss: means,
+    (sum, weight) pairs, several by name. Losses and metrics are reduced over all ranks; buffers
+    such as running statistics are those of rank 0. InputError for an engine that cannot share its
+    steps.
     """
     return join_data_parallel(
-        engine, DataParallelGroup(mesh.get_group(axis), bucket_bytes=bucket_bytes)
+        engine, DistributedGroup(mesh.get_group(axis), bucket_bytes=bucket_bytes)
     )
 
 
 def join_data_parallel(engine: Engine, ranks: DataParallelGroup) -> DataParallelGroup:
-    """The same for ranks that are there already."""
+    """Make `engine` train its share in a group that exists already; see `data_parallel`."""
+    source, backward = _checked(engine, ranks)
+    is_one = not isinstance(backward, MultiOptimizerStep)
+    for part in (backward,) if is_one else backward.by_name.values():
+        part.ranks = ranks
+    model = engine.process.model
+    if ranks.sharding is None:
+        ranks.broadcast_([*model.parameters(), *model.buffers()])
+    else:
+        source.fills = True
+    engine.ranks = ranks
+    engine.state.stop.is_shared = True
+    return ranks
+
+
+def _checked(engine: Engine, ranks: DataParallelGroup) -> tuple[Loader, Any]:
+    """Return loader and optimizer step of an engine; InputError if they cannot be shared."""
     process: Any = engine.process
     source = engine.source
     if not isinstance(source, Loader) or source is not engine.state.dataloader:
         kind = type(engine.state.dataloader).__name__
         raise InputError(
-            f"data.train is a {kind}, which gives batches itself: they cannot be divided among {ranks.size} ranks.",
-            fix="Give a data set (__len__ and __getitem__) and batch_size, or train in one process.",
+            f"data.train is a {kind}, which gives batches itself: they cannot be divided"
+            f" among {ranks.size} ranks.",
+            fix=(
+                "Give a data set (__len__ and __getitem__) and batch_size, or train in one process."
+            ),
         )
     if (source.rank, source.ranks) != (ranks.rank, ranks.size):
         raise InputError(
-            f"The loader is rank {source.rank} of {source.ranks}; this process is rank {ranks.rank} of {ranks.size}."
+            f"The loader is rank {source.rank} of {source.ranks}; this process is rank"
+            f" {ranks.rank} of {ranks.size}."
         )
     backward = getattr(process, "backward", None)
     if not isinstance(backward, OptimizerStep | MultiOptimizerStep) or hasattr(
@@ -51,22 +73,13 @@ def join_data_parallel(engine: Engine, ranks: DataParallelGroup) -> DataParallel
     ):
         raise InputError(
             f"{type(process).__name__} makes its own updates, which other ranks know nothing of.",
-            fix="Write a Process with forward_step, whose losses assay differentiates; or train in one process.",
+            fix="Write a Process with forward_step, whose losses assay differentiates; or train in"
+            " one process.",
         )
     if ranks.sharding is not None and isinstance(backward, MultiOptimizerStep):
         raise InputError(
-            "Several optimizers do not go with [parallel] shard: the loss of each would have to leave the weights of"
-            " the others alone.",
+            "Several optimizers do not go with [parallel] shard: the loss of each would have to"
+            " leave the weights of the others alone.",
             fix="Use data in its place.",
         )
-    for part in (
-        backward.by_name.values() if isinstance(backward, MultiOptimizerStep) else (backward,)
-    ):
-        part.peers = ranks
-    if ranks.sharding is None:
-        ranks.broadcast_([*process.model.parameters(), *process.model.buffers()])
-    else:
-        source.fills = True
-    engine.ranks = ranks
-    engine.state.stop.is_shared = True
-    return ranks
+    return source, backward

@@ -1,4 +1,4 @@
-"""What the ranks found in their shares of a split, put together: on each of them the same."""
+"""Merge of evaluation results over ranks: counts, metrics and collected outputs."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from typing import Any
 from assay.core.errors import InputError
 from assay.engine.metrics.metric import Adapted
 from assay.engine.metrics.outputs import Evaluation
-from assay.engine.parallel.data_parallel_group import DataParallelGroup
+from assay.engine.optim.data_parallel_group import DataParallelGroup
 
 
 def check_mergeable(
     pipes: Sequence[Any], metrics: Mapping[str, Any], *, is_staged: bool = False
 ) -> None:
-    """InputError for what sees only a part of the outputs, and could not tell: before the first
-    batch."""
+    """Raise InputError for a pipe or metric whose results cannot be merged over ranks."""
     for pipe in pipes:
         if callable(pipe) and hasattr(pipe, "end_eval") and not hasattr(pipe, "join"):
             name = type(pipe).__name__
             raise InputError(
                 f"The pipe {name} sees the outputs of one rank, and ends as if they were all.",
-                fix=f"Give {name} a method join(shares), which is told its attributes on all ranks in their order;"
-                " or read what Collect gathered in end_eval.",
+                fix=f"Give {name} a method join(shares), which is told its attributes on all ranks"
+                " in their order; or read what Collect gathered in end_eval.",
             )
     for name, metric in metrics.items():
         adds_up = (
@@ -42,8 +41,7 @@ def gather_evaluation(
     pipes: Sequence[Any],
     metrics: Mapping[str, Any],
 ) -> None:
-    """Put counts, metrics and collected outputs of all ranks together, in the order of the ranks,
-    on the CPU."""
+    """Merge counts, metrics and outputs of all ranks on the CPU, in rank order. Collective."""
     evaluation.samples = int(ranks.all_reduce_values([evaluation.samples])[0])
     for metric in metrics.values():
         if not hasattr(metric, "merge"):

@@ -1,4 +1,4 @@
-"""Whether processes that compute the same indeed do: looked at once, in the first step of a run."""
+"""Check that ranks with a copy of the same parameter compute the same gradient for it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ TOLERANCE = 1e-2
 
 
 class GradientAgreement:
-    """Refuses a tensor plan that leaves out a parameter which works on divided features.
+    """Handler that refuses a tensor plan which leaves out a parameter working on divided features.
 
-    Each process has the whole of it, and finds only what its own features say of its gradient.
-    `mesh` is the axis along which layers are divided.
+    Each rank holds a full copy of that parameter, but sees only its own features, so that its
+    gradient is partial. `mesh` is the tensor axis. The check runs once, in the first step.
     """
 
     def __init__(self, mesh: DeviceMesh) -> None:
@@ -45,7 +45,7 @@ class GradientAgreement:
         ]
 
     def check(self, engine: Engine) -> None:
-        """InputError that names the parameter. Collective, the first time."""
+        """Raise InputError for a parameter whose gradients differ. Collective, the first time."""
         if self._is_known:
             return
         self._is_known = True
@@ -65,8 +65,8 @@ class GradientAgreement:
         ):
             if differs:
                 raise InputError(
-                    f"[parallel] tensor: each process finds another gradient of {name}, of which all have the whole:"
-                    " it works on features that are divided.",
-                    fix="Leave the layers around it out of the plan, or let them end and begin with all features"
-                    " (colwise_gather_output, rowwise_split_input).",
+                    f"[parallel] tensor: each process finds another gradient of {name}, of which"
+                    " all have the whole: it works on features that are divided.",
+                    fix="Leave the layers around it out of the plan, or let them end and begin"
+                    " with all features (colwise_gather_output, rowwise_split_input).",
                 )

@@ -1,4 +1,4 @@
-"""Several processes of one run, started and watched by torch's elastic launcher."""
+"""Launch of the ranks of one machine, by torch's elastic launcher."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ JOB_PREFIX = "assay-ranks-"
 """How torch's launcher calls what is started here."""
 
 STORE_VARIABLE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-"""Set for a launcher that restarts: else a second attempt finds addresses of the processes of the first.
+"""Variable set for a launcher that restarts: else a second attempt finds stale addresses.
 
-Without it the processes meet at the launcher's own port. With it a free port is chosen for rank 0, which another
-program may take before rank 0 does.
+Without it the ranks meet at the launcher's own port. With it a free port is chosen for rank 0,
+which another program may take before rank 0 does.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankExit:
-    """A process that did not end by itself as it should."""
+    """Unexpected end of a rank."""
 
     rank: int
     pid: int
@@ -45,12 +45,11 @@ def launch_ranks(
     max_restarts: int = 0,
     nodes: Nodes | None = None,
 ) -> list[RankExit]:
-    """Run `python ARGUMENTS` in `count` processes on this machine, one of `nodes`, and return when
-    all have ended.
+    """Run `python ARGUMENTS` as `count` ranks on this machine, and return when all have ended.
 
-    It returns who died here, the first one first. All are ended when one dies, and started again up
-    to `max_restarts` times; then it is about the last of these times. What ranks other than 0 print
-    goes to files under `folder`. Signals to this process stay with the caller.
+    Returns the ranks that died here, the first one first. All are ended when one dies, and started
+    again up to `max_restarts` times; the result is about the last attempt. Output of ranks other
+    than 0 goes to files under `folder`. Signals to this process stay with the caller.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -74,10 +73,9 @@ def launch_ranks(
         run_id=f"{JOB_PREFIX}{nodes.rendezvous}" if nodes.count > 1 else folder.name,
         logs_specs=DefaultLogsSpecs(log_dir=str(folder), redirects=elsewhere),
     )
-    before = os.environ.get(STORE_VARIABLE)
-    os.environ[STORE_VARIABLE] = "1" if max_restarts else "0"
     try:
-        with _silent("torch.distributed.elastic"):  # what ended is told by who called this
+        # The caller reports which rank ended, and why.
+        with _store_variable("1" if max_restarts else "0"), _silent("torch.distributed.elastic"):
             _in_a_thread(partial(elastic_launch(config, sys.executable), *arguments))
     except ChildFailedError as error:
         failures = sorted(error.failures.items(), key=lambda item: item[1].timestamp)
@@ -88,19 +86,31 @@ def launch_ranks(
     except (RendezvousConnectionError, RendezvousTimeoutError) as error:
         raise InputError(
             f"The {nodes.count} machines have not met at {nodes.rendezvous}: {error}",
-            fix="Is the command running on each of them, with its own --node-rank? Can they reach that port?",
+            fix=(
+                "Is the command running on each of them, with its own --node-rank? Can"
+                " they reach that port?"
+            ),
         ) from error
+    return []
+
+
+@contextlib.contextmanager
+def _store_variable(value: str) -> Iterator[None]:
+    """Set STORE_VARIABLE, which the ranks inherit; put its old value back at the end."""
+    before = os.environ.get(STORE_VARIABLE)
+    os.environ[STORE_VARIABLE] = value
+    try:
+        yield
     finally:
         if before is None:
             del os.environ[STORE_VARIABLE]
         else:
             os.environ[STORE_VARIABLE] = before
-    return []
 
 
 @contextlib.contextmanager
 def _silent(name: str) -> Iterator[None]:
-    """Let a logger and all below it say nothing; torch gives each of its own a level."""
+    """Silence a logger and all below it; torch gives each of its own a level."""
     names = [
         each
         for each in logging.root.manager.loggerDict
@@ -117,13 +127,13 @@ def _silent(name: str) -> Iterator[None]:
 
 
 def read_output(folder: Path, rank: int) -> str:
-    """What a process printed to `folder`."""
+    """Return the output of a rank in `folder`."""
     files = sorted(folder.glob(f"*/attempt_*/{rank}/std*.log"))
     return "".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
 
 
 def describe_exit(code: int) -> str:
-    """Say how a process ended that said nothing, from its exit code; a signal is a negative one."""
+    """Say how a process ended that reported nothing, from its exit code; -N is signal N."""
     if code >= 0:
         return f"ended with exit code {code}, without a word"
     name = signal.Signals(-code).name
@@ -131,8 +141,10 @@ def describe_exit(code: int) -> str:
 
 
 def _in_a_thread(launch: Callable[[], object]) -> None:
-    """Call torch's launcher outside of the main thread, where it would take over the signals;
-    raises what it raises."""
+    """Call torch's launcher outside of the main thread, where it would replace the signal handlers.
+
+    Raises the exception of the launcher.
+    """
     raised: list[BaseException] = []
 
     def call() -> None:

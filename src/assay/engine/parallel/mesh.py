@@ -1,4 +1,4 @@
-"""How the processes of a run are laid out: along which axes, and where in them one process is."""
+"""Layout of the ranks of a run along its axes, and the mesh that realizes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from assay.core.manifest import MeshAxis
 from assay.core.sections import PARALLEL_AXES as AXES
 from assay.core.sections import ParallelSection, ZeroSection
 from assay.engine.parallel.checkpoint_group import CheckpointGroup
-from assay.engine.parallel.data_parallel_group import BUCKET_BYTES, DataParallelGroup
+from assay.engine.parallel.distributed_group import BUCKET_BYTES, DistributedGroup
 from assay.engine.parallel.staged_group import StagedGroup
 
 if TYPE_CHECKING:
@@ -26,11 +26,10 @@ Schedule = Literal["1f1b", "gpipe", "interleaved"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How many processes there are along each axis.
+    """Number of ranks along each axis.
 
-    Those along `data` and `shard` have different samples; those along `tensor` and `pipeline` have
-    parts of one model, and see the same samples. `stage`: what the processes along `shard` share
-    out, as the stages of ZeRO.
+    Ranks along `data` and `shard` have different samples; those along `tensor` and `pipeline` have
+    parts of one model, and see the same samples.
     """
 
     pipeline: int = 1
@@ -42,17 +41,17 @@ class Layout:
     stages: int = 0
     """Of the pipeline; 0: one for each of its processes, or two where stages are interleaved."""
     split: tuple[str, ...] = ()
-    """The parts of the model with which stages after the first begin; none: stages about as large as each other."""
+    """Parts with which stages after the first begin; none: stages of about equal size."""
 
     stage: int = 3
     """That of ZeRO, where weights are shared out."""
 
     @classmethod
     def of(cls, section: ParallelSection, *, processes: int = 1) -> Layout:
-        """Return the layout of [parallel]; `processes` share the samples where no axis is given.
+        """Return the layout of [parallel]; without axes, `processes` ranks share the data.
 
-        ZeRO shares out weights among the processes of `data`, where there is no `shard`. InputError
-        for a pipeline that comes out uneven.
+        With ZeRO, weights are sharded among the ranks of `data` unless there is `shard`. InputError
+        for an uneven pipeline.
         """
         sizes = section.axes or {"data": processes}
         zero = section.zero or ZeroSection(enabled=False)
@@ -78,7 +77,10 @@ class Layout:
             )
         per_process, rest = divmod(self.stage_count, self.pipeline)
         if rest or not per_process:
-            what = f"{self.stage_count} stages cannot be divided evenly among {self.pipeline} processes."
+            what = (
+                f"{self.stage_count} stages cannot be divided evenly among {self.pipeline}"
+                " processes."
+            )
             raise InputError(
                 what, fix=f"[parallel] stages can be {self.pipeline} or {2 * self.pipeline}."
             )
@@ -97,8 +99,7 @@ class Layout:
         return self.stages or self.pipeline * (2 if self.schedule == "interleaved" else 1)
 
     def check_micro_batches(self, count: int, *, arithmetic: str = "") -> None:
-        """InputError when a step of so many micro-batches for each pipeline does not go with its
-        schedule."""
+        """Raise InputError if `count` micro-batches for each pipeline do not fit its schedule."""
         if self.pipeline == 1:
             return
         of = f" ({arithmetic})" if arithmetic else ""
@@ -106,19 +107,22 @@ class Layout:
         if self.schedule == "1f1b" and count < self.pipeline:
             raise InputError(
                 f"A step has {batches}{of}; 1f1b keeps {self.pipeline} stages busy with one each.",
-                fix=f'Write [train] accumulate = {self.pipeline} or more, or [parallel] schedule = "gpipe".',
+                fix=(
+                    f"Write [train] accumulate = {self.pipeline} or more, or [parallel]"
+                    ' schedule = "gpipe".'
+                ),
             )
         rounds = max(1, count // self.pipeline)
         if self.schedule == "interleaved" and count % rounds:
             even = [count - count % self.pipeline, count - count % self.pipeline + self.pipeline]
             raise InputError(
-                f"A step has {batches}{of}, which interleaved stages take in {rounds} rounds of as many.",
+                f"A step has {batches}{of}, which interleaved stages take in {rounds}"
+                " rounds of as many.",
                 fix=f"[train] accumulate can be {even[0]} or {even[1]}.",
             )
 
     def waiting(self, count: int) -> float:
-        """The share of a step in which a process of the pipeline waits for others, with so many
-        micro-batches."""
+        """Return the idle share of a pipeline rank's step of `count` micro-batches."""
         filling = (self.pipeline - 1) * self.pipeline / self.stage_count
         return filling / (filling + count)
 
@@ -132,16 +136,16 @@ class Layout:
 
     @property
     def is_divided(self) -> bool:
-        """Whether no process has the whole model."""
+        """True if no rank holds the whole model."""
         return self.processes > self.data
 
     @property
     def data_parallel_size(self) -> int:
-        """How many processes have different samples."""
+        """Number of ranks with different samples."""
         return self.data * self.shard
 
     def __str__(self) -> str:
-        """As `data 2 x tensor 2 = 4 processes`."""
+        """Return a line such as `data 2 x tensor 2 = 4 processes`."""
         shown = [f"{name} {size}" for name, size in self.sizes.items() if size > 1] or [
             f"data {self.data}"
         ]
@@ -151,27 +155,26 @@ class Layout:
 
 @dataclass(slots=True, kw_only=True)
 class Mesh:
-    """The processes of a run, laid out: `devices` has an axis for each name of AXES, of size 1 too.
+    """Ranks of a run on their axes: `devices` has an axis for each name of AXES, of size 1 too.
 
     `ranks` are those that share the samples with this one; `writers` those that write a checkpoint
-    together, None where one process has all of it.
+    together, None if one rank has all of it.
     """
 
     layout: Layout
     devices: DeviceMesh
-    ranks: DataParallelGroup
+    ranks: DistributedGroup
     pipeline: Pipeline | None = None
     """What this process has of a model that was split into stages."""
     writers: CheckpointGroup | None = None
 
     def at(self, axis: str) -> int:
-        """Where this process is along an axis, from 0."""
+        """Return the place of this rank along an axis, from 0."""
         return int(self.devices.get_local_rank(axis))
 
 
 def init_mesh(layout: Layout, device: torch.device, *, bucket_mb: int = 0) -> Mesh:
-    """Lay out the processes of the default group. Collective. InputError when there are not as
-    many."""
+    """Lay out the ranks of the default group; InputError for another number. Collective."""
     world = torch.distributed.get_world_size()
     if world != layout.processes:
         raise InputError(f"There are {world} processes; the layout is {layout}.")
@@ -179,11 +182,11 @@ def init_mesh(layout: Layout, device: torch.device, *, bucket_mb: int = 0) -> Me
     sharing = devices["data", "shard"]._flatten("samples").get_group()
     size = bucket_mb * 2**20 or BUCKET_BYTES
     if layout.pipeline > 1:
-        ranks: DataParallelGroup = StagedGroup(
+        ranks: DistributedGroup = StagedGroup(
             sharing, devices["pipeline"].get_group(), bucket_bytes=size
         )
     else:
-        ranks = DataParallelGroup(sharing, bucket_bytes=size)
+        ranks = DistributedGroup(sharing, bucket_bytes=size)
     axes = tuple(MeshAxis(name=name, size=size) for name, size in layout.sizes.items())
     return Mesh(
         layout=layout,

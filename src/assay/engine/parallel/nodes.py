@@ -1,4 +1,4 @@
-"""Several machines of one run: which of them this is, and where they meet."""
+"""Machines of one run: their number, the rank of this one, and the rendezvous."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from assay.core.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """`count` machines, of which this is number `rank`; they meet at `rendezvous`, HOST:PORT, on
-    number 0."""
+    """Machines of a run: `count`, `rank` of this one, `rendezvous` as HOST:PORT on machine 0."""
 
     count: int = 1
     rank: int = 0
@@ -26,10 +25,12 @@ def nodes_of(
     rendezvous: str = "",
     variables: Mapping[str, str] | None = None,
 ) -> Nodes:
-    """What is not given is taken from the variables of srun; InputError for what then is missing,
-    or cannot be.
+    """Return the machines of a run; arguments left out are read from srun's variables.
 
-    >>> slurm = {"SLURM_STEP_NODELIST": "node[07-08]", "SLURM_NODEID": "1", "SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0"}
+    InputError for values that are missing or impossible.
+
+    >>> slurm = {"SLURM_STEP_NODELIST": "node[07-08]", "SLURM_NODEID": "1"}
+    >>> slurm |= {"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0"}
     >>> nodes_of(2, variables=slurm)
     Nodes(count=2, rank=1, rendezvous='node07:10084')
     """
@@ -42,7 +43,10 @@ def nodes_of(
             rendezvous or f"{first_host(variables['SLURM_STEP_NODELIST'])}:{port_of(variables)}"
         )
     if rank is None or not rendezvous:
-        fix = "Say on each which one it is, and where they meet: --node-rank 0 --rendezvous HOST:29500"
+        fix = (
+            "Say on each which one it is, and where they meet: --node-rank 0 --rendezvous"
+            " HOST:29500"
+        )
         raise InputError(f"{count} machines cannot find each other.", fix=fix)
     if rank >= count:
         raise InputError(f"There is no machine {rank} of {count}: they are counted from 0.")
@@ -54,7 +58,7 @@ def nodes_of(
 
 
 def first_host(nodes: str) -> str:
-    """The first of a list of machines as Slurm writes it.
+    """Return the first host of a node list as Slurm writes it.
 
     >>> first_host("rack[1-2]node[07,09-12],login")
     'rack1node07'
@@ -64,5 +68,5 @@ def first_host(nodes: str) -> str:
 
 
 def port_of(variables: Mapping[str, str]) -> int:
-    """A port that two steps of Slurm hardly share."""
+    """Return a port that two Slurm steps are unlikely to share."""
     return 10_000 + (7 * int(variables["SLURM_JOB_ID"]) + int(variables["SLURM_STEP_ID"])) % 20_000

@@ -1,5 +1,4 @@
-"""A model divided among processes, before its optimizer is made: each keeps its part of the
-weights."""
+"""Partition of a model among ranks, made before its optimizer."""
 
 from __future__ import annotations
 
@@ -17,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def partition_model(model: nn.Module, mesh: Mesh, section: ParallelSection | None = None) -> None:
-    """Leave in `model` what this process has of it, along each axis of `mesh` but `data`. In place.
+    """Keep in `model` only the part of this rank, along each axis of `mesh` but `data`. In place.
 
-    `section` is [parallel]. Where weights are shared out all processes begin with those
-    of rank 0.
+    `section` is [parallel]. Where weights are sharded, all ranks begin with those of
+    rank 0.
     """
     section = section or ParallelSection()
     if mesh.layout.tensor > 1:

@@ -1,8 +1,6 @@
-"""Pipeline parallelism: a model is split into stages, through which the micro-batches of a step go
-one behind another.
+"""Pipeline parallelism: a model split into stages, through which micro-batches pass in turn.
 
-Which stage takes which micro-batch when is decided by the schedules of
-`torch.distributed.pipelining`.
+The schedules of `torch.distributed.pipelining` decide which stage takes which micro-batch when.
 """
 
 from __future__ import annotations
@@ -42,8 +40,10 @@ _PLANS = 8
 
 
 class _Asked(BaseException):
-    """The process has asked its model: with these arguments. No error, so that nothing of the
-    user's catches it."""
+    """Signal that the process has called its model, with these arguments.
+
+    A BaseException, so that no `except Exception` of the user's catches it.
+    """
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.given = args, kwargs
@@ -51,8 +51,7 @@ class _Asked(BaseException):
 
 @dataclass(slots=True)
 class _Turn:
-    """Micro-batches on their way: `step` is what the process does with one, `begin` is told who
-    takes which."""
+    """Micro-batches in flight: `step` computes one; `begin` is called before each stage."""
 
     batches: Sequence[Any]
     step: Callable[[Any], Any]
@@ -63,12 +62,11 @@ class _Turn:
 
 
 class Pipeline:
-    """What this process has of a model that was split into stages, and how batches go through all
-    of them.
+    """Stages of a model on this rank, and the passage of batches through all stages.
 
-    `forward_step` runs where the model begins, up to where it calls the model, and again where it
-    ends, with what the last stage gave as the model's answer: losses, logs and outputs are made
-    there. It calls its model once.
+    `forward_step` runs on the first stage up to the call of the model, and again on the last stage,
+    where the model's output is that of the pipeline: losses, logs and outputs are made there. It
+    calls its model once.
     """
 
     def __init__(self, model: nn.Module, mesh: Mesh) -> None:
@@ -108,30 +106,32 @@ class Pipeline:
 
     @property
     def is_first_rank(self) -> bool:
-        """Whether this process is the one of its pipeline that gets what all have found."""
+        """True for the rank of its pipeline that receives the findings of all."""
         return self.ranks.place == 0
 
     @property
     def lines(self) -> list[str]:
-        """Which stage is where, of what it is made, and how large it is."""
+        """Lines that describe each stage: its rank, its parts, its size."""
         waits = ""
         if self._source is not None:
             count = self._source.sizes.accumulate
-            waits = f", {count} micro-batches in a step: each process waits for {self.layout.waiting(count):.0%} of it"
+            waits = (
+                f", {count} micro-batches in a step: each process waits for"
+                f" {self.layout.waiting(count):.0%} of it"
+            )
         head = f"pipeline: {self.count} stages ({self.layout.schedule}){waits}"
         return [head, *self.cut.table(self.ranks.places)]
 
     def join(self, engine: Engine, precision: Callable[..., Any] | None = None) -> None:
-        """Let an engine train through this pipeline. `precision` wraps what computes, as it wraps
-        `forward_step`.
+        """Make an engine train through this pipeline; `precision` wraps its computation.
 
-        InputError for a process whose losses cannot be differentiated by others, or too few
-        micro-batches.
+        InputError for a process that differentiates its losses itself, or too few micro-batches.
         """
         process: Any = engine.process
         if type(process.backward).__call__ is not OptimizerStep.__call__:
             raise InputError(
-                f"{type(process.backward).__name__} differentiates losses itself; in a pipeline the stages do it.",
+                f"{type(process.backward).__name__} differentiates losses itself; in a"
+                " pipeline the stages do it.",
                 fix="Train with one optimizer, or without [parallel] pipeline.",
             )
         self._source = engine.source
@@ -144,11 +144,10 @@ class Pipeline:
         engine.pipeline = self
 
     def train(self, batches: Sequence[Any], begin: Callable[[int, int], None]) -> Any:
-        """Forward and backward of the micro-batches of a window; the output of the last, where the
-        model ends.
+        """Run forward and backward of a window; return the last output, on the last stage.
 
-        `begin(i, stage)` is called before a stage takes number `i`. Gradients add up as they do in
-        one process.
+        `begin(i, stage)` is called before a stage takes micro-batch `i`. Gradients add up as they
+        do in one process.
         """
         turn = self._turn = _Turn(batches, self._process.training_step, begin)
         try:
@@ -159,8 +158,7 @@ class Pipeline:
         return turn.output
 
     def forward(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """What a process does with a batch, without gradients, made to go through all stages: None
-        but on the last."""
+        """Return a step without gradients through all stages, whose output is on the last."""
 
         def through(batch: Any) -> Any:
             turn = self._turn = _Turn([batch], step, lambda i, stage: None)
@@ -174,28 +172,28 @@ class Pipeline:
         return through
 
     def drop_unused_data(self, batch: Any) -> Any:
-        """A batch without the data that no stage of this process needs: only their shapes are
-        left."""
+        """Return a batch with only the shapes of the tensors that no stage of this rank needs."""
         if isinstance(batch, Instance):
             return batch.placed(self.stages, self.count)
         return batch if self.is_first or self.is_last else mapped(batch, _shape_only)
 
     def drop_unused_windows(self, windows: Iterator[Window]) -> Iterator[Window]:
-        """The same for all batches of training."""
+        """Yield windows with batches reduced by `drop_unused_data`."""
         for window in windows:
             yield window._replace(
                 batches=[self.drop_unused_data(batch) for batch in window.batches]
             )
 
     def all_gather_stages(self, found: dict[str, Any]) -> dict[str, Any]:
-        """What the processes of this pipeline have found of their stages, where `is_first_rank`; else
-        {}. Collective."""
+        """Return the findings of all stages on the first rank, {} elsewhere. Collective."""
         tables = self.ranks.gather_pipeline(found)
         return {name: value for table in tables for name, value in table.items()}
 
     def merge_checkpoint(self, parts: dict[str, Any]) -> dict[str, Any]:
-        """The parts of a checkpoint as of the whole model, where one is saved; others keep their
-        own. Collective."""
+        """Return the checkpoint of the whole model on the saving rank, this rank's own elsewhere.
+
+        Collective.
+        """
         parts = to_host(parts)
         if self.ranks.line[0] != 0:
             return parts
@@ -206,13 +204,12 @@ class Pipeline:
         return found
 
     def local_checkpoint(self, parts: Mapping[str, Any]) -> dict[str, Any]:
-        """What concerns this process of the parts of a checkpoint of the whole model."""
+        """Return the entries of a whole model's checkpoint that belong to this rank."""
         found: dict[str, Any] = drop_weights(dict(parts), self.elsewhere)
         return found
 
     def _alike(self, batches: Sequence[Any]) -> Iterator[tuple[int, int]]:
-        """Where rows of micro-batches of the same shapes begin, and how long they are: a schedule
-        takes such a row."""
+        """Yield start and length of each row of micro-batches of equal shapes."""
         first = 0
         for _, row in groupby(map(_shapes, batches)):
             length = len(list(row))
@@ -223,7 +220,7 @@ class Pipeline:
                     first += count
 
     def _run(self, turn: _Turn, first: int, count: int) -> None:
-        """Some micro-batches from number `first` on, through all stages and, in training, back."""
+        """Run micro-batches from number `first` on through all stages and, in training, back."""
         schedule = self._plan(turn, first, count)
         numbers = torch.arange(first, first + count)
         given = (numbers,) if self.is_first else ()
@@ -247,7 +244,7 @@ class Pipeline:
             raise
 
     def _plan(self, turn: _Turn, first: int, count: int) -> Any:
-        """The schedule for so many micro-batches of these shapes, which all stages make alike."""
+        """Return the schedule for `count` micro-batches of these shapes, equal on all stages."""
         is_training = torch.is_grad_enabled()
         kind = _shapes(turn.batches[first]), count, is_training
         if kind not in self._plans:
@@ -298,8 +295,7 @@ class Pipeline:
         )
 
     def _boundaries(self, turn: _Turn, first: int) -> list[Shapes]:
-        """What each stage gives to the next, found by letting each compute once on zeros.
-        Collective."""
+        """Return the output shapes of each stage, found by running it once on zeros. Collective."""
         is_training = torch.is_grad_enabled()
         device = next(iter(self.model.parameters())).device
         found: list[Shapes] = []
@@ -324,7 +320,7 @@ class Pipeline:
         return found
 
     def compute(self, number: int, i: int, given: tuple[Any, ...]) -> Any:
-        """One stage, one micro-batch: what the next stage is given."""
+        """Run one stage on one micro-batch; return the input of the next stage."""
         turn = self._turn
         assert turn is not None
         try:
@@ -347,8 +343,7 @@ class Pipeline:
         return args[0]
 
     def _loss(self, _: Any, micro: Tensor) -> Tensor:
-        """What torch differentiates: the loss of one micro-batch, weighted as its window needs
-        it."""
+        """Return the loss of one micro-batch, weighted for its window."""
         turn = self._turn
         assert turn is not None
         i = int(micro)
@@ -372,7 +367,7 @@ class Pipeline:
         self._handed = loss
 
     def _question(self, turn: _Turn, i: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with which the process calls its model for a micro-batch."""
+        """Return the arguments with which the process calls its model for a micro-batch."""
         self._answer = None
         try:
             turn.step(turn.batches[i])
@@ -382,12 +377,13 @@ class Pipeline:
 
     def _uncalled(self) -> InputError:
         return InputError(
-            f"{type(self._process).__name__} does not call its model, with which a pipeline begins.",
+            f"{type(self._process).__name__} does not call its model, with which a"
+            " pipeline begins.",
             fix="Call self.model(...) once in forward_step.",
         )
 
     def _answered(self, turn: _Turn, i: int) -> Any:
-        """What the process makes of the answer of its model to a micro-batch."""
+        """Return the process's result for a micro-batch, given the model's output."""
         self._answer = [turn.answers.pop(i)]
         try:
             return turn.step(turn.batches[i])
@@ -395,24 +391,29 @@ class Pipeline:
             self._answer = None
 
     def _called(self, *args: Any, **kwargs: Any) -> Any:
-        """The model is called, of which there are only parts here."""
+        """Replacement of the model's `forward`: only some of its stages are here."""
         if self._turn is None:
             raise InputError(
-                f"{type(self.model).__name__} is split into stages: it can be called in forward_step only.",
+                f"{type(self.model).__name__} is split into stages: it can be called in"
+                " forward_step only.",
                 fix="Take the whole model from a checkpoint: assay.load_model(run).",
             )
         if self._answer is None:
             raise _Asked(args, kwargs)
         if not self._answer:
             raise InputError(
-                f"{type(self._process).__name__} calls its model a second time for one batch; a pipeline runs it once.",
-                fix="Call self.model(...) once in forward_step, or train without [parallel] pipeline.",
+                f"{type(self._process).__name__} calls its model a second time for one"
+                " batch; a pipeline runs it once.",
+                fix=(
+                    "Call self.model(...) once in forward_step, or train without"
+                    " [parallel] pipeline."
+                ),
             )
         return self._answer.pop()
 
 
 class _StageModule(nn.Module):
-    """As torch wants a stage; it holds no weights itself."""
+    """Stage as torch wants it; it holds no weights itself."""
 
     def __init__(self, pipeline: Pipeline, number: int) -> None:
         super().__init__()
@@ -446,14 +447,17 @@ def _shape_only(tensor: Tensor) -> Tensor:
 
 
 def _sendable(found: Any, name: str) -> Any:
-    """One tensor or a tuple of them, as they lie in memory. InputError for what cannot go to
-    another process."""
+    """Return contiguous tensors, one or a tuple; InputError for values that no stage can send."""
     several = found if isinstance(found, tuple) else (found,)
     if not several or not all(isinstance(each, Tensor) for each in several):
         kinds = ", ".join(type(each).__name__ for each in several)
         raise InputError(
-            f"{name} gives {kinds or 'nothing'}; from stage to stage of a pipeline go tensors only.",
-            fix="Split the model elsewhere ([parallel] split), or let this part return one tensor or a tuple of them.",
+            f"{name} gives {kinds or 'nothing'}; from stage to stage of a pipeline go"
+            " tensors only.",
+            fix=(
+                "Split the model elsewhere ([parallel] split), or let this part return one tensor"
+                " or a tuple of them."
+            ),
         )
     sent = tuple(each.contiguous() for each in several)
     return sent if isinstance(found, tuple) else sent[0]

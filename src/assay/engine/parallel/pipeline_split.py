@@ -1,4 +1,4 @@
-"""Where a model may be split for a pipeline, and what one process keeps of it."""
+"""Split of a model into pipeline stages, and the weights that one rank keeps."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ _SHOWN = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelinePart:
-    """A piece of the forward pass: `run` takes what the part before gave. `weights`: those it uses,
-    by name."""
+    """Piece of the forward pass: `run` takes the output of the part before it.
+
+    `weights` are the names of the weights it uses.
+    """
 
     name: str
     run: Callable[..., Any]
@@ -26,21 +28,19 @@ class PipelinePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSplit:
-    """A model as stages, each of one part or several in a row. `sizes`: how many numbers each
-    weight has."""
+    """Model as stages of successive parts. `sizes` has the element count of each weight."""
 
     stages: tuple[tuple[PipelinePart, ...], ...]
     sizes: Mapping[str, int]
 
     def weights(self, *stages: int) -> frozenset[str]:
-        """The names of what these stages use."""
+        """Return the names of the weights that these stages use."""
         return frozenset(
             name for stage in stages for part in self.stages[stage] for name in part.weights
         )
 
     def table(self, processes: int) -> list[str]:
-        """A line for each stage: in which process it is, of what it is made, how many parameters it
-        has."""
+        """Return a line for each stage: its rank, its parts, its number of parameters."""
         made = [_listed([part.name for part in stage]) for stage in self.stages]
         counts = [
             f"{sum(self.sizes[name] for name in self.weights(i)):,}"
@@ -48,18 +48,19 @@ class PipelineSplit:
         ]
         wide, far = max(map(len, made)), max(map(len, counts))
         return [
-            f"  stage {i} (pipeline rank {i % processes})  {names:<{wide}}  {count:>{far}} parameters"
+            f"  stage {i} (pipeline rank {i % processes})  {names:<{wide}} "
+            f" {count:>{far}} parameters"
             for i, (names, count) in enumerate(zip(made, counts, strict=True))
         ]
 
 
 def pipeline_parts(model: nn.Module) -> list[PipelinePart]:
-    """The parts of a model in the order in which they are run.
+    """Return the parts of a model in the order of its forward pass.
 
-    A model says so by a method `pipeline_split()`: a list of its modules, and for what is no module
-    a tuple of a function and the names of the modules and weights that it uses. Those of
-    `nn.Sequential`, also within another, and of `nn.TransformerEncoder` are known. InputError for a
-    model that does not say it, or leaves out a weight.
+    A model lists them in a method `pipeline_split()`: modules, and for other code a tuple of a
+    function and the names of the modules and weights that it uses. Parts of `nn.Sequential`, nested
+    too, and of `nn.TransformerEncoder` are known. InputError for a model without such a method, or
+    if a weight is left out.
     """
     declared = getattr(model, "pipeline_split", None)
     names = {id(module): name for name, module in model.named_modules()}
@@ -70,8 +71,10 @@ def pipeline_parts(model: nn.Module) -> list[PipelinePart]:
     else:
         raise InputError(
             f"{type(model).__name__} does not say where a pipeline may split it.",
-            fix='Give it a method pipeline_split that returns what it runs in order, as [(self.embed, "letter",'
-            ' "place"), *self.blocks, (self.scores, "norm")]: modules, or functions with the names of what they use.',
+            fix="Give it a method pipeline_split that returns what it runs in order, as"
+            ' [(self.embed, "letter",'
+            ' "place"), *self.blocks, (self.scores, "norm")]: modules, or functions with'
+            " the names of what they use.",
         )
     parts = [part for item in items for part in _parts(model, item, names)]
     left = _weights(model).keys() - {name for part in parts for name in part.weights}
@@ -84,10 +87,9 @@ def pipeline_parts(model: nn.Module) -> list[PipelinePart]:
 
 
 def split_model(model: nn.Module, stages: int, split: Sequence[str] = ()) -> PipelineSplit:
-    """A model as so many stages. `split`: the parts with which those after the first begin; else
-    all about as large.
+    """Split a model into `stages`: at the parts named in `split`, else about equal in size.
 
-    InputError when that cannot be, or a stage had no weights.
+    InputError if that is impossible, or a stage had no weights.
     """
     parts = pipeline_parts(model)
     weights = _weights(model)
@@ -107,11 +109,10 @@ def split_model(model: nn.Module, stages: int, split: Sequence[str] = ()) -> Pip
 
 
 def keep_weights(model: nn.Module, names: frozenset[str]) -> frozenset[str]:
-    """Leave in `model` the weights and buffers of these names only; returns the names of what was
-    in its state besides.
+    """Keep in `model` only the weights and buffers of these names; return the other names.
 
-    Modules that lose theirs stay as empty shells, so that all names are what they were. A state
-    that is loaded may be that of the whole model: what is elsewhere is passed over.
+    Modules that lose theirs stay as empty shells, so that all names stay the same. A loaded state
+    may be that of the whole model: weights of other stages are skipped.
     """
     whole = model.state_dict().keys()
     kept = {id(tensor) for name, tensor in _all_weights(model) if name in names}
@@ -165,7 +166,7 @@ def _parts(model: nn.Module, item: Any, names: Mapping[int, str]) -> Iterator[Pi
 
 
 def _is_row(module: nn.Module) -> bool:
-    """Whether its forward pass is known to be that of `_row`, one after another."""
+    """Return True if the forward pass is known to run the modules of `_row` one after another."""
     if isinstance(module, nn.Sequential):
         return type(module).forward is nn.Sequential.forward
     return type(module) is nn.TransformerEncoder
@@ -178,13 +179,13 @@ def _row(module: nn.Module) -> list[nn.Module]:
 
 
 def _all_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers by all their names: what is tied has several."""
+    """Yield parameters and buffers under all their names: tied ones have several."""
     yield from model.named_parameters(remove_duplicate=False)
     yield from model.named_buffers(remove_duplicate=False)
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by the first of their names."""
+    """Return parameters and buffers by the first of their names."""
     found: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in _all_weights(model):
         found.setdefault(id(tensor), (name, tensor))
@@ -192,7 +193,7 @@ def _weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _within(model: nn.Module, name: str) -> frozenset[str]:
-    """What is in a module, or is of that name itself, by the first name of each."""
+    """Return the first names of all weights in a module, or of the weight of that name."""
     first = {id(tensor): own for own, tensor in _weights(model).items()}
     inside = f"{name}." if name else ""
     return frozenset(
@@ -210,7 +211,10 @@ def _asked(parts: Sequence[PipelinePart], stages: int, split: Sequence[str]) -> 
             raise InputError(f"[parallel] split: no stage can begin with {name!r}.", fix=fix)
     starts = [names.index(name) for name in split]
     if len(starts) != stages - 1:
-        what = f"[parallel] split names {len(starts)} parts; {stages} stages begin with {stages - 1} after the first."
+        what = (
+            f"[parallel] split names {len(starts)} parts; {stages} stages begin with {stages - 1}"
+            " after the first."
+        )
         raise InputError(what)
     if starts != sorted(set(starts)):
         raise InputError("[parallel] split names parts in another order than the model runs them.")
@@ -218,12 +222,13 @@ def _asked(parts: Sequence[PipelinePart], stages: int, split: Sequence[str]) -> 
 
 
 def _balanced(parts: Sequence[PipelinePart], stages: int, sizes: Mapping[str, int]) -> list[int]:
-    """Where stages begin so that the largest has as few parameters as can be; none is without."""
+    """Return where stages begin, such that the largest is as small as possible."""
     own = [sum(sizes.get(name, 0) for name in part.weights) for part in parts]
     places = [i for i, size in enumerate(own) if size]
     if len(places) < stages:
         raise InputError(
-            f"The model has {len(places)} parts with weights, too few for {stages} stages of a pipeline.",
+            f"The model has {len(places)} parts with weights, too few for {stages} stages"
+            " of a pipeline.",
             fix=f"They are: {_listed([parts[i].name for i in places])}.",
         )
     ends = [*places[1:], len(parts)]

@@ -1,4 +1,4 @@
-"""How a process finds the others of its run, and leaves them."""
+"""Process group of a run: how a rank finds the others, joins them, and leaves."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from assay.engine.parallel.nodes import first_host, port_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What whoever started this process (assay itself, torchrun, srun) says of the others in the
-    environment."""
+    """Ranks of a run, as the environment of assay, torchrun or srun describes them."""
 
     rank: int = 0
     count: int = 1
@@ -32,10 +31,9 @@ class World:
 
 
 def world(variables: Mapping[str, str] | None = None) -> World:
-    """Read from RANK, WORLD_SIZE and so on, as torchrun sets them, else from those of srun; else a
-    lone process.
+    """Read the ranks from RANK, WORLD_SIZE etc., else from srun's variables, else a lone process.
 
-    InputError when the processes could not find each other.
+    InputError if the ranks could not find each other.
     """
     variables = os.environ if variables is None else variables
     if {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} <= variables.keys():
@@ -60,8 +58,7 @@ def world(variables: Mapping[str, str] | None = None) -> World:
 
 
 def device_of_rank(name: str | None, here: World) -> str | None:
-    """The device of this process where each has one: `cuda` becomes that of its number on this
-    machine."""
+    """Return the device of this rank: `cuda` becomes `cuda:N`, by its number on this machine."""
     if (
         here.count == 1
         or (name is None and not torch.cuda.is_available())
@@ -70,7 +67,8 @@ def device_of_rank(name: str | None, here: World) -> str | None:
         return name
     if here.local_rank >= torch.cuda.device_count():
         raise InputError(
-            f"Process {here.local_rank} of this machine has no GPU: there are {torch.cuda.device_count()}.",
+            f"Process {here.local_rank} of this machine has no GPU: there are"
+            f" {torch.cuda.device_count()}.",
             fix=f"Use --nproc {torch.cuda.device_count()} at most, or --device cpu.",
         )
     return f"cuda:{here.local_rank}"
@@ -80,7 +78,7 @@ def device_of_rank(name: str | None, here: World) -> str | None:
 def process_group(
     here: World, device: torch.device, layout: Layout, *, bucket_mb: int = 0
 ) -> Iterator[Mesh | None]:
-    """Inside, the processes as they are laid out; None for a lone process."""
+    """Join the other ranks; yield their mesh, or None for a lone process."""
     if here.count == 1:
         yield None
         return

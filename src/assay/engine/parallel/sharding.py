@@ -1,8 +1,7 @@
-"""Sharding: each process keeps a part of every weight, gradient and optimizer state (FSDP2; ZeRO,
-arXiv 1910.02054).
+"""Sharding: each rank keeps a part of every weight, gradient and optimizer state.
 
-The weights of a block come together when it is called, and its gradients are added up and divided
-when they are there.
+FSDP2; ZeRO, arXiv 1910.02054. The weights of a block are gathered when it is called, its gradients
+are reduced and scattered when they are ready.
 """
 
 from __future__ import annotations
@@ -25,16 +24,15 @@ if TYPE_CHECKING:
 Blocks = bool | str | Sequence[str] | None
 SETTING = "[parallel] shard_blocks"
 METHOD = "shard_blocks"
-"""A model may have a method of this name, which gives the modules (or patterns of their names) that come together."""
+"""Method of a model that returns the modules, or patterns of names, gathered one at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """A model whose weights are shared out. `modules`: those whose weights come together when they
-    are called.
+    """Sharded model. `modules` are those whose weights are gathered when they are called.
 
-    `stage` as in ZeRO: 3, weights too are let go of between forward and backward pass; 2, they stay
-    until the backward pass is done; 1, gradients stay whole as well until the last micro-batch of a
+    `stage` as in ZeRO: 3 frees gathered weights between forward and backward pass; 2 keeps them
+    until the backward pass is done; 1 keeps whole gradients too, until the last micro-batch of a
     step.
     """
 
@@ -46,10 +44,9 @@ class Sharding:
     """Views that the model gave, each as often changed as it was then."""
 
     def look(self, _module: nn.Module, _args: Any, output: Any) -> None:
-        """What a model gives that comes together as a whole: from its gradient the backward pass
-        knows that it begins.
+        """Forward hook that remembers output views: their gradient starts FSDP2's backward pass.
 
-        That of a view is lost when it is changed in place.
+        An in-place change of a view loses that gradient.
         """
 
         def keep(tensor: Tensor) -> Tensor:
@@ -60,14 +57,17 @@ class Sharding:
         mapped(output, keep)
 
     def begin_backward(self, *, is_last: bool) -> None:
-        """A backward pass comes; the last one of a step has to leave the gradient of the whole
-        step."""
+        """Prepare a backward pass: the last one of a step leaves the gradient of the whole step."""
         given = list(self.given)
         self.given.clear()
         if any(tensor._version != version for tensor, version in given):
             raise InputError(
-                "What the model gave, a view of another tensor, was changed in place: its gradient would be lost.",
-                fix="Write out = out + x, not out += x; or divide the model into blocks: [parallel] shard_blocks.",
+                "What the model gave, a view of another tensor, was changed in place: its"
+                " gradient would be lost.",
+                fix=(
+                    "Write out = out + x, not out += x; or divide the model into blocks:"
+                    " [parallel] shard_blocks."
+                ),
             )
         for module in self.modules:
             if self.stage == 1:
@@ -76,19 +76,17 @@ class Sharding:
                 module.set_requires_all_reduce(is_last, recurse=False)
 
     def reshard(self) -> None:
-        """Weights that are together come apart: after a forward pass that no backward pass
-        follows."""
+        """Free gathered weights after a forward pass that no backward pass follows."""
         for module in self.modules:
             module.reshard()
 
 
 def shard_model(model: nn.Module, mesh: Mesh, *, blocks: Blocks = None, stage: int = 3) -> Sharding:
-    """Share out the weights of `model` along `shard`, in place; along `data` there are copies of
-    these shares (HSDP).
+    """Shard the weights of `model` along `shard`, in place, with replicas along `data` (HSDP).
 
-    `blocks`: which modules come together, each at its time; None: what the model says in
-    `shard_blocks()`, else the blocks that it repeats; false: all at once. InputError for what
-    cannot be shared out.
+    `blocks` are the modules gathered one at a time; None: those of the model's `shard_blocks()`,
+    else its repeated blocks; False: the model as a whole. InputError for a model that cannot be
+    sharded.
     """
     from torch.distributed.fsdp import fully_shard
 
@@ -122,10 +120,10 @@ def shard_model(model: nn.Module, mesh: Mesh, *, blocks: Blocks = None, stage: i
 
 
 def _accept_views(root: nn.Module) -> None:
-    """Torch warns of each model that gives a view, which many do: what is done to it in place is
-    not seen.
+    """Silence torch's warning about a model that returns a view, as many do.
 
-    A root keeps its weights until the backward pass, and blocks in it see that pass by themselves.
+    A root keeps its weights until the backward pass, and blocks in it see that pass by themselves;
+    `Sharding` checks for changes in place.
     """
     said = f"FSDP2-wrapped module ({type(root).__name__}) returned a view tensor"
     warnings.filterwarnings("ignore", message=re.escape(said), category=UserWarning)
@@ -152,15 +150,14 @@ def _check(model: nn.Module) -> None:
 
 
 def _roots(model: nn.Module) -> list[nn.Module]:
-    """The modules that are called from outside: the model, or the parts of one that has no
-    `forward` of its own."""
+    """Return the modules called from outside: the model, or its parts if it has no `forward`."""
     if type(model).forward is not nn.Module.forward:
         return [model]
     loose = [name for name, _ in model.named_parameters(recurse=False)]
     if loose:
         raise InputError(
-            f"The model is never called as a whole, and {loose[0]} belongs to no part of it: [parallel] shard cannot"
-            " know when it is used.",
+            f"The model is never called as a whole, and {loose[0]} belongs to no part of it:"
+            " [parallel] shard cannot know when it is used.",
             fix="Give the model a forward, or put the parameter into a module of its own.",
         )
     parts = [part for part in model.children() if next(part.parameters(), None) is not None]
@@ -168,7 +165,7 @@ def _roots(model: nn.Module) -> list[nn.Module]:
 
 
 def _blocks(model: nn.Module, asked: Blocks) -> dict[str, nn.Module]:
-    """The modules by name that come together one at a time, inner ones first."""
+    """Return the modules by name that are gathered one at a time, inner ones first."""
     if asked is False:
         return {}
     said = getattr(model, METHOD, None)
@@ -205,7 +202,7 @@ def _said(model: nn.Module, said: Any) -> dict[str, nn.Module]:
 
 
 def _shared(model: nn.Module, found: Mapping[str, nn.Module]) -> dict[str, str]:
-    """Of the blocks that have a parameter which is used elsewhere too (tied weights): its name."""
+    """Return the blocks with a tied parameter, each with the name of its use elsewhere."""
     users: dict[int, set[str]] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
         users.setdefault(id(weight), set()).add(name)

@@ -1,5 +1,4 @@
-"""Stack of a rank that answers nothing any more, written by the rank itself when a signal asks for
-it.
+"""Stack of a rank that no longer responds, written by the rank itself on a signal.
 
 The handler is C code of `faulthandler`: it runs wherever the main thread is, in a collective or in
 another C function that keeps Python from running.
@@ -36,8 +35,7 @@ class StackFrame:
 
 @dataclass(frozen=True, slots=True)
 class RankStack:
-    """Frames of the main thread of a rank, the innermost first; none where the rank did not
-    answer."""
+    """Frames of a rank's main thread, the innermost first; none if it did not respond."""
 
     frames: tuple[StackFrame, ...] = ()
 
@@ -48,7 +46,7 @@ class RankStack:
 
 
 def offer_stack(path: Path) -> None:
-    """Write the stack of this process to `path` whenever it is asked for, from now on."""
+    """Write the stack of this process to `path` on each request, from now on."""
     if SIGNAL:
         # Never closed: the handler writes to it until the process ends.
         faulthandler.register(SIGNAL, file=path.open("w", encoding="utf-8"), all_threads=False)

@@ -1,4 +1,4 @@
-"""States of a model's stages as one state of the whole model, and the other way round."""
+"""Merge of the states of pipeline stages into that of the whole model, and back."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from assay.engine.numerics.dtensor import full_tensor
 
 
 def merge_states(states: Sequence[Any], order: Mapping[str, int]) -> Any:
-    """One tree of several: tables are joined, anything else is that of the first who has it.
+    """Merge the states of several stages: tables are joined, other values are those of the first.
 
-    Tables and lists of weights are in the `order` of their names. Groups of an optimizer are one
-    where their settings are the same.
+    Tables and lists of weights follow the `order` of names. Groups of an optimizer with the same
+    settings become one.
     """
     first = states[0]
     if isinstance(first, dict):
@@ -33,7 +33,7 @@ def merge_states(states: Sequence[Any], order: Mapping[str, int]) -> Any:
 
 
 def drop_weights(state: Any, elsewhere: Collection[str]) -> Any:
-    """A tree without what is said of weights that are `elsewhere`."""
+    """Return a state without the entries of weights that are `elsewhere`."""
     if isinstance(state, dict):
         return _like(
             state,
@@ -53,8 +53,7 @@ def drop_weights(state: Any, elsewhere: Collection[str]) -> Any:
 
 
 def to_host(state: Any) -> Any:
-    """A tree with whole tensors in host memory, as another process can be given it; collective
-    where any is divided."""
+    """Return a state with full tensors in host memory; collective if any is a DTensor."""
     if isinstance(state, Tensor):
         return full_tensor(state.detach()).cpu()
     if isinstance(state, dict):
@@ -63,7 +62,7 @@ def to_host(state: Any) -> Any:
 
 
 def _are_groups(state: Any) -> bool:
-    """Whether it is a list of groups of an optimizer."""
+    """Return True for a list of optimizer groups."""
     return (
         isinstance(state, list)
         and bool(state)
@@ -85,7 +84,7 @@ def _groups_together(
 
 
 def _like(table: dict[Any, Any], items: Any) -> Any:
-    """A table of the same kind, with what else torch keeps in that of a module."""
+    """Return a table of the same type, with the attributes that torch sets on a module's state."""
     made = type(table)(items)
     if hasattr(table, "__dict__"):
         made.__dict__.update(table.__dict__)

@@ -1,5 +1,4 @@
-"""The processes of a pipeline: what only the last stage knows is told to all, what all have parts
-of is added up."""
+"""Data-parallel axis of a pipeline: losses and metrics exist on its last stage only."""
 
 from __future__ import annotations
 
@@ -13,20 +12,20 @@ from torch import Tensor
 
 from assay.core.errors import InputError
 from assay.engine.numerics.dtensor import global_norm, local_tensor
-from assay.engine.parallel.data_parallel_group import (
+from assay.engine.parallel.distributed_group import (
     BUCKET_BYTES,
-    DataParallelGroup,
+    DistributedGroup,
     host_backend,
     peer_errors,
 )
 
 
-class StagedGroup(DataParallelGroup):
-    """The processes that share the samples and are at the same place of their pipelines.
+class StagedGroup(DistributedGroup):
+    """Ranks that share the samples and hold the same stages of their pipelines.
 
-    `pipeline` is the group of those that have the other stages, for the same samples. Losses, and
-    what is measured or logged, come about on the last stage; what is summed or gathered of them is
-    that of the last stages.
+    `pipeline` is the group of the ranks with the other stages, for the same samples. Losses,
+    metrics and logged values arise on the last stage: they are reduced there and broadcast to the
+    others.
     """
 
     is_staged = True
@@ -47,10 +46,9 @@ class StagedGroup(DataParallelGroup):
         return self.place == self.places - 1
 
     def share(self, weights: Sequence[tuple[tuple[int, ...], Tensor]]) -> None:
-        """There are weights that several processes of the pipeline use: at which places, and here.
-        The first owns it.
+        """Register weights that several ranks of the pipeline use; the first place owns each.
 
-        Each process gives its own; those of the same places are in the same order everywhere.
+        Each rank gives its own; those of the same places are in the same order everywhere.
         """
         by_places: dict[tuple[int, ...], list[Tensor]] = {}
         for places, weight in weights:
@@ -64,7 +62,7 @@ class StagedGroup(DataParallelGroup):
             self._shared.append((group, found))
 
     def owns(self, weight: Tensor) -> bool:
-        """Whether this process counts a weight that it has, as its first owner does."""
+        """Return True if this rank counts a weight: of a tied one the first rank does."""
         return id(weight) not in self._borrowed
 
     def all_reduce_values(self, values: Sequence[float]) -> list[float]:
@@ -113,19 +111,18 @@ class StagedGroup(DataParallelGroup):
                 self._reduce(local_tensor(weight.grad), group)
 
     def broadcast_last_stage(self, value: Any) -> Any:
-        """What the last stage gives."""
+        """Return the value that the last stage gives."""
         return self.broadcast_stage(self.places - 1, value)
 
     def broadcast_stage(self, place: int, value: Any) -> Any:
-        """What the process at a place of the pipeline gives."""
+        """Return the value that the rank at a place of the pipeline gives."""
         box = [value]
         with peer_errors():
             dist.broadcast_object_list(box, src=self.line[place], group=self._host_of_line)
         return box[0]
 
     def gather_pipeline(self, value: Any) -> list[Any]:
-        """What each process of this pipeline gives, in their order, to the first; none to the
-        others."""
+        """Return the value of each rank of this pipeline on the first, [] on the others."""
         found: list[Any] = [None] * self.places if self.place == 0 else []
         with peer_errors():
             dist.gather_object(value, found or None, dst=self.line[0], group=self._host_of_line)

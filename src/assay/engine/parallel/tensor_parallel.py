@@ -1,14 +1,13 @@
-"""Tensor parallelism: of every layer in its plan each process computes a part (Shoeybi et al.,
-arXiv 1909.08053).
+"""Tensor parallelism: each rank computes a part of every layer in the plan (arXiv 1909.08053).
 
-A layer that is divided by its columns gives each process some of the features; the one after it,
-divided by its rows, takes those and adds the results up over the processes: one exchange for two
-layers. What is not in the plan is computed by all of them alike.
+A layer divided by columns gives each rank some of the features; the next one, divided by rows,
+takes those and sums the results over the ranks: one exchange for two layers. All ranks compute the
+other layers alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,10 +22,10 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 Plan = dict[str, Any]
-"""How each module is divided, by its name or a pattern: a word of STYLES, or a ParallelStyle of torch."""
+"""Style of each divided module, by name or pattern: one of STYLES, or torch's ParallelStyle."""
 
 STYLES = ("colwise", "rowwise", "colwise_gather_output", "rowwise_split_input")
-"""colwise: a part of the features comes out; rowwise: a part goes in. The others begin or end with all features."""
+"""colwise: each rank has part of the output; rowwise: of the input; others take or give all."""
 
 _OLD = {"colwise_rep": "colwise_gather_output", "rowwise_rep": "rowwise_split_input"}
 _ALONE: tuple[type[nn.Module], ...] = (
@@ -53,7 +52,8 @@ _HEADS = (
     "num_key_value_heads",
 )
 _FIX = (
-    'Give the model a method tensor_plan() that returns {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"},'
+    "Give the model a method tensor_plan() that returns"
+    ' {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"},'
     " or write such lines under [parallel.tensor_plan]."
 )
 
@@ -61,11 +61,10 @@ _FIX = (
 def apply_tensor_plan(
     model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """Divide modules of `model` along a mesh of one axis, in place; returns their names.
+    """Divide modules of `model` along a mesh of one axis, in place; return their names.
 
-    `plan` counts before what the model says of itself: see `plan_of`. InputError where there is
-    none, or where features or heads cannot be divided evenly. Collective: all begin with the
-    weights of the first process.
+    `plan` comes before the model's own: see `plan_of`. InputError if there is none, or if features
+    or heads cannot be divided evenly. Collective: all begin with the weights of the first rank.
     """
     from torch.distributed.tensor import parallel as styles
 
@@ -96,7 +95,7 @@ def apply_tensor_plan(
 
 
 def describe_tensor_plan(model: nn.Module) -> str:
-    """A line of which layers are divided along the axis `tensor`."""
+    """Return a line that names the layers divided along the axis `tensor`."""
     names = dict.fromkeys(
         name.rpartition(".")[0]
         for name, parameter in model.named_parameters()
@@ -108,7 +107,7 @@ def describe_tensor_plan(model: nn.Module) -> str:
 
 
 def is_along(parameter: Any, axis: str) -> bool:
-    """Whether a parameter is divided along an axis of its mesh."""
+    """Return True if a parameter is divided along an axis of its mesh."""
     if not is_dtensor(parameter):
         return False
     names = parameter.device_mesh.mesh_dim_names or ()
@@ -119,27 +118,27 @@ def is_along(parameter: Any, axis: str) -> bool:
 
 
 def plan_of(model: nn.Module, given: Mapping[str, Any] | None = None) -> Plan:
-    """How each module is divided, by its name. InputError for a name or a word that is not known,
-    or if there is none.
+    """Return the style of each divided module by name; InputError for unknown names or none.
 
-    What is `given`; else what `tensor_plan()` of the model or of modules in it says; else the plan
-    that models of transformers carry; else what is known of layers of torch: the two linear layers
-    of TransformerEncoderLayer and TransformerDecoderLayer, and pairs of linear layers in a
-    Sequential with nothing but activations between them.
+    The plan is `given`, else that of `tensor_plan()` of the model or of modules in it, else the
+    plan of a transformers model, else derived from layers of torch: the two linear layers of
+    TransformerEncoderLayer and TransformerDecoderLayer, and pairs of linear layers in a Sequential
+    with nothing but activations between them.
     """
     found = (
         _resolved(model, given, "", "[parallel.tensor_plan]") if given else dict(_known(model, ""))
     )
     if not found:
         raise InputError(
-            f"[parallel] tensor: how a {type(model).__name__} is divided among processes is not known.",
+            f"[parallel] tensor: how a {type(model).__name__} is divided among processes"
+            " is not known.",
             fix=_FIX,
         )
     return found
 
 
 def check_plan(model: nn.Module, plan: Mapping[str, Any], size: int) -> None:
-    """InputError for modules that cannot be divided among `size` processes, with the arithmetic."""
+    """Raise InputError, with the arithmetic, for modules that `size` ranks cannot divide."""
     modules = dict(model.named_modules())
     counts: list[tuple[str, int]] = []
     homes: dict[int, set[str]] = {}
@@ -151,25 +150,36 @@ def check_plan(model: nn.Module, plan: Mapping[str, Any], size: int) -> None:
             continue  # one of torch's own, which knows what it takes
         if not isinstance(module, nn.Linear | nn.Embedding):
             raise InputError(
-                f"[parallel] tensor: {name} is a {type(module).__name__}; linear layers and embeddings are divided.",
-                fix="Leave it out of the plan, or give a ParallelStyle of torch in the place of its word.",
+                f"[parallel] tensor: {name} is a {type(module).__name__}; linear layers"
+                " and embeddings are divided.",
+                fix=(
+                    "Leave it out of the plan, or give a ParallelStyle of torch in the"
+                    " place of its word."
+                ),
             )
         tied = sorted(homes[id(module.weight)] - {f"{name}.weight"})
         if tied:
             raise InputError(
-                f"[parallel] tensor: {name}.weight is {tied[0]} too; what is used at two places is not divided.",
+                f"[parallel] tensor: {name}.weight is {tied[0]} too; what is used at two"
+                " places is not divided.",
                 fix=f"Leave {name} out of the plan.",
             )
         what = _divided_dim(module, style)
         counts.append((f"{name}.{what}", int(getattr(module, what))))
         counts += _heads(modules, name)
+    _check_counts(counts, size)
+
+
+def _check_counts(counts: Sequence[tuple[str, int]], size: int) -> None:
+    """Raise InputError for the first count that `size` does not divide, with sizes that do."""
     for what, count in dict.fromkeys(counts):
         if count % size:
             good = [n for n in range(2, size + count) if not any(each % n for _, each in counts)][
                 :4
             ]
             raise InputError(
-                f"[parallel] tensor = {size} does not divide {what} = {count}: {count} / {size} = {count / size:.4g}.",
+                f"[parallel] tensor = {size} does not divide {what} = {count}: {count} /"
+                f" {size} = {count / size:.4g}.",
                 fix=f"tensor can be {_or(good)}."
                 if good
                 else "Change the model, or leave the layer out of the plan.",
@@ -179,22 +189,22 @@ def check_plan(model: nn.Module, plan: Mapping[str, Any], size: int) -> None:
 def _check_input(
     name: str, style: str, size: int, module: nn.Module, given: tuple[Any, ...]
 ) -> None:
-    """InputError, in the place of a page from torch, for a layer that gets more or fewer features
-    than its part has."""
+    """Raise InputError for a divided layer that gets more or fewer features than its part has."""
     takes: int = module.in_features  # type: ignore[assignment]
     expected = takes // size if style == "rowwise" else takes
     found = given[0].shape[-1] if given else expected
     if found == expected:
         return
     raise InputError(
-        f"[parallel] tensor: {name} is divided as {style!r} and takes {expected} of {takes} features; it got {found}.",
-        fix="What comes before it has to be divided by its columns (colwise) if it is rowwise, and only then."
-        " rowwise_split_input takes all features, colwise_gather_output gives all.",
+        f"[parallel] tensor: {name} is divided as {style!r} and takes {expected} of"
+        f" {takes} features; it got {found}.",
+        fix="What comes before it has to be divided by its columns (colwise) if it is rowwise, and"
+        " only then. rowwise_split_input takes all features, colwise_gather_output gives all.",
     )
 
 
 def _divided_dim(module: nn.Module, style: str) -> str:
-    """The name of what is divided of a module."""
+    """Return the name of the divided dimension of a module."""
     is_by_columns = style.startswith("colwise")
     if isinstance(module, nn.Embedding):
         return "embedding_dim" if is_by_columns else "num_embeddings"
@@ -202,8 +212,7 @@ def _divided_dim(module: nn.Module, style: str) -> str:
 
 
 def _heads(modules: Mapping[str, nn.Module], name: str) -> list[tuple[str, int]]:
-    """How many heads the module around `name` says that it has: features are divided between them,
-    not within one."""
+    """Return the head counts of the module around `name`: no head is divided."""
     around = name.rpartition(".")[0]
     owner: Any = modules[around]
     found = []
@@ -238,8 +247,7 @@ def _known(module: nn.Module, prefix: str) -> Iterable[tuple[str, Any]]:
 
 
 def _carried(module: Any) -> Plan:
-    """The plan that a model of transformers has with it, without what is not divided: experts, tied
-    weights."""
+    """Return the plan of a transformers model, without experts and tied weights."""
     config = getattr(module, "config", None)
     inner = getattr(module, "base_model", None)
     if not isinstance(inner, nn.Module):
@@ -263,8 +271,8 @@ def _carried(module: Any) -> Plan:
         style = _OLD.get(str(style), style)
         if style not in (None, *STYLES):
             raise InputError(
-                f"[parallel] tensor: the plan of {type(module).__name__} divides {name} as {style!r}, which assay does"
-                " not do.",
+                f"[parallel] tensor: the plan of {type(module).__name__} divides {name} as"
+                f" {style!r}, which assay does not do.",
                 fix="Write a plan of the other layers under [parallel.tensor_plan].",
             )
         if style is not None and all(uses[id(each)] == 1 for each in part.parameters()):
@@ -273,7 +281,7 @@ def _carried(module: Any) -> Plan:
 
 
 def _pairs(row: nn.Sequential, prefix: str) -> Iterable[tuple[str, str]]:
-    """Linear layers two by two, the first by its columns and the second by its rows."""
+    """Yield linear layers in pairs: the first by columns, the second by rows."""
     first = ""
     for name, child in row.named_children():
         if isinstance(child, nn.Linear):
@@ -286,7 +294,7 @@ def _pairs(row: nn.Sequential, prefix: str) -> Iterable[tuple[str, str]]:
 
 
 def _resolved(model: nn.Module, plan: object, prefix: str, where: str) -> Plan:
-    """A plan with the names of modules in the place of patterns, and words that are known."""
+    """Return a plan with module names in place of patterns, and known styles."""
     if not isinstance(plan, Mapping):
         raise InputError(
             f"{where} is a {type(plan).__name__}; it must be a mapping of names to words.", fix=_FIX

@@ -1,5 +1,4 @@
-"""Watchdog of the ranks of one machine: collectives wait without end for a rank that is suspended
-or hangs."""
+"""Watchdog of the ranks of one machine: it ends ranks that are suspended or hang."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from assay.engine.parallel.heartbeats import Heartbeat, Phase, read_heartbeat
+from assay.core.heartbeats import Heartbeat, Phase, read_heartbeat
 from assay.engine.parallel.stacks import RankStack, request_stack
 
 CHECK_S = 0.25
@@ -60,10 +59,9 @@ class RankWatchdog:
 
 
 class SuspendedRanks:
-    """Check that kills a rank that stays suspended (SIGSTOP) for five seconds, which all others
-    notice at once.
+    """Check that kills a rank suspended (SIGSTOP) for five seconds, for which all others wait.
 
-    `tell(rank, pid)` is called before. A rank that a debugger holds is left alone.
+    `tell(rank, pid)` is called before. A rank held by a debugger is left alone.
     """
 
     def __init__(
@@ -82,8 +80,7 @@ class SuspendedRanks:
 
 
 class LostParent:
-    """Check that sends this process SIGTERM once `parent` is no longer its parent: nobody else
-    would end it."""
+    """Check that sends this process SIGTERM once its `parent` is gone."""
 
     def __init__(self, parent: int) -> None:
         self.parent = parent
@@ -96,8 +93,7 @@ class LostParent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedRank:
-    """Place of a rank on this machine, and the files in which it tells how far it is and where it
-    stands."""
+    """Rank on this machine, with the files of its heartbeats and its stack."""
 
     rank: int
     pid: int
@@ -107,7 +103,7 @@ class WatchedRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StalledRank:
-    """Rank that gets no further: since when, how far it came, and where."""
+    """Rank that makes no progress: since when, its last heartbeat, and its stack."""
 
     rank: int
     pid: int
@@ -118,11 +114,11 @@ class StalledRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standstill:
-    """All ranks of a machine as they are found when one of them gets no further.
+    """Ranks of a machine when one of them makes no progress.
 
-    `culprits` are the ranks that do not wait for others; where all wait, all of them. `signal` is
-    that which made somebody look, 0 where the timeout did; `is_hang` is False where only the second
-    signal did.
+    `culprits` are the ranks that do not wait for others; if all wait, all of them. `signal` is the
+    one that started the search, 0 for the timeout; `is_hang` is False if the ranks were only late
+    to end.
     """
 
     ranks: tuple[StalledRank, ...]
@@ -135,15 +131,15 @@ class Standstill:
 
 
 class StalledRanks:
-    """Check that ends all ranks of this machine once one of them gets no further.
+    """Check that ends all ranks of this machine once one of them makes no progress.
 
     A rank may be silent for `timeout_s`, from its first step on. After a signal (`heard`: number
     and time) a step may take no more than a few times what steps take, after a second one next to
     nothing. Before its first step a rank ends soon after the first signal, and soon after
     `departed`: signal and time of a rank that has ended before the others have met.
 
-    `end` is told first, and has the ranks end by themselves. SIGTERM follows for the ranks that are
-    not training yet, as nobody else may have told them, and SIGKILL after `GRACE_S` for all that
+    `end` is called first, and has the ranks end by themselves. SIGTERM follows for the ranks that
+    are not training yet, as nothing else may reach them, and SIGKILL after `GRACE_S` for all that
     are left.
     """
 
@@ -229,8 +225,11 @@ def _stalled(rank: WatchedRank, beat: Heartbeat | None, now: float) -> StalledRa
 
 
 def describe_suspension(rank: int, pid: int) -> str:
-    """Say what became of a rank that was killed for it."""
-    return f"Rank {rank} (pid {pid}) was stopped for {CHECK_S * STOPPED_CHECKS:.0f} s (SIGSTOP), and was ended."
+    """Say why a suspended rank was killed."""
+    return (
+        f"Rank {rank} (pid {pid}) was stopped for {CHECK_S * STOPPED_CHECKS:.0f} s (SIGSTOP), and"
+        " was ended."
+    )
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:

@@ -14,7 +14,7 @@ from assay.core.rehearsal import Finding
 from assay.engine.data.shapes import shape_of
 from assay.engine.rehearse.findings import finding_of, is_from_torch
 from assay.engine.rehearse.known_values import replaced
-from assay.engine.rehearse.module_stack import Call
+from assay.engine.rehearse.module_stack import ModuleCall
 from assay.engine.rehearse.observer import Observer
 
 _MOST_BYTES = 2**28
@@ -71,7 +71,7 @@ class CriterionCheck:
             if not is_from_torch(error):  # it may be about the zeros
                 return
             name = f"process.criterion ({type(criterion).__name__})"
-            call = Call(name, ", ".join(map(shape_of, made)), 0)
+            call = ModuleCall(name, ", ".join(map(shape_of, made)), 0)
             self.finding = finding_of(error, [call])
 
 

@@ -16,7 +16,7 @@ from assay.core.errors import AssayError
 from assay.core.rehearsal import Finding, Kind
 from assay.engine.optim.criterion_misfit import CriterionError
 from assay.engine.rehearse.fake import is_data_dependent, is_device_mismatch
-from assay.engine.rehearse.module_stack import Call
+from assay.engine.rehearse.module_stack import ModuleCall
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _ASSAY = str(Path(__file__).parents[2]) + os.sep
@@ -33,7 +33,7 @@ _SHAPE = re.compile(
 )
 
 
-def finding_of(error: BaseException, open_calls: Sequence[Call], behind: str = "") -> Finding:
+def finding_of(error: BaseException, open_calls: Sequence[ModuleCall], behind: str = "") -> Finding:
     """Return the finding for an error that a step raised.
 
     `open_calls` are the modules at work, the innermost last; `behind` is the module whose gradient

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
-from assay.engine.parallel.data_parallel_group import DataParallelGroup
+from assay.engine.parallel.distributed_group import DistributedGroup
 from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
 from assay.engine.rehearse.fake import can_imagine_world, imagined_world
 
 
-class ImaginedGroup(DataParallelGroup):
+class ImaginedGroup(DistributedGroup):
     """DataParallelGroup that all say what this one says. Gradients go through the collectives as ever."""
 
     def all_reduce_stage_values(self, values: Sequence[float]) -> list[float]:

@@ -1,5 +1,4 @@
-"""Ladder of a rehearsal: on fake tensors, else on converted ones, else for real, else not at
-all."""
+"""Rehearsal ladder: a step on fake tensors, else converted ones, else real ones, else none."""
 
 from __future__ import annotations
 
@@ -88,7 +87,7 @@ Build = Callable[[Site], AbstractContextManager[Parts]]
 
 
 @dataclass(slots=True)
-class Attempt:
+class RungAttempt:
     """One rung: its report so far, and the failure that ended it."""
 
     report: Rehearsal
@@ -107,8 +106,8 @@ def rehearse(build: Build, *, limit_bytes: int | None = None) -> Rehearsal:
     return replace(attempt.report, seconds=time.perf_counter() - begun)
 
 
-def _climbed(build: Build, limit_bytes: int | None) -> Attempt:
-    tried: Attempt | None = None
+def _climbed(build: Build, limit_bytes: int | None) -> RungAttempt:
+    tried: RungAttempt | None = None
     not_built: Exception | None = None
     rungs: tuple[Rung, ...] = ("fake", "converted") if can_fake() else ()
     for rung in rungs:
@@ -134,13 +133,12 @@ def _climbed(build: Build, limit_bytes: int | None) -> Attempt:
 
 
 def _fits_here(report: Rehearsal) -> bool:
-    """Return False if the weights alone, with gradients and optimizer, are too large to compute
-    with."""
+    """Return False if weights, gradients and optimizer alone do not fit into memory."""
     least = 4 * report.parameters * _BYTES if report.memory is None else report.memory.peak_bytes
     return least < _limit_bytes()
 
 
-def _without_real(tried: Attempt | None, not_built: Exception | None) -> Attempt:
+def _without_real(tried: RungAttempt | None, not_built: Exception | None) -> RungAttempt:
     """Return what is known when the step cannot be tried for real."""
     if tried is not None:
         return _failed(tried)
@@ -148,10 +146,10 @@ def _without_real(tried: Attempt | None, not_built: Exception | None) -> Attempt
     if isinstance(cause, Exception) and not is_unfakeable(cause):
         raise cause
     message = "the model cannot be built on fake tensors, and is too large to build here"
-    return Attempt(Rehearsal(rung="unchecked", findings=(unchecked(message, cause),)))
+    return RungAttempt(Rehearsal(rung="unchecked", findings=(unchecked(message, cause),)))
 
 
-def _failed(attempt: Attempt) -> Attempt:
+def _failed(attempt: RungAttempt) -> RungAttempt:
     """Add the failure to the findings: as one, or as something unchecked if that is all it is."""
     failure = attempt.failure
     assert failure is not None
@@ -159,10 +157,10 @@ def _failed(attempt: Attempt) -> Attempt:
     if failure.certainty == "none":
         finding = replace(finding, kind="unchecked", message=f"the step: {finding.message}")
     found = (*attempt.report.findings, finding)
-    return Attempt(replace(attempt.report, findings=found), failure)
+    return RungAttempt(replace(attempt.report, findings=found), failure)
 
 
-def _attempt(build: Build, rung: Rung, limit_bytes: int | None) -> Attempt:
+def _attempt(build: Build, rung: Rung, limit_bytes: int | None) -> RungAttempt:
     site = _site(rung)
     with build(site) as parts:
         return _Rehearsing(parts, site).run(limit_bytes)
@@ -196,10 +194,10 @@ class _Rehearsing:
         self.checkpoint: int | None = None
         self.micro_flops = 0
 
-    def run(self, limit_bytes: int | None) -> Attempt:
+    def run(self, limit_bytes: int | None) -> RungAttempt:
         window = self.first = next(self.parts.windows, None)
         if window is None or not window.batches:
-            return Attempt(self._report())
+            return RungAttempt(self._report())
         count = min(len(window.batches), _MOST_MICRO_BATCHES)
         sizes = window.sizes[:count] if window.sizes is not None else None
         try:
@@ -216,9 +214,9 @@ class _Rehearsing:
         except StepFailedError as failure:
             if self.training is None and failure.certainty == "none":
                 self.training = self.trial.without_activations()
-            return Attempt(self._report(), failure)
+            return RungAttempt(self._report(), failure)
         self._look_at_values()
-        return Attempt(self._report())
+        return RungAttempt(self._report())
 
     def _evaluate(self) -> None:
         """Try an evaluation step. Its gradients are none, so only a larger batch can matter."""

@@ -25,7 +25,7 @@ class _Held:
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
+class _StorageChange:
     """`size` bytes more of storage `number`, or fewer if negative, while `where` was at work."""
 
     size: int
@@ -44,7 +44,7 @@ class Ledger:
         self.live_bytes = 0
         self._held: dict[int, _Held] = {}
         self._uses: dict[int, Use] = {}
-        self._changes: list[_Change] = []
+        self._changes: list[_StorageChange] = []
         self._at_begin: Counter[int] = Counter()
         self._numbers = 0
         self.where = ""
@@ -83,8 +83,7 @@ class Ledger:
             self._change(change, held.number)
 
     def use(self, tensors: Iterable[Tensor], use: Use) -> None:
-        """Say what the storages of `tensors` are used for. The first word about a storage
-        counts."""
+        """Record the use of the storages of `tensors`; the first use of a storage counts."""
         for tensor in tensors:
             self.see(tensor)
             self._uses.setdefault(self._held[id(tensor.untyped_storage())].number, use)
@@ -130,4 +129,4 @@ class Ledger:
     def _change(self, size: int, number: int) -> None:
         self.live_bytes += size
         if size:
-            self._changes.append(_Change(size, number, self.where))
+            self._changes.append(_StorageChange(size, number, self.where))

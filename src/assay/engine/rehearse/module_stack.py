@@ -15,7 +15,7 @@ from assay.engine.data.shapes import shape_of, tensors_in
 
 
 @dataclass(slots=True)
-class Call:
+class ModuleCall:
     """A call of a module. `gave` is "" until it returns."""
 
     name: str
@@ -42,8 +42,8 @@ class ModuleStack:
         for root, part in roots.items():
             for name, module in part.named_modules():
                 self.names.setdefault(module, f"{root}.{name}".rstrip("."))
-        self.calls: dict[str, Call] = {}
-        self.open: list[Call] = []
+        self.calls: dict[str, ModuleCall] = {}
+        self.open: list[ModuleCall] = []
         """Modules that have not returned; after an error the last is the module that failed."""
         self.behind = ""
         """The module whose gradient was computed last."""
@@ -69,7 +69,7 @@ class ModuleStack:
         given = [shape_of(each) for each in args]
         given += [f"{key}={shape_of(each)}" for key, each in kwargs.items() if each is not None]
         name = self.named(module)
-        call = Call(name, ", ".join(given), self._flops())
+        call = ModuleCall(name, ", ".join(given), self._flops())
         self.calls.setdefault(name, call)
         self.open.append(call)
         self._at(f"{call.name}, forward")
@@ -107,7 +107,7 @@ class ModuleStack:
         for path, module in model.named_modules():
             own = [p for p in module.parameters(recurse=False) if p not in counted]
             counted.update(own)
-            call = self.calls.get(self.named(module), Call("", "", 0))
+            call = self.calls.get(self.named(module), ModuleCall("", "", 0))
             failed = "failed" if call.name and not call.gave else ""
             layers.append(
                 Layer(

@@ -9,7 +9,7 @@ from assay.core.rehearsal import DataStage, Layer
 from assay.engine.data.shapes import shape_of
 from assay.engine.loop.process import Process
 from assay.engine.numerics.seed import undisturbed
-from assay.engine.rehearse.module_stack import Call
+from assay.engine.rehearse.module_stack import ModuleCall
 
 _CHAINED = ("assay.engine.data.streams.", "assay.engine.data.map_style")
 
@@ -35,7 +35,7 @@ def step_stages(
     loader: str,
     batches: Sequence[Any],
     layers: Sequence[Layer],
-    calls: Mapping[str, Call],
+    calls: Mapping[str, ModuleCall],
     output: str,
 ) -> Iterator[DataStage]:
     """Yield the batch, the outer modules in the order of their calls, and what follows them."""

@@ -171,8 +171,7 @@ class Trial:
                 attributes[name] = value
 
     def without_activations(self) -> PeakMemory:
-        """Return the memory of weights, gradients and optimizer, for a step that cannot be
-        tried."""
+        """Return the memory of weights, gradients and optimizer alone."""
         ledger = self.observer.ledger
         with self._open():
             for parameter in self.process.model.parameters():

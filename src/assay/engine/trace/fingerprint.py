@@ -20,8 +20,7 @@ _WORD = 0xFFFFFFFF
 
 
 def algorithm_of(device: torch.device) -> str:
-    """Return the name of the fingerprint of tensors on a device: one of another name does not
-    compare."""
+    """Return the fingerprint algorithm of a device; digests of different ones do not compare."""
     return "crc32" if device.type == "cpu" else "fold64"
 
 

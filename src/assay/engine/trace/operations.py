@@ -77,8 +77,7 @@ class Operations(DispatchMode):  # type: ignore[no-untyped-call]
 
 @cache
 def _traits(func: Any) -> tuple[SiteKind | None, int | None]:
-    """Return the kind of an operation, None for one without a result of its own, and how many
-    results count."""
+    """Return (kind of an operation or None, number of results that count)."""
     name = func._overloadpacket.__name__
     returned = [each.alias_info for each in func._schema.returns]
     is_view = bool(returned) and all(each is not None and not each.is_write for each in returned)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from hashlib import blake2b
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,9 +32,7 @@ from assay.engine.data.loader import Loader
 from assay.engine.data.plan import Plan
 from assay.engine.loop.engine import Engine
 from assay.engine.trace.fingerprint import algorithm_of, fingerprint, read
-
-if TYPE_CHECKING:
-    from assay.engine.trace.operations import Operations
+from assay.engine.trace.operations import Operations
 
 _NUMBER = struct.Struct("<d")
 _FIRST = -1000
@@ -42,8 +40,7 @@ _FIRST = -1000
 
 
 class Tracer:
-    """Writes fingerprints of every step that is divisible by `every`: they tell where another run
-    parts from this one.
+    """Writer of fingerprints of every `every`-th step, which show where two runs part.
 
     Of such a step: the indices of the samples and the tensors of each batch, the state of the
     generator, the loss, the norm and each gradient, each parameter and buffer after the update.
@@ -126,8 +123,7 @@ class Tracer:
         engine.add_seconds("trace.within", perf_counter() - begun)
 
     def see_batch(self, engine: Engine) -> None:
-        """Take the samples of a micro-batch, and the state of the generator that its step draws
-        from."""
+        """Record the samples of a micro-batch and the generator state of its step."""
         begun = perf_counter()
         self._pause(is_paused=True)
         state, source = engine.state, engine.source
@@ -151,8 +147,7 @@ class Tracer:
             self._add("data", "", "batch", "", (), _digest(batch))
 
     def see_gradients(self, engine: Engine) -> None:
-        """Take the gradients as they are after a micro-batch, before they are averaged, clipped and
-        used."""
+        """Record the gradients after a micro-batch, before averaging, clipping and the update."""
         begun = perf_counter()
         self._pause(is_paused=True)
         for module, name, parameter in _weights(engine, parameters=True):
@@ -177,8 +172,7 @@ class Tracer:
         engine.add_seconds("trace.after", perf_counter() - begun)
 
     def checkpoint(self, engine: Engine) -> None:
-        """Write the weights that a checkpoint keeps, unless those of this step are there
-        already."""
+        """Write the weights of a checkpoint, unless those of this step are written already."""
         if self._parameters_of != engine.state.step:
             self._see_weights(engine, "optimizer", "state")
             self._flush(engine.state.step)
@@ -198,8 +192,6 @@ class Tracer:
             self._operations.is_paused, self._operations.is_updating = is_paused, is_updating
 
     def _watch_operations(self, engine: Engine) -> None:
-        from assay.engine.trace.operations import Operations
-
         model = engine.process.model
         if any(module._compiled_call_impl is not None for module in model.modules()):
             # a compiled kernel is one operation of its own; gradients and weights are there all the
@@ -256,8 +248,7 @@ class Tracer:
         self._seen[phase, module, name] += 1
 
     def _flush(self, step: int) -> None:
-        """Write what was seen, phase by phase: no micro-batch changes what an earlier phase of a
-        later one does."""
+        """Write the records phase by phase, in an order that micro-batches do not change."""
         self._entries.sort(key=lambda entry: PHASES.index(entry[0].phase))
         marks = read([mark for _, _, mark in self._entries])
         entries = [
@@ -271,8 +262,7 @@ class Tracer:
 
 
 def _weights(engine: Engine, *, parameters: bool) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield the path of the module, the name in it and the tensor of every parameter, or else of
-    every buffer."""
+    """Yield (module path, name, tensor) of every parameter, or of every buffer."""
     model: object = getattr(engine.process, "model", None)
     if not isinstance(model, nn.Module):
         return

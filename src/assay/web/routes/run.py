@@ -539,7 +539,8 @@ def _tree(view: RunView) -> tuple[dict[str, CodeFile], str]:
     except (KeyError, AssayError):
         return (
             {},
-            f"The code of {view.id} is not here: its folder was copied without its project's code store.",
+            f"The code of {view.id} is not here: its folder was copied without its project's code "
+            "store.",
         )
 
 

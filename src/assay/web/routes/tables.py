@@ -119,9 +119,18 @@ class ChangeFacts(Model):
     """One change; `link` for a cell that leads to a value."""
 
     what: Literal[
-        "title", "notes", "cell", "add-row", "remove-row", "move-row", "add-column", "remove-column", "move-column",
-        "column", "accept",
-    ]  # fmt: skip
+        "title",
+        "notes",
+        "cell",
+        "add-row",
+        "remove-row",
+        "move-row",
+        "add-column",
+        "remove-column",
+        "move-column",
+        "column",
+        "accept",
+    ]
     row: Annotated[str, Field(max_length=200)] = ""
     column: Annotated[str, Field(max_length=200)] = ""
     text: Annotated[str, Field(max_length=20_000)] | None = None

@@ -1,5 +1,4 @@
-"""Stages of streams, for a config or for Python: `chain([SequenceWrapper(rows), Shuffle(),
-Batch(8)])`.
+"""Stages of streams: `chain([SequenceWrapper(rows), Shuffle(), Batch(8)])`.
 
 Each is made alone and put over a stream by the chain. Where it says nothing else, it gives what
 comes, in the order in which it comes, and goes on from any position at once.

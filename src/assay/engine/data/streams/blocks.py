@@ -1,4 +1,4 @@
-"""Stages that hold several items at a time: batches, and blocks put in another order."""
+"""Stages that hold several items at a time: batches and shuffled blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from assay.engine.data.streams.stream import Cursor, DerivedStream, Pass, Positi
 
 
 class Batch(StreamStage):
-    """Lists of `batch_size` items; the last one may be shorter, or is left out with `drop_last`."""
+    """Stage that yields lists of `batch_size` items; `drop_last` leaves out a shorter last one."""
 
     def __init__(self, batch_size: int, *, drop_last: bool = False) -> None:
         self.batch_size = at_least_one(batch_size, "batch_size")
@@ -51,8 +51,7 @@ class _BatchCursor(OverOne):
 
 
 class _Blocks(DerivedStream):
-    """Blocks of items, each put in another order: the position is where the block began, and what
-    was given of it."""
+    """Stream of reordered blocks; a position is a block's begin and the items given of it."""
 
     def __init__(self, source: Stream, size: int) -> None:
         super().__init__(source)
@@ -60,7 +59,7 @@ class _Blocks(DerivedStream):
 
     @abstractmethod
     def ordered(self, items: list[Any], random: Random) -> list[Any]:
-        """What to give, in order, of a block of items."""
+        """Return the items of a block in the order to give them."""
 
     def open(self, way: Pass, at: Position | None = None) -> Cursor:
         number, below, inside = at or (0, None, 0)
@@ -100,8 +99,7 @@ class _BlockCursor(OverOne):
 
 
 class Shuffle(StreamStage):
-    """Shuffle within blocks of `buffer` items, anew in each epoch. The order is that of the seed,
-    epoch and shard.
+    """Stage that shuffles within blocks of `buffer` items, by seed, epoch and shard.
 
     Blocks, not a sliding buffer: a block can be filled again from where it began, so that nothing
     has to be kept. The order of files, or a second `Shuffle` before a stage that takes them apart,
@@ -122,8 +120,7 @@ class _Shuffled(_Blocks):
 
 
 class Bucket(StreamStage):
-    """Batches of items of like length: blocks of `buffer` items are sorted by `length(item)`, cut,
-    and shuffled.
+    """Stage that batches items of similar length, within blocks of `buffer` items.
 
     Items of one length stay in their order; with a `Shuffle` before, that is another one in each
     epoch.

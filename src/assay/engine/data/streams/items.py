@@ -1,4 +1,4 @@
-"""Stages that look at one item after the other."""
+"""Stages that work on one item after the other."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from assay.engine.data.streams.stream import (
 
 
 class Map(StreamStage):
-    """`function(item)` for each item. `random` says that it draws; then each item has a key of its
-    own."""
+    """Stage that yields `function(item)`. `random`: each item is drawn for under its own key."""
 
     def __init__(self, function: Callable[[Any], Any], *, random: bool = False) -> None:
         self.function, self.random = function, random
@@ -69,7 +68,7 @@ class _MapCursor(OverOne):
 
 
 class Filter(StreamStage):
-    """The items for which `function(item)` is true."""
+    """Stage that keeps the items for which `function(item)` is true."""
 
     def __init__(self, function: Callable[[Any], bool]) -> None:
         self.function = function
@@ -100,8 +99,7 @@ class _FilterCursor(OverOne):
 
 
 class FlatMap(StreamStage):
-    """All items of `function(item)`, for each item: the lines of each file, the sentences of each
-    text."""
+    """Stage that yields all items of `function(item)`, such as the lines of each file."""
 
     def __init__(self, function: Callable[[Any], Iterable[Any]]) -> None:
         self.function = function
@@ -127,7 +125,7 @@ class _Flat(DerivedStream):
 
 
 class _FlatCursor(OverOne):
-    """The position is that of the item being taken apart, and how many of its parts were given."""
+    """Cursor whose position is that of the item being taken apart, and the parts given of it."""
 
     def __init__(
         self, source: Cursor, function: Callable[[Any], Iterable[Any]], inside: int
@@ -158,7 +156,7 @@ class _FlatCursor(OverOne):
 
 
 class Take(StreamStage):
-    """The first `count` items of an epoch."""
+    """Stage that ends an epoch after `count` items."""
 
     def __init__(self, count: int) -> None:
         self.count = at_least_one(count, "count")
@@ -198,8 +196,7 @@ class _TakeCursor(OverOne):
 
 
 class Length(StreamStage):
-    """Says how many items there are, where nobody else can. If there are not that many, the epoch
-    ends in an error."""
+    """Stage that declares the number of items; an epoch with another number ends in an error."""
 
     def __init__(self, length: int) -> None:
         if length < 0:

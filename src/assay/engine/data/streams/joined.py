@@ -12,7 +12,7 @@ from assay.engine.data.streams.stream import Cursor, Pass, Position, Stream, as_
 
 
 class _Joined(Stream):
-    """A stream made from several. Its stages are those of all."""
+    """Base of streams made from several."""
 
     def __init__(self, streams: Sequence[Any]) -> None:
         if not streams:
@@ -32,7 +32,7 @@ class _Joined(Stream):
 
 
 class Concat(_Joined):
-    """One stream after the other."""
+    """Source that joins streams one after the other."""
 
     def open(self, way: Pass, at: Position | None = None) -> Cursor:
         return _ConcatCursor(self.streams, way, *(at or (0, None)))
@@ -66,8 +66,7 @@ class _ConcatCursor(Cursor):
 
 
 class Mix(_Joined):
-    """Items of several streams, drawn by weight. An epoch ends with the first stream that is at its
-    end.
+    """Source that draws from several streams by weight; an epoch ends with the first that ends.
 
     `repeat`: a stream that ends begins anew, until each has ended once.
     """

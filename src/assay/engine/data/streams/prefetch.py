@@ -1,4 +1,4 @@
-"""Work ahead of whoever asks."""
+"""Stage that reads ahead in a thread."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from assay.engine.data.streams.stream import Cursor, DerivedStream, Pass, Positi
 
 
 class Prefetch(StreamStage):
-    """Works `count` items ahead in a thread: for stages that wait for a file or a network. Work is
-    for workers."""
+    """Stage that reads `count` items ahead in a thread, for slow disks and networks."""
 
     def __init__(self, count: int = 8) -> None:
         self.count = at_least_one(count, "count")

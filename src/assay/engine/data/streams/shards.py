@@ -1,4 +1,4 @@
-"""Each worker gives its share."""
+"""Stage that splits a stream over workers and ranks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from assay.engine.data.streams.stream import Cursor, DerivedStream, Pass, Positi
 
 
 class SplitByWorker(StreamStage):
-    """Every `n`-th item, where `n` workers of `m` ranks share the work: together they give each
-    item once."""
+    """Stage that gives each of `n` workers over all ranks every `n`-th item."""
 
     def over(self, source: Stream) -> Stream:
         return _Split(source)

@@ -1,4 +1,4 @@
-"""What a stage of a stream is, and what all of them use."""
+"""Base class and helpers of all stages of streams."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from assay.engine.data.streams.stream import Cursor, Position, Stream
 
 
 class StreamStage(ABC):
-    """What a chain puts over a stream."""
+    """Stage that a chain puts over a stream."""
 
     @abstractmethod
     def over(self, source: Stream) -> Stream:
-        """The stream that gives what this makes of the items of `source`."""
+        """Return the stream that this stage makes of the items of `source`."""
 
 
 class OverOne(Cursor):
-    """Over one other cursor, whose position is its own."""
+    """Cursor over one other cursor, with the same position."""
 
     def __init__(self, source: Cursor) -> None:
         self.source = source

@@ -1,5 +1,4 @@
-"""Streams of items that can be opened at any position of an epoch, and the parts that a chain is
-made of.
+"""Streams that can be opened at any position of an epoch, and their cursors.
 
 What a stream gives is a function of (seed, epoch, shard). A cursor goes through one epoch and
 knows, after each item, the position from which another cursor goes on: a few numbers, never the
@@ -26,8 +25,7 @@ Position: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One way through the data: which epoch, under which seed, and which of how many shards of
-    it."""
+    """One pass through the data: seed, split, epoch, and the shard out of several."""
 
     seed: int = 0
     split: str = "train"
@@ -37,21 +35,21 @@ class Pass:
     branch: int = 0  # which of several streams that were joined
 
     def within(self, branch: int) -> Pass:
-        """The same pass in one of the streams that a stage joins."""
+        """Return the same pass in one of the streams that a stage joins."""
         return replace(self, branch=crc32(f"{self.branch} {branch}".encode()))
 
     def whole(self) -> Pass:
-        """The same pass before it is split: what draws there draws alike in every shard."""
+        """Return the pass before it is split, in which all shards draw alike."""
         return replace(self, shard=0, shards=1)
 
     def key(self, lane: int, number: int) -> int:
-        """The key of one draw: the `number`-th of the stage at `lane`."""
+        """Return the key of draw `number` of the stage at `lane`."""
         place = crc32(f"{self.split} {self.branch} {lane} {self.shard}".encode())
         return key(self.seed, PIPE, place, self.epoch, number)
 
 
 class Cursor(ABC):
-    """Goes through one epoch of a stream."""
+    """Iterator over one epoch of a stream."""
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -61,15 +59,14 @@ class Cursor(ABC):
 
     @abstractmethod
     def position(self) -> Position:
-        """Where this is now: `open` with it gives the items that are still to come."""
+        """Return the position: `open` with it gives the items that are still to come."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
-        """Let go of threads and files."""
+        """Release threads and files."""
 
 
 class Stream(ABC):
-    """Items in an order, gone through from any position. `lane` counts the stages before it: it
-    keys what is drawn."""
+    """Ordered items that can be opened at any position; `lane` keys what a stage draws."""
 
     lane: int = 0
     is_sharded: bool = False
@@ -77,22 +74,22 @@ class Stream(ABC):
 
     @abstractmethod
     def open(self, way: Pass, at: Position | None = None) -> Cursor:
-        """A cursor at the begin of the epoch, or at a position that another cursor was at."""
+        """Return a cursor at the begin of the epoch, or at a position of another cursor."""
 
     def length(self, way: Pass) -> int | None:
-        """How many items a pass gives; None when nobody can know."""
+        """Return the number of items of a pass; None if it is unknown."""
         return None
 
     def replayed(self) -> list[str]:
-        """The stages that cannot go on from a position, and are replayed."""
+        """Return the names of stages that cannot open at a position, and are replayed."""
         return []
 
     def draws(self) -> list[str]:
-        """The stages that draw random numbers while they work on an item."""
+        """Return the names of stages that draw random numbers."""
         return []
 
     def makers(self) -> list[str]:
-        """The stages that make new items, the last one first."""
+        """Return the names of stages that make new items, the last one first."""
         return []
 
     def __iter__(self) -> Iterator[Any]:
@@ -104,7 +101,7 @@ class Stream(ABC):
 
 
 class DerivedStream(Stream):
-    """A stream made from another one. What it does not say is as in that."""
+    """Stream made from another one, with the same properties unless overridden."""
 
     def __init__(self, source: Stream) -> None:
         self.source = source
@@ -125,7 +122,7 @@ class DerivedStream(Stream):
 
 
 class SequenceStream(Stream):
-    """The items of a sequence in order; a position is an index."""
+    """Stream of the items of a sequence in order; a position is an index."""
 
     def __init__(self, sequence: Sequence[Any]) -> None:
         self.sequence = sequence
@@ -162,7 +159,7 @@ class _SequenceCursor(Cursor):
 
 
 class IterableStream(Stream):
-    """Anything that can be iterated again and again; it is replayed to get to a position."""
+    """Stream of a re-iterable object; a position is reached by replay."""
 
     def __init__(self, iterable: Iterable[Any]) -> None:
         self.iterable = iterable
@@ -186,7 +183,7 @@ class IterableStream(Stream):
 
 
 def as_stream(thing: Any) -> Stream:
-    """A stream of what a stream, a sequence or anything that can be iterated gives."""
+    """Return a stream over a stream, a sequence or a re-iterable object."""
     if isinstance(thing, Stream):
         return thing
     if (
@@ -209,8 +206,7 @@ def as_stream(thing: Any) -> Stream:
 
 
 class FunctionStream(DerivedStream):
-    """A stage that is a function of the items before it to the items after it: `def parse(items):
-    ... yield ...`."""
+    """Stream made by a function from iterator to iterator: `def parse(items): ... yield ...`."""
 
     def __init__(
         self, source: Stream, function: Callable[[Iterable[Any]], Iterable[Any]], name: str
@@ -235,7 +231,7 @@ class FunctionStream(DerivedStream):
 
 
 class ReplayCursor(Cursor):
-    """An iterator, gone through from its begin; the position is how many items it has given.
+    """Cursor over an iterator that is replayed; the position is the number of items given.
 
     Each item is drawn for under its own key, so that what is given after a replay is what would
     have been given.
@@ -275,8 +271,7 @@ class ReplayCursor(Cursor):
 
 
 class drawing_under:
-    """Inside, the global generators draw under a key; outside, they go on as if nothing had
-    been."""
+    """Context in which the global generators are keyed; their state outside is unchanged."""
 
     def __init__(self, value: int) -> None:
         self.value = value

@@ -1,5 +1,4 @@
-"""Signs of life of one rank: how far it is, and since when, in a small file that others on its
-machine read."""
+"""Heartbeats of a rank: phase and step, in a small file that the watchdog reads."""
 
 from __future__ import annotations
 
@@ -13,11 +12,11 @@ from typing import Protocol
 
 _BEAT = struct.Struct("<qqqdd")
 _FADING = 0.9
-"""Of the longest pause so far, what counts after the next one: a first step that compiles is no measure for long."""
+"""Factor on the longest pause, applied at each next one: a first step that compiles fades."""
 
 
 class Phase(IntEnum):
-    """Activity of a rank. Only of a step is it known how long it usually takes."""
+    """Activity of a rank. Only for steps it is known how long they usually take."""
 
     BUILDING = 0
     STEP = 1
@@ -27,10 +26,9 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """Newest sign of life of a rank. Times are those of `time.monotonic`, which all of a machine
-    share.
+    """Newest heartbeat of a rank. Times are those of `time.monotonic`, one clock for a machine.
 
-    `usual_s`: the longest pause between two signs within steps, fading.
+    `usual_s` is the longest pause between two heartbeats within steps, fading.
     """
 
     phase: Phase
@@ -41,27 +39,27 @@ class Heartbeat:
 
 
 class Heartbeats(Protocol):
-    """Listener that is told how a rank is getting on. Each call takes less than a microsecond."""
+    """Receiver of the heartbeats of this rank. Each call takes less than a microsecond."""
 
     def step(self, step: int) -> None:
-        """Tell that a step begins, after so many."""
+        """Report that a step begins, after `step` completed ones."""
         ...
 
     def beat(self) -> None:
-        """Tell that something got done: a micro-batch, a batch of an evaluation."""
+        """Report progress: a micro-batch, or a batch of an evaluation."""
         ...
 
     def between(self) -> None:
-        """Tell that the step is made; what follows may take long."""
+        """Report the end of a step; handlers, which may take long, follow."""
         ...
 
     def ending(self) -> None:
-        """Tell that the run is over, and its end is being written."""
+        """Report the end of the run, while it is being recorded."""
         ...
 
 
 class NoHeartbeats:
-    """Listener that forgets everything."""
+    """Receiver that ignores every heartbeat."""
 
     def step(self, step: int) -> None:
         pass
@@ -77,7 +75,7 @@ class NoHeartbeats:
 
 
 class FileHeartbeats:
-    """Signs of life in a file, which outlives a rank that is killed."""
+    """Heartbeats in a memory-mapped file, which outlives a rank that is killed."""
 
     def __init__(self, path: Path) -> None:
         path.write_bytes(_BEAT.pack(Phase.BUILDING, 0, 0, time.monotonic(), 0.0))
@@ -109,7 +107,7 @@ class FileHeartbeats:
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
-    """Return the newest sign of life in a file; None where there is none yet."""
+    """Return the newest heartbeat in a file, None if there is none yet."""
     try:
         phase, step, count, at_s, usual_s = _BEAT.unpack(path.read_bytes())
     except (OSError, struct.error):

@@ -1,0 +1,112 @@
+"""Data-parallel axis of a run, as loop and optimizer step see it: a lone process has size 1.
+
+The implementations for several ranks are in `engine.parallel`, above this room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from assay.core.errors import PeerError
+from assay.core.heartbeats import Heartbeats, NoHeartbeats
+from assay.core.stop import Stop
+from assay.engine.data.source import Window
+from assay.engine.numerics.dtensor import clip_dtensor_norm_, is_dtensor
+from assay.engine.optim.clip import clip_norm_
+
+
+class DataParallelGroup:
+    """Ranks that share the samples of each step; this default is a lone process.
+
+    Engine, optimizer step and evaluation call the group at fixed points and do not ask how many
+    ranks there are: here every collective returns what it is given. `DistributedGroup` is the group
+    of several OS processes, `StagedGroup` that of processes whose model is a pipeline.
+
+    `samples` and `micro_steps` are those of the current step, over all ranks. `is_idle` marks a
+    micro-batch that counts for nothing: this rank runs it only because another one has one more.
+    """
+
+    is_distributed = False
+    """True where there are other ranks: on this axis, or on one along which the model is split."""
+    is_staged = False
+    """True where the model is split into pipeline stages."""
+
+    def __init__(self) -> None:
+        self.rank = 0
+        self.size = 1
+        self.is_first = True
+        self.samples = 0
+        self.micro_steps = 0
+        self.is_idle = False
+        self.sharding: Any = None
+        self.beats: Heartbeats = NoHeartbeats()
+
+    def begin_step(self, window: Window, step: int) -> None:
+        """Begin the step after `step` completed ones."""
+        self.beats.step(step)
+        self.samples = window.samples
+        self.micro_steps = window.micro_steps
+
+    def all_reduce_values(self, values: Sequence[float]) -> list[float]:
+        """Return the sums over all ranks, in double precision; the same bits on each."""
+        return list(values)
+
+    def all_reduce_stage_values(self, values: Sequence[float]) -> list[float]:
+        """Return the sums over the ranks that hold the same part of the model."""
+        return list(values)
+
+    def all_reduce_losses(
+        self, kind: str, values: Sequence[float], *, has_none: bool
+    ) -> tuple[str, list[float]]:
+        """Return the kind of the losses and their sums over all ranks.
+
+        A rank with `has_none` takes the kind of rank 0, which always has a loss. InputError where
+        two ranks have losses of different kinds.
+        """
+        return kind, list(values)
+
+    def all_reduce_(self, tensors: Iterable[Tensor]) -> None:
+        """Sum tensors over all ranks in place; each rank gives as many, of the same shapes."""
+
+    def all_reduce_tied_(self, parameters: Sequence[Tensor]) -> None:
+        """Sum the gradients of weights that several pipeline stages use."""
+
+    def broadcast_(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite tensors with the values they have on rank 0."""
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """Return the value of each rank, in rank order; tensors arrive on the CPU."""
+        return [value]
+
+    def all_true(self, value: bool) -> bool:
+        """Return True if `value` is true on every rank of the run."""
+        return value
+
+    def first_report(self, report: str, *, unless: str) -> str:
+        """Return the report of the first rank that has one other than `unless`, with its rank."""
+        return report
+
+    def begin_backward(self, *, is_last: bool) -> None:
+        """Prepare a backward pass, the last one of a step or not."""
+
+    def reshard(self) -> None:
+        """Free gathered weights after forward passes that no backward pass follows."""
+
+    def clip_grad_norm_(self, parameters: Sequence[Tensor], max_norm: float) -> float:
+        """Scale gradients so that their norm over all ranks is at most `max_norm`; return it."""
+        clip = clip_dtensor_norm_ if any(map(is_dtensor, parameters)) else clip_norm_
+        return clip(parameters, max_norm)
+
+    def agree(self, stop: Stop, max_steps: int | None) -> int | None:
+        """Apply a stop that any rank was asked for to all; return the least bound of all."""
+        return max_steps
+
+    def as_peer_error(self, error: BaseException) -> PeerError | None:
+        """Return the PeerError to raise for torch's own error about a lost connection, else None."""
+        return None
+
+    def barrier(self) -> None:
+        """Return when all ranks of the run have called this."""
