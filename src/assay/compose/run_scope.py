@@ -120,7 +120,7 @@ def open_run_scope(
         device = _device_of_rank(launch)
     elif device is None:
         device = pick_device(the_one_device(launch))
-    root = _with_outside(config)
+    root = _with_external_values(config)
     sections = sections_of(root)
     with ExitStack() as stack:
         stack.enter_context(debugging(on=launch.debug))
@@ -272,7 +272,7 @@ def _console() -> Any:
     return Console()
 
 
-def _with_outside(config: Config) -> Table:
+def _with_external_values(config: Config) -> Table:
     root, problems = with_external_values(config.root, os.environ, config.settings.variables)
     if problems:
         raise ConfigError(problems)
