@@ -716,20 +716,6 @@ def test_a_class_is_made_by_hand_with_fakes_and_no_container() -> None:
     assert context_here() is None
 
 
-def test_without_singleton_each_one_gets_an_object_of_its_own() -> None:
-    @provides(singleton=False)
-    def net() -> Net:
-        return Net()
-
-    context = Context()
-    context.provide(net)
-    context.provide(Writer, name="one")
-
-    assert context.get(Net) is not context.get(Net)
-    assert context.get("one").net is context.get("one").net is not context.get(Net)
-    assert "net" in context
-
-
 def test_one_name_provided_by_two_is_told_with_both() -> None:
     class One:
         @provides

@@ -58,7 +58,7 @@ class Promise:
 class Entry:
     """Object of a context: ready, to be made by a provider on first use, or promised."""
 
-    __slots__ = ("is_ready", "is_single", "name", "owner", "promise", "provider", "type", "value")
+    __slots__ = ("is_ready", "name", "owner", "promise", "provider", "type", "value")
 
     def __init__(
         self,
@@ -68,7 +68,6 @@ class Entry:
         value: Any = None,
         provider: Callable[..., Any] | None = None,
         *,
-        is_single: bool = True,
         promise: Promise | None = None,
     ) -> None:
         self.owner = owner
@@ -77,7 +76,6 @@ class Entry:
         self.value = value
         self.provider = provider
         self.promise = promise
-        self.is_single = is_single
         self.is_ready = provider is None and promise is None
 
     @property
@@ -250,7 +248,7 @@ class Context:
                 where=" and ".join(filter(None, (_place(old.provider), _place(provider)))),
                 fix="give one of them another name: @provides(name=...)",
             )
-        self._put(Entry(self, label, kind, provider=provider, is_single=mark.singleton))
+        self._put(Entry(self, label, kind, provider=provider))
 
     def install(self, module: object) -> None:
         """Register all methods of `module` marked with `provides`; instantiate a class first."""
@@ -422,8 +420,6 @@ class Context:
 
     def _remember(self, key: Any, entry: Entry) -> Any:
         value = self.value(entry)
-        if not entry.is_single:
-            return value
         with self._book.lock:
             if self._found_at != self._book.version:
                 self._found.clear()
@@ -513,8 +509,7 @@ class Context:
             value = entry.provider(*args, **kwargs)
         finally:
             self._book.making.pop()
-        if entry.is_single:
-            entry.value, entry.is_ready = value, True
+        entry.value, entry.is_ready = value, True
         return value
 
     def _call_arguments(

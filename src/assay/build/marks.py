@@ -17,14 +17,10 @@ _CONFIGURABLE = "__assay_configurable__"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provision:
-    """Key of a provider; None means its return annotation and its own name.
-
-    `singleton`: it is called once.
-    """
+    """Key of a provider; None means its return annotation and its own name."""
 
     type: Any = None
     name: str | None = None
-    singleton: bool = True
 
 
 def inject(target: F) -> F:
@@ -47,19 +43,14 @@ def is_injected(target: Callable[..., Any]) -> bool:
 @overload
 def provides(target: F) -> F: ...
 @overload
+def provides(*, type: Any = None, name: str | None = None) -> Callable[[F], F]: ...
 def provides(
-    *, type: Any = None, name: str | None = None, singleton: bool = True
-) -> Callable[[F], F]: ...
-def provides(
-    target: F | None = None, *, type: Any = None, name: str | None = None, singleton: bool = True
+    target: F | None = None, *, type: Any = None, name: str | None = None
 ) -> F | Callable[[F], F]:
-    """Register a provider: its return value can be injected.
-
-    It is called once, on first use; with `singleton=False` once for each use.
-    """
+    """Register a provider: its return value, made once on first use, can be injected."""
 
     def mark(function: F) -> F:
-        setattr(function, _PROVIDES, Provision(type=type, name=name, singleton=singleton))
+        setattr(function, _PROVIDES, Provision(type=type, name=name))
         return function
 
     return mark if target is None else mark(target)

@@ -7,7 +7,8 @@ except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
     raise ModuleNotFoundError(
-        "assay.engine needs PyTorch, which is not installed: pip install torch (pytorch.org says which build fits).",
+        "assay.engine needs PyTorch, which is not installed: pip install torch"
+        " (pytorch.org says which build fits).",
         name="torch",
     ) from None
 

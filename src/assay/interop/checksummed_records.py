@@ -1,5 +1,4 @@
-"""Files that are one record after another, each with its checksum: TFRecord, and the log of
-LevelDB.
+"""Files of checksummed records: TFRecord, and the log of LevelDB.
 
 What is damaged is passed over where the next record can be found, and told once with the file and
 the offset.
@@ -60,8 +59,7 @@ def masked_crc32c(data: bytes) -> int:
 
 
 def tf_records(data: bytes, trouble: Trouble) -> Iterator[tuple[int, bytes]]:
-    """The records of a TFRecord file with their offsets; behind a length that is damaged nothing
-    can be found."""
+    """Yield the records of a TFRecord file with offsets; a damaged length ends it."""
     at = 0
     while at < len(data):
         starts, lengths, at, ends = _walk(data, at)
@@ -117,8 +115,7 @@ def _intact(data: bytes, starts: list[int], lengths: list[int], skip: int) -> li
 
 
 def log_records(data: bytes, start: int, trouble: Trouble) -> Iterator[tuple[int, bytes]]:
-    """The records of a log as LevelDB writes it, with their offsets; behind damage it goes on at
-    the next block."""
+    """Yield the records of a LevelDB log with offsets; damage costs the rest of its block."""
     at, begun, parts = start, start, list[bytes]()
     while at + _CHUNK.size <= len(data):
         left = _BLOCK_BYTES - at % _BLOCK_BYTES

@@ -23,8 +23,7 @@ _DT_STRING = 7
 
 
 class EventFile:
-    """Appends events to a new file in `folder`. Any thread may add; what was added is on its way
-    after `flush`."""
+    """New TensorBoard event file in `folder`. Any thread may add; `flush` writes it out."""
 
     def __init__(self, folder: Path) -> None:
         make_directory(folder)
@@ -65,8 +64,7 @@ class EventFile:
         total: float,
         squares: float,
     ) -> None:
-        """`edges` has one more entry than `counts`; `total` and `squares`: sums of the values and
-        of their squares."""
+        """Add a histogram: one more edge than counts, and sums of values and of squares."""
         limits = list(edges)
         histogram = (
             _double(1, edges[0])

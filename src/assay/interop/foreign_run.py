@@ -112,8 +112,7 @@ def curve(
     values: Sequence[float],
     branches: Sequence[int] = (),
 ) -> Block:
-    """One metric that was logged by itself. `branches`: 0 for a point on the curve, else what left
-    it (none: all 0)."""
+    """Return the block of one metric logged by itself. `branches`: 0 for points on the curve."""
     block = Block(KeySet(number, (name,)))
     at = 0
     for branch, those in groupby(branches or [0] * len(steps)):
@@ -134,8 +133,7 @@ def kind_of(name: str) -> str:
 
 
 def read_file(path: Path) -> bytes:
-    """Read a file of another tracker whole. OSError for what is none, RecordError for one too large
-    to be."""
+    """Read a whole file; OSError where it is none, RecordError where it is too large."""
     try:
         return read_bytes(path, MAX_BYTES, follow=True)
     except FileTooLargeError as error:
@@ -143,8 +141,7 @@ def read_file(path: Path) -> bytes:
 
 
 def files_below(folder: Path, root: Path, *, left_out: list[str]) -> Iterator[tuple[str, Path]]:
-    """The files below a folder, by their path in it. Links are followed as long as they stay inside
-    of `root`.
+    """Yield the files below a folder by path; links are followed only inside of `root`.
 
     Pipes, devices and what lies deeper or is more than any tracker writes are left out, and told.
     """

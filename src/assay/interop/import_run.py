@@ -1,5 +1,4 @@
-"""Runs of other trackers, as records: what they had is written as if it had been recorded here, at
-its own time."""
+"""Import of runs of other trackers: written as if recorded here, at their own time."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ _MAX_CREATED_NS = 4_102_444_800_000_000_000  # the year 2100: what is later is n
 def write_run(
     project: Project, found: ForeignSource, run: ForeignRun, *, before: RunFolder | None = None
 ) -> tuple[RunFolder, list[str]]:
-    """A new run folder, whole or not at all; with it what could not be kept as it was, one sentence
-    each.
+    """Write a run folder, whole or not at all; return it and a sentence for each loss.
 
     It takes the place of `before`, the same run as it was imported earlier; what was said of that
     one since stays. RecordError when the run is there already and is not `before`.

@@ -1,5 +1,4 @@
-"""Runs out of MLflow's own places: the folder `mlruns`, and a database of SQLite such as
-`mlflow.db`."""
+"""Reader of MLflow: the folder `mlruns`, or an SQLite database such as `mlflow.db`."""
 
 from __future__ import annotations
 
@@ -109,8 +108,7 @@ class _MlflowFile:
 
 
 def find(root: Path) -> list[ForeignSource]:
-    """The runs of `root`, the oldest first: a database, a folder `mlruns`, or one that holds either
-    or both.
+    """Return the runs of `root`, the oldest first: of a database, `mlruns`, or a folder with them.
 
     InputError when there are none. Runs that were deleted in MLflow are not among them.
     """
@@ -171,8 +169,7 @@ def _is_ours(path: Path, *, is_meant: bool) -> bool:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """The database for reading only: of two programs that use it, we are the one that must not be
-    noticed.
+    """Open the database read-only, so that a running MLflow does not notice.
 
     A table that is none, or a page that leads back to itself, would be read without end: the work
     stays in proportion to the file.

@@ -10,8 +10,7 @@ MAX_DEPTH = 20
 
 
 def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"model.width": 16}` as `{"model": {"width": 16}}`. A name that would not fit beside the
-    others stays whole.
+    """Return `{"model.width": 16}` as `{"model": {"width": 16}}`; clashing names stay whole.
 
     >>> nested({"a.b": 1, "a.c": 2, "lr": 3, "lr.x": 4, "..": 5})
     {'a': {'b': 1, 'c': 2}, 'lr': 3, 'lr.x': 4, '..': 5}

@@ -18,8 +18,7 @@ class MalformedError(ValueError):
 
 
 def fields(message: bytes) -> Iterator[tuple[int, Field]]:
-    """Number and value of each field in order: whole numbers as unsigned ones, all others as their
-    bytes."""
+    """Yield number and value of each field: integers unsigned, all others as their bytes."""
     at, end = 0, len(message)
     try:
         while at < end:
@@ -103,8 +102,7 @@ def single(value: Field) -> float:
 
 
 def packed(values: list[Field], form: str) -> list[float]:
-    """Repeated numbers, together or one by one; `form` is that of `struct` for one, or "v" for
-    whole numbers."""
+    """Return repeated numbers, packed or not; `form` is that of `struct`, or "v" for varints."""
     found: list[float] = []
     for value in values:
         if isinstance(value, int):
@@ -134,8 +132,7 @@ def _number(form: struct.Struct, value: Field) -> float:
 
 
 def varint(message: bytes, at: int) -> tuple[int, int]:
-    """The unsigned number that stands there, and where it ends. IndexError when the message ends
-    first."""
+    """Return the unsigned varint at `at`, and its end; IndexError when the message ends first."""
     value = shift = 0
     while True:
         byte = message[at]

@@ -71,8 +71,7 @@ _BFLOAT16, _HALF = 14, 19
 
 
 def find(root: Path) -> list[ForeignSource]:
-    """The runs at and below `root`, by the names of their folders. InputError when there are
-    none."""
+    """Return the runs at and below `root`, named by their folders; InputError for none."""
     runs = []
     real_root = os.path.realpath(root)
     events = (
@@ -201,8 +200,7 @@ class _EventLog:
             yield curve(i, name, one.steps, one.times_ns, one.values, one.branches)
 
     def _start(self, step: int) -> None:
-        """The run was started again at `step`: what was said of it and of later steps is no longer
-        on the curve."""
+        """Leave all points from `step` on: the run was started again there."""
         self.starts += 1
         for one in self.curves.values():
             for i, each in enumerate(one.steps):

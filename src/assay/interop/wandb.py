@@ -1,5 +1,4 @@
-"""Runs out of the folders that wandb writes, offline or not: `wandb/*run-*/run-*.wandb`, and the
-files beside it."""
+"""Reader of wandb's run folders: `wandb/*run-*/run-*.wandb`, and the files beside it."""
 
 from __future__ import annotations
 
@@ -352,8 +351,7 @@ class _WandbLog:
         self._keep(numbers, step, at_ns)
 
     def _leave(self, step: int) -> None:
-        """Leave what earlier attempts logged at this step and behind it: the run went on from
-        before it."""
+        """Leave what earlier attempts logged from this step on, which the run repeated."""
         for rows in self.rows.values():
             for i, each in enumerate(rows.steps):
                 if each >= step and not rows.branches[i]:

@@ -1,5 +1,4 @@
-"""Catalog of the runs of one project, for a reader that stays: kept up to date cheaply and asked a
-page at a time."""
+"""Catalog of the runs of one project, for a long-lived reader that asks for pages."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ BY_CONFIG = "config"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Request for a page: an expression, words, keys to sort by (- for the largest first), columns,
-    and which part.
+    """Request for a page: expression, words, sort keys (- for descending), columns and range.
 
     With `group` each row stands for the runs that have these columns alike; `config` is all of the
     config but the seed.
@@ -102,8 +100,7 @@ class Page:
 
 @dataclass(slots=True)
 class Reading:
-    """Progress of an index that is being made: `done` of `total` folders; nothing to do when they
-    are equal."""
+    """Progress of an index in the making: `done` of `total` folders."""
 
     done: int = 0
     total: int = 0

@@ -38,8 +38,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def chart(series: Series, *, width: int, height: int) -> list[str]:
-    """One curve as lines of text: values at the left, steps below; at most `width` columns and
-    `height` + 1 lines."""
+    """Return one curve as lines of text, at most `width` columns and `height` + 1 lines."""
     points = [
         (int(s), float(v)) for s, v in zip(*_points(series, width), strict=True) if math.isfinite(v)
     ]
@@ -68,8 +67,7 @@ def chart(series: Series, *, width: int, height: int) -> list[str]:
 
 
 def middles(series: Series, width: int) -> list[float]:
-    """The values of a curve, or for a long one the middle of the extremes of each of `width` ranges
-    of steps."""
+    """Return the values of a curve, or the middle of the extremes of each of `width` ranges."""
     if len(series) <= 20 * width:
         return [float(value) for value in series.values]
     found = series.reduced(width)

@@ -1,5 +1,4 @@
-"""Several runs side by side: keys, files, packages and numbers that differ, and where their curves
-part."""
+"""Comparison of several runs: keys, files, packages and numbers, and first differing steps."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ class DifferingKey:
 
 @dataclass(frozen=True, slots=True)
 class DifferingFile:
-    """One file of the code that is another one than in the first run: "added", "removed" or
-    "changed", by run."""
+    """File of the code that differs from the first run: "added", "removed" or "changed", by run."""
 
     path: str
     changes: tuple[str, ...]
@@ -54,8 +52,7 @@ class MetricRow:
 
 @dataclass(frozen=True, slots=True)
 class CurveDivergence:
-    """The first step at which a curve of a run is another one than that of the first run, to the
-    last bit."""
+    """First step at which a curve differs from that of the first run, to the last bit."""
 
     step: int
     metric: str
@@ -108,8 +105,7 @@ def compare(runs: Sequence[RunView], catalog: Catalog) -> RunComparison:
 
 
 def first_parting(left: RunView, right: RunView) -> CurveDivergence | None:
-    """Return where the curves of two runs part first; None when they never do, those of the clock
-    aside."""
+    """Return where the curves of two runs differ first, clock metrics aside; None for nowhere."""
     a, b = (_curves(run) for run in (left, right))
     found = []
     for name in a.keys() & b.keys():

@@ -1,5 +1,4 @@
-"""The config of a run key by key: each value with where it came from, and what was taken without
-being asked for."""
+"""Config of a run key by key, with the origin of each value and the defaults taken."""
 
 from __future__ import annotations
 

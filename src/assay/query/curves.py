@@ -1,5 +1,4 @@
-"""Curves of many runs, reduced to what a screen can show: no spike is lost, and nothing is left out
-silently."""
+"""Curves of many runs, reduced to what a screen can show without losing a spike."""
 
 from __future__ import annotations
 
@@ -83,8 +82,7 @@ class _CachedCurves:
 
 
 class CurveReader:
-    """Reads curves for a reader that stays: open runs are followed, large files that were just read
-    are kept."""
+    """Reader of curves that follows open runs and caches large files."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -21,8 +21,7 @@ _ENDED = ("finished", "failed", "stopped")
 
 
 def damages(view: RunView) -> tuple[str, ...]:
-    """Return a sentence for each part of a record that is damaged, in the order in which people
-    would care."""
+    """Return a sentence for each damaged part of a record, the most important first."""
     found = [view.error, *_metrics(view)]
     for path in (view.folder.events, view.folder.edits):
         found.append(_lines(path, may_be_cut=view.status not in _ENDED))
@@ -51,8 +50,9 @@ def _metrics(view: RunView) -> list[str]:
 
 
 def _lines(path: Path, *, may_be_cut: bool) -> str:
-    """Lines of a file that cannot be read; of a run that was killed the last one may have been cut
-    off."""
+    """Return a sentence about unreadable lines, "" for none; a killed run may have cut off its
+    last.
+    """
     try:
         unreadable = read_lines(path).unreadable
     except OSError as error:

@@ -1,5 +1,4 @@
-"""Conditions of a run on which its bits depend: what is safe, what they are bound to, what is a
-trap."""
+"""Conditions on which the bits of a run depend: safe ones, bound ones, and traps."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ _AXES = ("data", "shard", "tensor", "pipeline")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """A switch, a version or a setting with its value. `why` explains it, `remedy` says what to
-    do."""
+    """Switch, version or setting with its value. `why` explains it, `remedy` says what to do."""
 
     name: str
     value: str

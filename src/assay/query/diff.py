@@ -46,8 +46,7 @@ class MetricChanged:
 
 @dataclass(frozen=True, slots=True)
 class FileChanged:
-    """One file of the code; `diff` is a unified diff, "" when the file is no text or only its mode
-    changed."""
+    """One file of the code; `diff` is a unified diff, "" for binary files and changed modes."""
 
     path: str
     how: Literal["added", "removed", "changed", "mode"]
@@ -56,8 +55,7 @@ class FileChanged:
 
 @dataclass(frozen=True, slots=True)
 class RunDiff:
-    """Everything that differs, of the parts that were asked for. `code_missing` says why code was
-    not compared."""
+    """Differences in the requested parts. `code_missing` says why code was not compared."""
 
     left: RunView
     right: RunView

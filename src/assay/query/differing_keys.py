@@ -6,8 +6,7 @@ from assay.query.table import FoundRuns
 
 
 def differing_keys(found: FoundRuns) -> list[str]:
-    """The keys that not all of the runs have alike, in the order of the alphabet; tag and desc
-    aside."""
+    """Return the config keys that differ between the runs, sorted, without tag and desc."""
     values: dict[str, list[object]] = {}
     total = 0
     for index in found.indexes:

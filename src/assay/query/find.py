@@ -39,8 +39,7 @@ def find_run(address: str, project: Project | None = None) -> RunView:
 def find_checkpoint(
     address: str, project: Project | None = None, *, default: str = "latest"
 ) -> tuple[RunView, Path]:
-    """The run and the checkpoint's folder of RUN@CHECKPOINT; `default` is taken when it says RUN
-    only.
+    """Return run and checkpoint folder of RUN@CHECKPOINT; `default` stands in for a missing one.
 
     InputError when there is no such run, CheckpointError when the run has no such checkpoint, with
     what it has.
@@ -50,8 +49,7 @@ def find_checkpoint(
 
 
 def find(address: str, project: Project | None = None) -> tuple[RunView, str]:
-    """The run, and what stands behind the `@`: "" when nothing does. The checkpoint is not looked
-    for."""
+    """Return the run, and the text behind the `@` or ""; the checkpoint is not looked for."""
     name, at, checkpoint = address.rpartition("@")
     if not at or not name:
         return find_run(address, project), ""
@@ -65,8 +63,7 @@ def find(address: str, project: Project | None = None) -> tuple[RunView, str]:
 
 
 def checkpoint_of(run: RunView, name: str) -> Checkpoint:
-    """A complete checkpoint of a run: `latest`, `best`, `final`, a step, -1 for the newest, or a
-    folder's name."""
+    """Return a complete checkpoint: `latest`, `best`, `final`, a step, -1, or a folder's name."""
     complete = run.checkpoints
     if name == "best":
         best = run.best_checkpoint
@@ -208,8 +205,7 @@ def _none_yet() -> str:
 
 
 def _by_path(address: str) -> Path | None:
-    """The run folder that `address` is the path of, or that it leads into; None when it is no path
-    to a run."""
+    """Return the run folder at or above the path `address`; None when it is no such path."""
     written_like_one = "/" in address or os.sep in address or address.startswith(("~", "."))
     path = Path(address).expanduser() if address.startswith("~") else Path(address)
     try:

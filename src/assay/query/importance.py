@@ -1,5 +1,4 @@
-"""Keys of the configs that a metric depends on: a rank correlation for each, and a small forest
-over all of them."""
+"""Importance of config keys for a metric: rank correlations, and a small random forest."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ class Importance:
 
 @dataclass(frozen=True, slots=True)
 class Importances:
-    """All keys that are not the same everywhere. `runs` were looked at; `explained` is the forest's
-    R2 out of bag."""
+    """Importance of all keys that vary, over `runs` runs; `explained` is the out-of-bag R2."""
 
     keys: tuple[Importance, ...]
     runs: int

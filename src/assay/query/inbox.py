@@ -50,8 +50,7 @@ class Message:
 
 
 class Inbox:
-    """The messages of one project, for a reader that may stay: events of a run are read again when
-    they have grown."""
+    """Messages of one project, for a long-lived reader; grown event files are read again."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -132,8 +131,7 @@ def at_of(message: str) -> int:
 def _silent(
     row: RunRow, folder: RunFolder, now_ns: int
 ) -> Iterator[tuple[MessageKind, int, str, str]]:
-    """Yield what an open run has not said: it was killed, or its process lives and its curves stand
-    still."""
+    """Yield a message for an open run that was killed, or lives while its curves stand still."""
     heard_ns = max(_mtime_ns(folder.metrics), row.written.started_ns)
     if row.status == "killed":
         lasted = duration((heard_ns - row.written.started_ns) / 1e9)

@@ -1,5 +1,4 @@
-"""The key code of a run: the source of functions, classes and modules that was kept to be seen at a
-glance."""
+"""Key code of a run: the kept source of functions, classes and modules."""
 
 from __future__ import annotations
 

@@ -25,8 +25,7 @@ def runs(
     all_projects: bool = False,
     project: Project | str | os.PathLike[str] | None = None,
 ) -> RunTable:
-    """The runs that an expression is true for, as a table: `assay.runs("valid/acc > 0.9 and
-    model.width == 64")`.
+    """Return the runs that fulfil an expression: `assay.runs("valid/acc > 0.9")`.
 
     Its items are runs to look at (`run.config`, `run.metric("train/loss")`, `run.checkpoints`), its
     cells come out by `to_numpy`, `to_pandas`, `to_csv` and `to_json`. `grep`: words in tag,

@@ -23,8 +23,7 @@ class LoggedRow:
 
 
 def logged_rows(run: RunView, *, branches: bool = False) -> Iterator[LoggedRow]:
-    """The rows of a run in the order in which they were logged; with `branches` also what was left
-    behind."""
+    """Yield the rows of a run in the order logged; `branches` adds what a resume left behind."""
     found = []
     for block in read_contents(run.folder.metrics).blocks:
         names = block.keys.names
@@ -45,8 +44,7 @@ def logged_rows(run: RunView, *, branches: bool = False) -> Iterator[LoggedRow]:
 
 
 def rows_csv(rows: Sequence[LoggedRow]) -> str:
-    """The rows as CSV: step, unix time in seconds, and a column for each metric, empty where a row
-    has none of it."""
+    """Return rows as CSV: step, unix time in seconds, and a column for each metric."""
     names = list(dict.fromkeys(name for row in rows for name in row.values))
     buffer = io.StringIO()
     lines = csv.writer(buffer, lineterminator="\n")

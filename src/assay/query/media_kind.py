@@ -12,8 +12,7 @@ MAX_PIXELS = 40_000_000
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """Kind of a file. `content_type` is one that a browser may show, or that of plain bytes; sizes
-    of pictures."""
+    """Kind of a file. `content_type` is safe for a browser; width and height are of pictures."""
 
     content_type: str = "application/octet-stream"
     width: int = 0

@@ -1,5 +1,4 @@
-"""Pictures as text: two pixels in each character, in colours where the terminal has them, else in
-five greys."""
+"""Pictures as text: two pixels a character, in colours or five greys."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ _CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}
 
 
 def picture(png: bytes, *, width: int, height: int, color: bool) -> list[str]:
-    """A PNG file as at most `height` lines of at most `width` characters; a small one is not made
-    larger.
+    """Return a PNG file as at most `height` lines of `width` characters, never enlarged.
 
     InputError for another kind of file, and for a PNG with a palette, 16 bits or interlaced lines.
     """
@@ -53,8 +51,7 @@ def _colored(top: list[list[int]], low: list[list[int]]) -> str:
 
 
 def decoded(png: bytes) -> NDArray[np.uint8]:
-    """Return height x width x 3 of bytes. InputError for what is no PNG, damaged, or too large to
-    be drawn."""
+    """Return height x width x 3 bytes; InputError for no PNG, a damaged or a too large one."""
     try:
         return _decoded(png)
     except (struct.error, zlib.error, ValueError, IndexError) as error:

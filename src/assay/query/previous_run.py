@@ -16,8 +16,7 @@ _FILES = 1
 
 
 def previous_run(run: RunView) -> RunView | None:
-    """The newest training run of this project and tag that began before `run`; None when there is
-    none."""
+    """Return the newest training run of this tag that began before `run`, or None."""
     project = find_project(run.path)
     if project is None:
         return None
@@ -38,8 +37,7 @@ def previous_run(run: RunView) -> RunView | None:
 
 
 def since_previous(run: RunView) -> str:
-    """`vs previous run kq3f7abc: lr 0.01->0.02, 1 file changed`; "" when there is no run before
-    it."""
+    """Return one line such as `vs previous run kq3f7abc: lr 0.01->0.02`, "" without one."""
     before = previous_run(run)
     if before is None:
         return ""

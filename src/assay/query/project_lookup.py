@@ -10,8 +10,7 @@ from assay.store.layout import Project, find_project
 
 
 def project_here(start: Path | None = None) -> Project:
-    """The project around `start` (the working directory); InputError that says how to make one when
-    there is none."""
+    """Return the project around `start` (the working directory); InputError for none."""
     folder = start or Path.cwd()
     project = find_project(folder)
     if project is None:

@@ -33,8 +33,7 @@ class Provenance:
 
 
 def find_origins(path: Path, projects: Sequence[Project]) -> list[Provenance]:
-    """The runs that have a file of this content, the oldest first; of code the run that had it
-    first.
+    """Return the runs that have a file of this content, the oldest first.
 
     For a folder that is a checkpoint, its files are looked for. InputError when there is nothing to
     read.
@@ -48,8 +47,7 @@ def find_origins(path: Path, projects: Sequence[Project]) -> list[Provenance]:
 
 
 def find_by_name(part: str, projects: Sequence[Project]) -> list[Provenance]:
-    """Artifacts, checkpoints and files of watched folders whose name holds `part`, the oldest
-    first."""
+    """Return artifacts, checkpoints and watched files with `part` in the name, the oldest first."""
     found = []
     for project in projects:
         for run in _views(project):

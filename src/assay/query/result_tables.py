@@ -1,5 +1,4 @@
-"""Result tables with their links followed: what each cell is now, whether that is news, and the
-table for a paper."""
+"""Result tables with followed links: current cells, changes since seen, and exports."""
 
 from __future__ import annotations
 

@@ -92,15 +92,13 @@ class RunView:
 
     @property
     def saved_config(self) -> Path:
-        """Path of the config of the newest attempt, to train or test from. RecordError when the run
-        is damaged."""
+        """Path of the newest attempt's config, to train or test from; RecordError when damaged."""
         assert self.file is not None  # what raises
         return self.folder.config_toml
 
     @cached_property
     def config(self) -> Table:
-        """The saved config as a tree; its references stay as they were written. ConfigError when it
-        is damaged."""
+        """Saved config as a tree with its references as written; ConfigError when it is damaged."""
         source = str(self.folder.config_toml)
         return (
             toml.read(self.config_text, source)
@@ -142,8 +140,7 @@ class RunView:
 
     @property
     def status_text(self) -> str:
-        """The status in words: with since when, when nobody can tell, and with the reason, when
-        there is one."""
+        """Status in words, with its time where it is unknown, and with the reason."""
         if self.error:
             return f"damaged: {self.error.removesuffix('.')}"
         if self.status == "unknown":
@@ -220,8 +217,7 @@ class RunView:
         return list(self.summaries)
 
     def metric(self, name: str) -> Series:
-        """One curve, as numpy arrays; InputError when there is none of that name, RecordError when
-        it is lost."""
+        """Return one curve as numpy arrays; InputError for no such name, RecordError if lost."""
         from assay.store.series import read_series
 
         found = read_series(self.folder.metrics, names=[name])

@@ -81,8 +81,7 @@ class GroupTable:
 
 
 def grouped(found: FoundRuns, columns: Iterable[str] = ()) -> GroupTable:
-    """The runs by what determines their weights but the seed; a run whose config has no hash stays
-    alone.
+    """Return the runs grouped by config without the seed; a run without a config stays alone.
 
     `columns` as in a list; left out: the best value of each run, or all metrics when none has one.
     """

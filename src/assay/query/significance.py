@@ -1,5 +1,4 @@
-"""Test of whether two means differ by more than luck: Welch's, for the few repeats that experiments
-have."""
+"""Welch's test for a difference of means, for the few repeats that experiments have."""
 
 from __future__ import annotations
 

@@ -16,16 +16,14 @@ from assay.core.run_file import RunFile, Status, WrittenStatus
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """A run's status, and when it was last heard of (unix ns); 0 where nobody needs to know, or
-    can."""
+    """Status of a run, and when it was last heard of (unix ns), 0 where unknown or not needed."""
 
     status: Status
     heard_ns: int = 0
 
 
 def state_of(folder: Path, written: WrittenStatus, lease: Lease | None) -> RunState:
-    """The status of the run in `folder`, whose `run.json` said `written` and whose lease was
-    `lease`.
+    """Return the state of the run in `folder` with written status `written` and `lease`.
 
     A run that wrote no end is `killed` when its process is known to be gone, and `unknown` when it
     is silent and its host is another one: from here nobody can tell.

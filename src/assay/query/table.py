@@ -1,5 +1,4 @@
-"""Many runs as a table: which columns there are, how they are sorted, and how they look as text,
-JSON, CSV, HTML."""
+"""Table of many runs: columns, sorting, and output as text, JSON, CSV and HTML."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ _GAP = "  "
 
 
 class RunRow:
-    """One run of a list: what its folder wrote, with what was said about it later and what is
-    derived."""
+    """One run of a list: what its folder wrote, later edits, and what is derived."""
 
     __slots__ = ("_state", "index", "is_lost", "now_ns", "written")
 
@@ -225,8 +223,7 @@ class RunTable:
         return RunTable(tuple(found.column(name) for name in names), self.rows, self.now_ns)
 
     def to_numpy(self, *names: str) -> dict[str, NDArray[Any]]:
-        """One array a column, of these (else all) columns: float64 for numbers (nan: nothing
-        there), else objects."""
+        """Return one array a column: float64 for numbers (nan where missing), else objects."""
         import numpy as np
 
         table = self.with_columns(*names) if names else self
@@ -236,8 +233,7 @@ class RunTable:
         }
 
     def to_pandas(self, *names: str) -> Any:
-        """A `pandas.DataFrame` with a row a run, indexed by id; InputError when pandas is not
-        installed."""
+        """Return a `pandas.DataFrame` indexed by run id; InputError without pandas."""
         try:
             pd: Any = import_module(
                 "pandas"
@@ -279,8 +275,7 @@ class RunTable:
         return f"[\n{lines}\n]" if lines else "[]"
 
     def to_csv(self) -> str:
-        """With a head; text that a spreadsheet would take for a formula begins with an
-        apostrophe."""
+        """Return CSV with a head; an apostrophe is put before text that looks like a formula."""
         import csv  # here: a list as text must not pay for it
         import io
 
@@ -299,8 +294,7 @@ class RunTable:
         return "".join(out)
 
     def text(self, *, width: int | None = 80) -> list[str]:
-        """Aligned lines, the head first; long words are elided to fit `width` as far as that goes,
-        or not at all."""
+        """Return aligned lines, the head first; long words are elided to fit `width`."""
         return [line for line, _ in self.lines(width=width)]
 
     def lines(self, *, width: int | None = 80) -> list[tuple[str, RunRow | None]]:
@@ -326,8 +320,7 @@ class RunTable:
 
 @dataclass(frozen=True, slots=True)
 class FoundRuns:
-    """Runs of one project or several, with their indexes: what names they have, and which columns
-    there can be."""
+    """Runs of one or several projects with their indexes, which know the names of columns."""
 
     rows: Sequence[RunRow]
     indexes: Sequence[Index]
@@ -361,8 +354,7 @@ class FoundRuns:
         return FoundRuns(rows, self.indexes)
 
     def column(self, name: str) -> Column:
-        """The column of that name: a fact, a metric (`valid/acc`, `valid/acc.max`), a result, a key
-        of the config."""
+        """Return the column of a name: a fact, metric (`valid/acc.max`), result or config key."""
         if name in COLUMNS:
             return COLUMNS[name]
         if name == "desc":
@@ -525,8 +517,7 @@ def _array(np: Any, values: list[Any]) -> NDArray[Any]:
 
 
 def _sorted(rows: Sequence[RunRow], by: Column, *, descending: bool) -> list[RunRow]:
-    """In the order of a column. Runs that have nothing there, or nan, come last either way; equals:
-    newest first."""
+    """Return rows sorted by a column; missing and nan come last, equal ones newest first."""
     keyed = []
     without = []
     for row in reversed(rows):

@@ -1,5 +1,4 @@
-"""Texts that a run left: its log, what it printed, what its other ranks printed; read in parts, as
-they may be long."""
+"""Text files of a run, read in parts: its log, its output, and that of other ranks."""
 
 from __future__ import annotations
 

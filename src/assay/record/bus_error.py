@@ -46,8 +46,7 @@ class _Action(ctypes.Structure):
 
 
 def guard(map: mmap.mmap, on_lost: Callable[[], object]) -> None:
-    """Call the method `on_lost` when the file under a map is cut off, in the midst of a write that
-    then succeeds."""
+    """Call `on_lost` when the file under a memory map is cut off, within a write that succeeds."""
     if not _IS_KNOWN:
         return
     if not _kept:

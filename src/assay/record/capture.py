@@ -27,8 +27,7 @@ _STDOUT, _STDERR = 1, 2
 
 
 class Capture:
-    """Output of this process goes through a helper process that writes it down and passes it on.
-    Made by `capture`."""
+    """Capture of the output by a helper process, which writes it down and passes it on."""
 
     def __init__(self, path: Path, secrets: Iterable[str]) -> None:
         self._pid = os.getpid()
@@ -63,8 +62,7 @@ class Capture:
         self._watch.start()
 
     def stop(self) -> None:
-        """Let output go where it went before; all of it is in the file when this returns. Twice is
-        once.
+        """Restore the descriptors, once; on return all output is in the file.
 
         A child that still runs and prints goes on to be captured.
         """
@@ -87,8 +85,7 @@ class Capture:
             self._pump.stdin.write(f"{words}\n".encode("ascii"))
 
     def _open(self, descriptor: int) -> int:
-        """A way into the helper that looks like the console behind `descriptor`; returns its
-        writing end."""
+        """Open a way into the helper that looks like the console; return its writing end."""
         if os.isatty(descriptor):
             source, writer = os.openpty()
             modes = termios.tcgetattr(writer)
@@ -129,8 +126,7 @@ class Capture:
             return True
 
     def _mourn(self) -> None:
-        """The helper has ended. If before its time: what is on its way, and what children print, is
-        shown from here."""
+        """Show what is still on its way, and what children print, when the helper died early."""
         self._pump.wait()
         if self._pump.stdin is not None:
             self._pump.stdin.close()
@@ -147,8 +143,7 @@ class Capture:
             os.close(descriptor)
 
     def _pass_on(self) -> None:
-        """Show the whole lines that are there to be read, and let go of a way that nobody can write
-        to any more."""
+        """Show the complete lines that can be read, and close a pipe without a writer."""
         for source, console in list(self._sources.items()):
             rest = self._rests.pop(source, b"")
             try:

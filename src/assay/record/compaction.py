@@ -1,5 +1,4 @@
-"""The last thing done to `metrics.bin`: rows become columns, in longer frames of the same
-grammar."""
+"""Compaction of `metrics.bin` at the end: rows become columns, in longer frames."""
 
 from __future__ import annotations
 
@@ -110,8 +109,7 @@ def _chunks(block: Block, times_ns: list[int]) -> Iterator[Chunk]:
 
 
 def _apart(blocks: list[Block]) -> dict[int, list[int]]:
-    """The times of each set, moved by nanoseconds where rows of two sets with a common metric have
-    the same tick.
+    """Return the times of each set, moved by ns where rows of two sets share a metric and a tick.
 
     Rows of different sets are put in order by time, and by their place in the file where times are
     equal; compacted, the file has no such places.

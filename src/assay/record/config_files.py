@@ -26,8 +26,7 @@ def write_config(
     attempt: int,
     secrets: Secrets | None = None,
 ) -> None:
-    """`config.toml` as attempt `attempt` has it, and its files as given. Those of the attempts
-    before it stay.
+    """Write `config.toml` of an attempt and its given files; those of earlier attempts stay.
 
     `text` comes without secrets; those in the files are replaced here.
     """

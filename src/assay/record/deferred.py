@@ -1,5 +1,4 @@
-"""Numbers that still lie on a device, fetched many at a time: asking for each would make the device
-wait each time."""
+"""Values on a device, fetched many at a time, because each fetch makes the device wait."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ OLDEST_S = 1.0
 
 
 class DeferredRows:
-    """Holds rows until there are `MOST` of them or the first is `OLDEST_S` old; then `log` gets
-    them in their order."""
+    """Buffer of rows that logs them in order, at `MOST` rows or after `OLDEST_S` seconds."""
 
     def __init__(self, log: Callable[[Mapping[str, float], int], None]) -> None:
         self._log = log
@@ -26,8 +24,7 @@ class DeferredRows:
         self._since = 0.0
 
     def add(self, values: Mapping[str, Any], step: int) -> None:
-        """Hold a row; raise RecordError at once for what is no number, not when it is fetched in
-        the background."""
+        """Hold a row; RecordError at once for a value that is no number."""
         whole = whole_step(step)
         # Copies: what a tensor holds must not change until it is fetched, and its graph must go at
         # once.

@@ -38,14 +38,12 @@ def remove_labels(folder: RunFolder, labels: list[str]) -> list[Edit]:
 
 
 def retag(folder: RunFolder, tag: str, *, old: str = "") -> Edit:
-    """Give a run another title. Its folder keeps its name, `run.json` the title that it began
-    with."""
+    """Give a run another title. Its folder keeps its name, and `run.json` the first title."""
     return append(folder, Edit(what="tag", new=tag, old=old))
 
 
 def describe(folder: RunFolder, text: str, *, title: str = "") -> None:
-    """Write the description of a run into its README, between the title and the block that is
-    ours."""
+    """Write the description of a run into its README, between title and generated block."""
     if not folder.path.is_dir():
         raise InputError("There is no such run.", where=str(folder.path))
     try:
@@ -63,8 +61,7 @@ def correct(folder: RunFolder, name: str, value: Any, *, old: Any = None) -> Edi
 
 
 def append(folder: RunFolder, edit: Edit) -> Edit:
-    """Append one edit, with the time and the user's name where it has none, and return it as it was
-    written.
+    """Append an edit, with time and user where it has none, and return it as written.
 
     Secrets in it are replaced: what people say about a run is kept with it.
     """
@@ -88,8 +85,7 @@ def append(folder: RunFolder, edit: Edit) -> Edit:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add one line in one write, so that lines of several processes never mix; mend a last line
-    that was cut off.
+    """Append a line in one write, so that processes never mix lines; end a line that was cut off.
 
     A link in the place of the file, or of its folder, is not followed: OSError says so.
     """

@@ -1,5 +1,4 @@
-"""The environment as it was: versions, machine, and the few variables that change results. Never a
-secret."""
+"""Environment of a run: versions, machine and variables that change results. Never a secret."""
 
 from __future__ import annotations
 
@@ -62,8 +61,7 @@ def environment() -> dict[str, Any]:
 
 
 def gpus(place: Path) -> dict[str, Any]:
-    """Names of the GPUs of NVIDIA and the version of their driver, as the kernel tells them: no GPU
-    is woken."""
+    """Return names of NVIDIA GPUs and the driver version from the kernel, without waking a GPU."""
     try:
         driver = re.search(r"\s(\d+\.[\d.]+)\s", (place / "version").read_text(encoding="utf-8"))
         told = [
@@ -80,8 +78,7 @@ def gpus(place: Path) -> dict[str, Any]:
 
 
 def packages(path: list[str]) -> dict[str, str]:
-    """Versions of the installed distributions by name, from the names of their folders: opening
-    each takes too long."""
+    """Return the versions of installed distributions, from folder names: opening each is slow."""
     found: dict[str, str] = {}
     for folder in reversed(path):  # what comes first on the path is what is imported
         found.update(_packages_in(folder))

@@ -43,8 +43,7 @@ def dirty_patch(
     secrets: Secrets,
     left_out: list[str],
 ) -> bytes:
-    """The changes under `root` since its last commit, new files included, against the top of the
-    repository.
+    """Return the changes under `root` since the last commit, with new files.
 
     `keeps` says of a path below `root`, and whether it is a new one, if it may be in it. Empty
     where there are none, or no commit.
@@ -111,8 +110,7 @@ def _names(listed: bytes | None) -> list[str]:
 
 
 def _without_secrets(patch: bytes, secrets: Secrets, left_out: list[str]) -> bytes:
-    """Secrets in added lines are replaced. A file that has one in the lines that stay would not
-    apply: left out."""
+    """Replace secrets in added lines; leave a file out that has one in context lines."""
     kept = []
     for part in _FILE.split(patch.decode("utf-8", "surrogateescape")):
         name = part.partition("\n")[0].split(" b/", 1)[-1]

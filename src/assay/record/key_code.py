@@ -1,5 +1,4 @@
-"""Key code: the source of a function, class or module, kept by content with the run that used
-it."""
+"""Source of functions, classes and modules, kept by content with the run that used them."""
 
 from __future__ import annotations
 

@@ -106,8 +106,7 @@ def reopen(log: RunLog) -> None:
 
 
 class RunLogs(logging.Handler):
-    """Passes records on to the logs of the runs that are open: for a logger that does not hang
-    below ours."""
+    """Handler that passes records of a separate logger on to the logs of the open runs."""
 
     def emit(self, record: logging.LogRecord) -> None:
         least = logging.getLogger(LOGGER).getEffectiveLevel()
@@ -140,8 +139,7 @@ def debugging(stream: TextIO | None = None) -> Iterator[None]:
 
 
 def formatter(tag: str, fmt: str = "", datefmt: str = "") -> logging.Formatter:
-    """Lines as `log.txt` has them, or as `fmt` and `datefmt` say. InputError when a format cannot
-    be used."""
+    """Return the formatter of `log.txt`, or of `fmt` and `datefmt`; InputError for a bad format."""
     try:
         return logging.Formatter(
             fmt or FORMAT, datefmt or None, defaults={"tag": " ".join(tag.split())}

@@ -1,5 +1,4 @@
-"""`Logger`: dated lines on the console and in files, one line rewritten in place, and whoever else
-wants to listen.
+"""Logger of dated lines on the console and in files, with one line rewritten in place.
 
 It stands on the standard library's `logging` and leaves the root logger alone. While runs are open,
 lines go to their `log.txt` as well.
@@ -69,8 +68,7 @@ class Logger:
         self._say(logging.DEBUG, values, prefix)
 
     def info(self, *values: object, prefix: object = "") -> None:
-        """One line: the prefix and the values as `str` shows them, separated by blanks. Never
-        cut."""
+        """Log one line: the prefix and `str` of the values, separated by blanks, never cut."""
         self._say(logging.INFO, values, prefix)
 
     def warning(self, *values: object, prefix: object = "") -> None:
@@ -223,8 +221,7 @@ class _Throttle:
 
 
 def cut(text: str, columns: int) -> str:
-    """As much of `text` as fits into so many columns of a terminal; where something is left out it
-    ends with "…".
+    """Return the part of `text` that fits into `columns` of a terminal, ended by "…" where cut.
 
     >>> cut("loss 0.5", 20), cut("loss 0.5", 6), cut("損失 0.5", 6)
     ('loss 0.5', 'loss …', '損失 …')

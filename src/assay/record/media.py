@@ -1,5 +1,4 @@
-"""Pictures, sounds, distributions and tables as files. Arrays may be of numpy, of torch on any
-device, or lists."""
+"""Pictures, sounds, histograms and tables as files, from numpy, torch on any device, or lists."""
 
 from __future__ import annotations
 
@@ -46,8 +45,7 @@ class Histogram:
 
 
 def array_of(value: Any) -> NDArray[Any]:
-    """Return numbers as a numpy array on the host. Tensors are let go of their graph; bfloat16
-    comes as float32."""
+    """Return numbers as a numpy array on the host, without graph; bfloat16 becomes float32."""
     import numpy as np
 
     try:
@@ -91,8 +89,7 @@ def histogram_of(values: Any, *, bins: int = BINS) -> Histogram:
 
 
 def picture(image: Any, *, stretch: bool = False) -> NDArray[np.uint8]:
-    """Return one image as height x width x 3 of bytes: of an array, of PIL, or a batch of them as a
-    grid."""
+    """Return an image as height x width x 3 bytes, from an array, PIL, or a batch as a grid."""
     if hasattr(image, "savefig"):
         raise InputError("This is a figure.", fix="run.figure(name, figure)")
     if isinstance(image, str | bytes):
@@ -204,8 +201,7 @@ def png(image: NDArray[np.uint8]) -> bytes:
 
 
 def figure_png(figure: Any) -> bytes:
-    """Return what a figure of matplotlib (or anything with `savefig`) looks like, as a PNG file.
-    Axes have a figure."""
+    """Return a figure of matplotlib, or anything with `savefig`, as a PNG file."""
     if not hasattr(figure, "savefig"):
         figure = getattr(figure, "figure", figure)
     if not hasattr(figure, "savefig"):
@@ -217,8 +213,7 @@ def figure_png(figure: Any) -> bytes:
 
 
 def wav(samples: Any, rate: int) -> bytes:
-    """Return samples (time, or time x channels), floats from -1 to 1 or integers, as a WAV file of
-    16 bits."""
+    """Return samples (time, or time x channels; floats in -1..1 or ints) as a 16 bit WAV file."""
     import numpy as np
 
     array = array_of(samples)

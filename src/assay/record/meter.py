@@ -1,5 +1,4 @@
-"""Meters: what was measured in a step, and its mean over many, printed in one line. Each works
-alone, without torch.
+"""Meters of a step and of means over many, printed in one line. They work without torch.
 
 Tensors are known by what they can do. Nothing here makes a device wait until a meter is printed or
 a mean is asked for.
@@ -37,8 +36,7 @@ class _Formed:
 
 
 class Meter(_Formed, Mapping[str, Any]):
-    """Values by name, in the order in which they were first set; each comes out exactly as it went
-    in.
+    """Values by name in the order in which they were first set, returned exactly as given.
 
     >>> m = Meter()
     >>> m.percent(m.acc_)
@@ -116,8 +114,7 @@ class Meter(_Formed, Mapping[str, Any]):
 
 
 class AvgMeter(_Formed):
-    """The last value of every name and, for floats and tensors of one element, the mean since
-    `reset`.
+    """Last value of every name and, for numbers and one-element tensors, the mean since `reset`.
 
     >>> am = AvgMeter()
     >>> for acc in 0.25, 0.75:
@@ -166,8 +163,7 @@ class AvgMeter(_Formed):
         return self._last[name]
 
     def mean(self, name: str) -> builtins.float:
-        """The weighted mean of `name` since `reset`; nan when all weights were 0. Waits for the
-        device."""
+        """Return the weighted mean of `name` since `reset`, nan without weight; it syncs."""
         if name not in self._sums:
             raise KeyError(
                 f"{name!r} has no mean" if name in self._last else _no_value(name, self._last)
@@ -196,8 +192,7 @@ class AvgMeter(_Formed):
 
 
 class _Sum:
-    """A weighted sum whose tensor part stays on its device, in double precision, until it is
-    read."""
+    """Weighted sum whose tensor part stays on its device, in float64, until it is read."""
 
     __slots__ = ("number", "tensor", "weight")
 

@@ -28,8 +28,7 @@ def write_first(path: Path, run: RunFile, desc: str) -> None:
 
 
 def refresh(path: Path, run: RunFile) -> None:
-    """Replace the block, byte for byte nothing else. A page without our markers is all the user's:
-    left alone."""
+    """Replace the generated block and no other byte; a page without its markers is left alone."""
     try:
         text = read_bytes(path, MAX_BYTES)
     except FileNotFoundError:
@@ -44,8 +43,7 @@ def refresh(path: Path, run: RunFile) -> None:
 
 
 def write_description(path: Path, title: str, text: str) -> None:
-    """Replace what stands between the title and our block. A page that is not there is made;
-    OSError when it cannot be.
+    """Replace the text between title and generated block; make a missing page, or OSError.
 
     A page without our markers is all the user's: all of it but its title is replaced.
     """

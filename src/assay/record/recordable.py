@@ -1,5 +1,4 @@
-"""Values that people give to a run, as plain data: numbers, text, lists and tables that every
-reader understands."""
+"""Values given to a run as plain data: numbers, text, lists and tables."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ def recordable(value: Any, name: str, *, dates: bool = False) -> Any:
 
 
 def numbers_of(values: Any) -> dict[str, float]:
-    """Return the numbers of a log call, let go of any graph; raise RecordError with the name of
-    what is none."""
+    """Return the numbers of a log call without graphs; RecordError names what is no number."""
     if not isinstance(values, Mapping):
         fix = 'log({"loss": 0.3}, step=1)'
         raise RecordError(f"`log` takes numbers by name, not {type(values).__name__}.", fix=fix)
@@ -90,8 +88,7 @@ def shown(value: object) -> str:
 
 
 def listed(array: Any) -> Any:
-    """Return an array or tensor of any layout as a list, of no axis as a number; raise InputError
-    when it has none."""
+    """Return an array or tensor as a list, one of no axis as a number; else InputError."""
     try:
         array = array.detach() if hasattr(array, "detach") else array
         if getattr(getattr(array, "dtype", None), "kind", "") in ("M", "m"):
@@ -118,8 +115,7 @@ def text_of(value: Any) -> str:
 
 
 def encoded(text: str) -> bytes:
-    """Return text as UTF-8: bytes that were no text as they were, other halves of surrogate pairs
-    spelled out."""
+    """Return text as UTF-8, with lone surrogates of bytes as bytes and others spelled out."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

@@ -320,8 +320,7 @@ class RunRecorder:
         self._metrics.axis(name)
 
     def listen(self, listener: Listener) -> None:
-        """Call `listener(values, step)` after each `log`, in the thread that logs: it should do
-        next to nothing."""
+        """Call `listener(values, step)` after each `log`, in the logging thread: be quick."""
         self._refuse_if_over()
         self._listeners = (*self._listeners, listener)
         listeners, log = self._listeners, self._metrics.log

@@ -30,8 +30,7 @@ def kind_of(name: str) -> Kind:
 
 
 def clean_file(path: Path, secrets: Secrets) -> None:
-    """Replace the known secrets in a file of lines, of any size; one that has none, or is not
-    there, is left alone."""
+    """Replace known secrets in a file of lines of any size; leave a file without one alone."""
     try:
         with path.open("rb") as file:
             if all(secrets.without_known(line) == line for line in file):

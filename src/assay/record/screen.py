@@ -1,5 +1,4 @@
-"""Terminal output as a text file: what a person would see in the end, not every redrawing of a
-progress bar."""
+"""Terminal output as a text file: the final screen, not every redrawing of a progress bar."""
 
 from __future__ import annotations
 
@@ -91,8 +90,7 @@ class Screen:
         return self._clean("\n".join(self._rows[begin:])).split("\n")[first - begin :]
 
     def _forget(self) -> None:
-        """Let go of rows that nothing can reach any more, and of the begin of a row that never
-        ends."""
+        """Drop rows that cannot be reached any more, and the beginning of an endless row."""
         far = min(len(self._rows) - KEPT_ROWS, self._row)
         if far > 0:
             self._base += sum(self._sizes[:far]) + far

@@ -103,8 +103,7 @@ def snapshot(
     cache: Path | None = None,
     secrets: Secrets | None = None,
 ) -> Code:
-    """Keep the code under `root`, and under `folders` that lie outside of it. Unchanged code adds
-    nothing.
+    """Keep the code under `root` and under outside `folders`; unchanged code adds nothing.
 
     `skip` is a folder that holds no code, as that of the runs. `cache` is a file that remembers
     digests by size, time and inode, so that the next time is quick. `secrets` are those that are
@@ -164,8 +163,7 @@ def snapshot(
 def _linked(
     link: _Found, places: Mapping[str, CodeFile], left_out: list[str]
 ) -> dict[str, CodeFile]:
-    """Return what a link leads to, under its own name: files that are kept under theirs, and no
-    others."""
+    """Return the files behind a link under the name of the link, if they are kept anyway."""
     target = os.path.realpath(link.path)
     if target in places:
         return {link.name: places[target]}
@@ -324,8 +322,7 @@ def _outside(folders: Iterable[Path], root: Path) -> list[Path]:
 
 
 def _git_state(root: Path) -> tuple[str, bool] | None:
-    """The commit ("" before the first one) and whether something differs from it; None outside of a
-    repository."""
+    """Return the commit ("" before the first) and whether it is dirty; None without git."""
     out = _git(
         root, "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal", "--", "."
     )

@@ -27,8 +27,7 @@ class Attachable(Protocol):
 
 
 class Run:
-    """The handle of a run in any script, from `assay.start`. As a context manager it ends with the
-    block.
+    """Handle of a run in any script, from `assay.start`; a context manager that ends the run.
 
     `step` is where it began: 0, or that from which a resumed run goes on.
 
@@ -44,8 +43,7 @@ class Run:
             self.log = recorder.log  # type: ignore[method-assign]  # straight to the writer: it is called every step
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Points of several metrics at one step. When it returns, they survive the death of this
-        process."""
+        """Log values of several metrics at one step; on return they survive kill -9."""
 
     @property
     def recorded(self) -> RunFile | None:
@@ -53,8 +51,7 @@ class Run:
         return self._recorder.run if self._recorder is not None else None
 
     def rewind(self, step: int) -> None:
-        """Go on from `step`, after which the curves begin anew: points of later steps stay as a
-        branch of their own."""
+        """Continue the curves from `step`; points of later steps stay as a branch."""
         if self._recorder is not None and step != self.step:
             self._recorder.rewind(step)
             self.step = step
@@ -65,8 +62,7 @@ class Run:
             self._recorder.tell(fact)
 
     def log_later(self, values: Mapping[str, Any], step: int) -> None:
-        """As `log`, for tensors on a device: they are fetched together, after 64 calls or a second,
-        not waited for now.
+        """Log tensors on a device; they are fetched together, every 64 calls or second.
 
         What was not fetched yet does not survive the death of this process.
         """
@@ -82,8 +78,7 @@ class Run:
             self._recorder.axis(name)
 
     def attach(self, other: Attachable) -> None:
-        """Let `other`, as `assay.TensorBoard()`, have what is logged from now on, until the run
-        ends."""
+        """Let `other`, as `assay.TensorBoard()`, receive what is logged from now on."""
         if self._recorder is not None:
             other.attach(self._recorder)
             self.log = self._recorder.log  # type: ignore[method-assign]
@@ -98,8 +93,7 @@ class Run:
             self._recorder.set_value(name, value)
 
     def text(self, name: str, text: str, step: int | None = None) -> str:
-        """Keep a text; like all that follow it returns the digest of the artifact, "" when nothing
-        is recorded."""
+        """Keep a text and return the digest of the artifact, "" when nothing is recorded."""
         return self._keep("text", name, step, lambda _: encoded(text_of(text)))
 
     def table(
@@ -109,8 +103,8 @@ class Run:
         columns: Sequence[str] | None = None,
         step: int | None = None,
     ) -> str:
-        """Keep a table as CSV: rows are mappings, dataclasses or named tuples, or sequences in the
-        order of `columns`.
+        """Keep rows as CSV: mappings, dataclasses, named tuples, or sequences in order of
+        `columns`.
 
         A data frame, a mapping of columns and an array are tables too.
         """
@@ -145,8 +139,7 @@ class Run:
         return self._keep("figure", name, step, lambda media: media.figure_png(figure))
 
     def audio(self, name: str, samples: Any, rate: int, step: int | None = None) -> str:
-        """Keep samples (time, or time x channels), floats from -1 to 1 or integers, as a WAV
-        file."""
+        """Keep samples (time, or time x channels; floats in -1..1 or ints) as a WAV file."""
         return self._keep("audio", name, step, lambda media: media.wav(samples, rate))
 
     def video(
@@ -160,8 +153,7 @@ class Run:
         )
 
     def _keep(self, kind: str, name: str, step: int | None, made: Callable[[Any], bytes]) -> str:
-        """`made` is given the module that makes bytes of things: who keeps none does not pay for
-        it."""
+        """Keep the bytes that `made` makes with the media module, imported only here."""
         if self._recorder is None:
             return ""
         from assay.record import media
@@ -183,8 +175,8 @@ class Run:
         *,
         folder: str | os.PathLike[str] | None = None,
     ) -> Path:
-        """A folder whose files the record lists: what is created, changed and deleted in it until
-        the run ends.
+        """Watch a folder and return it; created, changed and deleted files are listed until the
+        end.
 
         It is a folder of the run's own, or the one given. With `suffixes` only files that end with
         one of them.
@@ -200,8 +192,7 @@ class Run:
     @overload
     def keycode(self, thing: Thing) -> Thing: ...
     def keycode(self, thing: Any = None) -> Any:
-        """Keep the source of a function, class or module: `@run.keycode` above it, or
-        `run.keycode(module)`."""
+        """Keep the source of a function, class or module: as `@run.keycode`, or with a module."""
         if thing is None:
             return self.keycode
         if self._recorder is not None:
@@ -233,8 +224,7 @@ _OPEN: list[Run] = []
 
 
 def finish_with_python(run: Run) -> Run:
-    """Let a run that nobody finishes end when Python does: as failed or stopped when an exception
-    ends Python."""
+    """End an unfinished run when Python ends: failed or stopped after an exception."""
     if not _OPEN:
         atexit.unregister(_finish_open)
         atexit.register(_finish_open)

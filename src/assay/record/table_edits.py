@@ -1,5 +1,4 @@
-"""Changes that people make in result tables. The only writer of a table and of its history; anyone
-may call it."""
+"""Edits of result tables, by anyone: the only writer of a table and of its history."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ What = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChange:
-    """One change. `new` is a title, a note, a cell (None empties it), a place in the order, or
-    facts of a column."""
+    """One change. `new` is a title, note, cell (None empties it), position, or column facts."""
 
     what: What
     row: str = ""
@@ -77,8 +75,7 @@ def create(
 
 
 def change(project: Project, name: str, *changes: TableChange) -> ResultTable:
-    """Make changes, all of them or none. InputError for a table, a row or a column that is not
-    there."""
+    """Make all changes or none; InputError for a missing table, row or column."""
     with _alone(project, name):
         table = _read(project, name)
         edits = []
@@ -125,8 +122,7 @@ def fill(
 
 
 def import_csv(project: Project, name: str, text: str) -> ResultTable:
-    """Add the rows of a CSV file with a head. An apostrophe that hid a formula from a spreadsheet
-    is taken off."""
+    """Add the rows of a CSV file with a head; apostrophes that hide formulas are removed."""
     try:
         lines = list(csv.reader(io.StringIO(text.removeprefix("\ufeff")), strict=True))
     except csv.Error as error:
@@ -241,8 +237,7 @@ def _with_row(table: ResultTable, row: TableRow) -> ResultTable:
 def _with_column(
     table: ResultTable, title: str, *, is_new: bool = False
 ) -> tuple[ResultTable, str]:
-    """Return the table with a column of this title, and the column's key; one that is there is
-    taken."""
+    """Return the table with a column of this title, new or existing, and its key."""
     for each in table.columns:
         if not is_new and title in (each.key, each.title):
             return table, each.key

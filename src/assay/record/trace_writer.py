@@ -14,8 +14,7 @@ from assay.store.layout import refusal
 
 
 class TraceWriter:
-    """Appends frames to one trace file, a write call each. A full disk ends the trace, not the
-    run."""
+    """Writer of one trace file, one write call a frame. A full disk ends the trace, not the run."""
 
     def __init__(self, path: Path, attempt: int, *, on_problem: Callable[[str], None]) -> None:
         self.path = path

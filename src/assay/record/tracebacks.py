@@ -26,14 +26,13 @@ _ELSEWHERE = (_HOUSE, *_OTHERS, "<")
 
 
 def shortened(error: BaseException) -> str:
-    """The traceback of `error` and of what led to it, from the first line of the user's on; whole
-    if there is none."""
+    """Return the traceback of `error` and its causes from the user's first line on, else whole."""
     return users_part(error) or "".join(traceback.format_exception(error))
 
 
 def users_part(error: BaseException) -> str | None:
-    """The traceback from the first line of the user's on; None if there is none, or all is to be
-    seen.
+    """Return the traceback from the user's first line on; None where there is none or all is
+    wanted.
 
     The user's line may also be one of the config, of which a library has refused what it says.
     """
@@ -62,8 +61,7 @@ def users_part(error: BaseException) -> str | None:
 
 
 def _of_config(error: BaseException) -> str | None:
-    """Name the place in the config that a library refused, and its error: the frames of the library
-    tell nothing."""
+    """Return the place in the config that a library refused, and its error without frames."""
     place = next(
         (note for note in getattr(error, "__notes__", ()) if note.startswith(BUILDING)), None
     )

@@ -38,8 +38,7 @@ class _Folder:
 
 
 class FolderWatcher:
-    """Looks into folders about once a second, and a last time at the end; tells changes by
-    appending to one file.
+    """Thread that scans folders each second and at the end, and appends changes to one file.
 
     A file that comes and goes between two looks is not seen. Hashes are taken when a file has come
     to rest.
@@ -142,8 +141,7 @@ class FolderWatcher:
 
 
 def _files(folder: _Folder) -> Iterator[tuple[str, tuple[int, int, int]]]:
-    """Name (below the folder's own) and stamp of each file; at most `MAX_FILES`. Links are not
-    followed."""
+    """Yield name (below the folder's own) and stamp of each file, at most `MAX_FILES`, no links."""
     todo, count = [(str(folder.path), folder.name)], 0
     while todo:
         where, name = todo.pop()

@@ -1,4 +1,4 @@
-"""The writer of `metrics.bin`: what `log` returned from survives the death of the process.
+"""Writer of `metrics.bin`: rows survive the death of the process as soon as `log` returns.
 
 On a local disk a frame is one copy into a memory map over an extent whose blocks are allocated
 beforehand, so that a full disk is an error when the file grows and never a SIGBUS. Elsewhere it is
@@ -68,8 +68,7 @@ Write = Callable[[bytes], object]
 
 
 class MetricsWriter:
-    """Appends rows to one `metrics.bin`. Any thread may log; a process forked from this one may
-    not.
+    """Writer of one `metrics.bin`, for any thread of this process; not for a forked one.
 
     When there is no room, points are dropped and counted, growing is tried again at most once a
     second, and `on_problem` is told twice: when it begins, and what was lost when it is over.
@@ -142,8 +141,7 @@ class MetricsWriter:
         _WRITERS.add(self)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Points of several metrics at one step. RecordError names the metric whose value is no
-        number."""
+        """Log values of several metrics at one step; RecordError names what is no number."""
         try:
             # The set before the map: a set that is known was defined in this extent or in an
             # earlier one.
@@ -177,8 +175,7 @@ class MetricsWriter:
                 self._run_out(error)
 
     def prepare(self) -> None:
-        """Make the extent that comes next, so that growing need not wait for the disk. For another
-        thread."""
+        """Make the next extent in the background, so that growing waits for no disk."""
         with (
             self._growing,
             contextlib.suppress(OSError),
@@ -189,8 +186,7 @@ class MetricsWriter:
                 self._spare = _mapped(self._fd, self._end, self._extent_bytes, need=0)
 
     def check(self) -> None:
-        """Notice that somebody else has cut off, replaced or deleted the file, and mend it. For
-        another thread."""
+        """Notice and mend a file that was cut off, replaced or deleted. For a background thread."""
         with self._lock:
             if self._closed or self._is_whole():
                 return
@@ -201,8 +197,7 @@ class MetricsWriter:
                 self._run_out(error)
 
     def sync(self) -> None:
-        """Bring what was written to the disk, if there is something new. Power loss takes only what
-        came after."""
+        """Sync new data to disk. Power loss takes only what came after."""
         with self._lock:
             if self._closed:
                 return
@@ -218,8 +213,7 @@ class MetricsWriter:
             os.close(descriptor)
 
     def close(self, *, durable: bool = True) -> None:
-        """Write nothing more; what was written is on the disk when this returns, if `durable`.
-        Twice is once."""
+        """Stop writing, once; all data is on disk on return if `durable`."""
         if durable:
             self.sync()
         with self._lock:
@@ -235,8 +229,7 @@ class MetricsWriter:
                 self._give_up(reason)
 
     def abandon_in_child(self) -> None:
-        """The same in a process just forked: the map is shared with the parent, and its position is
-        not."""
+        """Refuse to write in a forked process, which shares the map but not its position."""
         self._lock = threading.RLock()  # the old ones may be held by a thread that is not here
         self._growing = threading.Lock()
         if not self._closed:
@@ -315,8 +308,7 @@ class MetricsWriter:
                 self._grow(len(frame))
 
     def _define(self, names: tuple[str, ...]) -> tuple[Callable[..., bytes], int, int]:
-        """Write the key set into this extent, twice: each extent has its own, so that damage to one
-        costs no other."""
+        """Write the key set into this extent, twice: damage to one extent costs no other."""
         set_id, frames_of_keys = self._keys.get(names) or self._number_keys(names, self._next_id)
         row_bytes = 8 * metrics_file.values_words(len(names))
         while True:
@@ -461,15 +453,13 @@ class MetricsWriter:
         return False
 
     def _on_spoilt(self) -> None:
-        """Let every call come to `_grow`, which mends. Called from a signal, too: in the midst of a
-        write."""
+        """Route every call to `_grow`, which mends. Also called from a signal, within a write."""
         self._is_spoilt = True
         self._out = (_no_room, self._zero_ns)
         self._on_grown()
 
     def _mend(self) -> None:
-        """Go on in what somebody else has left of the file. OSError when nothing can be written
-        there."""
+        """Continue in what is left of the file; OSError when nothing can be written there."""
         size = os.fstat(self._fd).st_size
         lost = self._end - size if size < self._end else 0
         with self._growing:
@@ -492,8 +482,7 @@ class MetricsWriter:
         )
 
     def _bring_back(self) -> None:
-        """Make the file again out of the one that is open, when it is gone or another one is in its
-        place."""
+        """Make the file again from the open one when it was deleted or replaced."""
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.lstat(self.path), os.fstat(self._fd)):
                 return
@@ -515,8 +504,7 @@ class MetricsWriter:
         self._hold()
 
     def _hold(self) -> None:
-        """Be the only one who writes the file. Who wrote it before may need a moment to notice that
-        it is over."""
+        """Lock the file; an earlier writer gets a moment to notice that it is over."""
         if sys.platform == "win32":
             return
         until = time.monotonic() + HOLD_S
@@ -535,8 +523,7 @@ class MetricsWriter:
                 return
 
     def _repair(self) -> int:
-        """Make the file end where an extent may begin, and return that offset. Nothing that can be
-        read is lost."""
+        """Cut the file where an extent may begin, return the offset, and lose nothing readable."""
         size = os.fstat(self._fd).st_size
         if size == 0:
             return self._begin_file()
@@ -601,8 +588,7 @@ class MetricsWriter:
 
 @dataclass(frozen=True, slots=True)
 class _MappedExtent:
-    """A map that stands where an extent begins, and the offset in the file at which the extent
-    ends."""
+    """Memory map at the beginning of an extent, and the file offset at which the extent ends."""
 
     map: mmap.mmap
     end: int
@@ -615,8 +601,7 @@ class _MappedExtent:
 
 
 def _mapped(descriptor: int, start: int, size: int, need: int) -> _MappedExtent:
-    """Allocate and map an extent of about `size` bytes from `start` on. OSError when there is no
-    room."""
+    """Allocate and map an extent of about `size` bytes from `start`; OSError without room."""
     end = (start // size + 1) * size
     while end - start < frames.EXTENT_HEAD_BYTES + max(need, mmap.PAGESIZE // 2):
         end += size

@@ -1,5 +1,4 @@
-"""Curves of runs as a figure in a file: one line a run, or the mean of repeats with a band around
-it."""
+"""Figure of curves in a file: one line a run, or the mean of repeats with a band."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ class Line:
 
 
 def named(run: RunView, name: str) -> list[str]:
-    """The metrics that a name means: that one, else all whose last part it is (`loss`: `train/loss`
-    and `valid/loss`).
+    """Return the metrics that a name means: it, else all with it as their last part.
 
     InputError when there is none.
     """

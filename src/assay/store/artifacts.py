@@ -1,5 +1,4 @@
-"""The artifacts of a run: files kept by content under `artifacts/`, with a small index that names
-them."""
+"""Artifacts of a run: files kept by content under `artifacts/`, named by a small index."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ MAX_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """A kept file. The name is data: it need not be one that a file may have, and may be given
-    twice.
+    """Kept file. Its name is data: it need not be a valid file name, and may be given twice.
 
     `kind` says how it may be shown ("image", "audio", "video", "text", "table", "histogram",
     "figure"; "" is a file), `step` what step it belongs to.
@@ -40,8 +38,7 @@ class _Index:
 
 
 def artifacts(folder: RunFolder) -> tuple[Artifact, ...]:
-    """The artifacts in the order in which they were kept. Their bytes:
-    `FileBlobs(folder.artifacts).get(digest)`."""
+    """Return the artifacts in the order kept. `FileBlobs(folder.artifacts)` has the bytes."""
     try:
         return read_json(
             folder.artifacts / INDEX_NAME, _Index, version=FORMAT, limit=MAX_BYTES
@@ -59,8 +56,7 @@ def keep_artifact(
     kind: str = "",
     step: int | None = None,
 ) -> Artifact:
-    """Keep `data` under `name`. The same content at the same name and step stays one artifact, at
-    its newer place."""
+    """Keep `data` under `name`; equal content at the same name and step moves to the end."""
     digest = FileBlobs(folder.artifacts).put(data)
     fresh = Artifact(
         name=name, digest=digest, size_bytes=len(data), at_ns=at_ns, kind=kind, step=step

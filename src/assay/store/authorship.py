@@ -1,5 +1,5 @@
-"""Proof that a record was made here: a keyed digest over all in a record that chooses code, with a
-key of this user.
+"""Proof that a record was made here: a keyed digest, with a key of this user, over what chooses
+code.
 
 Whoever resumes, replays or tests a run executes what its record says: the config, the folders of
 modules, the code that was kept. Nothing that a record says about itself can tell that it was made
@@ -26,8 +26,7 @@ KEY_BYTES = 32
 
 
 def key_file() -> Path:
-    """Return where the key of this user lies: in their data folder, beside the list of their
-    projects."""
+    """Return the file of this user's key, in their data folder."""
     from platformdirs import user_data_path
 
     return user_data_path("assay", appauthor=False) / KEY_NAME
@@ -47,8 +46,7 @@ def signed(folder: RunFolder, run: RunFile) -> RunFile:
 
 
 def is_own(folder: RunFolder, run: RunFile) -> bool:
-    """Return whether this user made the record, and nothing in it that chooses code was changed
-    since."""
+    """Return whether this user made the record, and what chooses code in it is unchanged."""
     if not run.made_by:
         return False
     try:
@@ -108,8 +106,7 @@ def _configs(folder: RunFolder, run: RunFile) -> Iterator[tuple[str, Path]]:
 
 
 def _key(*, make: bool) -> bytes:
-    """Return the key of this user, made when there is none. OSError where it can be neither read
-    nor made."""
+    """Return this user's key, made when there is none; OSError where neither is possible."""
     path = key_file()
     with contextlib.suppress(FileNotFoundError):
         return _read(path)

@@ -23,8 +23,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class FileBlobs:
-    """The Blobs port in `folder`: one read-only file a blob, at `<first two hex digits>/<the
-    others>`.
+    """Blobs in a folder: one read-only file each, at `<first two hex digits>/<the others>`.
 
     `mode` is for the folder if it is made; without one it is as open as the folder that it is made
     in. What is written and deleted stays inside of it: no link is followed.
@@ -52,8 +51,7 @@ class FileBlobs:
         return digest
 
     def put_file(self, source: Path, *, follow: bool = False) -> tuple[str, int]:
-        """Keep a copy of a file of any size; its digest and its size in bytes. OSError when it
-        cannot be read."""
+        """Keep a copy of a file; return digest and bytes. OSError when it is unreadable."""
         digest, size = hashlib.sha256(), 0
         with open(open_regular(source, follow=follow), "rb") as file:
             try:

@@ -44,8 +44,7 @@ def put_tree(blobs: Blobs, files: Mapping[str, CodeFile]) -> str:
 
 
 def read_tree(blobs: Blobs, digest: str) -> dict[str, CodeFile]:
-    """The files of a tree. KeyError when the tree is not here: a folder that was copied comes
-    without its code."""
+    """Return the files of a tree; KeyError where it is missing, as after copying a folder."""
     try:
         data = parse_json(blobs.get(digest).decode("utf-8", "surrogateescape"))
     except ValueError as error:

@@ -47,8 +47,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class FieldComparison:
-    """A field against a value. A run that has nothing there fulfils no comparison, `!=` and `!~`
-    included."""
+    """Comparison of a field with a value; False for a run without one, also for `!=` and `!~`."""
 
     field: Field
     operator: Operator
@@ -91,8 +90,7 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Mentions:
-    """Every word stands somewhere in the tag, description, notes, labels or README, in any case of
-    letters."""
+    """Condition that every word is in tag, description, notes, labels or README, in any case."""
 
     words: tuple[str, ...]
 

@@ -16,8 +16,7 @@ FileEvent = Literal["created", "changed", "deleted", "kept"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
-    """A file was created, changed or deleted; "kept" tells the hash of one that did not change
-    since.
+    """Creation, change or deletion of a file; "kept" tells the hash of an unchanged one.
 
     `path` begins with the name of the watched folder. `sha256` is "" while the file has not come to
     rest.

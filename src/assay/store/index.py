@@ -97,8 +97,7 @@ class IndexRow(NamedTuple):
 
     @property
     def lease(self) -> Lease | None:
-        """The lease as it was when the folder was read; how alive its holder is,
-        `core.lease.liveness` tells."""
+        """Lease as it was when the folder was read; `core.lease.liveness` judges its holder."""
         return from_plain(Lease, json.loads(self.lease_json)) if self.lease_json else None
 
     @property
@@ -115,8 +114,7 @@ _COLUMNS = IndexRow._fields
 
 
 def _names_in(table: str, where: str = "1") -> str:
-    """SQL for the distinct names of a table whose key begins with the name (after what `where`
-    fixes).
+    """Return SQL for the distinct names of a table whose key begins with the name.
 
     SELECT DISTINCT reads every entry of the key; this jumps from name to name, and there are few of
     them.
@@ -134,8 +132,7 @@ _REPLACE = (
 
 
 class Item(NamedTuple):
-    """One thing that a run can be asked for: a key of its config, a result, a label, its newest
-    note, its desc."""
+    """Searchable fact of a run: a key of its config, a result, label, newest note or desc."""
 
     kind: Kind
     name: str
@@ -173,8 +170,7 @@ class Grown:
 
 @dataclass(frozen=True, slots=True)
 class Synchronized:
-    """Folders of the runs that were read again, of those that have only logged more, and of those
-    that are gone."""
+    """Folders of runs that were read again, that only logged more, and that are gone."""
 
     changed: tuple[str, ...] = ()
     grown: tuple[str, ...] = ()
@@ -186,8 +182,7 @@ class Synchronized:
 
 @dataclass(slots=True)
 class Index:
-    """The runs of a project as they are now, the oldest first; and answers to questions about
-    them."""
+    """Runs of a project as they are now, the oldest first, and answers to questions about them."""
 
     project: Project
     rows: list[IndexRow]
@@ -199,8 +194,7 @@ class Index:
     def matching(
         self, condition: Condition, *, now_ns: int, states: Mapping[str, tuple[str, float]]
     ) -> set[str]:
-        """The folders of the runs that fulfil a condition. `states`: status and seconds of the runs
-        that are open."""
+        """Return the folders that fulfil a condition. `states`: status and seconds of open runs."""
         sql = Sql(condition)
         parameters = {**sql.parameters, "now_ns": now_ns, "project": str(self.project.root)}
         with self.asked() as database:
@@ -293,8 +287,7 @@ def index_file(project: Project) -> Path:
 
 
 def refresh(project: Project, *, file: Path | None = None) -> list[IndexRow]:
-    """All runs of a project as they are now, the oldest first; what had to be read is remembered
-    for the next time.
+    """Return all runs of a project, the oldest first, and update the index with what was read.
 
     An index that is not there, damaged, locked, of a newer assay or not writable costs time and
     nothing else.
@@ -303,8 +296,7 @@ def refresh(project: Project, *, file: Path | None = None) -> list[IndexRow]:
 
 
 def open_index(project: Project, *, texts: bool = False, file: Path | None = None) -> Index:
-    """The same, to be asked. With `texts` it is also looked at whether somebody has edited a
-    README."""
+    """Return the updated index of a project; `texts` also looks for edited READMEs."""
     path = file or index_file(project)
     known = {row.folder: row for row in _remembered(path)}
     readmes = _readmes(path) if texts else {}
@@ -356,8 +348,7 @@ def synchronize(
     summarize: Callable[[RunFolder], str] | None = None,
     on_read: Callable[[int, int], object] | None = None,
 ) -> Synchronized:
-    """Bring an index file up to date without loading its rows: for a reader that stays and asks for
-    pages.
+    """Bring an index file up to date without loading its rows, for a reader that asks for pages.
 
     `only` names the folders to look at, else all are. `summarize` returns the summaries of an open
     run as JSON. `on_read(done, total)` is called while many runs are read; what was read so far can
@@ -449,8 +440,7 @@ def _current(
     readme_mtime_ns: int | None,
     summarize: Callable[[RunFolder], str],
 ) -> _Row | ChangedRun | Grown | None:
-    """Return the known row, if it still holds; else what was read now; None for a folder that is
-    gone."""
+    """Return the known row if it still holds, else a new one; None for a deleted folder."""
     try:
         mtime_ns = entry.stat(follow_symlinks=False).st_mtime_ns
     except OSError:
@@ -598,8 +588,7 @@ def _items(
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[Item]:
-    """The leaves of a config by dotted key; lists of tables are gone into, other lists are one
-    value."""
+    """Yield the leaves of a config by dotted key, also from lists of tables."""
     for key, value in values.items():
         if isinstance(value, list) and any(isinstance(each, dict) for each in value):
             for i, each in enumerate(value):

@@ -1,5 +1,4 @@
-"""The projects that this user has: one path a line, in a text file that may be edited or deleted at
-any time."""
+"""Projects of this user: one path a line, in a text file that may be edited or deleted."""
 
 from __future__ import annotations
 

@@ -123,8 +123,7 @@ class RunFolder:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A folder with `.assay/`. `is_new` tells that it has just become one, so that somebody can say
-    so."""
+    """Folder with `.assay/`. `is_new` tells that it has just become one."""
 
     root: Path
     is_new: bool = False
@@ -152,8 +151,7 @@ class Project:
 
     @property
     def folder_mode(self) -> int:
-        """The permissions of new runs and of kept code: nobody else's, or those of the group too.
-        umask narrows them.
+        """Permissions of new runs and kept code: private, or also the group's. umask narrows them.
 
         What is written inside of a folder is as open as that is.
         """
@@ -186,8 +184,7 @@ class Project:
 
 
 def find_project(start: Path) -> Project | None:
-    """The project that `start` lies in: the nearest folder with `.assay/`, at `start` or above
-    it."""
+    """Return the project around `start`: the nearest folder with `.assay/` at or above it."""
     root = project_root(start)
     return None if root is None else Project(root)
 
@@ -204,8 +201,7 @@ def open_project(start: Path, *, create: bool = False) -> Project:
 
 
 def make_project(root: Path) -> Project:
-    """Make `root` a project of its own, even inside of another one. One that it is already is left
-    as it is."""
+    """Make `root` a project, even inside of another one; leave an existing one as it is."""
     project = Project(root.absolute(), is_new=True)
     if os.path.lexists(project.assay_dir) and (why := why_not_ours(project.root, project.root)):
         raise InputError(f"This folder cannot become a project: {why}.", where=str(project.root))
@@ -225,8 +221,7 @@ def make_project(root: Path) -> Project:
 
 
 def shared_folder(project: Project, name: str) -> Path:
-    """Return a folder of `.assay/` that belongs to the project and is committed with it, made when
-    it is not there.
+    """Return a folder of `.assay/` that is committed with the project; make it if missing.
 
     InputError or RecordError when it cannot be made.
     """
@@ -256,8 +251,7 @@ def create_run_folder(project: Project, *, run_id: str, tag: str, created: datet
 
 
 def run_folders(project: Project) -> list[RunFolder]:
-    """The folders of all runs of a project, the oldest first. A folder that is not there holds
-    none."""
+    """Return the folders of all runs, the oldest first; none where no folder is."""
     return [
         RunFolder(Path(entry.path))
         for entry in sorted(scan_runs(project.runs_dir), key=lambda each: each.name)
@@ -265,8 +259,7 @@ def run_folders(project: Project) -> list[RunFolder]:
 
 
 def refuse_links(folder: RunFolder) -> None:
-    """InputError when a part of a record is a link: what is written to the record would land where
-    the link leads."""
+    """Raise InputError when a part of a record is a link, which writes would follow."""
     linked = _first_link(folder)
     if linked:
         raise InputError(
@@ -277,8 +270,7 @@ def refuse_links(folder: RunFolder) -> None:
 
 
 def _first_link(folder: RunFolder) -> str:
-    """The name of a link in the run's folder, or in a folder in it; but for those of watched
-    folders, "" for none."""
+    """Return the name of a link in a run's folder, outside of watched folders; "" for none."""
     try:
         with open_directory(folder.path) as opened:
             for entry in sorted(opened.entries(), key=lambda entry: entry.name):
@@ -307,8 +299,7 @@ def run_in(folder: RunFolder) -> tuple[RunFile | None, str]:
 
 
 def no_folder(folder: RunFolder) -> str:
-    """Why there is no folder of a run in this place, "" when there is one. What a link leads to is
-    not looked at."""
+    """Return why there is no run folder in this place, "" when there is one."""
     try:
         kind = kind_of_mode(os.lstat(folder.path).st_mode)
     except OSError as error:
@@ -317,8 +308,7 @@ def no_folder(folder: RunFolder) -> str:
 
 
 def scan_runs(runs_dir: Path) -> Iterator[os.DirEntry[str]]:
-    """The directory entries that are folders of runs, or links and the like in their place, in no
-    order."""
+    """Yield the directory entries of run folders, or of links in their place, unordered."""
     try:
         with os.scandir(runs_dir) as entries:
             for entry in entries:

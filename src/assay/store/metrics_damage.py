@@ -54,8 +54,7 @@ def _where(places: list[Damage]) -> str:
 
 
 def _lost(data: bytes, expected: Mapping[str, Summary], *, is_damaged: bool) -> str:
-    """Count the points that are missing, by metric. Of a file that is whole only what can be
-    counted quickly."""
+    """Count the missing points by metric; of an undamaged file only what can be counted quickly."""
     counts = metrics_file.points_on_curve(data)
     if counts is None:
         if not is_damaged:

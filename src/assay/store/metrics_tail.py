@@ -1,5 +1,4 @@
-"""A `metrics.bin` that is still written, followed: each look reads only what was written since the
-last one."""
+"""Follower of an open `metrics.bin`, which reads only what was written since the last time."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ class Tail:
 
     @property
     def rows(self) -> int:
-        """Count of the log calls that were read so far; it never goes back but for a file that was
-        replaced."""
+        """Number of log calls read so far; it shrinks only when the file was replaced."""
         return self._rows
 
     def update(self) -> bool:
@@ -69,8 +67,7 @@ class Tail:
             return {name: _copied(each) for name, each in found.items()}
 
     def summaries(self) -> dict[str, Summary]:
-        """Return each metric in five numbers, as `store.series.summaries` does, over the current
-        branch."""
+        """Return the summary of each metric over the current branch."""
         with self._lock:
             if self._summaries is None:
                 self._summaries = {

@@ -1,5 +1,4 @@
-"""The tables of the index, as the numbered steps that make them: an older index goes through those
-it has not had."""
+"""Schema of the index, as numbered steps; an older index runs those that it lacks."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ class NewerIndexError(Exception):
 
 
 def version_of(database: sqlite3.Connection) -> int:
-    """The schema that a database has; 0 for one without any. NewerIndexError for one from the
-    future."""
+    """Return the schema version of a database, 0 without one; NewerIndexError for a future one."""
     found = int(database.execute("PRAGMA user_version").fetchone()[0])
     if found > SCHEMA:
         raise NewerIndexError(f"schema {found}; this assay knows {SCHEMA}")

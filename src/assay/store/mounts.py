@@ -35,8 +35,7 @@ def filesystem_type(path: Path) -> str:
 
 
 def type_in(mountinfo: str, real_path: str) -> str:
-    """The type of the innermost mount of `mountinfo` (the text of that file) that holds
-    `real_path`."""
+    """Return the type of the innermost mount in the text `mountinfo` that holds `real_path`."""
     best, kind = "", ""
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")

@@ -1,5 +1,4 @@
-"""A run in one file: a `tar.gz` that any tool opens, with its folder, its code, and the SHA-256 of
-every file.
+"""Run in one file: a `tar.gz` with its folder, its code, and the SHA-256 of every file.
 
 `pack.json` comes first: `format`, `id`, `folder`, and `files`, which has size and SHA-256 by name.
 Then `run/...`, the run's folder, and `code/<digest>`, the blobs of its code.
@@ -82,8 +81,7 @@ class Pack:
 
 
 def pack(folder: RunFolder, blobs: Blobs, to: Path) -> Pack:
-    """Write a run that has ended, with its code, into the new file `to`, which is as open as the
-    run's folder."""
+    """Write an ended run with its code into the new file `to`, with the folder's permissions."""
     try:
         run = run_file.read(folder.path)
     except FileNotFoundError:
@@ -143,8 +141,7 @@ def pack(folder: RunFolder, blobs: Blobs, to: Path) -> Pack:
 
 
 def check(file: Path) -> Pack:
-    """Read a whole pack and compare every file with its digest. RecordError names the first that is
-    not as packed."""
+    """Read a whole pack and compare digests; RecordError names the first file that differs."""
     with _opened(file) as packed:
         found = packed.listed()
         for _ in packed.verified(found):
@@ -153,8 +150,7 @@ def check(file: Path) -> Pack:
 
 
 def unpack(file: Path, project: Project) -> RunFolder:
-    """The run of a pack as one of `project`, its code in the project's store; nothing of it when
-    anything is wrong."""
+    """Unpack a run into `project` and its code into the store; all of it or nothing."""
     blobs = code_blobs(project)
     temporary = project.runs_dir / f".unpack-{secrets.token_hex(6)}.tmp"
     try:
@@ -202,8 +198,7 @@ def _refuse_if_there(project: Project, found: Pack) -> None:
 
 
 class _Packed:
-    """A pack that is being read, from its beginning to its end; nothing is believed before what
-    stands in front of it.
+    """Reader of a pack from front to end, which trusts nothing before it is checked.
 
     What a member is to be allowed is said before it is read: a header may claim any size, and a
     stream of zeros is short in a file.
@@ -223,8 +218,7 @@ class _Packed:
         self._tar.close()
 
     def listed(self) -> Pack:
-        """Return what the pack says that it holds. InputError when it is none, RecordError when
-        that cannot be."""
+        """Return the listed content; InputError when this is no pack, RecordError if damaged."""
         try:
             entry = next(self._entries(), None)
         except RecordError as error:
@@ -252,8 +246,7 @@ class _Packed:
         return found
 
     def verified(self, pack: Pack) -> Iterator[tuple[str, Iterator[bytes]]]:
-        """Each file with its bytes, which have to be taken before the next; what was not taken is
-        read all the same."""
+        """Yield each file with its bytes, to be taken before the next; the rest is read anyway."""
         missing = dict(pack.files)
         for entry in self._entries():
             listed = missing.pop(entry.name, None)
@@ -337,8 +330,7 @@ class _Packed:
 
 
 class _Bounded:
-    """A stream that may be read as far as was allowed, and a little further, because it is read in
-    blocks."""
+    """Stream with a limit, exceeded by no more than a block."""
 
     def __init__(self, source: IO[bytes] | gzip.GzipFile) -> None:
         self._source = source

@@ -1,5 +1,4 @@
-"""Marks of the messages that a user has read: one small file per user, beside the list of projects,
-in no record."""
+"""Read marks of messages: one small file for each user, outside of all records."""
 
 from __future__ import annotations
 

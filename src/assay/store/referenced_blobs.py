@@ -20,8 +20,7 @@ _DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 
 def named_digests(folder: RunFolder) -> set[str]:
-    """Every digest that the records of a run name. OSError when one of them is there and cannot be
-    read."""
+    """Return every digest in the records of a run; OSError when one cannot be read."""
     found: set[str] = set()
     for path in (folder.run_json, folder.events, folder.edits, folder.artifacts / INDEX_NAME):
         found.update(_digests(_bytes(path)))

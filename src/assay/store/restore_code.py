@@ -36,8 +36,7 @@ def restored(path: Path, root: Path, to: Path) -> Path:
 
 
 def write_tree(files: Mapping[str, CodeFile], blobs: Blobs, to: Path) -> list[Path]:
-    """Write all files of a tree below `to`. RecordError when one of them is not kept here, or they
-    are too much."""
+    """Write all files of a tree below `to`; RecordError when one is missing or too large."""
     written: list[Path] = []
     total = 0
     for name, file in files.items():
@@ -64,8 +63,7 @@ def write_tree(files: Mapping[str, CodeFile], blobs: Blobs, to: Path) -> list[Pa
 
 
 def make_room(folder: Path, *, force: bool) -> Path | None:
-    """Let `folder` be there and empty. What was in it is never deleted: `force` moves it aside, and
-    this says where."""
+    """Make `folder` exist and be empty; `force` moves old content aside and returns where."""
     try:
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
             folder.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,4 @@
-"""Pages of runs out of the index: order, filter and cells in SQL, without loading the rows that are
-not shown."""
+"""Pages of runs from the index: order, filter and cells in SQL, without loading other rows."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ class SortKey:
 
 @dataclass(frozen=True, slots=True)
 class RunSelection:
-    """Selection of runs, in order: all that fulfil `condition`; test runs and those labelled
-    `hidden` on request."""
+    """Ordered selection of runs that fulfil `condition`; tests and `hidden` ones on request."""
 
     condition: Condition | None = None
     orders: Sequence[SortKey] = ()
@@ -49,8 +47,7 @@ class RunSelection:
 def select_folders(
     index: Index, selected: RunSelection, *, now_ns: int, states: States
 ) -> list[str]:
-    """Return the folders of the selected runs in order; ties are broken by age, the newest
-    first."""
+    """Return the folders of the selected runs in order; of ties the newest comes first."""
     with _joined(index, states) as database:
         return [folder for (folder,) in _select(database, index, "runs.folder", selected, now_ns)]
 
@@ -124,8 +121,7 @@ _NOW = "LEFT JOIN now ON now.folder = runs.folder"
 
 
 class _Joins:
-    """SQL that joins one value for each field to a query over `runs`; `names` are what it is called
-    there."""
+    """SQL joins of one value for each field to a query over `runs`; `names` are their names."""
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self.parameters: dict[str, str] = {}
@@ -146,8 +142,7 @@ class _Joins:
 
 
 def _value_of(field: Field, name: str) -> tuple[str, str, str]:
-    """Return the table of a field, the condition on its key (with a place for the table's name),
-    and the column."""
+    """Return the table of a field, the condition on its key, and its column."""
     if field.kind == "metric":
         assert field.statistic in STATISTICS
         return "metrics", f"{{0}}.name = {name}", field.statistic

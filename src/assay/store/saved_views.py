@@ -1,5 +1,4 @@
-"""Named views of a project: `.assay/views/NAME.toml`, what the list of runs shows and how, to be
-committed with it."""
+"""Saved views of a project in `.assay/views/NAME.toml`, to be committed with it."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewColumn:
-    """One column: its name as in `assay ls --columns`, its width in pixels, whether it stays in
-    sight."""
+    """Column: name as in `assay ls --columns`, width in pixels, and whether it is pinned."""
 
     name: str
     width: int = 0
@@ -32,8 +30,7 @@ class ViewColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedView:
-    """Saved view of the runs. `panels` is the layout of the page's panels, which only the page
-    understands."""
+    """Saved view of the runs. `panels` is a layout that only the page understands."""
 
     name: str
     where: str = ""
@@ -82,8 +79,7 @@ def read_view(project: Project, name: str) -> SavedView:
 
 
 def write_view(project: Project, view: SavedView) -> None:
-    """Save a view, in the place of one of its name. InputError or RecordError when that is not
-    possible."""
+    """Save a view in place of one of its name; InputError or RecordError when impossible."""
     import tomli_w  # only who saves one needs it
 
     path = shared_folder(project, "views") / f"{check_name(view.name)}.toml"

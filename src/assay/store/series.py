@@ -54,8 +54,7 @@ class Series:
         return self.steps.astype(float) if self.axis_values is None else self.axis_values
 
     def reduced(self, buckets: int = 2000) -> Reduced:
-        """The curve in at most `buckets` equal ranges of steps, each with its smallest and largest
-        value.
+        """Return the curve in at most `buckets` equal ranges of steps, with extremes.
 
         No spike is lost. Points have to be in the order of their steps: of one branch, as `metric`
         gives them.
@@ -65,8 +64,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """A curve with fewer points: by range of steps the first step, the number of points, extremes
-    and last value.
+    """Curve with fewer points: first step, count, extremes and last value of each range of steps.
 
     A nan is no extreme; where a range holds nothing else, all three are nan. A range without points
     is left out.
@@ -139,8 +137,7 @@ class Block:
         return first + rows - 1
 
     def leave(self, step: int, attempt: int) -> None:
-        """An attempt went back to `step`: what lies behind it is on a branch of its own from now
-        on."""
+        """Move what lies behind `step` to a branch of its own, as after a resume."""
         if self.steps and max(self.steps) > step:
             for i, each in enumerate(self.steps):
                 if each > step and not self.branches[i]:
@@ -185,8 +182,7 @@ class MetricsContents:
 
 
 def read_contents(source: Source, *, spread: Spread | None = None) -> MetricsContents:
-    """All rows of a file (a path, or its bytes), each with the branch it is on. A file that is not
-    there is empty."""
+    """Return all rows of a file (path or bytes) with their branches; none for a missing file."""
     data, where = _data(source)
     gathered = Gathered(where)
     for item in metrics_file.read_rows(data, where=where, spread=spread or _spread):
@@ -195,8 +191,7 @@ def read_contents(source: Source, *, spread: Spread | None = None) -> MetricsCon
 
 
 class Gathered:
-    """Rows that are put together to blocks, in file order. RecordError when there are more metrics
-    than can be held."""
+    """Rows put together to blocks in file order; RecordError for too many metrics."""
 
     def __init__(self, where: str = "metrics.bin") -> None:
         self._where = where
@@ -236,8 +231,7 @@ class Gathered:
 
 
 def summaries(source: Source) -> dict[str, Summary]:
-    """Each metric in five numbers, over the current branch. NaN is no minimum, maximum or part of
-    the mean."""
+    """Return the summary of each metric over the current branch; NaN is left out."""
     parts = _parts(block.on_curve() for block in read_contents(source).blocks)
     return {name: _summary(blocks) for name, blocks in parts.items()}
 
@@ -245,16 +239,14 @@ def summaries(source: Source) -> dict[str, Summary]:
 def read_series(
     source: Source, *, names: Iterable[str] | None = None, branches: bool = False
 ) -> dict[str, Series]:
-    """The curves by metric name: all, or those of `names` that exist. With `branches` also what was
-    left behind."""
+    """Return curves by metric name: all or the existing of `names`, left branches on request."""
     return series_of(read_contents(source, spread=spread_fast), names=names, branches=branches)
 
 
 def series_of(
     contents: MetricsContents, *, names: Iterable[str] | None = None, branches: bool = False
 ) -> dict[str, Series]:
-    """Return the curves of what was read. They may share memory with it: no row can be added while
-    they are used."""
+    """Return the curves of read rows, which they may share memory with: add no row meanwhile."""
     parts = _parts(contents.blocks if branches else (block.on_curve() for block in contents.blocks))
     wanted = parts.keys() if names is None else [name for name in names if name in parts]
     return {name: _series(name, parts[name]) for name in wanted}
@@ -382,8 +374,7 @@ def _known(block: Block, i: int) -> tuple[Sequence[float], Sequence[int]]:
 def _extreme(
     parts: Sequence[tuple[Sequence[float], Sequence[int]]], sign: int
 ) -> tuple[float, int]:
-    """The smallest (sign 1) or largest (sign -1) value, and the first step at which it was
-    reached."""
+    """Return the smallest (sign 1) or largest (sign -1) value, and its first step."""
     best = min if sign == 1 else max
     found = []
     for values, steps in parts:

@@ -1,5 +1,4 @@
-"""Named result tables of a project: `.assay/tables/NAME.toml`, and `NAME.history.jsonl` beside it
-with every change.
+"""Result tables of a project: `.assay/tables/NAME.toml`, with `NAME.history.jsonl` of changes.
 
 A cell is a text, or a link to a value of runs. Both files are plain, so that they can be read,
 merged and committed.
@@ -184,8 +183,7 @@ def write_table(project: Project, table: ResultTable) -> None:
 
 
 def read_history(project: Project, name: str) -> Iterator[TableEdit]:
-    """Yield the changes of a table in the order in which they were made; lines that cannot be read
-    are passed over."""
+    """Yield the changes of a table in order; unreadable lines are passed over."""
     try:
         lines = read_bytes(history_file(project, name), MAX_HISTORY_BYTES).split(b"\n")
     except OSError:

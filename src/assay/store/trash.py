@@ -1,5 +1,4 @@
-"""Runs that were removed, and cleaning up: a removed run lies beside the others until it is cleaned
-away for good."""
+"""Removal and cleaning of runs: a removed run stays beside the others until it is cleaned."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ def trash_dir(project: Project) -> Path:
 
 
 def remove(folder: RunFolder) -> Path:
-    """Take a run out of the lists; its files stay until `clean`. InputError while it is being
-    written.
+    """Take a run out of the lists; its files stay until `clean`. InputError while it is written.
 
     Of a link in the place of a run's folder the link goes, and what it leads to stays as it is.
     """
@@ -71,8 +69,7 @@ def remove(folder: RunFolder) -> Path:
 
 
 def removed(project: Project) -> list[RunFolder]:
-    """The runs that were removed and not yet cleaned away, the oldest first. InputError when the
-    trash is a link."""
+    """Return the removed, not yet cleaned runs, the oldest first; InputError for a linked trash."""
     try:
         with open_directory(project.runs_dir, follow=True) as runs, runs.folder(TRASH) as trash:
             names = sorted(
@@ -99,8 +96,7 @@ def bring_back(folder: RunFolder) -> Path:
 
 
 def clean(project: Project | None, *, code: bool = False, dry_run: bool = False) -> Cleaned:
-    """Delete removed runs, and forget projects that are gone; with `code` also the code that no run
-    here needs.
+    """Delete removed runs and forget lost projects; with `code` also code that no run needs.
 
     Runs that lie elsewhere (in another `runs_dir`, or copied away) are not seen: their code counts
     as unused. Nothing outside of the trash and of the store of code is deleted, whatever links lie
@@ -165,8 +161,7 @@ def _discard_code(project: Project, digests: list[str], *, dry_run: bool) -> int
 
 
 def _unused_code(project: Project) -> tuple[list[str], str]:
-    """Return what of the code store no run needs. What is young may belong to a run that begins at
-    this moment."""
+    """Return unneeded code; young code may belong to a run that begins at this moment."""
     blobs = code_blobs(project)
     needed: set[str] = set()
     for run in run_folders(project):

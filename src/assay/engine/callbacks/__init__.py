@@ -1,2 +1,5 @@
-"""What listens to a run: evaluation, saving, the display, signals. Each uses only what a user's
-handler could use."""
+"""Callbacks: objects with handlers for evaluation, saving, display and more.
+
+The event bus calls handlers; a callback is an object that has some. Each uses only what a handler
+of the user could use.
+"""

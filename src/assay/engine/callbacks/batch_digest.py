@@ -1,5 +1,4 @@
-"""What the batches of every step hold, in one number: two runs that were given the same have equal
-curves."""
+"""Digest of the batches of every step: two runs that saw the same data have equal curves."""
 
 from __future__ import annotations
 
@@ -50,7 +49,10 @@ class BatchDigest:
             mapped(batch, look)
             found = " ".join(inside)
             if not inside and not self._is_told:
-                message = f"{NAME} does not say what is in a batch: a {type(batch).__name__} holds no tensors."
+                message = (
+                    f"{NAME} does not say what is in a batch: a {type(batch).__name__} holds no"
+                    " tensors."
+                )
                 engine.recorder.tell(Warned(message=message, step=engine.state.step))
                 self._is_told = True
         self._hash.update(f"{found}\n".encode())

@@ -68,7 +68,7 @@ class _Change(ABC):
 
     @abstractmethod
     def redo(self, engine: Engine) -> None:
-        """It was done before the checkpoint: bring back what is not in there."""
+        """Apply a change of before the checkpoint again, where the checkpoint does not hold it."""
 
 
 class SetRequiresGrad(_Change):
@@ -180,7 +180,7 @@ class SetValue(_Change):
                 part.rate.set(engine.state.step)
 
     def _now(self, engine: Engine) -> Any:
-        """What it is; InputError when there is no such thing."""
+        """Return the current value; InputError when there is none."""
         root, *path = self.key.split(".")
         roots = ("optimizer", "model", "process", "backward")
         if root not in roots or not path:
@@ -253,14 +253,15 @@ def _checked(step: int) -> int:
 
 
 def _parts(engine: Engine) -> dict[str, OptimizerStep]:
-    """What updates with which optimizer, by its name; the only one is called ""."""
+    """Return the optimizer steps by name; the only one is called ""."""
     backward = engine.process.backward
     if isinstance(backward, MultiOptimizerStep):
         return backward.by_name
     if isinstance(backward, OptimizerStep):
         return {"": backward}
     raise InputError(
-        f"What a {type(backward).__name__} does cannot be changed: it is no OptimizerStep of assay's."
+        f"What a {type(backward).__name__} does cannot be changed: it is no OptimizerStep of"
+        " assay's."
     )
 
 

@@ -38,7 +38,8 @@ class CompileReport:
             "compile/graph_breaks": sum(reasons.values()),
         }
         self.say(
-            f"compiled graphs: {values['compile/graphs']}, graph breaks: {values['compile/graph_breaks']}"
+            f"compiled graphs: {values['compile/graphs']}, graph breaks:"
+            f" {values['compile/graph_breaks']}"
         )
         for why, count in reasons.items():
             self.say(f"graph break ({count}): {why.splitlines()[0]}")

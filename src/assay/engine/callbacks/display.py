@@ -1,5 +1,4 @@
-"""What a person sees while a run goes on: bars on a terminal, plain lines elsewhere, nothing when
-nobody looks."""
+"""Display of a run: bars on a terminal, plain lines elsewhere, nothing when nobody looks."""
 
 from __future__ import annotations
 
@@ -28,7 +27,8 @@ _NARROW = 60
 
 _REFRESH_S = 0.1
 _SHARE = 0.004
-"""The part of the time that drawing may take: where it is slow, or the machine busy, it is drawn less often."""
+"""The part of the time that drawing may take: where it is slow, or the machine busy, it is drawn
+less often."""
 
 
 class Display:
@@ -192,7 +192,7 @@ class Display:
         self._told, self._told_at = now, state.step
 
     def _will_be_told(self, engine: Engine) -> bool:
-        """Whether the line of this step, or the end of the run, says what was just measured."""
+        """Return whether the line of this step, or the end of the run, shows the new results."""
         state, period = engine.state, parse_period(self.every)
         if not period.count or state.stop.reason or state.step == state.max_steps:
             return True
@@ -267,8 +267,7 @@ class Display:
             )
 
     def _left(self, engine: Engine) -> str:
-        """How long the run will go on at the speed that it has had so far, evaluations included; ""
-        if nobody knows."""
+        """Return the time left at the speed so far, evaluations included; "" if unknown."""
         state, (begun, first) = engine.state, self._begun
         spent, steps = time.perf_counter() - begun, state.step - first
         if not steps:
@@ -327,8 +326,7 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 @contextlib.contextmanager
 def _shown_once(logger: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> Iterator[None]:
-    """What is logged goes to the handlers of the logger alone: those above it would print what is
-    printed already."""
+    """Keep log records from the loggers above, which would print them a second time."""
     owner = logger if isinstance(logger, logging.Logger) else logger.logger
     before, owner.propagate = owner.propagate, False
     try:

@@ -36,7 +36,8 @@ class EMA:
     ) -> None:
         if not 0.0 <= decay < 1.0:
             raise InputError(
-                f"decay is {decay}; it is the share of the average that stays, from 0 up to below 1."
+                f"decay is {decay}; it is the share of the average that stays, from 0 up to"
+                " below 1."
             )
         if every < 1:
             raise InputError(f"every is {every}; it counts steps, from 1 on.")

@@ -139,8 +139,7 @@ def share_of(batches: Iterable[Any], limit: int | None, ranks: DataParallelGroup
 
 
 def part_of(batches: Iterable[Any], limit: int | None) -> str:
-    """What part of a split `limit` batches are, as `20 of 32 batches`; empty when they are all of
-    it."""
+    """Return the evaluated part of a split as `20 of 32 batches`; empty when it is all."""
     if limit is None:
         return ""
     length = length_of(batches)
@@ -150,7 +149,7 @@ def part_of(batches: Iterable[Any], limit: int | None) -> str:
 
 
 def length_of(batches: Iterable[Any], limit: int | None = None) -> int | None:
-    """How many batches there are, of which `limit` are looked at; None when nobody can know."""
+    """Return the number of batches, at most `limit`; None where it is unknown."""
     try:
         length = len(batches) if isinstance(batches, Sized) else None
     except TypeError:  # a DataLoader of a stream has the method, but no length
@@ -309,7 +308,8 @@ def _counted(batch: Any, split: str) -> int:
     count = size_of(batch)
     if not count:
         raise InputError(
-            f"How many samples a batch of the split {split} holds is unknown; it is a {type(batch).__name__}.",
+            f"How many samples a batch of the split {split} holds is unknown; it is a"
+            f" {type(batch).__name__}.",
             fix="Give batches of tensors, or of something with a length.",
         )
     return count

@@ -1,4 +1,4 @@
-"""How much memory a run takes, and what for."""
+"""Memory that a run takes, by purpose."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Memory:
 
 
 def sizes_bytes(engine: Engine) -> dict[str, int]:
-    """What is taken by now, by what for."""
+    """Return the bytes in use, by purpose."""
     model, optimizers = engine.process.model, engine.process.backward.optimizers.values()
     states = [state for optimizer in optimizers for state in optimizer.state.values()]
     gathered = [value for state in states for value in state.values() if isinstance(value, Tensor)]

@@ -44,7 +44,8 @@ class Pipelines:
             for item in items:
                 if not callable(item):
                     raise InputError(
-                        f"The pipeline at {event} holds a {type(item).__name__}, which cannot be called.",
+                        f"The pipeline at {event} holds a {type(item).__name__}, which cannot"
+                        " be called.",
                         fix="Give functions, or objects with __call__(**kwargs).",
                     )
 
@@ -58,8 +59,10 @@ class Pipelines:
 
 
 def run(items: Sequence[Item], event: Event, engine: Engine) -> dict[str, Any]:
-    """What the last one returned. An exception ends the pipeline, with a note that names the
-    item."""
+    """Run all items; return the result of the last.
+
+    An exception ends the pipeline, with a note that names the item.
+    """
     kwargs: dict[str, Any] = {"engine": engine, "state": engine.state}
     for item in items:
         try:

@@ -1,4 +1,4 @@
-"""How fast a run is and where its time goes, once an epoch."""
+"""Throughput of a run and its time split, once an epoch."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ PEAKS = {
     "V100": 125,
     "T4": 65,
 }
-"""TFLOP/s in 16 bits without sparsity, by a word in the name of a GPU; from the data sheets of NVIDIA."""
+"""TFLOP/s in 16 bits without sparsity, by a word in the name of a GPU; from the data sheets of
+NVIDIA."""
 
 
 def peak_tflops(device: torch.device) -> float | None:
-    """What the device could do at most; None for one that is not in the list."""
+    """Return the peak of the device in TFLOP/s; None for one that is not in the list."""
     if device.type != "cuda":
         return None
     words = torch.cuda.get_device_name(device).replace("-", " ").split()

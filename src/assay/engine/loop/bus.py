@@ -53,7 +53,7 @@ class Point:
         self.due = min((listener.due for listener in self.listeners), default=NEVER)
 
     def is_due_for_few(self, count: int) -> bool:
-        """Whether somebody is due at `count` who is not called every time."""
+        """Return whether a handler is due at `count` that is not called every time."""
         return self.due <= count and any(
             listener.due <= count and listener.handler.when.next(count + 1) > count + 1
             for listener in self.listeners
@@ -102,7 +102,10 @@ class Bus:
             elif callable(getattr(each, "handlers", None)) and not isinstance(each, type):
                 self.extend(each.handlers())
             else:
-                fix = "Give a Handler, or an object with a method `handlers()`, such as EarlyStop(...)."
+                fix = (
+                    "Give a Handler, or an object with a method `handlers()`, such as"
+                    " EarlyStop(...)."
+                )
                 raise InputError(f"{each!r} is no handler, and has none.", fix=fix)
 
     def remove(self, handler: Handler) -> None:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from assay.engine.loop.engine import Engine
 
 PARTS = ("model", "optimizer", "scaler", "backward", "criterion", "state")
-"""Parts of an engine's own state; of several optimizers each has a part of its own, as `optimizer.critic`."""
+"""Parts of an engine's own state; of several optimizers each has a part of its own, as
+`optimizer.critic`."""
 
 
 def capture(engine: Engine) -> dict[str, Any]:

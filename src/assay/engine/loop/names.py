@@ -28,7 +28,8 @@ ValLoader = NewType("ValLoader", Loader)
 TestLoader = NewType("TestLoader", Loader)
 
 LOADERS = {"train": TrainLoader, "valid": ValLoader, "test": TestLoader}
-"""The type that finds the loader of a split. A split by another name is found by its name: `extra_loader`."""
+"""The type that finds the loader of a split. A split by another name is found by its name:
+`extra_loader`."""
 
 __all__ = [
     "Criterion",

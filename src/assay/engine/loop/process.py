@@ -1,5 +1,4 @@
-"""What one batch means: forward, loss and output. The engine owns the order, a process the
-arithmetic."""
+"""Process: forward, loss and output of one batch. The engine owns the order of steps."""
 
 from __future__ import annotations
 
@@ -44,10 +43,14 @@ class Process(ABC):
     backward: OptimizerStepBase
     metrics: Mapping[str, Metric]
     batch_hook: Callable[[Any], Any] | None = None
-    """Gives the batch to train on in place of one, once for each micro-batch: mixup, for example. What it draws from
-    torch, numpy and `random` is keyed by the micro-step, and changes no other draw."""
+    """Function that returns the batch to train on in place of one, such as mixup.
+
+    Called once for each micro-batch. What it draws from torch, numpy and `random` is keyed by the
+    micro-step, and changes no other draw.
+    """
     logged: LoggedMeans | None = None
-    """Where `log` puts things: that of the engine while it trains, another one while a split is evaluated."""
+    """Where `log` puts things: that of the engine while it trains, another one while a split is
+    evaluated."""
 
     @abstractmethod
     def forward_step(self, batch: Any) -> tuple[Losses, Any]:
@@ -171,7 +174,8 @@ class Supervised(Process):
         self.reduction = reduction
         if (input is None) != (target is None) and criterion is not None:
             raise InputError(
-                f"Supervised was told which part of a batch is the {'target' if input is None else 'input'} only.",
+                "Supervised was told which part of a batch is the"
+                f" {'target' if input is None else 'input'} only.",
                 fix='Give both: Supervised(..., input="image", target="label").',
             )
         self._input = None if input is None else _several(input)
@@ -251,7 +255,8 @@ class Supervised(Process):
 
     def _no_tensor(self, pred: object) -> InputError:
         return InputError(
-            f"Supervised takes a model that returns a tensor; {type(self.model).__name__} gave {_shape_of(pred)}.",
+            f"Supervised takes a model that returns a tensor; {type(self.model).__name__} gave"
+            f" {_shape_of(pred)}.",
             fix="Return the tensor alone from forward, or write your own Process.",
         )
 
@@ -293,7 +298,8 @@ def _not_taken(batch: Any) -> InputError:
         names = [str(place) for place in range(len(batch))]
     if len(names) > 1:
         fix = (
-            f"Say which part is which, as in input = {names[0]}, target = {names[1]}, under [process] or as arguments"
+            f"Say which part is which, as in input = {names[0]}, target = {names[1]}, under"
+            " [process] or as arguments"
             " of Supervised; or write your own Process."
         )
     return InputError(

@@ -1,4 +1,4 @@
-"""How long a run is, with the arithmetic that says why."""
+"""Length of a run, with the arithmetic that says why."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from assay.engine.data.source import Source
 
 
 def arithmetic(loader: Loader, *, epochs: int | None, total: int | None) -> list[str]:
-    """What a run says of its length at its start: `total` steps at most, and so many `epochs`.
+    """Return the lines about the length of a run: at most `total` steps, so many `epochs`.
 
     An epoch is always a whole pass: 60,000 samples in batches of 128 are 469 steps, or 468 without
     the last one.
@@ -40,11 +40,15 @@ def larger(source: Source, *, epochs: int, steps: int) -> tuple[int | None, int 
     length = source.steps_per_epoch
     if length is None:
         raise InputError(
-            "Which of epochs and steps is reached last is unknown: nobody knows how many batches an epoch has.",
+            "Which of epochs and steps is reached last is unknown: nobody knows how many"
+            " batches an epoch has.",
             fix='Give one of the two, or [train] until = "first".',
         )
     total = epochs * length
-    said = f"the larger of {_counted(steps, 'step')} and {_counted(epochs, 'epoch')} x {length:,} = {total:,} steps"
+    said = (
+        f"the larger of {_counted(steps, 'step')} and {_counted(epochs, 'epoch')} x {length:,}"
+        f" = {total:,} steps"
+    )
     return (epochs, None, said) if total >= steps else (None, steps, said)
 
 

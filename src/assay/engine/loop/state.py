@@ -1,4 +1,4 @@
-"""Where a training run is: the counters and results that handlers, users and checkpoints share."""
+"""State of a training run: counters and results that handlers, users and checkpoints share."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class State:
 
     @property
     def loss(self) -> float:
-        """Where it is still on a device this waits for it."""
+        """Mean loss of the newest step; reading it waits for the device that holds it."""
         if callable(self._loss):
             self._loss = self._loss()
         return self._loss
@@ -84,7 +84,7 @@ class State:
         return self.valid_samples
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps; batch, output, dataloader and bounds are not part of it."""
+        """Return what a checkpoint keeps: no batch, output, dataloader or bounds."""
         return {name: deepcopy(getattr(self, name)) for name in SAVED}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

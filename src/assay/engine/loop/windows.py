@@ -1,4 +1,5 @@
-"""Training of one window: its micro-batches one after another, or through the stages of a pipeline."""
+"""Training of one window: its micro-batches one after another, or through the stages of a
+pipeline."""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ class MicroBatches:
         if self.state.step >= WATCHED_STEPS:
             message = (
                 "Training has begun to draw from numpy or random since it was last looked at"
-                f" (every {WATCHED_STEPS} steps): between, a run that goes on may draw other numbers."
+                f" (every {WATCHED_STEPS} steps): between, a run that goes on may draw other"
+                " numbers."
             )
             self.recorder.tell(Warned(message=message, step=self.state.step))
 

@@ -58,7 +58,7 @@ class Accuracy:
 
 
 class Confusion:
-    """How often each class was taken for which: `matrix()[true, predicted]`.
+    """Confusion matrix: `matrix()[true, predicted]` counts.
 
     `classes` is their number or their names; with scores it can be left out. Its value names every
     pair that occurred, `cat as dog`. Reads what `Accuracy` reads.
@@ -119,8 +119,10 @@ class Confusion:
         counts = self._counts.cpu()
         if counts[-1]:
             raise InputError(
-                f"{int(counts[-1])} targets or predictions are not among the classes 0 to {classes - 1}.",
-                fix=f"Is `classes` right? A target that is not to count is given as {self.ignore_index}.",
+                f"{int(counts[-1])} targets or predictions are not among the classes 0 to"
+                f" {classes - 1}.",
+                fix="Is `classes` right? A target that is not to count is given as"
+                f" {self.ignore_index}.",
             )
         return counts[:-2].view(classes, classes)
 
@@ -145,7 +147,7 @@ class Confusion:
         }
 
     def _settle(self, classes: int | None) -> None:
-        """How many classes there are, from now on."""
+        """Fix the number of classes."""
         if classes is None and self.classes is None:
             raise InputError(
                 "How many classes there are cannot be told from a pred of class indices.",
@@ -153,7 +155,8 @@ class Confusion:
             )
         if classes is not None and self.classes is not None and classes != self.classes:
             raise InputError(
-                f"There are {classes} classes in pred, and {self.classes} by its settings or before."
+                f"There are {classes} classes in pred, and {self.classes} by its settings or"
+                " before."
             )
         self.classes = self.classes if classes is None else classes
 
@@ -169,7 +172,8 @@ class Score(ABC):
     """
 
     wrong: ClassVar[tuple[float, float]]
-    """How much one that was wrongly taken for the class weighs, and one of the class that was not recognised."""
+    """How much one that was wrongly taken for the class weighs, and one of the class that was not
+    recognised."""
 
     def __init__(
         self,
@@ -252,12 +256,15 @@ def _classes_of(pred: Tensor, target: Tensor, *, by: str, top: int = 1) -> int |
             name = f"{by}(top={top})" if by == "Accuracy" else by
             raise InputError(
                 f"{name} needs at least {max(top, 2)} classes; pred has {shape[1]}.",
-                fix="With one score a sample, give its class instead: (score > 0).long() of the target's shape.",
+                fix="With one score a sample, give its class instead: (score > 0).long() of the"
+                " target's shape.",
             )
         return shape[1]
     if top > 1 or shape != target.shape or pred.is_floating_point():
         raise InputError(
-            f"{by} cannot compare pred {tuple(shape)} {pred.dtype} with target {tuple(target.shape)}.",
-            fix="Give pred as (batch, classes, ...) scores or as class indices, target as (batch, ...) indices.",
+            f"{by} cannot compare pred {tuple(shape)} {pred.dtype} with target"
+            f" {tuple(target.shape)}.",
+            fix="Give pred as (batch, classes, ...) scores or as class indices, target as"
+            " (batch, ...) indices.",
         )
     return None

@@ -1,4 +1,4 @@
-"""What a metric is, and how one of another library becomes one."""
+"""Metric protocol, and the adapter for metrics of other libraries."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ def as_metric(name: str, metric: Any) -> Metric:
         return Adapted(metric)
     raise InputError(
         f"metrics.{name} is a {type(metric).__name__}, which is no metric.",
-        fix="A metric has reset(), update(output) and value(); one of torchmetrics is taken as it is.",
+        fix="A metric has reset(), update(output) and value(); one of torchmetrics is taken as"
+        " it is.",
     )
 
 

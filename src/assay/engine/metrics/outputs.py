@@ -1,5 +1,4 @@
-"""What becomes of a model's outputs in an evaluation: pipes that change, collect and save them.
-Training has none."""
+"""Pipes that change, collect and save the outputs of an evaluation. Training has none."""
 
 from __future__ import annotations
 
@@ -74,8 +73,10 @@ class Pipes:
         for place, pipe in enumerate(self.pipes):
             if not (callable(pipe) or hasattr(pipe, "begin_eval") or hasattr(pipe, "end_eval")):
                 raise InputError(
-                    f"Pipe {place} of the evaluation is a {type(pipe).__name__}, which does nothing with outputs.",
-                    fix="A pipe is called with the output of each batch, or has begin_eval and end_eval.",
+                    f"Pipe {place} of the evaluation is a {type(pipe).__name__}, which does"
+                    " nothing with outputs.",
+                    fix="A pipe is called with the output of each batch, or has begin_eval and"
+                    " end_eval.",
                 )
         self._called = [pipe for pipe in self.pipes if callable(pipe)]
 
@@ -156,7 +157,7 @@ class Collect:
             yield {name: values[place] for name, values in fields.items()}
 
     def share(self) -> Any:
-        """What the other ranks need of what was kept here."""
+        """Return what the other ranks need of the outputs kept on this one."""
         return self._count, self._parts
 
     def join(self, shares: Sequence[Any]) -> None:
@@ -213,7 +214,7 @@ class SaveOutputs:
         return output
 
     def share(self) -> Any:
-        """What the other ranks need of what was kept here."""
+        """Return what the other ranks need of the outputs kept on this one."""
         return self._batches
 
     def join(self, shares: Sequence[Any]) -> None:
@@ -245,7 +246,8 @@ def per_sample(output: Any, size: int, fields: Sequence[str] | None, *, by: str)
         }
         if not found:
             raise InputError(
-                f"{by} finds nothing in the output that holds one value for each of the {size} samples.",
+                f"{by} finds nothing in the output that holds one value for each of the {size}"
+                " samples.",
                 fix="Return a mapping of tensors or lists whose first dim is the batch.",
             )
         return found
@@ -312,7 +314,7 @@ def _in_turn(shares: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def _count(value: Any) -> int:
-    """How many samples a part of an output is about; -1 when it is not about samples."""
+    """Return the number of samples in a part of an output; -1 when it is not about samples."""
     if isinstance(value, Tensor | np.ndarray):
         return len(value) if value.ndim else -1
     return len(value) if isinstance(value, list | tuple) else -1

@@ -1,5 +1,4 @@
-"""Which modules of a model a setting is meant for: the whole, the blocks that it repeats, or those
-that are named."""
+"""Modules that a setting applies to: the whole model, its repeated blocks, or those named."""
 
 from __future__ import annotations
 

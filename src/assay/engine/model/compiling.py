@@ -41,7 +41,8 @@ def _check_home(model: nn.Module, backend: str, torch_file: str) -> None:
     devices = {parameter.device.type for parameter in model.parameters()}
     if backend == "inductor" and "cpu" in devices and " " in torch_file:
         raise InputError(
-            "torch.compile cannot work for a CPU: the path to torch holds a space, which its compiler takes apart.",
+            "torch.compile cannot work for a CPU: the path to torch holds a space, which its"
+            " compiler takes apart.",
             where=torch_file,
             fix="Make the environment in a folder without spaces, or leave out [train] compile.",
         )

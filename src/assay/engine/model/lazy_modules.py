@@ -15,7 +15,9 @@ def refuse_lazy(model: nn.Module) -> None:
         if is_lazy(tensor):
             owner = model.get_submodule(name.rpartition(".")[0])
             raise InputError(
-                f"{name} of the model has no shape before the first batch: {type(owner).__name__} is a lazy module.",
+                f"{name} of the model has no shape before the first batch:"
+                f" {type(owner).__name__} is a lazy module.",
                 where="[model]",
-                fix="Give the sizes, as in nn.Linear(128, 64); or call the model once in its __init__.",
+                fix="Give the sizes, as in nn.Linear(128, 64); or call the model once in its"
+                " __init__.",
             )

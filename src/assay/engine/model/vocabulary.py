@@ -1,4 +1,4 @@
-"""How many rows the embedding of a vocabulary has."""
+"""Number of rows of the embedding of a vocabulary."""
 
 from __future__ import annotations
 

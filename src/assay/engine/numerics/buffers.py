@@ -47,7 +47,7 @@ class Buffers:
 
     @torch.no_grad()
     def keep(self) -> None:
-        """What they are now is what `put_back` gives."""
+        """Keep a copy of the current buffers, for `put_back`."""
         copies: list[Tensor] = []
         tensors: list[Tensor] = []
         for kept in self._kept:

@@ -145,7 +145,7 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @torch.no_grad()
 def copy_unless_(flag: Tensor, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copy each source into its target where `flag` is 0; leave the targets bit for bit where it is 1.
+    """Copy each source into its target where `flag` is 0; leave them where it is 1.
 
     The host does not wait for the flag. The bits are copied as integers, because nan times 0 is
     not 0; each of the three operations takes all tensors at once.

@@ -45,7 +45,8 @@ def deterministic(model: nn.Module, *, enabled: bool = True) -> Iterator[None]:
         raise InputError(
             f"`{found[1]}` has no deterministic form here, and [train] deterministic is true.",
             where=_module_of(error, model),
-            fix="Use another op, or set deterministic = false: then two runs may differ in their last bits.",
+            fix="Use another op, or set deterministic = false: then two runs may differ in"
+            " their last bits.",
         ) from error
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
@@ -66,7 +67,8 @@ def limits(device: torch.device, *, deterministic: bool, seeded: bool, threads: 
     if device.type == "cpu":
         return f"seed: the same bits with {threads} threads only" if threads > 1 else ""
     return (
-        f"seed: on {device.type} some ops add up in any order, so two runs with this seed may differ in their last "
+        f"seed: on {device.type} some ops add up in any order, so two runs with this seed may"
+        " differ in their last "
         "bits; [train] deterministic = true leaves them out"
     )
 

@@ -29,17 +29,17 @@ ELEMENTWISE = (
     "Rprop",
     "SGD",
 )
-"""Optimizers of torch that look at each element alone, so that an update of the parts is that of the whole."""
+"""Optimizers of torch that look at each element alone, so that an update of the parts is that of
+the whole."""
 
 
 def is_dtensor(tensor: Any) -> bool:
-    """Whether this process may have a part of `tensor` only."""
+    """Return whether this process may have only a part of `tensor`."""
     return hasattr(tensor, "_local_tensor")  # its class lies in a module that takes long to load
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
-    """What this process has of a tensor, in the same memory; the tensor itself where it is
-    whole."""
+    """Return the local part of a tensor, in the same memory; the tensor itself if it is whole."""
     local: Tensor = getattr(tensor, "_local_tensor", tensor)
     return local
 
@@ -74,7 +74,7 @@ def distribute_state_like(now: Any, saved: Any) -> Any:
 
 
 def chunk_offsets(tensor: Tensor) -> tuple[int, ...]:
-    """Where in the whole tensor that what this process has of it begins."""
+    """Return the offsets of the local part within the whole tensor."""
     (chunk,) = tensor.__create_chunk_list__()  # type: ignore[attr-defined]
     return tuple(chunk.offsets)
 

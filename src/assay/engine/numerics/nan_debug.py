@@ -1,5 +1,4 @@
-"""Where a value that is not finite came from: the step is done again, and every module is looked at
-while it works."""
+"""Search for the first value that is not finite: the step runs again with hooks on every module."""
 
 from __future__ import annotations
 
@@ -21,16 +20,18 @@ class NonFiniteError(AssayError):
 
 
 DATA = "the data: "
-MEND = 'The weights are still those of before. Mend or leave out that sample, or [train] non_finite="skip".'
+MEND = (
+    "The weights are still those of before. Mend or leave out that sample, or [train]"
+    ' non_finite="skip".'
+)
 _SHOWN = 5
 NOWHERE = "nowhere when the step was done again: its batch and its seed alone do not explain it"
 
 
 def in_the_data(batches: Sequence[Any], samples_of: Callable[[int], Sequence[int]]) -> str:
-    """Which tensor of which micro-batch is not finite as it comes; "" if none.
+    """Return the first non-finite tensor of the micro-batches, and its samples; "" if none.
 
-    `samples_of` gives the indices in the data set of what a micro-batch is made of; none where
-    nobody knows.
+    `samples_of` gives the dataset indices of a micro-batch; none where they are unknown.
     """
     for number, batch in enumerate(batches):
         for path, tensor in _named_tensors(batch, "batch"):
@@ -159,7 +160,7 @@ def _kind(tensor: Tensor) -> str:
 
 
 def _is_mask(tensor: Tensor) -> bool:
-    """Whether it holds finite values and -inf alone: what is added to scores to leave some out."""
+    """Return whether a tensor holds finite values and -inf alone: a mask added to scores."""
     values = entries(tensor)
     return _kind(tensor) == "inf" and bool((values.isfinite() | values.isneginf()).all())
 

@@ -90,8 +90,7 @@ def seed_all(value: int) -> dict[str, int]:
 
 
 def get_state() -> dict[str, Any]:
-    """Where the global generators of `random`, numpy, torch and all CUDA devices are: plain data
-    for `set_state`."""
+    """Return the states of the global generators of `random`, numpy, torch and all CUDA devices."""
     in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return {
         "random": random.getstate(),
@@ -113,7 +112,8 @@ def set_state(state: Mapping[str, Any]) -> None:
 
 
 WATCHED_STEPS = 64
-"""Number of first steps that are looked at for draws from numpy and `random`; later, each multiple."""
+"""Number of first steps that are looked at for draws from numpy and `random`; later, each
+multiple."""
 KEYS_AHEAD = 64
 """Number of steps whose keys are made at once."""
 
@@ -134,7 +134,8 @@ class StepRandomness:
         self._first = (0.0, 0.0)
 
     def key(self, step: int, micro_batch: int = 0, stage: int = 0) -> int:
-        """Return the key of a micro-batch of a step, and of a stage of a pipeline behind the first."""
+        """Return the key of a micro-batch of a step, and of a stage of a pipeline behind the
+        first."""
         if stage:
             return key(self.seed, STEP, step, micro_batch, stage)
         if micro_batch:

@@ -14,7 +14,8 @@ COMPRESSED = {
     torch.sparse_bsr: (Tensor.crow_indices, Tensor.col_indices),
     torch.sparse_bsc: (Tensor.ccol_indices, Tensor.row_indices),
 }
-"""Layouts with a compressed and a plain dimension, and the methods that return the indices of both."""
+"""Layouts with a compressed and a plain dimension, and the methods that return the indices of
+both."""
 
 
 def is_sparse(tensor: Tensor) -> bool:

@@ -76,7 +76,8 @@ def blame_dtype(batch: Any, error: BaseException) -> None:
         raise InputError(
             f"The step cannot be computed: {found[0]}.",
             where=f"the batch has {', '.join(odd)}",
-            fix="Let the data set give float32: `x.float()` of torch, `x.astype(np.float32)` of numpy.",
+            fix="Let the data set give float32: `x.float()` of torch, `x.astype(np.float32)` of"
+            " numpy.",
         ) from error
 
 
@@ -84,7 +85,8 @@ def _mistake(criterion: Any, pred: Tensor, target: Tensor) -> tuple[str, list[in
     """Return what the person most likely meant, and the samples that are at fault."""
     if pred.dim() and target.dim() and len(pred) != len(target):
         return (
-            f"Let the model return one row a sample: {len(pred)} rows are not {len(target)} targets.",
+            f"Let the model return one row a sample: {len(pred)} rows are not {len(target)}"
+            " targets.",
             [],
         )
     if isinstance(criterion, _BY_CLASS):
@@ -98,7 +100,10 @@ def _mistake(criterion: Any, pred: Tensor, target: Tensor) -> tuple[str, list[in
         if rows:
             return "Give targets between 0 and 1.", rows
     if target.shape != pred.shape and target.squeeze().shape == pred.squeeze().shape:
-        fix = f"Let both have one shape: `target.reshape({list(pred.shape)})`, or pred.squeeze() in the model."
+        fix = (
+            f"Let both have one shape: `target.reshape({list(pred.shape)})`, or pred.squeeze()"
+            " in the model."
+        )
         return fix, []
     if target.dtype != pred.dtype:
         return (
@@ -121,7 +126,8 @@ def _class_mistake(criterion: Any, pred: Tensor, target: Tensor) -> tuple[str, l
         return "Numbers of classes are int64: `target.long()`.", []
     if target.shape != by_sample:
         return (
-            f"Give a target of {list(by_sample)}, or a model with other outputs: dim 1 has the classes.",
+            f"Give a target of {list(by_sample)}, or a model with other outputs: dim 1 has the"
+            " classes.",
             [],
         )
     ignored = getattr(criterion, "ignore_index", -100)
@@ -132,13 +138,15 @@ def _class_mistake(criterion: Any, pred: Tensor, target: Tensor) -> tuple[str, l
     least, most = int(target[wrong].min()), int(target[wrong].max())
     if int(target[target != ignored].min()) == 1 and most == classes:
         return (
-            f"Classes are counted from 0: `target - 1`. The model has outputs for 0 to {classes - 1}.",
+            "Classes are counted from 0: `target - 1`. The model has outputs for 0 to"
+            f" {classes - 1}.",
             rows,
         )
     if least < 0:
         return f"Leave {least} out, or let the criterion ignore it: ignore_index = {least}.", rows
     return (
-        f"Give the model {most + 1} outputs, or targets from 0 to {classes - 1}: {most} is none of them.",
+        f"Give the model {most + 1} outputs, or targets from 0 to {classes - 1}: {most} is none"
+        " of them.",
         rows,
     )
 

@@ -105,7 +105,7 @@ class DataParallelGroup:
         return max_steps
 
     def as_peer_error(self, error: BaseException) -> PeerError | None:
-        """Return the PeerError to raise for torch's own error about a lost connection, else None."""
+        """Return the PeerError for an error of torch about a lost connection, else None."""
         return None
 
     def barrier(self) -> None:

@@ -18,7 +18,7 @@ KINDS = ("norm", "bias", "embedding")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rule:
-    """What is done with the parameters that one of the names or kinds fits."""
+    """Options of the parameters that one of the names or kinds fits."""
 
     match: tuple[str, ...]
     kind: tuple[str, ...]
@@ -133,7 +133,8 @@ def described(optimizers: Mapping[str, Optimizer], model: nn.Module) -> list[str
         }
         told = ", ".join(f"{key} {value:g}" for key, value in settings.items() if _is_number(value))
         lines.append(
-            f"{name and name + ', '}group {len(lines) + 1} of {len(groups)}: {told}: {_content(group['params'], names)}"
+            f"{name and name + ', '}group {len(lines) + 1} of {len(groups)}: {told}:"
+            f" {_content(group['params'], names)}"
         )
     left = [parameter for parameter in model.parameters() if id(parameter) not in trained]
     return [*lines, f"not trained: {_content(left, names)}"] if left else lines
@@ -142,7 +143,8 @@ def described(optimizers: Mapping[str, Optimizer], model: nn.Module) -> list[str
 def _content(parameters: Sequence[nn.Parameter], names: Mapping[int, Sequence[str]]) -> str:
     known = [names[id(parameter)][0] for parameter in parameters if id(parameter) in names]
     size = sum(parameter.numel() for parameter in parameters)
-    return f"{size:,} parameters ({', '.join(known[:3])}{f' and {len(known) - 3} more' if known[3:] else ''})"
+    more = f" and {len(known) - 3} more" if known[3:] else ""
+    return f"{size:,} parameters ({', '.join(known[:3])}{more})"
 
 
 def _is_number(value: Any) -> bool:

@@ -1,5 +1,4 @@
-"""What a process gives to be differentiated: one loss or several by their names, as means or as
-(sum, weight) pairs."""
+"""Losses of a process: one or several by name, as means or as (sum, weight) pairs."""
 
 from __future__ import annotations
 
@@ -14,7 +13,8 @@ from assay.core.errors import InputError
 from assay.engine.numerics.deferred import DeferredNumbers, Slot
 
 LOSS = "loss"
-"""The name of the loss in the output of a process; `loss_weight` beside it is what divided it, None for a sum."""
+"""The name of the loss in the output of a process; `loss_weight` beside it is what divided it,
+None for a sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,11 @@ class WeighedMean:
 
 
 Loss = Tensor | WeighedMean | tuple[Tensor, Tensor | float | None]
-"""A mean over the samples of the batch; one over something else; (sum, weight), so that the window's loss is the sum of
-sums over the sum of weights; or (sum, None), a sum that nothing divides."""
+"""Mean over the samples of the batch; mean over something else; (sum, weight) or (sum, None).
+
+The loss of a window of (sum, weight) pairs is the sum of sums over the sum of weights; nothing
+divides (sum, None).
+"""
 Losses = Loss | Mapping[str, Any]
 """One loss, or several by their names."""
 Read = Callable[[Any], float]
@@ -58,7 +61,8 @@ class Term:
     weight: Tensor | float | None = None
     grads: list[Tensor | None] | None = None
     over: int = 1
-    """By what the weight is to be divided: the samples of the window for weighed means, whose shares are of these."""
+    """By what the weight is to be divided: the samples of the window for weighed means, whose
+    shares are of these."""
 
     @property
     def kind(self) -> str:
@@ -123,7 +127,8 @@ def detached(loss: Any) -> Any:
 def two_kinds() -> InputError:
     """For losses of one window that cannot be added up."""
     return InputError(
-        "The losses of one window are of two kinds: some are means, some (sum, weight) pairs or sums.",
+        "The losses of one window are of two kinds: some are means, some (sum, weight) pairs or"
+        " sums.",
         fix="Return the same kind for every batch.",
     )
 

@@ -18,8 +18,7 @@ from assay.engine.optim.optimizer_step_base import OptimizerStepBase, Stateful
 
 
 class MultiOptimizerStep(OptimizerStepBase):
-    """One `OptimizerStep` for each name. The process gives a mapping of losses by these names, and all
-    are updated together.
+    """One `OptimizerStep` for each name, all updated together from losses by these names.
 
     The loss of a part changes the parameters of its own optimizer and leaves all others as they
     are, so that the loss of a generator may run through its critic. `every` says of a part that it
@@ -61,7 +60,7 @@ class MultiOptimizerStep(OptimizerStepBase):
         return any(part.needs_weights for part in self._due.values())
 
     def is_due(self, name: str) -> bool:
-        """Whether this step updates the part, and so wants its loss."""
+        """Return whether this step updates the part, and so needs its loss."""
         return name in self._due
 
     def begin(self, sizes: Sequence[int] | None) -> None:
@@ -74,7 +73,8 @@ class MultiOptimizerStep(OptimizerStepBase):
             raise InputError(
                 f"The loss is a {type(loss).__name__}; {names} want one each.",
                 where="forward_step",
-                fix=f"Return a mapping of losses: {{{', '.join(f'{name!r}: ...' for name in self.by_name)}}}.",
+                fix=f"Return a mapping of losses:"
+                f" {{{', '.join(f'{name!r}: ...' for name in self.by_name)}}}.",
             )
         for name in loss:
             if name not in self.by_name:
@@ -140,8 +140,7 @@ class MultiOptimizerStep(OptimizerStepBase):
         return True
 
     def _deferred_update(self, flag: Tensor) -> DeferredUpdate | None:
-        """Those of all that are updated, as one; None when all was read, as each part does in its
-        first update."""
+        """Merge the deferred updates of all parts; None when each was read at once."""
         due = dict(self._due)
         if self.non_finite != "ignore":
             lasting = self.by_name if self.non_finite == "stop" else due
@@ -217,6 +216,7 @@ def _refuse_shared(by_name: Mapping[str, OptimizerStep]) -> None:
             first = owner.setdefault(id(parameter), name)
             if first != name:
                 raise InputError(
-                    f"{first} and {name} both train a parameter of the shape {tuple(parameter.shape)}.",
+                    f"{first} and {name} both train a parameter of the shape"
+                    f" {tuple(parameter.shape)}.",
                     fix="Give each the parameters of its own part of the model.",
                 )

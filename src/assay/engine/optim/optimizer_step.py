@@ -132,7 +132,8 @@ class OptimizerStep(OptimizerStepBase):
             total = sum(sizes)
             if not total:
                 raise InputError(
-                    "Micro-batches are weighted by their samples, but how many these hold is unknown.",
+                    "Micro-batches are weighted by their samples, but how many these hold is"
+                    " unknown.",
                     fix="Give batches of tensors, or accumulate 1.",
                 )
             self._sizes, self._samples = sizes, total
@@ -167,8 +168,7 @@ class OptimizerStep(OptimizerStepBase):
         self.seconds += perf_counter() - begun
 
     def _begin_pass(self, ranks: DataParallelGroup, loss: Losses) -> Losses:
-        """What is to be differentiated of the loss of a micro-batch that may be there for the
-        others' sake only."""
+        """Begin a backward pass; return the loss, times 0 on a rank that has no batch left."""
         self._passes += 1
         # Sums of several losses are divided by their weights one by one: none may wait for the next
         # pass.
@@ -269,7 +269,7 @@ class OptimizerStep(OptimizerStepBase):
 
     @property
     def told(self) -> tuple[float, dict[str, float], float | None, float]:
-        """What is recorded of an update: the loss, those by name, the norm and the rate."""
+        """Recorded results of an update: loss, losses by name, norm and learning rate."""
         return self.loss, self.losses, self.grad_norm, self.lr
 
     @told.setter
@@ -283,7 +283,7 @@ class OptimizerStep(OptimizerStepBase):
         self._keeps_graph = keep
 
     def _unscale(self, step: int) -> bool:
-        """Whether gradients can be used, after a loss scale was taken back; here there is none."""
+        """Divide gradients by the loss scale; return whether they can be used. No scale here."""
         return True
 
     def _clip(self, max_norm: float) -> float:
@@ -292,7 +292,7 @@ class OptimizerStep(OptimizerStepBase):
         return (clip_dtensor_norm_ if self._is_divided else clip_norm_)(self.parameters, max_norm)
 
     def _do_all(self, flag: bool) -> bool:
-        """Whether `flag` holds in all processes that have parts of the model."""
+        """Return whether `flag` holds in all processes that have parts of the model."""
         if not (self._is_divided or self.ranks.is_staged):
             return flag
         return self.ranks.all_true(flag)
@@ -334,13 +334,17 @@ class OptimizerStep(OptimizerStepBase):
             )
         if not grads:
             raise InputError(
-                "The loss gives no gradient to any parameter of the optimizer: nothing would be trained.",
-                fix="Make the optimizer from the parameters of the model that is trained; not all can be frozen.",
+                "The loss gives no gradient to any parameter of the optimizer: nothing would be"
+                " trained.",
+                fix="Make the optimizer from the parameters of the model that is trained; not"
+                " all can be frozen.",
             )
         if needs_closure(type(self.optimizer)):
             raise InputError(
-                f"{type(self.optimizer).__name__} computes the loss again within its step: the step needs a closure.",
-                fix="Write the step yourself, as a StepFunction: it may call optimizer.step(closure).",
+                f"{type(self.optimizer).__name__} computes the loss again within its step: the"
+                " step needs a closure.",
+                fix="Write the step yourself, as a StepFunction: it may call"
+                " optimizer.step(closure).",
             )
 
     def _are_weights_finite(self) -> bool:
@@ -363,7 +367,8 @@ class OptimizerStep(OptimizerStepBase):
             )
         return NonFiniteError(
             f"{what} at step {step + 1}.",
-            fix='The weights are still those of before. Lower the learning rate, or [train] non_finite="skip".',
+            fix="The weights are still those of before. Lower the learning rate, or [train]"
+            ' non_finite="skip".',
         )
 
     def _backward_mean(self, loss: Tensor) -> None:
@@ -418,7 +423,10 @@ class OptimizerStep(OptimizerStepBase):
         if self.hand_on is not None and any(
             weight is not None for _, _, weight in divided.values()
         ):
-            what = "Losses by name are (sum, weight) pairs, which a pipeline cannot differentiate one after another."
+            what = (
+                "Losses by name are (sum, weight) pairs, which a pipeline cannot differentiate"
+                " one after another."
+            )
             raise InputError(
                 what, where="forward_step", fix="Return means by name, or one (sum, weight) pair."
             )
@@ -532,11 +540,9 @@ class OptimizerStep(OptimizerStepBase):
             term.grads = None
 
     def _add_up(self, ranks: DataParallelGroup) -> None:
-        """What was found in this share of the window becomes what all found in the whole, the same
-        bits on each.
+        """Add up losses, weights and gradients over all ranks, to the same bits on each.
 
-        A share may be empty. Losses and weights are added up first: they say what the gradients are
-        divided by.
+        A share of the window may be empty. Losses and weights come first: they divide gradients.
         """
         over = self._samples if self._kind == "weighed" else 1
         terms = self._terms or (
@@ -674,8 +680,7 @@ class OptimizerStep(OptimizerStepBase):
         return DeferredUpdate(together, recall, judge)
 
     def deferred_loss(self, loss: Loss, blame: Callable[[int], NonFiniteError]) -> DeferredUpdate:
-        """What is to be read of an update that other code has made, which said only what its loss
-        was."""
+        """Return the deferred update of other code, of which only the loss is known."""
         total, weight = loss if isinstance(loss, tuple) else (loss, None)
         numbers, rate = DeferredNumbers(self.parameters[0].device), self.rate.current
         own = Term(*put_all(numbers, [(total, 1.0)], weight))
@@ -705,8 +710,7 @@ class OptimizerStep(OptimizerStepBase):
 
 
 def can_leave_out(optimizer: Optimizer) -> bool:
-    """Whether a tensor `found_inf` lets it take a step that changes nothing, which torch's fused
-    forms can."""
+    """Return whether `found_inf` makes its step a no-op, as in torch's fused optimizers."""
     if any(group.get("dampening") for group in optimizer.param_groups):
         return False  # what the first momentum is depends on whether there was one
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))

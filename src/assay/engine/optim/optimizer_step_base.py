@@ -1,4 +1,4 @@
-"""What stands between the losses of a window and the weights, as the engine sees it."""
+"""Abstract step from the losses of a window to new weights, as the engine sees it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ class Stateful(Protocol):
 
 
 class OptimizerStepBase(ABC):
-    """What stands between the losses of a window and the weights; the engine knows no more of it
-    than this.
+    """Step from the losses of a window to new weights; the engine knows no more of it than this.
 
-    For each window it calls `begin`, then the process calls the part itself with the loss of each
-    micro-batch, then `update` once. `optimizers` are there by name, the only one as "". `loss` is
-    that of the newest window.
+    For each window the engine calls `begin`, then the process calls the object with the loss of
+    each micro-batch, then `update` once. `optimizers` are there by name, the only one as "". `loss`
+    is that of the newest window.
     """
 
     optimizers: Mapping[str, Optimizer]
@@ -73,12 +72,11 @@ class OptimizerStepBase(ABC):
         return False
 
     def points(self) -> dict[str, float]:
-        """What is recorded of the newest update."""
+        """Return the recorded results of the newest update, by metric."""
         return {"train/loss": self.loss}
 
     def parts(self, model: nn.Module) -> dict[str, Stateful]:
-        """What has to go on from where it was when a run is resumed, by the name of its part in a
-        checkpoint."""
+        """Return the objects with a state to resume, by the name of their part in a checkpoint."""
         return {
             _part("optimizer", name): NamedState(each, model)
             for name, each in self.optimizers.items()

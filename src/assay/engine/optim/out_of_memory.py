@@ -1,4 +1,4 @@
-"""What to do when a device has no memory left: what the step was made of, and what takes less."""
+"""Report of an out-of-memory error: what the step was made of, and what takes less."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class OutOfMemoryError(AssayError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether torch asked a device for memory and got none. On a CPU it says so in words only."""
+    """Return whether a device had no memory left; on a CPU only the words of the error say so."""
     return isinstance(error, torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and _CPU in str(error)
     )
@@ -33,8 +33,7 @@ def out_of_memory(
     step: int,
     error: BaseException,
 ) -> OutOfMemoryError:
-    """What was asked for, the shapes of the batch, what the model takes without activations, and
-    what to try."""
+    """Return the error with the batch shapes, the memory of the model, and settings to try."""
     weights: list[Tensor] = list(model.parameters())
     gathered = [
         value

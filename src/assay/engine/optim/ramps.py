@@ -52,7 +52,7 @@ def sigmoid_down(step: float, over: float) -> float:
 
 
 def _share(step: float, over: float) -> float:
-    """How much of the ramp is done; a ramp over no steps is done at once."""
+    """Return the part of the ramp that is done; a ramp over no steps is done at once."""
     return min(1.0, max(0.0, step / over)) if over > 0 else 1.0
 
 

@@ -162,15 +162,17 @@ class Reductions(TorchFunctionMode):
 def _unknown(who: object) -> InputError:
     name = who.__name__ if inspect.isroutine(who) else type(who).__name__
     return InputError(
-        f"A step has several micro-batches, and what {name} divides its loss by is unknown: they cannot be added up.",
-        fix=f'Let {name} return the pair (sum, weight); or say what it returns: reduction = "mean" (over the samples'
+        f"A step has several micro-batches, and what {name} divides its loss by is unknown:"
+        " they cannot be added up.",
+        fix=f"Let {name} return the pair (sum, weight); or say what it returns: reduction ="
+        ' "mean" (over the samples'
         ' of the batch) or "sum" under [process], or as an argument.',
     )
 
 
 _Note = Callable[[Reductions, Tensor, Sequence[Any], Mapping[str, Any]], _Reduced | None]
 
-# --------------------------------------------------------------------------------------- criteria of torch
+# ------------------------------------------------------------------------------- criteria of torch
 
 
 def _broadcast(*shapes: torch.Size) -> torch.Size:
@@ -283,7 +285,7 @@ def _criterion(func: Any) -> _Note:
     return note
 
 
-# ------------------------------------------------------------------------------------ means, sums and arithmetic
+# ---------------------------------------------------------------------- means, sums and arithmetic
 
 
 def _source(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:

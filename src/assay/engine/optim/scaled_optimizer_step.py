@@ -20,7 +20,7 @@ from assay.engine.optim.schedules import Schedule
 
 
 class ScaledOptimizerStep(OptimizerStep):
-    """An `OptimizerStep` with a loss scale that follows the gradients, as `torch.amp.GradScaler` does.
+    """Optimizer step with a loss scale that follows the gradients, as in `torch.amp.GradScaler`.
 
     Gradients that overflow are no fault: the update is left out and counted in `overflows`, and the
     scale falls. `growth_interval` updates without one let it rise again. Below 1 scaling cannot
@@ -71,7 +71,7 @@ class ScaledOptimizerStep(OptimizerStep):
         return {**super().parts(model), "scaler": self}
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run that goes on needs besides the optimizer."""
+        """Return what a resumed run needs besides the optimizer."""
         return {"scale": self.scale, "since": self._since, "overflows": self.overflows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -97,7 +97,8 @@ class ScaledOptimizerStep(OptimizerStep):
         if self.scale < 1:
             raise NonFiniteError(
                 f"Gradients overflow at step {step + 1} even with a loss scale below 1.",
-                fix='The weights are still those of before. Lower the learning rate, or use precision = "bf16".',
+                fix="The weights are still those of before. Lower the learning rate, or use"
+                ' precision = "bf16".',
             )
         return False
 

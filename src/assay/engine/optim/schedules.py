@@ -23,7 +23,7 @@ Unit = Literal["step", "epoch"]
 
 @runtime_checkable
 class Factor(Protocol):
-    """What the base learning rate is multiplied with.
+    """Factor of the base learning rate.
 
     A schedule with an attribute `unit = "epoch"` is asked in completed epochs instead of steps.
     """
@@ -34,7 +34,8 @@ class Factor(Protocol):
 
 
 Schedule = Factor | LRScheduler
-"""What an `OptimizerStep` takes: a factor in closed form, or any scheduler of torch made for the same optimizer."""
+"""What an `OptimizerStep` takes: a factor in closed form, or any scheduler of torch made for the
+same optimizer."""
 
 
 class Constant:
@@ -67,7 +68,7 @@ class Noam:
 
 
 class Warming(TypedDict, total=False):
-    """How a schedule warms up."""
+    """Base of the schedules with a warmup."""
 
     warmup_ratio: float
     warmup_steps: int | None
@@ -252,7 +253,8 @@ class TorchSchedule:
         if isinstance(scheduler, ReduceLROnPlateau):
             raise InputError(
                 "ReduceLROnPlateau follows a metric: its rate is no function of the step.",
-                fix="Use a schedule such as assay.engine.WarmupCosine, or step it in a handler of eval_end.",
+                fix="Use a schedule such as assay.engine.WarmupCosine, or step it in a handler"
+                " of eval_end.",
             )
         self.scheduler = scheduler
         self.unit = unit
@@ -362,7 +364,8 @@ def _applicable(schedule: Any, optimizer: Optimizer) -> Factor | TorchSchedule:
     if isinstance(schedule, TorchSchedule):
         if schedule.optimizer is not optimizer:
             raise InputError(
-                f"The {type(schedule.scheduler).__name__} was made for another optimizer than the one that is stepped."
+                f"The {type(schedule.scheduler).__name__} was made for another optimizer than"
+                " the one that is stepped."
             )
         return schedule
     if not hasattr(schedule, "factor"):

@@ -1,4 +1,4 @@
-"""What an optimizer does in each step, without its entry in a profile where nobody makes one.
+"""Optimizer step without its entry in a profile where nobody makes one.
 
 Torch opens such an entry around `step` and `zero_grad`. Each costs about as much as all that the
 engine adds to a step.

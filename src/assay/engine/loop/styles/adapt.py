@@ -1,4 +1,4 @@
-"""Which style something is written in, and the process that it becomes."""
+"""Adapter that makes a process of a training step written in any known style."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def as_process(
     """The process itself, or one around something of another style; InputError when it is of none.
 
     Model and optimizer are its own if it has them (`model`; `backward`, `optimizer` or `optim`),
-    else those given. A plain `OptimizerStep` that it makes itself gives way to the one given, which has
+    else those given. A plain `OptimizerStep` of its own gives way to the one given, which has
     the settings of the config.
     """
     if isinstance(thing, Process) or all(hasattr(thing, name) for name in COMPLETE):
@@ -117,7 +117,8 @@ def _settled(own: OptimizerStepBase, given: OptimizerStepBase, who: str) -> Opti
         raise InputError(
             f"{who} makes its own {type(own).__name__}, which knows nothing of {', '.join(lost)}.",
             where="[process]",
-            fix=f"Let {who} take an argument `backward` and set self.backward = backward; or leave these settings out.",
+            fix=f"Let {who} take an argument `backward` and set self.backward = backward; or"
+            " leave these settings out.",
         )
     return own
 
@@ -156,10 +157,12 @@ def _unknown(thing: Any) -> InputError:
     if isinstance(thing, nn.Module):
         return InputError(
             f"{kind} is a model: how it is trained is not said.",
-            fix="Supervised(model, criterion, optimizer); or OwnLoss(model, optimizer) if it computes its loss itself.",
+            fix="Supervised(model, criterion, optimizer); or OwnLoss(model, optimizer) if it"
+            " computes its loss itself.",
         )
     return InputError(
         f"{kind} cannot be trained: it is written in none of the styles that an engine knows.",
-        fix="It needs forward_step(batch), train_batch(...), forward(batch, needs_loss, requires_grad), or to be a"
+        fix="It needs forward_step(batch), train_batch(...), forward(batch, needs_loss,"
+        " requires_grad), or to be a"
         " function step(batch).",
     )

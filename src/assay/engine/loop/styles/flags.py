@@ -122,7 +122,7 @@ class FlaggedForward(OwnProcess):
         return self.told(self.wrapper.forward(batch, needs_loss=True, requires_grad=True))
 
     def _differentiate(self, loss: Losses | None) -> None:
-        """It was asked for the gradients, and has made them by `backward`."""
+        """Do nothing: a model that is asked for gradients has made them by `backward`."""
 
     def validation_step(self, batch: Any) -> Any:
         return self.wrapper.forward(batch, needs_loss=self._can_judge, requires_grad=False)

@@ -79,8 +79,10 @@ class OwnLoss(Process):
             items, losses, total = self._split(returned)
         if total is None and is_training:
             raise InputError(
-                f"{type(self.model).__name__} gave no loss in training: it returned {_keys(returned)}.",
-                fix='Return {"loss": ...} from forward when self.training; several keys with `loss` are added up.',
+                f"{type(self.model).__name__} gave no loss in training: it returned"
+                f" {_keys(returned)}.",
+                fix='Return {"loss": ...} from forward when self.training; several keys with'
+                " `loss` are added up.",
             )
         loss = total if watch is None else self._weighed(watch, losses, total)
         for name, value in losses.items():
@@ -130,7 +132,8 @@ class OwnLoss(Process):
                 f"A batch does not fit the model: {error}.\n"
                 f"    the batch has  ({', '.join(names)})\n"
                 f"    {kind}.forward takes  {self._takes}",
-                fix="Give the fields of a sample the names of the arguments, or the other way round.",
+                fix="Give the fields of a sample the names of the arguments, or the other way"
+                " round.",
             ) from None
         self._fits.add(tuple(names))
 
@@ -168,7 +171,8 @@ def _items(returned: Any, who: str) -> dict[str, Any]:
     ]
     if len(numbers) > 1:
         raise InputError(
-            f"{who} gave a tuple with {len(numbers)} numbers in it: which of them is the loss is unknown.",
+            f"{who} gave a tuple with {len(numbers)} numbers in it: which of them is the loss"
+            " is unknown.",
             fix='Return them by name: {"loss": loss, "logits": logits, ...}.',
         )
     others = [

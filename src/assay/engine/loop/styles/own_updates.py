@@ -44,8 +44,7 @@ class OwnUpdates:
         self.made += 1
 
     def settle(self, step: int, micro_batches: int, loss: Any) -> None:
-        """What the engine does of an update that the user's code has made: the schedule goes on,
-        the loss is known.
+        """Settle an update that user code has made: advance the schedule, set the loss.
 
         InputError where the settings ask for what only the engine's own update does.
         """
@@ -73,8 +72,10 @@ class OwnUpdates:
 
     def _blame(self, step: int) -> NonFiniteError:
         return NonFiniteError(
-            f"The loss is {self.backward.loss} at step {step}, and {self.who} updated the weights with it.",
-            fix="Leave the update to the engine: it is made only when loss and gradients are finite.",
+            f"The loss is {self.backward.loss} at step {step}, and {self.who} updated the"
+            " weights with it.",
+            fix="Leave the update to the engine: it is made only when loss and gradients are"
+            " finite.",
         )
 
     def check_given(self, given: int, micro_batches: int) -> None:
@@ -82,15 +83,24 @@ class OwnUpdates:
         it needs them."""
         if given == micro_batches:
             return
-        fix = "Call engine.backward(loss) for every batch; or loss.backward() and optimizer.step() of your own."
+        fix = (
+            "Call engine.backward(loss) for every batch; or loss.backward() and"
+            " optimizer.step() of your own."
+        )
         if given or any(parameter.grad is not None for parameter in self.parameters):
             raise InputError(f"{self.who} made gradients, and no update with them.", fix=fix)
         raise InputError(f"{self.who} learned nothing from a batch: it made no update.", fix=fix)
 
     def _check(self, micro_batches: int) -> None:
-        fix = f"Leave backward and update to the engine: in {self.who} call backward(loss) of it, and no step()."
+        fix = (
+            f"Leave backward and update to the engine: in {self.who} call backward(loss) of it,"
+            " and no step()."
+        )
         if micro_batches > 1:
-            what = f"{self.who} updates the weights for each batch, but {micro_batches} are one step: accumulate."
+            what = (
+                f"{self.who} updates the weights for each batch, but {micro_batches} are one"
+                " step: accumulate."
+            )
             raise InputError(what, fix=fix)
         if any(part.clip_norm is not None for part in self._parts()):
             raise InputError(
@@ -154,8 +164,7 @@ class OwnProcess(Process):
         afterwards."""
 
     def differentiate(self, loss: Losses) -> None:
-        """What the code calls as `backward(loss)`: gradients weighted as the window needs it, and
-        no update."""
+        """Add gradients, weighted as the window needs them; user code calls it `backward(loss)`."""
         self._given += 1
         self.backward(loss)
 
@@ -192,7 +201,8 @@ class OwnProcess(Process):
         self._is_known = True
         if loss is None:
             raise InputError(
-                f"{self.who} gave no loss, called no backward(loss), and made no step of the optimizer.",
+                f"{self.who} gave no loss, called no backward(loss), and made no step of the"
+                " optimizer.",
                 fix="Return the loss, or update the weights with the optimizer of this process.",
             )
         self.backward(loss)
@@ -220,13 +230,14 @@ def pair_output(model: nn.Module, batch: Any, who: str) -> dict[str, Any]:
     if not isinstance(batch, list | tuple) or len(batch) != 2:
         raise InputError(
             f"How {who} evaluates a batch that is no pair (input, target) is unknown.",
-            fix="Give it a function that returns what the metrics need, as {'pred': ..., 'target': ...}.",
+            fix="Give it a function that returns what the metrics need, as"
+            " {'pred': ..., 'target': ...}.",
         )
     return {"pred": model(batch[0]), "target": batch[1]}
 
 
 def without_graph(call: Any, *given: Any) -> Any:
-    """What `call` gives when nothing is to be learned from it."""
+    """Call a function under `no_grad`."""
     with torch.no_grad():
         return call(*given)
 
