@@ -4,6 +4,7 @@ both are compared."""
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,74 @@ def test_what_can_never_be_equal_and_what_fails_by_itself_are_one_clear_error(
     assert (
         "The uninterrupted run failed, and said:" in failing.stderr and "leyers" in failing.stderr
     )
+
+
+LOADERS = """
+import numpy as np
+import torch
+import webdataset
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from points import Points
+
+def stateful(**how):
+    return StatefulDataLoader(Points(split=0, noisy=True), batch_size=8, shuffle=True, **how)
+
+def archive(stage, **how):
+    points = Points(split=0)
+    with webdataset.TarWriter("points.tar") as tar:
+        for i, (x, y) in enumerate(zip(points.points.numpy(), points.labels.numpy())):
+            tar.write({"__key__": f"{i:03}", "x.npy": x, "y.npy": np.array(y)})
+    data = webdataset.WebDataset("points.tar", shardshuffle=False)
+    if stage:
+        data = data.compose(getattr(webdataset, stage)(60))
+    data = data.decode().to_tuple("x.npy", "y.npy").map_tuple(torch.from_numpy, torch.from_numpy)
+    return webdataset.WebLoader(data.batched(8), batch_size=None, **how)
+"""
+
+
+@pytest.mark.skipif(
+    not (find_spec("torchdata") and find_spec("webdataset")),
+    reason="torchdata or webdataset is missing",
+)
+@pytest.mark.parametrize(
+    ("source", "claim"),
+    [
+        ("{ type = 'loaders.stateful' }", "exact (state_dict)"),
+        (
+            "{ type = 'loaders.stateful', num_workers = 2 }",
+            "exact (replayed: its state_dict goes on otherwise)",
+        ),
+        (
+            "{ type = 'loaders.stateful', num_workers = 2, persistent_workers = true }",
+            "not exact: its first batches are others when they are loaded again",
+        ),
+        ("{ type = 'loaders.archive', stage = '' }", "exact (replayed)"),
+        ("{ type = 'loaders.archive', stage = 'detshuffle', num_workers = 1 }", "exact (replayed)"),
+        (
+            "{ type = 'loaders.archive', stage = 'shuffle' }",
+            "not exact: its first batches are others when they are loaded again",
+        ),
+    ],
+)
+def test_loaders_of_torchdata_and_webdataset_resume_equal_or_the_start_says_why_not(
+    source: str, claim: str, assay, toy: Path, tmp_path: Path
+) -> None:
+    (toy / "loaders.py").write_text(LOADERS)
+    config = toy / "toy.toml"
+    named = re.sub(
+        r'source = \{ type = "points.Points", split = 0.*\nbatch_size = 8\n',
+        f"source = {source}\n",
+        config.read_text(),
+    )
+    config.write_text(named.replace("epochs = 4", "steps = 16"))
+
+    done = assay(
+        "verify-resume", "toy.toml", "--kills", "1", "--kill-seed", "4", TMPDIR=str(tmp_path)
+    )
+
+    is_exact = claim.startswith("exact")
+    assert done.returncode == (0 if is_exact else 1), done.stderr
+    assert f"data.train: {claim}" in done.stderr
+    verdict = "equal" if is_exact else "not equal"
+    assert f"\n{verdict}: 16 steps" in done.stdout

@@ -181,7 +181,10 @@ class _Encoder:
         raise CheckpointError(
             f"A checkpoint cannot keep {type(value).__module__}.{type(value).__qualname__}.",
             where=self.where(path),
-            fix="Return plain data, tensors or arrays from state_dict; give the object its own state_dict.",
+            fix=(
+                "Return plain data, tensors or arrays from state_dict; give the object its own "
+                "state_dict."
+            ),
         )
 
     def where(self, path: str) -> str:
@@ -239,7 +242,10 @@ class _Encoder:
             raise CheckpointError(
                 "A checkpoint keeps dense and sparse tensors that hold data.",
                 where=self.where(path),
-                fix="Return a tensor from state_dict that is not nested, not quantized and not on `meta`.",
+                fix=(
+                    "Return a tensor from state_dict that is not nested, not quantized and not on "
+                    "`meta`."
+                ),
             )
         value = value.detach().resolve_conj().resolve_neg()
         if value.is_complex():

@@ -16,10 +16,10 @@ from assay.engine.numerics.seed import get_state, seed_all, set_state
 class RndManager:
     """Keeps states of the generators of `random`, numpy and torch in a folder, by name.
 
-    >>> rnd = RndManager("rnd")                                                        # doctest: +SKIP
-    >>> rnd.mark("split")        # from here on: as in the run that marked it first    # doctest: +SKIP
-    >>> train, valid = random_split(data, [0.9, 0.1])                                  # doctest: +SKIP
-    >>> rnd.shuffle()            # from here on: as nobody can know                    # doctest: +SKIP
+    >>> rnd = RndManager("rnd")  # doctest: +SKIP
+    >>> rnd.mark("split")  # from here on as in the run that marked it first  # doctest: +SKIP
+    >>> train, valid = random_split(data, [0.9, 0.1])  # doctest: +SKIP
+    >>> rnd.shuffle()            # from here on: as nobody can know  # doctest: +SKIP
     """
 
     def __init__(self, folder: Path | str = "rnd") -> None:

@@ -85,7 +85,7 @@ class Saver:
         """Return True if this process publishes and rotates checkpoints."""
         return self.writers is None or self.writers.is_first
 
-    # ---------------------------------------------------------------------------------------------------- any state
+    # ------------------------------------------------------------------------------------ any state
 
     def save_checkpoint(
         self, step: int, state: Any, info: Mapping[str, Any] | None = None
@@ -158,7 +158,7 @@ class Saver:
             if each.manifest is not None and each.manifest.kind == "model"
         ]
 
-    # ------------------------------------------------------------------------------------------------------- writing
+    # -------------------------------------------------------------------------------------- writing
 
     def save(
         self,
@@ -264,7 +264,7 @@ class Saver:
                 (self.folder / f"{pointer}.json").unlink(missing_ok=True)
         return moved
 
-    # ------------------------------------------------------------------------------------------------------- reading
+    # -------------------------------------------------------------------------------------- reading
 
     def best(self) -> str | None:
         """Return the name of the best checkpoint, or None."""
@@ -327,7 +327,7 @@ class Saver:
             f"There is no checkpoint that can be read.{lost}", where=str(self.folder)
         )
 
-    # -------------------------------------------------------------------------------------------------------- inside
+    # --------------------------------------------------------------------------------------- inside
 
     def _complete(self) -> list[Checkpoint]:
         return [each for each in manifests.checkpoints(self.folder) if not each.why]

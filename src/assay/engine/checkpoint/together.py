@@ -64,7 +64,8 @@ def write_own(
     """Write the pieces that no lower rank holds; return their digests. Raises OSError."""
     if not folder.is_dir():
         raise CheckpointError(
-            f"{folder} is not there on the machine of rank {rank}: checkpoints want a file system that all share."
+            f"{folder} is not there on the machine of rank {rank}: checkpoints want a file system "
+            "that all share."
         )
     written: dict[str, Any] = {}
     for name, part in contents.parts.items():

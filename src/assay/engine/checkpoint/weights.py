@@ -230,8 +230,14 @@ def read_foreign(
                 f"The weights cannot be read: {error}.", where=str(place)
             ) from error
     if not pickled:
-        fix = "load_weights with pickled=True reads tensors and plain data only, save_weights writes a file for here."
-        what = f"{place.name} is no checkpoint of assay, and torch's own files are pickles, which can run code."
+        fix = (
+            "load_weights with pickled=True reads tensors and plain data only, save_weights "
+            "writes a file for here."
+        )
+        what = (
+            f"{place.name} is no checkpoint of assay, and torch's own files are pickles, which "
+            "can run code."
+        )
         raise InputError(what, where=str(place), fix=fix)
     return _unpickled(place)
 
@@ -251,7 +257,10 @@ def _unpickled(path: Path) -> Mapping[str, Any]:
                 f"{path.name} cannot be read: {reason}.", where=str(path)
             ) from None
         fix = "Where the code is, write only its weights: torch.save(net.state_dict(), path)."
-        what = f"{path.name} holds more than tensors and plain data: {held[1]}. To read it would be to run it."
+        what = (
+            f"{path.name} holds more than tensors and plain data: {held[1]}. To read it would "
+            "be to run it."
+        )
         raise InputError(what, where=str(path), fix=fix) from None
     if not isinstance(found, Mapping):
         raise CheckpointError(
@@ -269,7 +278,10 @@ def _weights_in(found: Mapping[str, Any], path: str | os.PathLike[str]) -> Mappi
             return found[name]  # type: ignore[no-any-return]
     if isinstance(found.get("whole"), Mapping):
         return _weights_in(found["whole"], path)
-    fix = f"It has: {', '.join(map(str, found))}; weights are looked for under {', '.join(_OF_MODELS)}."
+    fix = (
+        f"It has: {', '.join(map(str, found))}; weights are looked for under "
+        f"{', '.join(_OF_MODELS)}."
+    )
     raise CheckpointError("The checkpoint holds no weights.", where=str(path), fix=fix)
 
 

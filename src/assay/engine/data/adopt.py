@@ -24,7 +24,7 @@ from assay.engine.data.source import Replayed, Source, StatefulData
 from assay.engine.data.workers import StartMethod
 
 _NEAR = 100
-"""Objects that an IterableDataset holds and that are looked at for a DataLoader, the nearest first."""
+"""Number of objects inside an IterableDataset that are searched for a DataLoader, nearest first."""
 
 
 def as_source(data: Iterable[Any] | Source, *, accumulate: int = 1, seed: int = 0) -> Source:
@@ -57,9 +57,12 @@ def refuse_samples(data: object, who: str) -> None:
     """Raise InputError if `data` yields samples, each of which would be taken for a batch."""
     if gives_samples(data):
         raise InputError(
-            f"{who}: {type(data).__name__} is an IterableDataset, which gives samples; nobody makes batches of them.",
-            fix="Write batch_size = 64 in the config, or DataLoader(dataset, batch_size=64) in Python; batch_size=None"
-            " if it gives whole batches.",
+            f"{who}: {type(data).__name__} is an IterableDataset, which gives samples; nobody "
+            "makes batches of them.",
+            fix=(
+                "Write batch_size = 64 in the config, or DataLoader(dataset, batch_size=64) in "
+                "Python; batch_size=None if it gives whole batches."
+            ),
         )
 
 

@@ -163,7 +163,8 @@ def _dealt(loader: Loader, whole: Mapping[int, Any]) -> tuple[str, list[str]]:
     if not wrong:
         return f"{RANKS} are given each sample once", []
     return "", [
-        f"{RANKS} processes do not load each sample of data.{loader.split} once: first at position {wrong[0]}"
+        f"{RANKS} processes do not load each sample of data.{loader.split} once: first at position "
+        f"{wrong[0]}"
     ]
 
 
@@ -212,7 +213,7 @@ def _of_batches(source: Source, split: str, accumulate: int, *, is_once: bool) -
     )
 
 
-# ---------------------------------------------------------------------------------------------------------- one pass
+# ----------------------------------------------------------------------------------------- one pass
 
 
 class _Numbered:
@@ -355,7 +356,7 @@ def digest(sample: Any) -> int:
     return value
 
 
-# ------------------------------------------------------------------------------------------------------ what it means
+# ------------------------------------------------------------------------------------ what it means
 
 
 def _from(whole: Mapping[int, Any], rest: Mapping[int, Any]) -> dict[int, Any]:
@@ -417,7 +418,8 @@ def _bad(split: str, seen: _Seen) -> list[str]:
     where = seen.bad[0]
     first = f"among the samples {_few(where)}" if isinstance(where, list) else f"in batch {where}"
     return [
-        f"data.{split} holds values that are not finite in {len(seen.bad)} of its batches, first {first}"
+        f"data.{split} holds values that are not finite in {len(seen.bad)} of its batches, first "
+        f"{first}"
     ]
 
 

@@ -67,10 +67,16 @@ def batch_size(
             raise InputError(what, fix=f"accumulate can be {choices}.")
         return BatchSize(micro=own // (accumulate or 1), accumulate=accumulate or 1, ranks=ranks)
     if accumulate not in (None, 1) and micro * accumulate != own:
-        product = f"{f'{ranks} ranks x ' if ranks > 1 else ''}accumulate {accumulate} x micro_batch_size {micro}"
+        product = (
+            f"{f'{ranks} ranks x ' if ranks > 1 else ''}accumulate {accumulate} x "
+            f"micro_batch_size {micro}"
+        )
         raise InputError(
             f"batch_size {whole} is not {product}.",
-            fix=f"Give one of the two; the other follows. Or batch_size = {ranks * micro * accumulate}.",
+            fix=(
+                "Give one of the two; the other follows. Or batch_size = "
+                f"{ranks * micro * accumulate}."
+            ),
         )
     if own % micro:
         what = f"A batch of {whole} cannot be split into micro-batches of {micro}{on}."

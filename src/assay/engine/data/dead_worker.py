@@ -40,7 +40,10 @@ def _died(pids: str, signal: str) -> WorkerDiedError:
     how = f" by a signal ({signal})" if signal else ""
     return WorkerDiedError(
         f"A process that loads data{which} was ended{how}.",
-        fix="Mostly memory ran out: fewer workers, smaller batches, or a larger /dev/shm of the container.",
+        fix=(
+            "Mostly memory ran out: fewer workers, smaller batches, or a larger /dev/shm of the "
+            "container."
+        ),
     )
 
 

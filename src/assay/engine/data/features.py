@@ -90,7 +90,8 @@ def _digest(argument: Any, name: str) -> str:
         return digest(argument)
     except CheckpointError as error:
         raise InputError(
-            f"An argument of {name} is a {type(argument).__name__}; whether it has changed cannot be told.",
+            f"An argument of {name} is a {type(argument).__name__}; whether it has changed cannot "
+            "be told.",
             fix="Give plain data, arrays, tensors or the paths of files.",
         ) from error
 
@@ -114,7 +115,10 @@ def _write(path: Path, made: Any, name: str) -> None:
     except CheckpointError as error:
         raise InputError(
             f"What {name} returns cannot be kept: {error.what}",
-            fix="Return tensors, arrays and plain data; of feature objects, to_tensors(features) makes them.",
+            fix=(
+                "Return tensors, arrays and plain data; of feature objects, to_tensors(features) "
+                "makes them."
+            ),
         ) from error
     tree = bytearray(json.dumps(encoded.tree).encode("ascii"))
     tensors = {
@@ -220,7 +224,8 @@ def _column(name: str, values: Sequence[Any], *, is_label: bool, output_mode: Ou
             ) from None
         if rows and row.shape != rows[0].shape:
             raise InputError(
-                f"`{name}` of feature {index} has the shape {tuple(row.shape)}, of feature 0 {tuple(rows[0].shape)}.",
+                f"`{name}` of feature {index} has the shape {tuple(row.shape)}, of feature 0 "
+                f"{tuple(rows[0].shape)}.",
                 fix="Pad it to one length.",
             )
         rows.append(row)

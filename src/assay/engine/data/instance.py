@@ -47,7 +47,8 @@ class DistTensorData:
 class Instance:
     """Named fields of one sample, or of a batch made by `stack`; `model(**instance)` unpacks them.
 
-    >>> batch = Instance.stack([Instance(x=torch.tensor([1.0, 2.0]), y=torch.tensor(0)) for _ in range(4)])
+    >>> sample = Instance(x=torch.tensor([1.0, 2.0]), y=torch.tensor(0))
+    >>> batch = Instance.stack([sample] * 4)
     >>> batch.x.shape, batch.y.shape, len(batch)
     (torch.Size([4, 2]), torch.Size([4]), 4)
     """
@@ -158,7 +159,8 @@ class Instance:
         return size_of(self._fields)
 
     def __repr__(self) -> str:
-        return f"Instance({', '.join(f'{name}={_shape(value)}' for name, value in self._fields.items())})"
+        shapes = [f"{name}={_shape(value)}" for name, value in self._fields.items()]
+        return f"Instance({', '.join(shapes)})"
 
     def __getstate__(self) -> Any:
         return self._fields, self._placements
@@ -181,7 +183,8 @@ def _check_alike(name: str, first: Instance, sample: Instance, place: int) -> No
     one, other = first[name], sample[name]
     if _shape(one) != _shape(other):
         raise InputError(
-            f"The field {name!r} of sample {place} is {_shape(other)}, that of sample 0 is {_shape(one)}.",
+            f"The field {name!r} of sample {place} is {_shape(other)}, that of sample 0 is "
+            f"{_shape(one)}.",
             fix="Fill up what differs in length, or give a collate_fn of your own.",
         )
 

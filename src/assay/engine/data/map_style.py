@@ -43,7 +43,8 @@ class SequenceWrapper(Sequence[Any]):
     def __init__(self, datapipe: Sequence[Any]) -> None:
         if not (hasattr(datapipe, "__len__") and hasattr(datapipe, "__getitem__")):
             raise ArgumentError(
-                f"`datapipe` is a {type(datapipe).__name__}, which has no length or no items by index",
+                f"`datapipe` is a {type(datapipe).__name__}, which has no length or no items by "
+                "index",
                 inside=("datapipe",),
                 fix="give a list; what can only be iterated needs no wrapper",
             )

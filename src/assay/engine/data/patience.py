@@ -16,14 +16,17 @@ from time import monotonic
 from assay.core.errors import AssayError
 
 SAY_S, SAY_TIMES = 30.0, 10.0
-"""A worker that is silent for so long, and for so many times the longest batch so far, is reported."""
+"""Least silence in s, and in multiples of the longest batch so far, that is reported."""
 END_S, END_TIMES = 300.0, 50.0
-"""The same for ending the run. A batch that is late because a disk is busy is to come before that."""
+"""Least silence that ends the run; long enough for a batch that waits for a busy disk."""
 FIRST_S = 1800.0
 """As long as no batch has come: the first one opens files, and may unpack whole archives."""
 _DUMP_S = 2.0
 STARTING, NOTHING = -2, -1
-"""In place of the sample that a worker is at. One that is starting would die of the signal that asks for its stack."""
+"""Stand-ins for the index of the current sample.
+
+A worker that is starting would die of the signal that asks for its stack.
+"""
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
 _OWN = os.path.dirname(os.path.abspath(__file__))
 

@@ -119,7 +119,8 @@ class Fetch:
             return self.collate(samples)
         except Exception as error:  # whatever it is goes up as it came, with a note
             error.add_note(
-                f"while making a batch of the samples {', '.join(map(str, indices))} of data.{self.split}"
+                f"while making a batch of the samples {', '.join(map(str, indices))} of "
+                f"data.{self.split}"
             )
             raise
 
@@ -165,8 +166,12 @@ class Fetch:
             )
             if before is not None and comparable_state() != before:
                 raise InputError(
-                    f'data.{self.split} says randomness = "none", but loading a sample draws random numbers.',
-                    fix='Set randomness = "sample", which makes the draws a function of seed and position.',
+                    f'data.{self.split} says randomness = "none", but loading a sample draws '
+                    "random numbers.",
+                    fix=(
+                        'Set randomness = "sample", which makes the draws a function of seed and '
+                        "position."
+                    ),
                 )
         return same(*samples)
 

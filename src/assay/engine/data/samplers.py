@@ -55,7 +55,8 @@ class Weighted:
         able = int(np.count_nonzero(weights))
         if self.num_samples is not None and count > able:
             raise InputError(
-                f"{count} samples cannot be drawn without replacement: only {able} have a weight above 0.",
+                f"{count} samples cannot be drawn without replacement: only {able} have a weight "
+                "above 0.",
                 fix="Set replacement = true, or a smaller num_samples.",
             )
         return _WithoutReplacement(weights, min(count, able), seed)
@@ -204,8 +205,7 @@ class _ByClass:
         self._members = np.split(by_class, np.cumsum(np.bincount(which))[:-1])
 
     def indices(self, epoch: int, start: int, count: int) -> Ints:
-        """Each round holds every class once; a class goes through its samples in a new order each
-        time."""
+        # Each round holds every class once; a class draws its samples in a new order each time.
         classes = len(self._members)
         stop = min(start + count, self.n)
         if stop <= start:
@@ -300,9 +300,13 @@ class Listed(_Epochwise):
         first = self._asked(epoch)
         if not self._is_checked and self._asked(epoch) != first:
             raise InputError(
-                f"{self._name}: {type(self._sampler).__name__} gives another order each time it is asked, so a run"
+                f"{self._name}: {type(self._sampler).__name__} gives another order each time it is "
+                "asked, so a run"
                 " could not go on exactly.",
-                fix="Draw from torch, numpy or random without a generator of your own: they are keyed by the epoch.",
+                fix=(
+                    "Draw from torch, numpy or random without a generator of your own: they are "
+                    "keyed by the epoch."
+                ),
             )
         self._is_checked = True
         return first
@@ -332,7 +336,10 @@ def order_of(sampler: Any, dataset: Any, *, seed: int, batch_size: int, name: st
     if not isinstance(sampler, Iterable):
         raise InputError(
             f"{name}: a {type(sampler).__name__} gives no indices.",
-            fix="Give one of assay.engine (Weighted, Balanced, ByLength, Subset), or a sampler of torch.",
+            fix=(
+                "Give one of assay.engine (Weighted, Balanced, ByLength, Subset), or a sampler of "
+                "torch."
+            ),
         )
     return Listed(sampler, seed=seed, name=name)
 
@@ -361,7 +368,8 @@ def _values(what: str, given: Any, dataset: Any) -> npt.NDArray[Any]:
                 else []
             )
             raise InputError(
-                f"{type(dataset).__name__} has no `{given}`, where the {what} of its samples would be.",
+                f"{type(dataset).__name__} has no `{given}`, where the {what} of its samples would "
+                "be.",
                 fix=did_you_mean(given, known)
                 or f'Give {what} = "NAME" of an attribute, or the values.',
             )

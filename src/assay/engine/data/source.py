@@ -97,7 +97,8 @@ class Replayed:
             took = perf_counter() - begun
             if took > _LONG_S:
                 _LOGGER.info(
-                    "data.train: in %.0f s its first batches were loaded again to see if they are equal",
+                    "data.train: in %.0f s its first batches were loaded again to see if they are "
+                    "equal",
                     took,
                 )
         return self._exactness
@@ -114,7 +115,10 @@ class Replayed:
     def _why(self) -> str:
         """Return why the first batches differ when they are loaded again."""
         if getattr(self.batches, "persistent_workers", False):
-            return f"{OTHERS}: its workers keep the state of their generators (persistent_workers=False would help)"
+            return (
+                f"{OTHERS}: its workers keep the state of their generators "
+                "(persistent_workers=False would help)"
+            )
         return f"{OTHERS}, from whatever they are drawn (`random`, numpy and torch are keyed)"
 
     def _begun(self, epoch: int, done: int) -> Iterator[Any]:
@@ -130,7 +134,10 @@ class Replayed:
             if self._spent:
                 raise InputError(
                     "The training data is an iterator: it can be gone through once only.",
-                    fix="Give something that can be iterated again (a list, a DataLoader), or bound the run by steps.",
+                    fix=(
+                        "Give something that can be iterated again (a list, a DataLoader), or "
+                        "bound the run by steps."
+                    ),
                 )
             self._spent = True
         if isinstance(self.batches, list | tuple):

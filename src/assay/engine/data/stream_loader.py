@@ -42,8 +42,8 @@ _DREW = _Drew.DREW
 class StreamLoader:
     """Batches of a stream, for training (`windows`) and evaluation (iteration over epoch 0).
 
-    An item that is a list, as `streams.Batch` makes it, is a list of samples, and is collated; anything
-    else is a batch as it is. `accumulate` batches make one optimizer step. With `workers`, or on
+    A list, as `streams.Batch` makes it, is a list of samples, and is collated; anything else is a
+    batch as it is. `accumulate` batches make one optimizer step. With `workers`, or on
     several `ranks`, the stream has to have a `SplitByWorker`. Where the run is in its data is the
     position of each worker's stream, a few numbers.
 
@@ -68,7 +68,8 @@ class StreamLoader:
             raise InputError(f"accumulate is {accumulate}; it must be at least 1.")
         if max(workers, 1) * ranks > 1 and not stream.is_sharded:
             raise InputError(
-                f"data.{split} is a stream that {max(workers, 1) * ranks} workers would each give whole.",
+                f"data.{split} is a stream that {max(workers, 1) * ranks} workers would each give "
+                "whole.",
                 fix="Put streams.SplitByWorker into the chain, early, or load with workers = 0.",
             )
         self.stream = stream
@@ -103,7 +104,10 @@ class StreamLoader:
                 positions.append(twin.state_dict())
             again = [window.batches for window in islice(twin.windows(epoch, 0), TRIED)]
             if not same(first, again):
-                return f"{OTHERS}, from whatever a stage draws them (each is keyed that says random=True)"
+                return (
+                    f"{OTHERS}, from whatever a stage draws them (each is keyed that says "
+                    "random=True)"
+                )
             if not first[1:]:
                 return ""
             twin.load_state_dict(positions[0])
@@ -160,9 +164,13 @@ class StreamLoader:
         """Set the position; InputError if the state is of other workers or ranks."""
         if state and (state["workers"], state["ranks"]) != (self.workers, self.ranks):
             raise InputError(
-                f"data.{self.split} is a stream that was split over {state['workers']} workers of {state['ranks']}"
+                f"data.{self.split} is a stream that was split over {state['workers']} workers of "
+                f"{state['ranks']}"
                 f" ranks, not {self.workers} of {self.ranks}.",
-                fix="Go on with as many. The order of a data set with items by index does not depend on them.",
+                fix=(
+                    "Go on with as many. The order of a data set with items by index does not "
+                    "depend on them."
+                ),
             )
         self._state = dict(state) or None
 
@@ -231,7 +239,10 @@ class StreamLoader:
                 raise
             raise AssayError(
                 f"A worker that loads data.{self.split} has died: {str(error).splitlines()[0]}",
-                fix="Memory is the usual cause: take fewer workers or smaller batches. workers = 0 loads here.",
+                fix=(
+                    "Memory is the usual cause: take fewer workers or smaller batches. workers = 0 "
+                    "loads here."
+                ),
             ) from error
         finally:
             batches._shutdown_workers()  # type: ignore[attr-defined]
@@ -252,8 +263,12 @@ class StreamLoader:
 
     def _drew(self) -> InputError:
         return InputError(
-            f"A stage of data.{self.split} draws random numbers without saying so: a resumed run would see others.",
-            fix="Write streams.Map(function, random=True); each item is then drawn for under its own key.",
+            f"A stage of data.{self.split} draws random numbers without saying so: a resumed run "
+            "would see others.",
+            fix=(
+                "Write streams.Map(function, random=True); each item is then drawn for under its "
+                "own key."
+            ),
         )
 
 
@@ -345,6 +360,7 @@ def _warn_of_tensors(maker: str) -> None:
     if maker not in _told:
         _told.add(maker)
         warnings.warn(
-            f"{maker} makes tensors in a loader worker: give numpy arrays, and let collate make one tensor of a batch.",
+            f"{maker} makes tensors in a loader worker: give numpy arrays, and let collate make "
+            "one tensor of a batch.",
             stacklevel=2,
         )

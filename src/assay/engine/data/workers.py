@@ -60,12 +60,12 @@ class Parent:
 
 
 _GRACE_S = 2.0
-"""Seconds waited in addition, before a worker is said to hang: the whole group of processes may have been stopped."""
+"""Seconds of grace before a worker is reported: the whole process group may have been stopped."""
 _SLICE_S = 5.0
 WATCH_S = 2.0
 """How often an idle worker looks whether the process that it works for is still there."""
 MAX_UNREAD_BYTES = 32_000
-"""Tasks that wait in the pipe of a worker: more might not fit, and then each would wait for the other for ever."""
+"""Size of the tasks waiting in a worker's pipe; with a full pipe, both sides would deadlock."""
 _UNKILLABLE_S = 5.0
 
 
@@ -196,7 +196,8 @@ class Workers:
                     end.close()
                 self.close()
                 raise InputError(
-                    f"data.{self.fetch.split}: what worker processes need cannot be sent to them: {error}",
+                    f"data.{self.fetch.split}: what worker processes need cannot be sent to them: "
+                    f"{error}",
                     fix='Define it at the top of a module, or set start_method = "fork".',
                 ) from error
             except BaseException:  # Ctrl-C too leaves no process behind
@@ -248,7 +249,8 @@ class Workers:
         if end_s > say_s:
             what, where = self._standing_still(number, say_s)
             self.warn(
-                f"{what} The run ends if that lasts {end_s:.0f} s ({self._timeout}).\n  at:  {where}"
+                f"{what} The run ends if that lasts {end_s:.0f} s ({self._timeout}).\n  at:  "
+                f"{where}"
             )
         # In slices: a clock that ran on while all processes were stopped together counts for one of
         # them only.
@@ -325,7 +327,10 @@ class Workers:
         )
 
 
-_OUT_OF_MEMORY = "Most likely the memory ran out (dmesg | tail): use fewer workers, smaller batches or less prefetch."
+_OUT_OF_MEMORY = (
+    "Most likely the memory ran out (dmesg | tail): use fewer workers, smaller "
+    "batches or less prefetch."
+)
 
 
 class _Process(NamedTuple):

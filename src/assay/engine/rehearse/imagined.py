@@ -16,7 +16,7 @@ from assay.engine.rehearse.fake import can_imagine_world, imagined_world
 
 
 class ImaginedGroup(DistributedGroup):
-    """DataParallelGroup that all say what this one says. Gradients go through the collectives as ever."""
+    """Stand-in DistributedGroup in which every rank has the values of this one."""
 
     def all_reduce_stage_values(self, values: Sequence[float]) -> list[float]:
         return list(values)

@@ -36,7 +36,7 @@ _ACCELERATOR = re.compile(
 
 
 Certainty = Literal["sure", "likely", "none"]
-"""That the code is wrong, and not only the trial: as on real tensors; by all that is known; not known."""
+"""Certainty that the code is wrong, not only the trial: as on real tensors, likely, unknown."""
 
 
 class StepFailedError(Exception):

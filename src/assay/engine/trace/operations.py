@@ -24,7 +24,7 @@ _UNFILLED = frozenset(
 """Operations whose result is whatever lay in memory."""
 
 _SCRATCH: Mapping[str, int] = {"mkldnn_rnn_layer": 3, "_cudnn_rnn": 3, "_thnn_fused_lstm_cell": 2}
-"""Results of an operation that count; those behind them are working memory for its backward pass."""
+"""Number of results that count; those behind them are working memory of the backward pass."""
 
 # Private: the number of the backward pass that runs on this thread, -1 outside of one (torch 2.13).
 # Without it operations of the backward pass are told as forward.

@@ -57,7 +57,8 @@ class _MapCursor(OverOne):
                 return self.stage.function(item)
         except Exception as error:  # whatever it is goes up as it came, with a note
             error.add_note(
-                f"while {name_of(self.stage.function)} was given item {self.given} of epoch {self.way.epoch}"
+                f"while {name_of(self.stage.function)} was given item {self.given} of epoch "
+                f"{self.way.epoch}"
             )
             raise
         finally:

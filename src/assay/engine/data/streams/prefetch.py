@@ -21,7 +21,8 @@ class Prefetch(StreamStage):
         drawing = [*source.draws(), *source.replayed()]
         if drawing:
             raise ArgumentError(
-                f"Prefetch works in a thread, but {drawing[0]} before it may draw random numbers, which threads share",
+                f"Prefetch works in a thread, but {drawing[0]} before it may draw random numbers, "
+                "which threads share",
                 inside=(),
                 fix="put Prefetch before it, or load with workers",
             )

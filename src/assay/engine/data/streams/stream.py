@@ -201,7 +201,10 @@ def as_stream(thing: Any) -> Stream:
         return IterableStream(thing)
     raise InputError(
         f"A {type(thing).__name__} can neither be iterated nor asked for an item.",
-        fix="Begin with a sequence, such as SequenceWrapper([...]), or with something that can be iterated.",
+        fix=(
+            "Begin with a sequence, such as SequenceWrapper([...]), or with something that can be "
+            "iterated."
+        ),
     )
 
 
