@@ -34,8 +34,9 @@ def start(
     keep_output: bool = True,
     resume: str | None = None,
 ) -> Run:
-    """Begin to record a run, from any script: `with assay.start(tag="mnist", config={"lr": 1e-3})
-    as run: ...`.
+    """Start recording a run from any script.
+
+    Use it as `with assay.start(tag="mnist", config={"lr": 1e-3}) as run: ...`.
 
     It belongs to the project around `project` (a folder; else the working directory), which becomes
     one when it is none. What the process prints meanwhile is kept in `output.txt`, children and C
@@ -52,41 +53,9 @@ def start(
     """
     if is_off():
         return Run(None)
-    settings = recordable({} if config is None else config, "config", dates=True)
-    if not isinstance(settings, dict):
-        fix = "config={...}, vars(args), or plain(load(PATH).root) of assay.config for a file"
-        raise InputError(f"A config is a mapping, not {type(config).__name__}.", fix=fix)
-    # Here: an import of what records does not pay for what reads configs.
-    from assay.config.freeze import dump, hash_of_all_keys
-    from assay.config.secret_keys import without_secrets
-    from assay.config.tree import Table, from_plain
-    from assay.core.diagnostics import Origin
-
-    tree = from_plain(settings, Origin(source="<python>"))
-    assert isinstance(tree, Table)
-    secrets = Secrets.known(os.environ, sys.orig_argv)
-    secrets.add(secrets_under(settings))
-    written = without_secrets(tree, secrets, has_references=False)
-    described: dict[str, Any] = {
-        "config_toml": dump(
-            written
-        ),  # what cannot be written down is refused before anything is made
-        "config_hash": hash_of_all_keys(tree),
-        "seedless_hash": hash_of_all_keys(tree, seed=False),
-        "code_dirs": [Path(folder) for folder in code_dirs],
-        "keep_output": keep_output,
-        "secrets": secrets,
-    }
-    home = (
-        project
-        if isinstance(project, Project)
-        else open_project(Path(project or Path.cwd()), create=True)
-    )
-    if home.is_new:
-        print(
-            f"assay: {visible(str(home.root))} is a project now (it has a folder .assay/).",
-            file=sys.stderr,
-        )
+    described, written = _describe(config, code_dirs)
+    described["keep_output"] = keep_output
+    home = _open_home(project)
     tag = str(tag or "")
     view = None
     if resume == AUTO:
@@ -103,6 +72,50 @@ def start(
     return finish_with_python(Run(recorder))
 
 
+def _describe(
+    config: Any, code_dirs: Sequence[str | os.PathLike[str]]
+) -> tuple[dict[str, Any], Table]:
+    """Return what a recorder is told of a script's config, and its tree without secrets.
+
+    InputError for a config that cannot be written down, before anything is made.
+    """
+    # Here: an import of what records does not pay for what reads configs.
+    from assay.config.freeze import dump, hash_of_all_keys
+    from assay.config.secret_keys import without_secrets
+    from assay.config.tree import Table, from_plain
+    from assay.core.diagnostics import Origin
+
+    settings = recordable({} if config is None else config, "config", dates=True)
+    if not isinstance(settings, dict):
+        fix = "config={...}, vars(args), or plain(load(PATH).root) of assay.config for a file"
+        raise InputError(f"A config is a mapping, not {type(config).__name__}.", fix=fix)
+    tree = from_plain(settings, Origin(source="<python>"))
+    assert isinstance(tree, Table)
+    secrets = Secrets.known(os.environ, sys.orig_argv)
+    secrets.add(secrets_under(settings))
+    written = without_secrets(tree, secrets, has_references=False)
+    described = {
+        "config_toml": dump(written),
+        "config_hash": hash_of_all_keys(tree),
+        "seedless_hash": hash_of_all_keys(tree, seed=False),
+        "code_dirs": [Path(folder) for folder in code_dirs],
+        "secrets": secrets,
+    }
+    return described, written
+
+
+def _open_home(project: Project | str | os.PathLike[str] | None) -> Project:
+    """Return the project around a folder, which becomes one, with a note, when it is none."""
+    if isinstance(project, Project):
+        home = project
+    else:
+        home = open_project(Path(project or Path.cwd()), create=True)
+    if home.is_new:
+        place = visible(str(home.root))
+        print(f"assay: {place} is a project now (it has a folder .assay/).", file=sys.stderr)
+    return home
+
+
 def is_of_script(view: RunView) -> bool:
     """Return whether a script recorded a run: then there is no config that could be trained."""
     attempts = view.file.attempts
@@ -110,8 +123,7 @@ def is_of_script(view: RunView) -> bool:
 
 
 def unfinished(project: Project, tag: str, config_hash: str) -> RunView | None:
-    """Return the newest run of a script with this tag and config that did not finish and that
-    nobody writes."""
+    """Return the newest unfinished run of a script with this tag and config."""
     from assay.query.run import RunView
 
     found = []

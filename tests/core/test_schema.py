@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from assay.core import schema
-from assay.core.schema import Key, Period
+from assay.core.keys import Key
+from assay.core.schema import Period
 
 
 def every_key(keys: tuple[Key, ...] = schema.SECTIONS, path: str = "") -> list[tuple[str, Key]]:

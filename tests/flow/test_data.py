@@ -20,7 +20,7 @@ import pytest
 import assay as api
 from assay.cli.main import main
 from assay.compose.launch_settings import Launch
-from assay.compose.make_parts import make_loader
+from assay.compose.make_loaders import make_loader
 from assay.compose.run_scope import open_run_scope
 from assay.config import open_config
 from assay.core import run_file
@@ -210,7 +210,7 @@ def test_data_that_cannot_be_loaded_again_are_told_and_recorded_at_the_start_and
     (here / "points.py").write_text(
         points.replace("0.1 * random.random()", "0.1 * random.SystemRandom().random()")
     )
-    told = f"data.train is {WHY}. A run that goes on from a checkpoint sees other data."
+    told = f"data.train is {WHY}. A run resumed from a checkpoint sees other data."
 
     assert main(["run", "toy.toml", f"data.train.workers={workers}", "train.epochs=1"]) == 0
     assert main(["resume", "last", "train.epochs=2"]) == 0

@@ -126,7 +126,7 @@ def test_a_rank_that_hangs_in_forward_is_named_with_its_stack_and_ends_the_run_w
     file = run_file.read(only_run(odd))
     assert file.status == "failed"
     assert re.match(rf"RankError: Rank {rank} \(pid \d+\) has stood still for ", file.newest.reason)
-    assert f"go on with: assay resume {file.id}" in hung.stderr
+    assert f"resume with: assay resume {file.id}" in hung.stderr
     ended = [timed.fact for timed in read_events(only_run(odd) / "events.jsonl")][-1]
     assert ended.status == "failed"  # type: ignore[union-attr]
 
@@ -239,7 +239,7 @@ def test_a_signal_to_any_one_rank_stops_all_of_them_after_the_step(
     file = run_file.read(only_run(odd))
     assert (file.status, file.newest.reason) == ("stopped", number.name)
     assert (only_run(odd) / "checkpoints" / f"step-{file.newest.to_step:09d}").exists()
-    assert f"go on with: assay resume {file.id}" in told
+    assert f"resume with: assay resume {file.id}" in told
 
 
 @pytest.mark.thorough

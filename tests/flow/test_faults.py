@@ -106,7 +106,7 @@ def test_an_error_in_a_handler_names_handler_and_event_and_shows_the_users_line_
         "KeyError: 'nothing'",
         5,
     )
-    assert "go on with: assay resume" in failed.stderr
+    assert "resume with: assay resume" in failed.stderr
     whole = assay(
         "run",
         "toy.toml",
@@ -213,7 +213,7 @@ def test_a_stream_that_turns_out_to_be_empty_is_told(
 
     told = capsys.readouterr().err
     assert "error: The training data is empty: an epoch has no batch." in told
-    assert "go on with" not in told  # there is nothing to go on from
+    assert "resume with" not in told  # there is nothing to go on from
 
 
 # -------------------------------------------------------------------------------------------------------------- signals
@@ -262,7 +262,7 @@ def test_a_signal_is_answered_at_once_and_ends_after_the_step_with_the_line_to_g
     run = only_run(toy)
     file = run_file.read(run)
     assert (file.status, file.newest.reason) == ("stopped", number.name)
-    assert said.stderr.endswith(f"go on with: assay resume {file.id}\n")
+    assert said.stderr.endswith(f"resume with: assay resume {file.id}\n")
     steps = [manifest.step_of_folder(path.name) for path in (run / "checkpoints").glob("step-*")]
     assert file.newest.to_step in steps
 
@@ -366,7 +366,7 @@ def test_a_run_on_a_disk_that_is_really_full_keeps_its_last_good_checkpoint_and_
         assert lost in [
             each.strip() for line in ran.stderr.splitlines() for each in line.split("  ")
         ]
-        assert f"go on with: assay resume {run_file.read(run).id}" in ran.stderr
+        assert f"resume with: assay resume {run_file.read(run).id}" in ran.stderr
         assert f"{run_file.read(run).id}: {lost}" in assay("ls", ASSAY_RUNS_DIR=str(disk)).stdout
         assert f"finished: {lost}" in assay("show", "last", ASSAY_RUNS_DIR=str(disk)).stdout
         subprocess.run(["mount", "-o", "remount,size=1m", str(disk)], check=True)
@@ -504,9 +504,9 @@ def test_a_run_and_a_config_that_were_taken_for_each_other_are_told_with_the_com
         (
             ["run", "last"],
             "`last` is a run, not a config file.",
-            "assay resume last goes on with it; assay run runs/",
+            "assay resume last resumes it; assay run runs/",
         ),
-        (["run", "toy"], "`toy` is a run, not a config file.", "assay resume toy goes on with it"),
+        (["run", "toy"], "`toy` is a run, not a config file.", "assay resume toy resumes it"),
         (["run", "nothing"], "There is no config file nothing.", "Near it there is: "),
         (
             ["resume", "toy.toml"],
@@ -515,7 +515,7 @@ def test_a_run_and_a_config_that_were_taken_for_each_other_are_told_with_the_com
         ),
         (
             ["resume", "last", "toy"],
-            "goes on with one run, not with 2: last, toy.",
+            "resumes one run, not 2: last, toy.",
             "assay resume last",
         ),
         (

@@ -225,7 +225,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_that_is_said(
 
     assert result.status == "finished"
     message = f"{newest.name} is no checkpoint: The checkpoint is damaged: model.safetensors is not what was written."
-    message += f" The run goes on from step {steps[-2]}."
+    message += f" The run resumes at step {steps[-2]}."
     assert [each.message for each in caplog.records if each.levelname == "WARNING"] == [message]
     run = only_run(toy)
     told = [

@@ -124,7 +124,7 @@ def test_a_run_whose_second_process_was_killed_ends_soon_and_goes_on_to_the_same
     run = only_run(toy)
     assert run_file.read(run).status == "failed"
     assert "error: Rank 1 (pid " in killed.stderr and "killed" in killed.stderr
-    assert f"go on with: assay resume {run_file.read(run).id}" in killed.stderr
+    assert f"resume with: assay resume {run_file.read(run).id}" in killed.stderr
     for count in ("2", "1"):
         with as_it_was(run):
             resumed = assay("resume", "last", "--nproc", count)
@@ -138,7 +138,7 @@ def test_a_run_whose_first_process_was_killed_goes_on_in_four(assay, toy: Path) 
     killed = assay("run", "toy.toml", "--nproc", "2", KILL_AT="50", SHY_RANK="0")
     assert killed.returncode == 1
     assert "error: Rank 0 (pid " in killed.stderr
-    assert f"go on with: assay resume {run_file.read(only_run(toy)).id}" in killed.stderr
+    assert f"resume with: assay resume {run_file.read(only_run(toy)).id}" in killed.stderr
 
     resumed = assay("resume", "last", "--nproc", "4")
 
@@ -183,7 +183,7 @@ def test_a_process_that_is_stopped_for_long_ends_the_run_with_that_as_the_cause(
     assert stopped.returncode == 1
     assert stopped.stderr.count("error:") == 1
     assert "was stopped for 5 s (SIGSTOP), and was ended" in stopped.stderr
-    assert "go on with: assay resume" in stopped.stderr
+    assert "resume with: assay resume" in stopped.stderr
     file = run_file.read(only_run(toy))
     assert (file.status, file.newest.reason.partition(" (pid")[0]) == (
         "failed",

@@ -179,7 +179,7 @@ def test_a_killed_and_resumed_run_is_done_again_as_one_and_another_config_is_a_s
     assert assay("resume", "last", "--quiet", "optimizer.lr=1e-3").returncode == 0
     seam = find_run("last").file.newest.from_step
     with pytest.raises(
-        InputError, match=f"Attempt 3 of {view.id} went on from step {seam} with another config"
+        InputError, match=f"Attempt 3 of {view.id} resumed at step {seam} with another config"
     ) as told:
         replay("last")
     assert f"assay replay {view.id} --steps 0:{seam}" in told.value.fix

@@ -159,7 +159,7 @@ def test_resume_auto_goes_on_with_what_did_not_finish_and_begins_anew_without_it
 ) -> None:
     first = assay("run", "toy.toml", "--resume", "auto", DIE_AT="151")
     assert first.returncode == -9
-    assert "nothing to go on with: a new run\n" in first.stderr
+    assert "nothing to resume: a new run\n" in first.stderr
     run = only_run(toy)
     assert (
         assay("run", "toy.toml", "--tag", "other", "--max-steps", "1").returncode == 0
@@ -174,13 +174,13 @@ def test_resume_auto_goes_on_with_what_did_not_finish_and_begins_anew_without_it
     second = assay("run", "toy.toml", "--resume", "auto", "display.every=1 steps")
 
     assert second.returncode == 0, second.stderr
-    assert f"goes on with {run_file.read(run).id}, killed\n" in second.stderr
+    assert f"resuming {run_file.read(run).id} (killed at step " in second.stderr
     assert last_digest(run) == uninterrupted
     file = run_file.read(run)
     assert [attempt.status for attempt in file.attempts][1:] == ["finished"]
     assert file.newest.changed == ("display",)
     third = assay("run", "toy.toml", "--resume", "auto", "--max-steps", "1")
-    assert "nothing to go on with: a new run\n" in third.stderr
+    assert "nothing to resume: a new run\n" in third.stderr
     assert len(list((toy / "runs").iterdir())) == 4
 
 
@@ -197,7 +197,7 @@ def test_what_changed_is_told_and_kept_and_other_data_are_refused(assay, toy: Pa
         assert refused.returncode == 2
         assert (
             f"was trained with another {key}: " in refused.stderr
-            and "--force goes on" in refused.stderr
+            and "--force resumes all the same" in refused.stderr
         )
     changed = assay(
         "resume",

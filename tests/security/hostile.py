@@ -28,6 +28,7 @@ from assay.config import own_targets, torch_targets
 from assay.config.sources.positions import MAX_BYTES, MAX_VALUES
 from assay.config.variants import MAX_VARIANTS
 from assay.core import schema
+from assay.core.keys import Key
 from languages import WRITERS
 
 SUFFIXES = (".toml", ".json", ".yaml", ".ini")
@@ -213,7 +214,7 @@ def values() -> Iterator[Case]:
 VALUES = (-(10**30), float("nan"), "1e400", "__import__('os').system('id')")
 
 
-def scalars() -> Iterator[tuple[tuple[str, ...], schema.Key]]:
+def scalars() -> Iterator[tuple[tuple[str, ...], Key]]:
     todo = [((key.name,), key) for key in schema.SECTIONS]
     while todo:
         path, key = todo.pop(0)

@@ -1,2 +1,1 @@
-"""The command line: one file a command, each imported only when it is called, each importing only
-what it uses."""
+"""Command line: one file a command, imported only when the command is called."""

@@ -13,7 +13,7 @@ from assay.core.errors import InputError
 
 @click.group(name="bench", help="Measure how fast the data of a config is loaded.")
 def command() -> None:
-    """What can be measured."""
+    """Group of measurements."""
 
 
 @command.command(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from assay.core.json_codec import to_plain
 if TYPE_CHECKING:
     from assay.build import Examined
     from assay.cli.variations import Row
+    from assay.compose import Examiner
     from assay.compose.run_rehearsal import RehearsalRequest
     from assay.config import Config
     from assay.config.tree import Table
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Nearly everything a check makes lives until it ends; looking for garbage in between takes a
-    tenth of its time."""
+    """Switch garbage collection off: it takes a tenth of a check, whose objects live to its end."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -45,7 +45,7 @@ def _uncollected() -> Iterator[None]:
 
 @click.command(
     name="check",
-    help="Say everything that is wrong with a config, without running it.",
+    help="Check a config and list every mistake, without running it.",
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
@@ -95,97 +95,145 @@ def command(
     as_json: bool,
     user_dir: str | None,
 ) -> int:
-    from assay.compose import Examiner, problems_of_shape
-    from assay.config import open_config
-    from assay.config.expansion import problems_of_sections, unique_problems, variations
-
     conditions = {"--layout": layout, "--memory": memory, "--device": device, "--batch": batch}
-    if variant is not None and not rehearse:
-        fix = "leave it out; --list shows them, each with its hash"
-        raise InputError(
-            "`assay check` looks at every variant of the file: it has no option `--variant`.",
-            fix=fix,
-        )
-    for name, value in conditions.items():
-        if value and not rehearse:
-            raise InputError(
-                f"`{name}` says how to rehearse.", fix=f"assay check --rehearse {name} {value}"
-            )
+    _refuse_without_rehearsal(conditions, variant, rehearse=rehearse)
     asked = wanted(memory, device, batch) if rehearse else None
     files, overrides = given(arguments)
     overrides += layout_overrides(layout)
     if len(files) != 1:
         raise InputError("`assay check` looks at one config.", fix="assay check digits.toml")
-    if defaults and shape:
-        raise InputError(
-            "--defaults needs the signatures, which --shape leaves out.",
-            fix="leave out one of the two",
-        )
-    if shape and files[0].lower().endswith(".py"):
-        fix = "leave out --shape to run it, or write the config as TOML: assay show RUN --config"
-        what = (
-            f"--shape runs nothing, and {files[0]} is a program: only running it tells its shape."
-        )
-        raise InputError(what, fix=fix)
-    config = open_config(files[0], overrides, user_dir=user_dir)
-    configs = list(variations(config))
-    problems = [*unique_problems(configs, problems_of_shape), *problems_of_sections(config)]
-    if not as_json:
-        _show(problems)  # at once: the signatures take an import of torch
-    found = None
-    examiner = Examiner(strict=strict)
-    if not shape and not any(problem.kind == "too-many" for problem in problems):
-        further = _not_told(problems, examiner.problems(configs))
-        found = examiner.examined(config)
-        if not as_json:
-            _show(further, after=bool(problems))
-        problems += further
-    bad = any(problem.severity == "error" for problem in problems)
-    rows = []
-    if listed and not bad:
-        from assay.cli.variations import rows as rows_of
-
-        rows = rows_of(config, examiner.canonical if not shape else lambda _: None)
-    audits = []
-    if data and shape:
-        raise InputError(
-            "--data loads the data, which --shape leaves out.", fix="leave out one of the two"
-        )
-    if data and not bad:
-        from assay.compose import audit_data
-
-        audits = audit_data(config)
+    if shape:
+        _refuse_with_shape(files[0], defaults=defaults)
+    found = _check(files[0], overrides, user_dir, shape=shape, strict=strict, quiet=as_json)
+    rows = _rows(found) if listed and not found.bad else []
+    if shape and (data or rehearse):
+        what = "--rehearse builds the model"
+        if data:
+            what = "--data loads the data"
+        raise InputError(f"{what}, which --shape leaves out.", fix="leave out one of the two")
+    audits = _audit(found.config) if data and not found.bad else []
+    report = None
+    if asked is not None and not found.bad:
+        report = _rehearsed(found.config, variant, asked)
+    bad = found.bad or (report is not None and bool(report.failures))
     differs = any(audit.problems for audit in audits)
-    if asked is not None and shape:
-        raise InputError(
-            "--rehearse builds the model, which --shape leaves out.", fix="leave out one of the two"
-        )
-    report = _rehearsed(config, variant, asked) if asked is not None and not bad else None
-    bad = bad or (report is not None and bool(report.failures))
+    taken = _taken(found.config, found.examined) if defaults and found.examined else {}
     if as_json:
-        told = to_json(problems)
-        extra = {
-            **(_taken(config, found) if defaults and found else {}),
-            **_listed(rows, listed),
-            **_audited(audits),
-        }
+        told = to_json(found.problems)
+        extra = {**taken, **_listed(rows, listed), **_audited(audits)}
         extra |= {"rehearsal": to_plain(report)} if report is not None else {}
         echo_json({"problems": told, **extra} if extra else told)
         return 2 if bad else int(differs)
-    if problems:
-        echo(f"\n{summary(problems)}")
-    if defaults and found:
-        _show_taken(_taken(config, found), after=bool(problems))
+    if found.problems:
+        echo(f"\n{summary(found.problems)}")
+    if taken:
+        _show_taken(taken, after=bool(found.problems))
     if rows:
         from assay.cli.variations import lines
 
         echo("\n".join(lines(rows, files[0], color=use_color(sys.stdout))))
     elif not bad:
-        _show_fine(files[0], None if shape else examiner.canonical(config))
+        _show_fine(files[0], None if shape else found.examiner.canonical(found.config))
     _show_audits(audits)
     if report is not None:
         echo("\n".join(["", *lines_of(report, color=use_color(sys.stdout))]))
     return 2 if bad else int(differs)
+
+
+def _refuse_without_rehearsal(
+    conditions: Mapping[str, str | None], variant: str | None, *, rehearse: bool
+) -> None:
+    """Raise InputError for options of a rehearsal where none is asked for."""
+    if rehearse:
+        return
+    if variant is not None:
+        raise InputError(
+            "`assay check` looks at every variant of the file: it has no option `--variant`.",
+            fix="leave it out; --list shows them, each with its hash",
+        )
+    for name, value in conditions.items():
+        if value:
+            raise InputError(
+                f"`{name}` says how to rehearse.", fix=f"assay check --rehearse {name} {value}"
+            )
+
+
+def _refuse_with_shape(file: str, *, defaults: bool) -> None:
+    """Raise InputError for --shape with --defaults, and for a Python config."""
+    if defaults:
+        raise InputError(
+            "--defaults needs the signatures, which --shape leaves out.",
+            fix="leave out one of the two",
+        )
+    if file.lower().endswith(".py"):
+        raise InputError(
+            f"--shape runs nothing, and {file} is a program: only running it tells its shape.",
+            fix="leave out --shape to run it, or write the config as TOML: assay show RUN --config",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Checked:
+    """Findings of both stages about the configs of one file."""
+
+    config: Config
+    problems: list[Problem]
+    examiner: Examiner
+    examined: Examined | None
+    has_signatures: bool
+
+    @property
+    def bad(self) -> bool:
+        return any(problem.severity == "error" for problem in self.problems)
+
+
+def _check(
+    file: str,
+    overrides: Sequence[str],
+    user_dir: str | None,
+    *,
+    shape: bool,
+    strict: bool,
+    quiet: bool,
+) -> _Checked:
+    """Check the configs of a file, and print the problems of each stage at once unless `quiet`."""
+    from assay.compose import Examiner, problems_of_shape
+    from assay.config import open_config
+    from assay.config.expansion import problems_of_sections, unique_problems, variations
+
+    config = open_config(file, overrides, user_dir=user_dir)
+    configs = list(variations(config))
+    problems = [*unique_problems(configs, problems_of_shape), *problems_of_sections(config)]
+    if not quiet:
+        _show(problems)  # at once: the signatures take an import of torch
+    examined = None
+    examiner = Examiner(strict=strict)
+    if not shape and not any(problem.kind == "too-many" for problem in problems):
+        further = _not_told(problems, examiner.problems(configs))
+        examined = examiner.examined(config)
+        if not quiet:
+            _show(further, after=bool(problems))
+        problems += further
+    return _Checked(
+        config=config,
+        problems=problems,
+        examiner=examiner,
+        examined=examined,
+        has_signatures=not shape,
+    )
+
+
+def _rows(found: _Checked) -> list[Row]:
+    """Return a row for each config of the file, with its hash where signatures were checked."""
+    from assay.cli.variations import rows
+
+    return rows(found.config, found.examiner.canonical if found.has_signatures else lambda _: None)
+
+
+def _audit(config: Config) -> list[Audit]:
+    from assay.compose import audit_data
+
+    return audit_data(config)
 
 
 def _rehearsed(config: Config, variant: str | None, asked: RehearsalRequest) -> Rehearsal:
@@ -212,7 +260,8 @@ def _show_audits(audits: Sequence[Audit]) -> None:
     on = use_color(sys.stdout)
     for audit in audits:
         echo(
-            f"\n{paint(f'data.{audit.split}', 'bold', on=on)}  {audit.samples:,} samples, {audit.batches:,} batches"
+            f"\n{paint(f'data.{audit.split}', 'bold', on=on)}  {audit.samples:,} samples,"
+            f" {audit.batches:,} batches"
         )
         rate = f"{audit.batches_per_s:,.0f} batches/s, " if audit.batches_per_s else ""
         for name, text in (
@@ -225,7 +274,7 @@ def _show_audits(audits: Sequence[Audit]) -> None:
 
 
 def _not_told(told: Sequence[Problem], further: Sequence[Problem]) -> list[Problem]:
-    """What the shape stage has not said already of the same place."""
+    """Return the problems at places of which the shape stage has reported none."""
     places = {(str(problem.origin), problem.key) for problem in told}
     return [problem for problem in further if (str(problem.origin), problem.key) not in places]
 
@@ -244,7 +293,7 @@ def _show_fine(file: str, named: Table | None) -> None:
 
 
 def _taken(config: Config, found: Examined) -> dict[str, list[dict[str, Any]]]:
-    """What nobody gave: defaults as they are taken, and what the run itself fills in."""
+    """Return defaults and injected values as plain data."""
     from assay.config.check import standard_defaults
 
     defaults = [*standard_defaults(config.root), *found.defaults]

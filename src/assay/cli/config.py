@@ -1,5 +1,4 @@
-"""`assay config`: settings of a project, variables of this machine, and where a value of a config
-comes from."""
+"""Command `assay config`: settings of a project, variables, and the origin of values."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ WIDTH = 80
     help="Settings of this project, variables of this machine, and where a value comes from.",
 )
 def command() -> None:
-    """The commands below it."""
+    """Group of the commands below it."""
 
 
 def scope_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,7 +71,8 @@ def get(name: str, is_local: bool, is_global: bool, config: str | None) -> int:
 
 @command.command(
     name="set",
-    help="Set a setting or a variable, for this project unless --global. Configs name it as ${global:NAME}.",
+    help="Set a setting or a variable, for this project unless --global. Configs name it as"
+    " ${global:NAME}.",
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument("name")
@@ -139,7 +139,8 @@ def ls(is_local: bool, is_global: bool, as_json: bool) -> int:
 
 @command.command(
     name="trust",
-    help="Let configs of this project name what a package defines, or one class or function of torch.",
+    help="Let configs of this project name what a package defines, or one class or function of"
+    " torch.",
 )
 @click.argument("packages", nargs=-1)
 @click.option("--remove", is_flag=True, help="Trust it no longer.")
@@ -215,7 +216,7 @@ def _settings() -> Settings:
 
 
 def _file(scope: Scope) -> Path:
-    """The file of a scope; the working directory becomes a project when it is in none."""
+    """Return the file of a scope; the working directory becomes a project where there is none."""
     from assay.config.settings import file_of
 
     settings = _settings()
@@ -243,7 +244,10 @@ def _listing(settings: Settings, scopes: tuple[Scope, ...]) -> Iterator[str]:
         wide = max((len(name) for name, _ in rows), default=0)
         for name, value in rows:
             is_hidden = scope == "global" and len(scopes) > 1 and name in _local_names(settings)
-            yield f"  {name:{wide}}  {visible(_text(value))}{'  (the project has its own)' if is_hidden else ''}"
+            yield (
+                f"  {name:{wide}} "
+                f" {visible(_text(value))}{'  (the project has its own)' if is_hidden else ''}"
+            )
         if not rows:
             yield "  nothing is set"
 
@@ -257,7 +261,7 @@ def _local_names(settings: Settings) -> set[str]:
 
 
 def _text(value: Any) -> str:
-    """A value for the shell: text bare, all else about as TOML writes it."""
+    """Return a value for the shell: text bare, all else about as TOML writes it."""
     from assay.config import from_plain
     from assay.core.diagnostics import Origin
     from assay.query.diff import written
@@ -266,7 +270,7 @@ def _text(value: Any) -> str:
 
 
 def _key_of_file(file: Path, key: str) -> tuple[Any, Any]:
-    """The tree of a config file as it is written, and the path that `key` means in it."""
+    """Return the tree of a config file, and the path that `key` means in it."""
     from assay.config.sources.toml import read
     from assay.config.tree import fitted
 
@@ -318,7 +322,7 @@ def _edit(file: Path, key: str, value: str | None) -> None:
 
 
 def _explained(config: Config, key: str) -> dict[str, Any]:
-    """The value of a key and the way to it, as plain data."""
+    """Return the value of a key and the chain of its origins, as plain data."""
     import os
 
     from assay.config import get_at, plain
@@ -358,7 +362,7 @@ def _explained(config: Config, key: str) -> dict[str, Any]:
 
 
 def _not_given(config: Config, key: str, asked: str) -> dict[str, Any]:
-    """A key that nobody wrote: a default, something injected, or a mistake."""
+    """Explain a key that nobody wrote: a default, something injected, or a mistake."""
     from assay.compose import examined
     from assay.config import dotted, walk
     from assay.config.check import standard_defaults

@@ -100,7 +100,10 @@ def _lines(found: RunDiff, color: bool) -> Iterator[str]:
 
 
 def _named(run: RunView) -> str:
-    return f"{run.id}  {visible(run.tag) or '-'}  {run.status}  {age(run.file.created_ns, time.time_ns())}"
+    return (
+        f"{run.id}  {visible(run.tag) or '-'}  {run.status} "
+        f" {age(run.file.created_ns, time.time_ns())}"
+    )
 
 
 def _head(title: str, color: bool) -> tuple[str, str]:
@@ -140,7 +143,8 @@ def _metrics(changes: Sequence[MetricChanged]) -> Iterator[str]:
     width = min(30, max(len(name) for name, *_ in rows))
     yield f"  {'':<{width}}        {'left':>12}  {'right':>12}  {'difference':>12}"
     for name, what, left, right, delta in rows:
-        yield f"  {elided(name, width):<{width}}  {what:<4}  {left:>12}  {right:>12}  {delta:>12}".rstrip()
+        numbers = f"{left:>12}  {right:>12}  {delta:>12}"
+        yield f"  {elided(name, width):<{width}}  {what:<4}  {numbers}".rstrip()
 
 
 def _number(summary: Summary | None, what: str) -> str:

@@ -16,9 +16,10 @@ from assay.core.verdict import Difference, Verdict
 
 @click.command(
     name="diverge",
-    help="Name the first step, phase, module and operation in which two recorded runs differ, from their traces and"
-    " curves. Where these are too coarse the suspicious steps of both are trained again, from their code and config of"
-    " then. Exit code 0 for equal, 1 for different, 2 for runs that do not compare.",
+    help="Name the first step, phase, module and operation in which two recorded runs differ,"
+    " from their traces and curves. Where these are too coarse the suspicious steps of both are"
+    " trained again, from their code and config of then. Exit code 0 for equal, 1 for different,"
+    " 2 for runs that do not compare.",
 )
 @click.argument("left", metavar="A")
 @click.argument("right", metavar="B")
@@ -50,9 +51,15 @@ def _lines(verdict: Verdict, notes: tuple[str, ...], *, color: bool) -> Iterator
     first = verdict.difference
     steps = f"steps {verdict.first_step} to {verdict.last_step}"
     if first is None:
-        yield f"{paint('equal', 'green bold', on=color)}: {steps}, {verdict.compared:,} values compared"
+        yield (
+            f"{paint('equal', 'green bold', on=color)}: {steps}, {verdict.compared:,} values"
+            " compared"
+        )
     else:
-        yield f"{paint('different', 'red bold', on=color)}: first at step {first.step}, {_place(first)}"
+        yield (
+            f"{paint('different', 'red bold', on=color)}: first at step {first.step},"
+            f" {_place(first)}"
+        )
         yield f"  {verdict.runs[0]}  {first.left}"
         yield f"  {verdict.runs[1]}  {first.right}"
         yield f"cause: {verdict.cause}"

@@ -12,7 +12,7 @@ from assay.core.events import When
 
 @click.command(
     name="events",
-    help="Who listens to what while a config runs, in the order in which they are called.",
+    help="List the callbacks of a config's run in the order of their calls.",
 )
 @click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
 def command(arguments: tuple[str, ...]) -> int:
@@ -27,11 +27,12 @@ def command(arguments: tuple[str, ...]) -> int:
     echo(f"{'event':<16}  {'when':<12}  {'priority':>8}  handler")
     for handler in found:
         echo(
-            f"{handler.event:<16}  {_words(handler.when):<12}  {handler.priority:>8}  {handler.name}"
+            f"{handler.event:<16}  {_words(handler.when):<12}  {handler.priority:>8} "
+            f" {handler.name}"
         )
     return 0
 
 
 def _words(when: When) -> str:
-    """When it is called; of something that decides each time anew its name."""
+    """Describe the period of a handler, or name the condition that decides each time anew."""
     return str(when) if type(when).__str__ is not object.__str__ else f"as {type(when).__name__}"

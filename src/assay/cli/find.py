@@ -15,9 +15,9 @@ from assay.query.provenance import Provenance, find_by_name, find_origins
 
 @click.command(
     name="find",
-    help="Which run made FILE: a checkpoint, an artifact, a file in a folder that was watched, code. It is known by its"
-    " content, so a copy will do. What is no file here is looked for in the names of all these but code. Exits with 1"
-    " when nothing is found.",
+    help="Which run made FILE: a checkpoint, an artifact, a file in a folder that was watched,"
+    " code. It is known by its content, so a copy will do. What is no file here is looked for in"
+    " the names of all these but code. Exits with 1 when nothing is found.",
 )
 @click.argument("file")
 @click.option("--all-projects", is_flag=True, help="In all projects that you have.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from assay.cli.terminal import echo
-from assay.cli.words import count
+from assay.cli.text import count
 from assay.core.terminal import visible
 from assay.query.formatting import size
 from assay.query.project_lookup import projects_here

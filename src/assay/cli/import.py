@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.cli.terminal import echo, show_progress
-from assay.cli.words import count
+from assay.cli.text import count
 from assay.core.errors import AssayError, InputError, did_you_mean
 from assay.core.ids import id_of_folder
 from assay.core.terminal import elided, visible
@@ -25,8 +25,9 @@ _TAG_CHARACTERS = 40
 
 @click.command(
     name="import",
-    help="Make records of what another tracker left in DIR: TensorBoard's event files, MLflow's mlruns or mlflow.db,"
-    " wandb's offline runs. Nothing is changed there, and a run that is here already is passed over.",
+    help="Make records of what another tracker left in DIR: TensorBoard's event files, MLflow's"
+    " mlruns or mlflow.db, wandb's offline runs. Nothing is changed there, and a run that is here"
+    " already is passed over.",
 )
 @click.argument("tool", metavar="tensorboard|mlflow|wandb")
 @click.argument("folder", metavar="DIR")
@@ -84,7 +85,7 @@ def _find(tool: str, folder: Path) -> list[ForeignSource]:
 def _take(
     project: Project, found: ForeignSource, before: RunFolder | None, *, dry_run: bool
 ) -> bool:
-    """Whether one run was imported; what is wrong with one does not keep the others from it."""
+    """Import one run; return False, with a message, if it cannot be read."""
     from assay.interop.import_run import write_run
 
     try:
@@ -120,7 +121,8 @@ def _sum_up(done: int, known: list[ForeignSource], *, dry_run: bool) -> None:
         names = ", ".join(elided(visible(run.name), _TAG_CHARACTERS) for run in known[:3])
         more = ", ..." if len(known) > 3 else ""
         echo(
-            f"skipped: {count(len(known), 'run')} that {'is' if len(known) == 1 else 'are'} here already: {names}{more}"
+            f"skipped: {count(len(known), 'run')} that {'is' if len(known) == 1 else 'are'} here"
+            f" already: {names}{more}"
         )
     if dry_run:
         echo(f"{count(done, 'run')} would be imported; nothing was written.")

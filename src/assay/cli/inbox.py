@@ -25,7 +25,8 @@ _DETAIL_LINES = 12
 
 @click.command(
     name="inbox",
-    help="Show runs that finished, failed, resumed or stalled, with the cause. They are read then, unless --keep.",
+    help="Show runs that finished, failed, resumed or stalled, with the cause. They are read"
+    " then, unless --keep.",
 )
 @click.option("--all", "everything", is_flag=True, help="Include messages that were read.")
 @click.option(

@@ -1,4 +1,4 @@
-"""What the commands that train have in common: their options, and how they end."""
+"""Options of the commands that train, and the lines that they end with."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
         (
             click.option(
                 "--device",
-                help="cpu, cuda, cuda:1, mps; several runs take those of cuda:0,1 in turn. Left out: the accelerator if"
-                " there is one.",
+                help="cpu, cuda, cuda:1, mps; several runs take those of cuda:0,1 in turn. Left"
+                " out: the accelerator if there is one.",
             ),
             click.option(
                 "--desc", default="", help="What this run is for; the body of its README."
@@ -76,7 +76,8 @@ def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.IntRange(min=0),
                 default=0,
                 metavar="N",
-                help="Up to N times, go on by itself from the newest checkpoint when a process fails or is killed.",
+                help="Resume up to N times from the newest checkpoint when a process"
+                " fails or is killed.",
             ),
             click.option("--quiet", is_flag=True, help="Print nothing but problems and the end."),
         )
@@ -86,7 +87,7 @@ def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def launch_of(**options: Any) -> Launch:
-    """The launch that the options of `launch_options` describe."""
+    """Return the launch that the options of `launch_options` describe."""
     from assay.compose import Launch
 
     return Launch(
@@ -129,7 +130,7 @@ def told(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> in
     is_whole = result.status == "finished" and result.exit_code == 0
     if not is_whole and result.record_dir is not None and result.step and can_resume:
         mended = "once that is mended, " if isinstance(error, InputError) else ""
-        echo(f"{mended}go on with: assay resume {result.id}", err=True)
+        echo(f"{mended}resume with: assay resume {result.id}", err=True)
     if pdb and error is not None:
         _look_around(error)
     return result.exit_code
@@ -142,8 +143,7 @@ def told_both(result: RunResult, *, pdb: bool = False) -> int:
 
 
 def told_test(result: RunResult, *, measures: bool = True, pdb: bool = False) -> int:
-    """Tell a person what a test measured, and how it ended; the exit code. `measures`: whether it
-    was to measure."""
+    """Print the results of a test; return its exit code. `measures`: metrics were asked for."""
     if result.status == "finished":
         for name, value in result.value.items():
             echo(f"{name:<20} {value:.4f}")
@@ -153,8 +153,7 @@ def told_test(result: RunResult, *, measures: bool = True, pdb: bool = False) ->
 
 
 def given(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Config files and overrides among positional arguments; InputError for what is neither, and
-    how to write it."""
+    """Split positional arguments into config files and overrides; InputError for others."""
     from assay.config import is_override
 
     files: list[str] = []
@@ -236,8 +235,7 @@ def _refuse_torn(arguments: Sequence[str], i: int) -> None:
 
 
 def _look_around(error: BaseException) -> None:
-    """Python's debugger at the line that failed; the record is complete by now, however long this
-    takes."""
+    """Open Python's debugger at the line that failed; the record is complete by now."""
     import pdb
 
     while error.__cause__ is not None:  # what was raised first knows more than what explains it

@@ -26,7 +26,8 @@ _NUMBERS = 10
 
 @click.command(
     name="live",
-    help="The curves of a run, drawn in the terminal again and again while it trains; Ctrl-C leaves it alone.",
+    help="The curves of a run, drawn in the terminal again and again while it trains; Ctrl-C"
+    " leaves it alone.",
 )
 @click.argument("run")
 @click.option(
@@ -109,13 +110,16 @@ def _page(view: RunView, metric: str | None, width: int, height: int, color: boo
     room = width - _NAME - _NUMBERS - 4
     for name in shown:
         line = sparkline(middles(found[name], room), room)
-        yield f"{elided(visible(name), _NAME):<{_NAME}}  {number(summaries[name].last):>{_NUMBERS}}  {line}"
+        yield (
+            f"{elided(visible(name), _NAME):<{_NAME}}  {number(summaries[name].last):>{_NUMBERS}} "
+            f" {line}"
+        )
     if rows < len(names):
         yield f"... and {len(names) - rows} more: --metric NAME draws one"
 
 
 def _epochs(epochs: Series, curve: Series, axis: str) -> str:
-    """The epochs of the first and the last step, below the two."""
+    """Return the line with the epochs of the first and the last step."""
     first, last = (
         str(each + 1) for each in epochs_at(epochs, [int(curve.steps[0]), int(curve.steps[-1])])
     )
@@ -123,7 +127,7 @@ def _epochs(epochs: Series, curve: Series, axis: str) -> str:
 
 
 def _pictures(view: RunView) -> dict[str, Artifact]:
-    """The newest image of each name."""
+    """Return the newest image of each name."""
     return {each.name: each for each in artifacts(view.folder) if each.kind in ("image", "figure")}
 
 

@@ -36,9 +36,9 @@ POLL_S = 0.3
 _MOST_BYTES = 64 << 20
 
 
-@click.command(name="log", help="What a run logged, or its events: what happened when.")
+@click.command(name="log", help="Print the log of a run, its events or its metrics.")
 @click.argument("run")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run ends.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log until the run ends.")
 @click.option(
     "--events",
     is_flag=True,
@@ -114,7 +114,10 @@ class _Text:
             with open(open_regular(self._path), "rb") as file:
                 behind = os.fstat(file.fileno()).st_size - self._offset
                 if behind > _MOST_BYTES:
-                    told = f"... {size(behind - _MOST_BYTES)} are left out; all of it is in {self._path}"
+                    told = (
+                        f"... {size(behind - _MOST_BYTES)} are left out; all of it is in"
+                        f" {self._path}"
+                    )
                     self._offset += behind - _MOST_BYTES
                     file.seek(self._offset)
                     return [told, *self._lines(file.read(_MOST_BYTES), to_the_end=to_the_end)]
@@ -155,8 +158,7 @@ class _Events:
 
 
 class _Rows:
-    """What was logged and not given yet: step, time, and the value of each metric, an object a
-    line."""
+    """Rows that were logged and not printed yet: step, time and metrics, a JSON object a line."""
 
     def __init__(self, view: RunView) -> None:
         self._view = view

@@ -18,49 +18,55 @@ from assay.core.version import version
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("assay.cli.init", "Make a project to begin with."),
-    "check": ("assay.cli.check", "Say all that is wrong with a config, without running it."),
-    "run": ("assay.cli.run", "Train what a config asks for."),
-    "resume": ("assay.cli.resume", "Go on with a run that was stopped, failed or killed."),
+    "check": ("assay.cli.check", "Check a config and list every mistake, without running it."),
+    "run": ("assay.cli.run", "Train the model of a config."),
+    "resume": ("assay.cli.resume", "Resume a stopped, failed or killed run."),
     "rerun": ("assay.cli.rerun", "Train the config of a run again, as a new run."),
     "test": ("assay.cli.test", "Evaluate a run on its test data."),
     "ls": ("assay.cli.ls", "List the runs of this project."),
-    "show": ("assay.cli.show", "Everything about one run, on a page."),
-    "log": ("assay.cli.log", "What a run logged; --follow to watch it."),
+    "show": ("assay.cli.show", "Show one run on a page."),
+    "log": ("assay.cli.log", "Print the log of a run; --follow to watch it."),
     "ui": ("assay.cli.ui", "Show the runs in a browser."),
-    "inbox": ("assay.cli.inbox", "What finished, what failed and why."),
-    "table": ("assay.cli.table", "Result tables whose cells lead to runs."),
-    "live": ("assay.cli.live", "Its curves, drawn while it trains."),
-    "board": ("assay.cli.board", "Its curves in TensorBoard."),
-    "plot": ("assay.cli.plot", "Its curves as a figure in a file."),
-    "config": ("assay.cli.config", "Settings and variables, and where a value comes from."),
-    "diff": ("assay.cli.diff", "What two runs differ in: config, metrics, environment, code."),
-    "find": ("assay.cli.find", "Which run made a file."),
+    "inbox": ("assay.cli.inbox", "List runs that finished or failed, with the cause."),
+    "table": ("assay.cli.table", "Read and write result tables."),
+    "live": ("assay.cli.live", "Draw the curves of a run while it trains."),
+    "board": ("assay.cli.board", "Show the curves of runs in TensorBoard."),
+    "plot": ("assay.cli.plot", "Plot curves into a file."),
+    "config": ("assay.cli.config", "Read and change settings; explain a value."),
+    "diff": ("assay.cli.diff", "Compare two runs: config, metrics, environment, code."),
+    "find": ("assay.cli.find", "Find the run that made a file."),
     "note": ("assay.cli.note", "Add a note to a run."),
     "label": ("assay.cli.label", "Put labels on a run."),
     "tag": ("assay.cli.tag", "Give a run another title."),
     "archive": ("assay.cli.archive", "Leave runs out of lists."),
     "rm": ("assay.cli.rm", "Remove runs, until `gc` for good."),
     "gc": ("assay.cli.gc", "Delete what was removed."),
-    "reindex": ("assay.cli.reindex", "Make the index of runs anew."),
-    "restore": ("assay.cli.restore", "The code and config of a run as they were, in a folder."),
+    "reindex": ("assay.cli.reindex", "Rebuild the index of runs."),
+    "restore": ("assay.cli.restore", "Restore the code and config of a run in a folder."),
     "pack": ("assay.cli.pack", "Put a run into one file."),
-    "unpack": ("assay.cli.unpack", "Take a packed run into this project."),
-    "import": ("assay.cli.import", "Make records of runs of TensorBoard, MLflow or wandb."),
+    "unpack": ("assay.cli.unpack", "Add a packed run to this project."),
+    "import": ("assay.cli.import", "Import runs of TensorBoard, MLflow or wandb."),
     "bench": ("assay.cli.bench", "Measure how fast the data of a config is loaded."),
     "replay": ("assay.cli.replay", "Train a recorded run again, and compare the bits."),
-    "diverge": ("assay.cli.diverge", "First step, module and operation in which two runs differ."),
+    "diverge": ("assay.cli.diverge", "Find the first step and operation in which runs differ."),
     "verify-resume": (
         "assay.cli.verify_resume",
         "Kill and resume a config's run, and compare the bits.",
     ),
-    "summary": ("assay.cli.summary", "The layers of a model: shapes, parameters, operations."),
-    "graph": ("assay.cli.graph", "How one batch goes through a step, stage by stage."),
-    "events": ("assay.cli.events", "Who listens to what while a config runs, in order."),
+    "summary": ("assay.cli.summary", "Show the layers of a model: shapes, parameters, FLOPs."),
+    "graph": ("assay.cli.graph", "Show one batch at each stage of a step."),
+    "events": ("assay.cli.events", "List the callbacks of a run in the order of their calls."),
 }
-"""Name -> (module that has it as `command`, one line of help). Help and completion read this and import nothing."""
+"""Module of each command, which has it as `command`, and its line of help.
+
+Help and completion read this table and import nothing.
+"""
 
 _MODULES = "it imports the modules that the config names, and a Python config is a program itself"
-_FOREIGN = "the config of the run, with the modules of your working tree. It asks first if the run was not made here."
+_FOREIGN = (
+    "the config of the run, with the modules of your working tree. It asks first if the run was"
+    " not made here."
+)
 RUNS_CODE: dict[str, str] = {
     "check": f"{_MODULES}. With --shape it runs nothing.",
     "run": f"{_MODULES}.",
@@ -68,9 +74,10 @@ RUNS_CODE: dict[str, str] = {
     "rerun": _FOREIGN,
     "test": _FOREIGN,
     "bench": f"{_MODULES}.",
-    "replay": "the config and the code that were kept with the run. It asks first if the run was not made here.",
-    "diverge": "the config and the code that were kept with each run, to train steps again. It asks first if one was"
-    " not made here. With --no-rerun it runs nothing.",
+    "replay": "the config and the code that were kept with the run. It asks first if the run was"
+    " not made here.",
+    "diverge": "the config and the code that were kept with each run, to train steps again. It"
+    " asks first if one was not made here. With --no-rerun it runs nothing.",
     "verify-resume": f"{_MODULES}.",
     "summary": f"{_MODULES}.",
     "graph": f"{_MODULES}.",
@@ -152,12 +159,14 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, asked: bool)
     help="Show the version and exit.",
 )
 def commands() -> None:
-    """The whole command line."""
+    """Root of the command line."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 fine, 1 failed or different, 2 wrong input, 130
-    interrupted."""
+    """Run one command and return its exit code.
+
+    0 fine, 1 failed or different, 2 wrong input, 130 interrupted.
+    """
     args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
         code = _run(args)
@@ -212,7 +221,7 @@ def _run(args: list[str]) -> int:
 
 
 def _work(folder: str) -> int:
-    """One of the processes of a run, started by another one; it ends at once."""
+    """Train as one rank of a run, and end the process at once."""
     from assay.compose.rank_process import work
 
     code = 1
@@ -223,7 +232,7 @@ def _work(folder: str) -> int:
 
 
 def _is_one_of_several() -> bool:
-    """Whether torchrun or srun has started others like this process, and they have met."""
+    """Return True if another launcher has started several processes, and they have met."""
     ranks = sys.modules.get("assay.engine.parallel.process_group")
     return ranks is not None and ranks.world().count > 1
 
@@ -235,7 +244,7 @@ def _end_at_once(code: int) -> NoReturn:
 
 
 def _train_again(folder: str) -> int:
-    """The process of a replay."""
+    """Train as the process of a replay."""
     from assay.cli.launch import told
     from assay.proof.replay import work
 
@@ -253,7 +262,7 @@ def _complain(error: AssayError) -> None:
 
 
 def _in_our_words(error: click.UsageError) -> InputError:
-    """What click found wrong with the arguments, as what and fix."""
+    """Convert an error of click's about the arguments."""
     path = error.ctx.command_path if error.ctx is not None else "assay"
     how = f"`{path} --help` shows how"
     group = error.ctx.command if error.ctx is not None else None
@@ -301,8 +310,7 @@ def _sentence(text: str) -> str:
 
 
 def _report(error: BaseException) -> None:
-    """A fault: the part of the traceback that can help somebody, and where to take it if it is not
-    in their code."""
+    """Print a fault: the useful part of its traceback, and where to report it."""
     import platform
     import traceback
 
@@ -320,7 +328,8 @@ def _report(error: BaseException) -> None:
     lines = [
         "".join(shown.format()).rstrip(),
         "",
-        f"This is a fault in assay, or in code that it ran. {TRACEBACK_VARIABLE}=1 shows all of the traceback.",
+        f"This is a fault in assay, or in code that it ran. {TRACEBACK_VARIABLE}=1 shows all of"
+        " the traceback.",
         "If it is assay's, please report it with the text above and this line:"
         f" assay {version()}, Python {platform.python_version()}, {sys.platform}.",
     ]
@@ -328,7 +337,7 @@ def _report(error: BaseException) -> None:
 
 
 def _beyond_us(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame on that is neither click's nor this file's."""
+    """Return the traceback without the frames of click and of this file."""
     click_folder = os.path.dirname(click.__file__)
     while trace is not None and trace.tb_next is not None:
         name = trace.tb_frame.f_code.co_filename

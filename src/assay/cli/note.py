@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from assay.cli.terminal import echo
-from assay.cli.words import wrapped
+from assay.cli.text import wrapped
 from assay.core.terminal import visible
 from assay.query.find import find_run
 from assay.query.formatting import moment

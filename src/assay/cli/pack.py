@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from assay.cli.terminal import echo
-from assay.cli.words import count
+from assay.cli.text import count
 from assay.query.diff import code_store
 from assay.query.find import find_run
 from assay.query.formatting import size
@@ -17,7 +17,8 @@ from assay.store.packing import SUFFIX, pack
 
 @click.command(
     name="pack",
-    help="Put a run into one file, with its code and checkpoints: to keep elsewhere, or to give away.",
+    help="Put a run into one file, with its code and checkpoints: to keep elsewhere, or to give"
+    " away.",
 )
 @click.argument("run")
 @click.option("--to", metavar="FILE", help=f"Left out: the name of its folder with {SUFFIX}, here.")

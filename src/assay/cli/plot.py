@@ -7,14 +7,15 @@ from pathlib import Path
 import click
 
 from assay.cli.terminal import echo
-from assay.cli.words import count
+from assay.cli.text import count
 from assay.query.find import find_run
 
 
 @click.command(
     name="plot",
-    help="Draw curves into a file. Runs that differ in nothing but their seed are one line, their mean, with a band of"
-    " one standard deviation: assay plot last last-1 last-2 -m loss -o fig.pdf",
+    help="Draw curves into a file. Runs that differ in nothing but their seed are one line, their"
+    " mean, with a band of one standard deviation: assay plot last last-1 last-2 -m loss -o"
+    " fig.pdf",
 )
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
 @click.option(

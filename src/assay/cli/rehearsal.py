@@ -13,7 +13,8 @@ import click
 from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.errors import InputError, did_you_mean
 from assay.core.rehearsal import Finding, PeakMemory, Rehearsal
-from assay.core.schema import PARALLEL_AXES, parse_size_bytes
+from assay.core.schema import parse_size_bytes
+from assay.core.sections import PARALLEL_AXES
 from assay.core.terminal import visible
 from assay.query.formatting import duration, size
 
@@ -55,7 +56,8 @@ def rehearsal_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--batch",
                 metavar="SHAPES",
                 default="",
-                help="Declare a batch in place of the data: '(float32 [64, 3, 32, 32], int64 [64] < 10)'.",
+                help="Declare a batch in place of the data: '(float32 [64, 3, 32, 32], int64 [64]"
+                " < 10)'.",
             ),
             click.option("--variant", help="Rehearse this variant of the file."),
         )

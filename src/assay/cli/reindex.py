@@ -7,7 +7,7 @@ import time
 import click
 
 from assay.cli.terminal import echo
-from assay.cli.words import count
+from assay.cli.text import count
 from assay.query import project_lookup
 from assay.query.formatting import duration
 from assay.store.index import reindex

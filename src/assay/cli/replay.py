@@ -14,9 +14,9 @@ from assay.core.terminal import folded
 
 @click.command(
     name="replay",
-    help="Train a recorded run again, from its code and config of then, and compare the bits: curves, weights,"
-    " optimizer, state and the order of the samples. With RUN@CKPT from that checkpoint on. Ends with 0 for equal, 1"
-    " for not equal, 2 for what cannot be done again.",
+    help="Train a recorded run again, from its code and config of then, and compare the bits:"
+    " curves, weights, optimizer, state and the order of the samples. With RUN@CKPT from that"
+    " checkpoint on. Ends with 0 for equal, 1 for not equal, 2 for what cannot be done again.",
 )
 @click.argument("run", metavar="RUN[@CKPT]")
 @click.option(
@@ -54,7 +54,8 @@ def command(run: str, steps: str, force: bool, trust: bool) -> int:
     assert first is not None
     values = f" ({first.left} and {first.right})" if first.left else ""
     echo(
-        f"{paint('not equal', 'red bold', on=color)}: first at step {first.step}, {first.name}{values}"
+        f"{paint('not equal', 'red bold', on=color)}: first at step {first.step},"
+        f" {first.name}{values}"
     )
     for name, (was, now) in verdict.changed_inputs.items():
         echo(f"not as it was: {name}  {was} -> {now}")

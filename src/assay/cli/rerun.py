@@ -13,7 +13,8 @@ from assay.core.errors import InputError
 
 @click.command(
     name="rerun",
-    help="Train the config of a run again, as a new run. KEY=VALUE changes a key: assay rerun last optimizer.lr=0.01",
+    help="Train the config of a run again, as a new run. KEY=VALUE changes a key: assay rerun"
+    " last optimizer.lr=0.01",
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument("arguments", metavar="RUN [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from assay.cli.terminal import echo
-from assay.cli.words import count
+from assay.cli.text import count
 from assay.core.errors import InputError, RecordError
 from assay.core.ids import id_of_folder
 from assay.core.json_codec import write_atomic
@@ -24,7 +24,8 @@ from assay.store.restore_code import make_room, restored, write_tree
 
 @click.command(
     name="restore",
-    help="The code and config of a run as they were, in a folder of their own; with RUN@CKPT that checkpoint too.",
+    help="The code and config of a run as they were, in a folder of their own; with RUN@CKPT that"
+    " checkpoint too.",
 )
 @click.argument("run", metavar="RUN[@CKPT]")
 @click.option("--to", metavar="DIR", help="The folder to make. Left out: restored-ID, here.")
@@ -38,7 +39,10 @@ def command(run: str, to: str | None, force: bool) -> int:
     try:
         tree = read_tree(store, view.code.snapshot)
     except KeyError:
-        what = f"The code of {view.id} is not here: its folder was copied without its project's code store."
+        what = (
+            f"The code of {view.id} is not here: its folder was copied without its project's code"
+            " store."
+        )
         raise RecordError(
             what, where=str(view.path), fix="`assay pack` takes the code along"
         ) from None
@@ -63,8 +67,7 @@ def command(run: str, to: str | None, force: bool) -> int:
 
 
 def _run_again(view: RunView, folder: Path) -> list[str]:
-    """Put the resolved config, overrides included, where its modules are found; the command that
-    trains it."""
+    """Write the resolved config beside its modules; return the command that trains it."""
     root = Path(view.file.project)
     kept = [
         Path(each)

@@ -14,7 +14,7 @@ from assay.core.errors import InputError
 
 @click.command(
     name="resume",
-    help="Go on with a run that was stopped, failed or killed, from its newest checkpoint.",
+    help="Resume a stopped, failed or killed run from its newest checkpoint.",
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument("arguments", metavar="RUN[@CKPT] [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
@@ -37,8 +37,8 @@ def command(
 ) -> int:
     runs, overrides = given(arguments)
     if len(runs) != 1:
-        count = f", not with {len(runs)}: {', '.join(runs)}" if runs else ""
-        raise InputError(f"`assay resume` goes on with one run{count}.", fix="assay resume last")
+        count = f", not {len(runs)}: {', '.join(runs)}" if runs else ""
+        raise InputError(f"`assay resume` resumes one run{count}.", fix="assay resume last")
     if Path(runs[0]).is_file():
         raise InputError(
             f"{runs[0]} is a file, not a run.", fix=f"assay run {runs[0]}, or assay resume last"

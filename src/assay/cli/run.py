@@ -29,7 +29,8 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
 
 @click.command(
     name="run",
-    help="Train what a config asks for. KEY=VALUE overrides a key of the file: assay run a.toml optimizer.lr=0.01",
+    help="Train the model of a config. KEY=VALUE overrides a key of the file: assay run a.toml"
+    " optimizer.lr=0.01",
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument("arguments", metavar="CONFIG... [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
@@ -61,7 +62,7 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
     "--resume",
     "resumed",
     type=click.Choice(["auto"]),
-    help="auto: go on with the newest run of this config and tag that did not finish, if there is one.",
+    help="auto: resume the newest run of this config and tag that did not finish, if there is one.",
 )
 @click.option(
     "--rehearse",
@@ -107,8 +108,8 @@ def command(
     files, overrides = given(arguments)
     if not files:
         raise InputError("`assay run` needs a config file.", fix="assay run digits.toml")
-    overrides += [f"tag={tag}"] if tag is not None else []
-    overrides += [f"seed={seed}"] if seed is not None else []
+    shorthands = {"tag": tag, "seed": seed}
+    overrides += [f"{key}={value}" for key, value in shorthands.items() if value is not None]
     if fast:
         overrides += FAST
         options["max_steps"] = min(options["max_steps"] or FAST_STEPS, FAST_STEPS)
@@ -126,7 +127,7 @@ def command(
     launch = launch_of(**options)
     if resumed is not None and (then_test or sum(map(len, made)) > 1):
         raise InputError(
-            "`--resume auto` goes on with one run.", fix="give one config, and no --then-test"
+            "`--resume auto` resumes one run.", fix="give one config, and no --then-test"
         )
     if len(launch.devices()) > 1:
         _check_devices(launch.devices())
@@ -149,8 +150,7 @@ def command(
 
 
 def _check_devices(names: Sequence[str]) -> None:
-    """All of them at once: the last one must not turn out to be missing after a night on the
-    others."""
+    """Check all devices first: the last must not turn out to be missing after a night."""
     from assay.compose import check_device
 
     for name in names:
@@ -158,8 +158,7 @@ def _check_devices(names: Sequence[str]) -> None:
 
 
 def _refuse_run(name: str) -> None:
-    """InputError for a run where a config belongs; anything else that is no file is told when it is
-    opened."""
+    """Raise InputError for a run in the place of a config."""
     if Path(name).exists() or "." in name:
         return
     from assay.query.find import find
@@ -169,7 +168,7 @@ def _refuse_run(name: str) -> None:
     except AssayError:
         return
     config = shlex.quote(os.path.relpath(run.folder.config_toml))
-    fix = f"assay resume {name} goes on with it; assay run {config} trains its config anew"
+    fix = f"assay resume {name} resumes it; assay run {config} trains its config anew"
     raise InputError(f"`{name}` is a run, not a config file.", fix=fix)
 
 
@@ -193,13 +192,22 @@ def _series(
         ]
     )
     configs = [config for same_file in made for config in same_file]
-    color = use_color(sys.stderr)
     echo(f"{len(configs)} runs, one after another", err=True)
-    rows: list[tuple[str, str, str, str]] = []
-    code = 0
     results = train_each(
         configs, launch, then_test=then_test, edit_test=edit_test, records_all=True
     )
+    rows, code = _train_series(configs, results, pdb=pdb)
+    _print_series(rows)
+    return code
+
+
+def _train_series(
+    configs: Sequence[Config], results: Iterator[RunResult], *, pdb: bool
+) -> tuple[list[tuple[str, str, str, str]], int]:
+    """Train each config; return a row for each, and the exit code of all."""
+    color = use_color(sys.stderr)
+    rows: list[tuple[str, str, str, str]] = []
+    code = 0
     for i, config in enumerate(configs, 1):
         echo(f"\n{paint(f'[{i}/{len(configs)}]', 'bold', on=color)} {_title(config)}", err=True)
         result = next(results)
@@ -210,6 +218,11 @@ def _series(
             rows += [("", "not run", _point(each), "") for each in configs[i:]]
             code = code or (128 + result.signal if i < len(configs) else 0)
             break
+    return rows, code
+
+
+def _print_series(rows: list[tuple[str, str, str, str]]) -> None:
+    color = use_color(sys.stderr)
     echo("", err=True)
     for line, status in _table(rows, width(sys.stderr)):
         echo(
@@ -218,7 +231,6 @@ def _series(
         )
     if unfinished := sum(status != "finished" for _, status, _, _ in rows):
         echo(f"\n{unfinished} of {len(rows)} did not finish", err=True)
-    return code
 
 
 def _outcome(result: RunResult) -> str:

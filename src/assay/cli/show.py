@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from assay.cli.terminal import STATUS_STYLES, echo, echo_json, paint, use_color
-from assay.cli.words import WIDTH, count, wrapped
+from assay.cli.text import WIDTH, count, wrapped
 from assay.core.errors import InputError
 from assay.core.event_log import Warned
 from assay.core.json_codec import dumps, to_plain
@@ -44,7 +44,7 @@ _METRICS = 30
 _CHECKPOINTS = 10
 
 
-@click.command(name="show", help="Everything about one run, on a page.")
+@click.command(name="show", help="Show one run on a page.")
 @click.argument("run")
 @click.option(
     "--config", "only_config", is_flag=True, help="Its config and nothing else, as it was saved."
@@ -210,7 +210,10 @@ def _metrics(view: RunView, color: bool) -> Iterator[str]:
     names = list(summaries)[:_METRICS]
     width = min(24, max(len(visible(name)) for name in names))
     yield ""
-    head = f"{'Metrics':<{width + 2}}  {'last':>10}  {'min':>10} {'at step':>9}  {'max':>10} {'at step':>9}"
+    head = (
+        f"{'Metrics':<{width + 2}}  {'last':>10}  {'min':>10} {'at step':>9}  {'max':>10}"
+        f" {'at step':>9}"
+    )
     yield paint(head, "bold", on=color)
     for name in names:
         each = summaries[name]
@@ -221,7 +224,7 @@ def _metrics(view: RunView, color: bool) -> Iterator[str]:
 
 
 def _at(value: float, step: int) -> str:
-    """A value and its step; a metric that was never a number has neither."""
+    """Return a value and its step; neither for a metric that was never a number."""
     return f"{number(value):>10} {step:>9}" if value == value else f"{'-':>10} {'-':>9}"
 
 
@@ -278,7 +281,9 @@ def _config(view: RunView, color: bool) -> Iterator[str]:
     for line in shown:
         yield f"  {visible(line)}".rstrip()
     if len(shown) < len(lines):
-        yield f"  ... and {len(lines) - len(shown)} lines more: assay show {_address(view)} --config"
+        yield (
+            f"  ... and {len(lines) - len(shown)} lines more: assay show {_address(view)} --config"
+        )
 
 
 def _next(view: RunView, color: bool) -> Iterator[str]:
@@ -305,7 +310,7 @@ def _next(view: RunView, color: bool) -> Iterator[str]:
         )
     else:
         steps = [(f"assay log {run}", "what it said last")]
-        steps += [(f"assay resume {run}", "go on where it was")] if view.checkpoints else []
+        steps += [(f"assay resume {run}", "resume it")] if view.checkpoints else []
     steps.append((f"assay diff {run} RUN", "compare it with another"))
     yield from ("", paint("Next", "bold", on=color))
     width = max(len(line) for line, _ in steps)
@@ -314,8 +319,7 @@ def _next(view: RunView, color: bool) -> Iterator[str]:
 
 
 def _address(view: RunView) -> str:
-    """What commands typed here may call the run: its id, or its folder where no project here has
-    it."""
+    """Return the run's id, or its folder where no project here has it."""
     folder = view.path.absolute().parent.resolve()
     is_here = any(project.runs_dir.resolve() == folder for project in projects_here())
     return view.id if is_here else shlex.quote(str(view.path))
@@ -334,7 +338,7 @@ def _fact(name: str, text: str) -> str:
 
 
 def _short(path: Path) -> str:
-    """The path from here when it lies below, else the whole one."""
+    """Return a path relative to the working directory if it lies below, else as it is."""
     try:
         return os.fspath(path.absolute().relative_to(Path.cwd()))
     except ValueError:

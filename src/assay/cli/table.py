@@ -75,14 +75,15 @@ def show(name: str, history: bool) -> int:
 
 @command.command(
     name="set",
-    help="""Set a cell. VALUE is a text; with --run or --where the name of a column of `assay ls`, and the cell then
-    shows that value of the run, or mean and deviation over several:
+    help="""Set a cell. VALUE is a text; with --run or --where the name of a column of `assay ls`,
+    and the cell then shows that value of the run, or mean and deviation over several:
 
     \b
     assay table set digits "small CNN" accuracy valid/acc --run best:valid/acc
     assay table set digits "small CNN" accuracy valid/acc --where 'tag = small'
 
-    Table, row (by its key, or the text of its first column) and column are made when they are not there.""",
+    Table, row (by its key, or the text of its first column) and column are made when they are not
+    there.""",
 )
 @click.argument("name")
 @click.argument("row")

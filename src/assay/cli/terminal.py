@@ -32,8 +32,7 @@ STATUS_STYLES = {
 
 
 def use_color(stream: TextIO) -> bool:
-    """Whether colours make sense there: a terminal, and nobody who asked for none
-    (https://no-color.org)."""
+    """Return True if colours are right: a terminal, and no NO_COLOR (https://no-color.org)."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     try:
@@ -63,8 +62,7 @@ def paint(text: str, styles: str, *, on: bool) -> str:
 
 
 def echo(text: str = "", *, err: bool = False, end: str = "\n") -> None:
-    """Write lines of text to stdout or stderr. Nothing that a terminal would obey comes through but
-    our own styles."""
+    """Write lines to stdout or stderr, without control sequences but our own styles."""
     stream = sys.stderr if err else sys.stdout
     _write(stream, for_terminal(text, color=use_color(stream)) + end)
 
@@ -77,8 +75,7 @@ def echo_json(data: Any, *, indent: int | None = 1) -> None:
 
 
 def redraw(lines: Sequence[str], before: int) -> int:
-    """Write lines over the `before` lines that stand there; return how many these are. Nothing
-    flickers."""
+    """Write lines over the `before` lines above; return their number. Nothing flickers."""
     color = use_color(sys.stdout)
     back = f"\x1b[{before}A" if before else ""
     shown = [f"{for_terminal(line, color=color)}\x1b[K\n" for line in lines]

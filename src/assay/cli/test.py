@@ -13,8 +13,8 @@ from assay.core.errors import InputError
 
 @click.command(
     name="test",
-    help="Evaluate a run on its test data: the best weights if it kept them, else the newest. A CONFIG is evaluated"
-    " with the weights that --from names.",
+    help="Evaluate a run on its test data: the best weights if it kept them, else the newest. A"
+    " CONFIG is evaluated with the weights that --from names.",
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument(

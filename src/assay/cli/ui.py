@@ -78,8 +78,7 @@ def _say(event: str, text: str) -> None:
 
 
 def _token(file: str | None) -> str:
-    """Return the token that the user chose, never from the command line, which every user of a
-    machine can read."""
+    """Return the user's token; it is never on the command line, which others can read."""
     token = os.environ.get(TOKEN_VARIABLE, "")
     if file is not None:
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from assay.cli.terminal import echo
-from assay.cli.words import count
+from assay.cli.text import count
 from assay.query.formatting import size
 from assay.store.known_projects import remember
 from assay.store.layout import open_project

@@ -34,8 +34,7 @@ Hashed = Callable[[Config], Table | None]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One config: what it is called, its hashes ("" when its targets were not looked at), the keys
-    it changes."""
+    """Row for one config: its name, its hashes ("" without signatures), and changed keys."""
 
     config: Config
     name: str
@@ -44,7 +43,7 @@ class Row:
     changes: tuple[tuple[str, Node | None, Node | None], ...]  # key, before, after
 
     def to_json(self) -> dict[str, Any]:
-        """The same for programs."""
+        """Return the same as plain data."""
         return {
             "name": self.name,
             "variant": self.config.variant,
@@ -64,7 +63,7 @@ class Row:
 
 
 def rows(config: Config, hashed: Hashed) -> list[Row]:
-    """The base, the variants, then the points of the sweep."""
+    """Return a row for the base, for each variant, then for each point of the sweep."""
     made = [config]
     if variants_of(config.written)[0]:
         made += expand(config, [ALL], sweep=False)
@@ -81,8 +80,7 @@ def as_json(found: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def lines(found: Sequence[Row], file: str, *, color: bool) -> Iterator[str]:
-    """One block for each config: its name and hash, and what it changes; at most 80 columns
-    wide."""
+    """Return a block for each config with name, hash and changes, at most 80 columns wide."""
     wide = min(max(len(row.name) for row in found), _NAME_WIDTH)
     for row in found:
         name = elided(row.name, wide).ljust(wide)

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 @click.command(
     name="verify-resume",
-    help="Train a config once undisturbed and once killed (kill -9) and resumed at random steps, and compare the bits"
-    " of the end: weights, optimizer, state, metrics and the order of the samples. It happens in a temporary project.",
+    help="Train a config once undisturbed and once killed (kill -9) and resumed at random steps,"
+    " and compare the bits of the end: weights, optimizer, state, metrics and the order of the"
+    " samples. It happens in a temporary project.",
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
@@ -98,8 +99,10 @@ def _where(check: ResumeCheck) -> list[str]:
         return []
     if not check.blames_resume:
         return [
-            f"It differs from step {first} on, before anything was resumed (from step {check.resumed_from[0]}):",
-            "two runs that nobody kills would differ, too. `assay check CONFIG --data` tries the data;",
+            f"It differs from step {first} on, before anything was resumed (from step"
+            f" {check.resumed_from[0]}):",
+            "two runs that nobody kills would differ, too. `assay check CONFIG --data` tries the"
+            " data;",
             "on a GPU [train] deterministic = true names what cannot be.",
         ]
     resumed = max(step for step in check.resumed_from if step < first)

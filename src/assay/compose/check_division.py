@@ -1,11 +1,12 @@
-"""What can be known of a divided model before a process is started for it."""
+"""Checks of tensor and pipeline parallelism before a process is started."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from assay.config.loading import Config
-from assay.config.tree import Leaf, Table, get_at, plain
+from assay.config.tree import Leaf, Table, get_at
+from assay.config.typed_sections import sections_of
 
 
 def check_division(config: Config) -> None:
@@ -14,26 +15,25 @@ def check_division(config: Config) -> None:
     Only a model that is a class and takes plain values is looked at, without memory for its
     weights; of any other the processes find out themselves.
     """
-    node = get_at(config.root, ("parallel",))
-    given = plain(node) if node is not None else {}
-    size = int(given.get("tensor", 1))
-    if size == 1 and int(given.get("pipeline", 1)) == 1:
+    parallel = sections_of(config.root).parallel
+    size = parallel.tensor or 1
+    if size == 1 and (parallel.pipeline or 1) == 1:
         return
     from assay.engine.parallel.mesh import Layout
     from assay.engine.parallel.pipeline_split import split_model
     from assay.engine.parallel.tensor_parallel import check_plan, plan_of
 
-    model, layout = _outline(config), Layout.of(given)
+    model, layout = _outline(config), Layout.of(parallel)
     if not hasattr(model, "named_modules"):
         return
     if size > 1:
-        check_plan(model, plan_of(model, given.get("tensor_plan")), size)
+        check_plan(model, plan_of(model, parallel.tensor_plan), size)
     if layout.pipeline > 1:
         split_model(model, layout.stage_count, layout.split)
 
 
 def _outline(config: Config) -> Any:
-    """The model without its weights, None where making it may do more than that."""
+    """Return the model on the meta device, None where building it may do more than that."""
     from assay.build import Context, build, resolve, user_code
     from assay.engine.loop.device import without_memory
 

@@ -1,5 +1,7 @@
-"""Both stages of the check of a config: its shape, then its calls. Torch is imported by the second
-only."""
+"""Both stages of the check of a config: its shape, then its calls.
+
+Only the second imports torch.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,12 @@ if TYPE_CHECKING:
 
 
 def problems_of_shape(config: Config) -> list[Problem]:
-    """Everything wrong with a config that can be told without importing anything."""
+    """Return everything wrong with a config that is known without an import."""
     return check_shape(config)
 
 
 def examined(config: Config, *, strict: bool = False, training: bool = True) -> Examined:
-    """What the signature stage finds out about the calls of a config; imports what it names.
+    """Check the calls of a config against the signatures of their targets, which are imported.
 
     What only `training` needs may be missing otherwise: the criterion.
     """
@@ -83,7 +85,7 @@ class Examiner:
         self._of_variant: dict[str, Examined] = {}
 
     def examined(self, config: Config) -> Examined:
-        """What the signature stage finds out about `config`."""
+        """Return the findings of the signature stage about `config`."""
         if id(config) not in self._found:
             known = _known(config)
             found = examined(known, strict=self.strict)
@@ -100,8 +102,10 @@ class Examiner:
             return unique_problems(configs, lambda each: self.examined(each).problems)
 
     def canonical(self, config: Config) -> Table:
-        """The tree of `config` to hash. A point that sets plain values calls what its variant
-        calls."""
+        """Return the tree of `config` to hash.
+
+        A point that sets plain values has the calls of its variant.
+        """
         calls_others = any(
             key.endswith(("type", "args")) or not is_plain(node) for key, node in config.assigned
         )
@@ -117,7 +121,8 @@ def _without_torch(config: Config) -> Examined:
 
     problem = Problem(
         kind="missing-package",
-        message="PyTorch is not installed: nothing can be trained, and the calls of a config cannot be checked",
+        message="PyTorch is not installed: nothing can be trained, and the calls of a config"
+        " cannot be checked",
         origin=Origin(source=str(config.path or "<string>")),
         fix="pip install torch   (pytorch.org says which build fits your machine)",
     )
@@ -125,14 +130,18 @@ def _without_torch(config: Config) -> Examined:
 
 
 def sound(config: Config) -> Config:
-    """The config, if both stages of the check let it pass; ConfigError with the problems of the
-    first that does not."""
+    """Return the config if both stages of the check let it pass.
+
+    ConfigError with the problems of the first stage that does not.
+    """
     return passed(config)[0]
 
 
 def passed(config: Config, *sections: str, training: bool = True) -> tuple[Config, Examined]:
-    """The config with every value as its type reads it, and what the signature stage found; it must
-    have `sections`."""
+    """Return the config with typed values, and the findings of the signature stage.
+
+    InputError if it lacks one of `sections`.
+    """
     # A metric that decides is none of a test, which may well measure other things.
     _refuse(each for each in problems_of_shape(config) if training or each.kind != "never-measured")
     config = _known(config)
@@ -176,8 +185,7 @@ def _require(config: Config, *sections: str) -> None:
 
 
 def _known(config: Config) -> Config:
-    """The config with what only this machine knows written into it; torch is asked only if it is in
-    there."""
+    """Return the config with facts of this machine filled in; import torch only if one is used."""
     if not asks_machine(config.root):
         return config
     from assay.engine.loop.device import device_count

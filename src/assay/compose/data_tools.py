@@ -1,4 +1,4 @@
-"""The data of a config by itself: looked at, and measured."""
+"""Audit and benchmark of a config's data, without training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from assay.compose.checks import sound
 from assay.compose.launch_settings import Launch
-from assay.compose.make_parts import make_loader, promise_no_training, splits_of
+from assay.compose.make_loaders import make_loader, splits_of
+from assay.compose.make_parts import promise_no_training
 from assay.compose.run_scope import open_run_scope
 from assay.config.loading import Config
 from assay.core.errors import InputError
@@ -17,13 +18,12 @@ if TYPE_CHECKING:
 
 
 def audit_data(config: Config) -> list[Audit]:
-    """One epoch of every split, loaded in several ways and compared. Nothing is trained or
-    recorded."""
+    """Load one epoch of every split in several ways, and compare the batches."""
     from assay.engine.data.audit import audit
 
     with open_run_scope(sound(config), Launch()) as scope:
         promise_no_training(scope.context)
-        accumulate = scope.values("train").get("accumulate", 1)
+        accumulate = scope.sections.train.accumulate or 1
         return [
             audit(
                 make_loader(scope, split),
@@ -36,7 +36,7 @@ def audit_data(config: Config) -> list[Audit]:
 
 
 def bench_data(config: Config, *, seconds: float, workers: tuple[int, ...] = ()) -> list[Speed]:
-    """How fast data.train is loaded, with and without pinned memory, by so many workers."""
+    """Measure the speed of data.train, with and without pinned memory, by number of workers."""
     from assay.engine import Loader
     from assay.engine.data.bench import bench
 
@@ -47,7 +47,9 @@ def bench_data(config: Config, *, seconds: float, workers: tuple[int, ...] = ())
         data = make_loader(scope, "train")
         if not isinstance(data, Loader) and workers:
             raise InputError(
-                f"data.train is a {type(data).__name__}, which loads by itself: --workers cannot change that.",
-                fix="Leave out --workers, or give a data set (__len__ and __getitem__) and batch_size.",
+                f"data.train is a {type(data).__name__}, which loads by itself: --workers cannot"
+                " change that.",
+                fix="Leave out --workers, or give a data set (__len__ and __getitem__) and"
+                " batch_size.",
             )
         return bench(data, seconds=seconds, workers=workers)

@@ -1,5 +1,4 @@
-"""`--debug`: kernels run one at a time, backward errors name their op, and there is a line for
-every step."""
+"""Implementation of `--debug`: kernels one at a time, names of ops, and a line for every step."""
 
 from __future__ import annotations
 
@@ -22,8 +21,10 @@ VARIABLE = "CUDA_LAUNCH_BLOCKING"
 
 @contextlib.contextmanager
 def debugging(*, on: bool) -> Iterator[None]:
-    """While inside, all that `--debug` means; afterwards everything is as it was. Enter before a
-    device is used."""
+    """Switch on everything that `--debug` means, and restore it at exit.
+
+    Enter before a device is used.
+    """
     if not on:
         yield
         return
@@ -43,7 +44,7 @@ def debugging(*, on: bool) -> Iterator[None]:
 def debug_handlers(
     logger: logging.Logger | logging.LoggerAdapter[logging.Logger], splits: Iterable[str]
 ) -> list[Handler]:
-    """What is told of the start: the model, and every generator with its seed; and of each step."""
+    """Return handlers that log the model, the generators with their seeds, and each step."""
     from assay.engine.numerics.seed import streams
 
     since = [0.0]
@@ -80,7 +81,7 @@ def debug_handlers(
 
 
 def _described(batch: Any) -> str:
-    """Types and shapes of the tensors of a batch, as in `float32 (8, 4) and int64 (8,)`."""
+    """Return types and shapes of the tensors of a batch: `float32 (8, 4) and int64 (8,)`."""
     items = (
         batch.values()
         if isinstance(batch, dict)

@@ -17,7 +17,7 @@ _SHOWN_FRAMES = 5
 
 
 def describe_standstill(found: Standstill, *, timeout: str) -> str:
-    """Say what a person has to know, as one line and indented ones below it."""
+    """Return the message about ranks that hang: one line, and indented ones below it."""
     if not found.is_hang:
         return "The ranks did not end by themselves after the signals."
     culprits = found.culprits
@@ -48,8 +48,7 @@ def _headline(found: Standstill, culprits: Sequence[StalledRank]) -> str:
 
 
 def _lines(stack: RankStack) -> list[str]:
-    """Return lines as in a traceback, the innermost last: those of the user, and the one where it
-    stands."""
+    """Return lines as in a traceback: frames of the user, then the innermost one."""
     if not stack.frames:
         return ["  (it did not say where)"]
     lines = []
@@ -69,7 +68,6 @@ def _place(stack: RankStack) -> str:
 
 
 def _calling(frames: Sequence[StackFrame]) -> list[StackFrame]:
-    """Return the frames of the user, the innermost first; without any the one in which assay calls
-    the library."""
+    """Return the frames of the user, innermost first; without any, assay's own innermost frame."""
     theirs = [frame for frame in frames if is_of_user(frame.file)]
     return theirs[:_SHOWN_FRAMES] or [frame for frame in frames if is_of_house(frame.file)][:1]

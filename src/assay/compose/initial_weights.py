@@ -1,4 +1,4 @@
-"""Where the weights of a new run come from: `--from`, or [load_weights]."""
+"""Initial weights of a new run, from `--from` or [load_weights]."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.config.references import run_of
-from assay.config.tree import Table, get_at, plain
+from assay.config.tree import Table, get_at
+from assay.config.typed_sections import sections_of
 from assay.core import manifest as manifests
 from assay.core import run_file
 from assay.core.errors import CheckpointError, InputError, RecordError
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InitialWeights:
-    """A checkpoint or a file of weights, None for none; `parent` is RUN@CHECKPOINT by id, "" when
-    it is of no run.
+    """Checkpoint or file of weights that a run begins with; `path` is None for none.
+
+    `parent` is RUN@CHECKPOINT by id, "" for a file of no run.
 
     `options` are those of `load_weights`: rename, strict, pickled.
     """
@@ -31,8 +33,7 @@ class InitialWeights:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def fill(self, model: Model) -> str:
-        """Give a model the weights, and nothing else; says what did not fit where that is allowed,
-        else "".
+        """Load the weights into a model; return a note on what did not fit, where that is allowed.
 
         InputError when they do not fit or cannot be read.
         """
@@ -56,24 +57,25 @@ class InitialWeights:
 
 
 def initial_weights(root: Table, address: str = "") -> InitialWeights:
-    """What `--from` names, else what [load_weights] does; none where nobody asks."""
+    """Return the weights that `--from` names, else those of [load_weights]."""
     if address:
         return find_weights(address)
-    node = get_at(root, ("load_weights",))
-    if node is None:
+    section, node = sections_of(root).load_weights, get_at(root, ("load_weights",))
+    if section is None or node is None:
         return InitialWeights()
-    given = dict(plain(node)) if isinstance(node, Table) else {"path": plain(node)}
-    address = given.pop("path")
     try:
-        found = find_weights(run_of(address) or address)
+        found = find_weights(run_of(section.path) or section.path)
     except InputError as error:
         raise InputError(error.what, where=str(node.origin), fix=error.fix) from error
+    options = {name: getattr(section, name) for name in ("rename", "strict", "pickled")}
+    given = {name: value for name, value in options.items() if value is not None}
     return InitialWeights(found.path, found.parent, given)
 
 
 def find_weights(address: str) -> InitialWeights:
-    """What RUN, RUN@CHECKPOINT, a checkpoint's folder or a file of weights means; of a RUN its
-    best, else its newest.
+    """Return the weights at RUN, RUN@CHECKPOINT, a checkpoint's folder or a file.
+
+    Of a RUN the best, else the newest checkpoint.
 
     InputError when there is nothing, with what there is.
     """
@@ -95,7 +97,7 @@ def _is_of_a_run(path: Path) -> bool:
 
 
 def _parent_of(path: Path) -> str:
-    """The run whose folder a checkpoint lies in."""
+    """Return RUN@CHECKPOINT for the folder of a checkpoint inside of a run, else ""."""
     try:
         return (
             f"{run_file.read(path.resolve().parent.parent).id}@{path.name}" if path.is_dir() else ""

@@ -1,9 +1,10 @@
-"""One run in several processes: what each of them is told, and what becomes of them."""
+"""Launch of a run in several OS processes, and the result of all of them."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import secrets
 import shutil
@@ -24,10 +25,12 @@ from assay.compose.run_record import secrets_of
 from assay.config import dump, open_config
 from assay.config.loading import Config
 from assay.config.settings import Settings
-from assay.config.tree import get_at, plain
+from assay.config.tree import get_at
+from assay.config.typed_sections import sections_of
 from assay.core.directory import make_directory, open_directory
 from assay.core.errors import AssayError, InputError, PeerError, RankError
-from assay.core.schema import PARALLEL_AXES, PARALLEL_TIMEOUT, parse_duration_s
+from assay.core.schema import parse_duration_s
+from assay.core.sections import ParallelSection, SplitSection
 from assay.core.signals import Obeyed, Signals, answered, obeyed
 from assay.query.find import find
 from assay.store.layout import RunFolder
@@ -50,8 +53,7 @@ SECONDS_TO_SHARE = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTask:
-    """What every process of a run does: a config that nothing changes any more; the run to go on
-    with, if there is one.
+    """Task that every rank reads: a final config, and the run to resume, if there is one.
 
     `options` are further arguments of the function that does it.
     """
@@ -71,13 +73,12 @@ class RankTask:
 
 
 def asked_processes(config: Config, launch: Launch) -> int:
-    """How many processes a run is to have; InputError where [parallel] and what was typed do not
-    agree."""
-    node, given = get_at(config.root, ("parallel",)), parallel_of(config)
-    axes = {name: int(given[name]) for name in PARALLEL_AXES if name in given}
-    product = 1
-    for size in axes.values():
-        product *= size
+    """Return the number of processes of a run.
+
+    InputError where [parallel] and the command line do not agree.
+    """
+    node, axes = get_at(config.root, ("parallel",)), parallel_of(config).axes
+    product = math.prod(axes.values())
     asked = (
         f"--nnodes {launch.nnodes} x --nproc {launch.nproc}"
         if launch.nnodes > 1
@@ -107,21 +108,24 @@ def asked_processes(config: Config, launch: Launch) -> int:
 
 
 def is_spread(config: Config, launch: Launch) -> bool:
-    """Whether this process has to start those that do the work. InputError when there are not as
-    many as asked for."""
+    """Return True if this process has to launch the ranks.
+
+    InputError when another launcher has started a number that the config does not ask for.
+    """
     from assay.engine.parallel.process_group import world
 
     count, here = asked_processes(config, launch), world()
     if here.count > 1 and (launch.nnodes == 1 or launch.ranks_folder):
         if launch.max_restarts and not launch.ranks_folder:
-            fix = "Give it to torchrun; or start one process on each machine, and --nproc and --nnodes."
+            fix = (
+                "Give it to torchrun; or start one process on each machine, and --nproc and"
+                " --nnodes."
+            )
             raise InputError(
                 "--max-restarts is for processes that assay starts; these have been started.",
                 fix=fix,
             )
-        is_asked = launch.nproc is not None or any(
-            axis in parallel_of(config) for axis in PARALLEL_AXES
-        )
+        is_asked = launch.nproc is not None or parallel_of(config).axes
         if is_asked and count != here.count:
             raise InputError(
                 f"{here.count} processes were started, and the config asks for {count}.",
@@ -133,43 +137,41 @@ def is_spread(config: Config, launch: Launch) -> bool:
     return (count > 1 or launch.max_restarts > 0) and not launch.ranks_folder
 
 
-def parallel_of(config: Config) -> dict[str, Any]:
-    """Return the plain values of [parallel]; none where it is not there."""
-    node = get_at(config.root, ("parallel",))
-    return dict(plain(node)) if node is not None else {}
+def parallel_of(config: Config) -> ParallelSection:
+    """Return the section [parallel] of a config."""
+    return sections_of(config.root).parallel
 
 
 def data_parallel_size(config: Config, count: int) -> int:
-    """How many of `count` processes have different samples."""
-    given = parallel_of(config)
-    return count // (int(given.get("tensor", 1)) * int(given.get("pipeline", 1)))
+    """Return how many of `count` processes have different samples."""
+    parallel = parallel_of(config)
+    return count // ((parallel.tensor or 1) * (parallel.pipeline or 1))
 
 
 def check_split(config: Config, count: int) -> None:
-    """InputError when the batch cannot be divided among so many processes, with the arithmetic."""
+    """Raise InputError when the batch cannot be divided among so many processes."""
     from assay.engine.data.batch_size import batch_size
     from assay.engine.parallel.mesh import Layout
 
-    layout = Layout.of(parallel_of(config))
-    node = get_at(config.root, ("data", "train"))
-    settings = plain(node) if node is not None else {}
-    train = get_at(config.root, ("train",))
-    whole, micro = settings.get("batch_size"), settings.get("micro_batch_size")
+    sections = sections_of(config.root)
+    layout = Layout.of(sections.parallel)
+    split = sections.data.get("train", SplitSection())
+    whole, micro = split.batch_size, split.micro_batch_size
     if (count > 1 or layout.pipeline > 1) and isinstance(whole, int):
-        accumulate = (plain(train) if train is not None else {}).get("accumulate")
+        accumulate = sections.train.accumulate
         sizes = batch_size(whole, micro=micro, accumulate=accumulate, ranks=count)
         layout.check_micro_batches(sizes.accumulate, arithmetic=str(sizes))
 
 
 def spread_config(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
-    """Train `config` in the processes that it asks for."""
+    """Train `config` on as many ranks as it asks for."""
     return _spread(task_of(config, launch, parent=parent), asked_processes(config, launch), config)
 
 
 def spread_resume(
     config: Config, launch: Launch, record: Path, checkpoint: str, **options: Any
 ) -> RunResult:
-    """Go on with a run in the processes that its config asks for."""
+    """Resume a run on as many ranks as its config asks for."""
     task = replace(
         task_of(config, launch, **options), resumed=str(record.resolve()), checkpoint=checkpoint
     )
@@ -193,18 +195,13 @@ def task_of(config: Config, launch: Launch, **options: Any) -> RankTask:
 
 
 def _spread(task: RankTask, count: int, config: Config) -> RunResult:
-    from assay.engine.parallel.launcher import JOB_PREFIX, launch_ranks, read_output
+    """Launch the ranks of this machine under a watchdog, wait for them, and read their reports."""
+    from assay.engine.parallel.launcher import JOB_PREFIX, launch_ranks
     from assay.engine.parallel.nodes import nodes_of
-    from assay.engine.parallel.watchdog import (
-        RankWatchdog,
-        StalledRanks,
-        SuspendedRanks,
-        describe_suspension,
-    )
+    from assay.engine.parallel.watchdog import RankWatchdog
 
     nodes = nodes_of(*(task.launch[name] for name in ("nnodes", "node_rank", "rendezvous")))
     folder = Path(tempfile.mkdtemp(prefix=JOB_PREFIX))
-    timeout = timeout_of(config)
     heard: list[tuple[int, float]] = []
 
     def hear(_signals: Signals, number: int) -> None:
@@ -212,30 +209,10 @@ def _spread(task: RankTask, count: int, config: Config) -> RunResult:
             tell_heard(folder, number)
         heard.append((number, time.monotonic()))
 
-    def order(found: Standstill) -> None:
-        _newest(folder).order(
-            EndOrder(cause=describe_standstill(found, timeout=timeout), signal=found.signal)
-        )
-
     try:
         (folder / TASK).write_text(json.dumps(asdict(task)), encoding="utf-8")
         sys.stdout.flush()
-        checks = (
-            _PassOn(lambda: _newest(folder).pids(), heard),
-            Deaths(lambda: _newest(folder)),
-            SuspendedRanks(
-                lambda: _newest(folder).pids(),
-                lambda rank, pid: _newest(folder).tell_failed(rank, describe_suspension(rank, pid)),
-            ),
-            StalledRanks(
-                lambda: _newest(folder).watched(),
-                order,
-                timeout_s=parse_duration_s(timeout),
-                heard=heard,
-                departed=lambda: _newest(folder).departed(),
-            ),
-        )
-        with answered(hear), RankWatchdog(*checks):
+        with answered(hear), RankWatchdog(*_watchdog_checks(folder, heard, timeout_of(config))):
             deaths = launch_ranks(
                 ["-m", "assay", "_rank", str(folder)],
                 count // nodes.count,
@@ -243,49 +220,90 @@ def _spread(task: RankTask, count: int, config: Config) -> RunResult:
                 max_restarts=int(task.launch["max_restarts"]),
                 nodes=nodes,
             )
-        newest = _newest(folder)
-        told = newest.told()
-        first = told.get(0, {})
-        place = first.get("folder") or text(folder / "folder")
-        record = Path(place) if place else None
-        least = min(newest.ranks(), default=0)
-        if record is not None and not first.get(
-            "id"
-        ):  # rank 0 is gone without a word, or on another machine
-            view = find(str(record))[0]
-            first = {
-                **first,
-                "id": view.id,
-                "step": max((each.step or 0 for each in view.checkpoints), default=0),
-            }
-        if record is not None:
-            for local in range(1, count // nodes.count):
-                kept = RunFolder(record).ranks / f"{least + local}.txt"
-                make_directory(kept.parent)
-                with open_directory(kept.parent) as ranks:
-                    descriptor = ranks.open(kept.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-                with open(descriptor, "a", encoding="utf-8") as file:
-                    file.write(secrets_of(config).clean(read_output(folder, local)))
-        if least and told:  # rank 0 of another machine tells more
-            first = {**told[min(told)], "id": first.get("id", ""), "step": first.get("step", 0)}
-        return RunResult(
-            record_dir=record,
-            config=config,
-            value=first.get("value", {}),
-            id=first.get("id", ""),
-            step=first.get("step", 0),
-            is_first=least == 0,
-            **_outcome(newest, first, deaths, heard[0][0] if heard else 0),
-        )
+        signal = heard[0][0] if heard else 0
+        return _read_result(folder, count // nodes.count, config, deaths, signal)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _watchdog_checks(
+    folder: Path, heard: list[tuple[int, float]], timeout: str
+) -> tuple[Callable[[], object], ...]:
+    """Return the checks of the launcher's watchdog, over the ranks that were started last."""
+    from assay.engine.parallel.watchdog import StalledRanks, SuspendedRanks, describe_suspension
+
+    def order(found: Standstill) -> None:
+        cause = describe_standstill(found, timeout=timeout)
+        _newest(folder).order(EndOrder(cause=cause, signal=found.signal))
+
+    def fail_suspended(rank: int, pid: int) -> None:
+        _newest(folder).tell_failed(rank, describe_suspension(rank, pid))
+
+    return (
+        _PassOn(lambda: _newest(folder).pids(), heard),
+        Deaths(lambda: _newest(folder)),
+        SuspendedRanks(lambda: _newest(folder).pids(), fail_suspended),
+        StalledRanks(
+            lambda: _newest(folder).watched(),
+            order,
+            timeout_s=parse_duration_s(timeout),
+            heard=heard,
+            departed=lambda: _newest(folder).departed(),
+        ),
+    )
+
+
+def _read_result(
+    folder: Path, local_count: int, config: Config, deaths: Sequence[RankExit], signal: int
+) -> RunResult:
+    """Return the result of the run from the reports of its ranks, and keep their output."""
+    newest = _newest(folder)
+    told = newest.told()
+    first = told.get(0, {})
+    place = first.get("folder") or text(folder / "folder")
+    record = Path(place) if place else None
+    least = min(newest.ranks(), default=0)
+    if record is not None and not first.get("id"):
+        # Rank 0 is gone without a word, or on another machine.
+        view = find(str(record))[0]
+        step = max((each.step or 0 for each in view.checkpoints), default=0)
+        first = {**first, "id": view.id, "step": step}
+    if record is not None:
+        _keep_output(folder, RunFolder(record), least, local_count, config)
+    if least and told:  # rank 0 of another machine reports there
+        first = {**told[min(told)], "id": first.get("id", ""), "step": first.get("step", 0)}
+    return RunResult(
+        record_dir=record,
+        config=config,
+        value=first.get("value", {}),
+        id=first.get("id", ""),
+        step=first.get("step", 0),
+        is_first=least == 0,
+        **_outcome(newest, first, deaths, signal),
+    )
+
+
+def _keep_output(
+    folder: Path, record: RunFolder, least: int, local_count: int, config: Config
+) -> None:
+    """Append the output of every rank but the machine's first to its file in the record."""
+    from assay.engine.parallel.launcher import read_output
+
+    for local in range(1, local_count):
+        kept = record.ranks / f"{least + local}.txt"
+        make_directory(kept.parent)
+        with open_directory(kept.parent) as ranks:
+            descriptor = ranks.open(kept.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        with open(descriptor, "a", encoding="utf-8") as file:
+            file.write(secrets_of(config).clean(read_output(folder, local)))
 
 
 def _outcome(
     ranks: RankFolder, first: Mapping[str, Any], deaths: Sequence[RankExit], number: int
 ) -> dict[str, Any]:
-    """Return how the run ended, of which rank 0 told `first`; `number` is the signal of the
-    launcher, 0 for none.
+    """Return the end of the run as arguments of a RunResult.
+
+    `first` is the report of rank 0; `number` is the signal of the launcher, 0 for none.
 
     A run that came to its own end is finished, whatever signal came late; after a signal nothing
     else is a failure, but a rank that hung is told.
@@ -330,7 +348,7 @@ class _PassOn:
 
 def timeout_of(config: Config) -> str:
     """Return how long a rank may get no further."""
-    return str(parallel_of(config).get("timeout", PARALLEL_TIMEOUT))
+    return parallel_of(config).timeout
 
 
 def folder_of_attempt(folder: Path, number: int) -> RankFolder:
@@ -346,7 +364,7 @@ def _newest(folder: Path) -> RankFolder:
 def _cause(
     told: Mapping[int, Mapping[str, Any]], own: str, deaths: Sequence[RankExit]
 ) -> AssayError | None:
-    """The first thing that went wrong, and what followed from it left out."""
+    """Return the first error of a rank; those that follow from it are left out."""
     if own:
         return RankError(own)
     silent = [death for death in deaths if death.rank not in told]
@@ -395,8 +413,7 @@ def config_of(task: RankTask, folder: Path, rank: int) -> Config:
 
 
 def said(error: BaseException, rank: int) -> str:
-    """What a process failed with, as a person reads it: the error first, then where it came
-    from."""
+    """Return the error of a rank as text: the error first, then its traceback."""
     from assay.record.ending import ending
 
     where = f"On rank {rank}: " if rank else ""
@@ -408,7 +425,7 @@ def said(error: BaseException, rank: int) -> str:
 
 
 def cause_of(error: BaseException, ranks: RankFolder | None) -> BaseException:
-    """What ended another process, when `error` is only that it ended; else the error itself."""
+    """Return the error of another rank if `error` only says that it ended; else `error`."""
     if ranks is None:
         return error
     if isinstance(error, Obeyed) and not ranks.heard():
@@ -427,13 +444,15 @@ def cause_of(error: BaseException, ranks: RankFolder | None) -> BaseException:
 
 
 def is_ending(ranks: RankFolder | None) -> bool:
-    """Whether another process of this run has failed or is gone."""
+    """Return True if another rank of this run has failed or is gone."""
     return ranks is not None and bool(ranks.ended_by())
 
 
 def tell_folder(launch: Launch, scope: RunScope, record: Path | None) -> None:
-    """Where the record is, for who started these processes, and for those that may go on after
-    them. Collective."""
+    """Write the place of the record for the launcher, and for ranks started after these.
+
+    Collective.
+    """
     place = str(record or "")
     if scope.ranks is not None:
         place = scope.ranks.all_gather_world(place)[0]
@@ -442,8 +461,10 @@ def tell_folder(launch: Launch, scope: RunScope, record: Path | None) -> None:
 
 
 def check_shared(scope: RunScope, folder: Path) -> None:
-    """InputError when what rank 0 writes in `folder` cannot be read by all others: it has to be on
-    a shared disk."""
+    """Raise InputError when other ranks cannot read a file that rank 0 writes in `folder`.
+
+    Collective.
+    """
     if scope.ranks is None:
         return
     nonce = folder / f".shared-{secrets.token_hex(8)}"
@@ -464,7 +485,9 @@ def check_shared(scope: RunScope, folder: Path) -> None:
     for rank, (host, theirs, has_seen) in enumerate(seen):
         if not has_seen:
             raise InputError(
-                f"The run folder is not on a shared file system: rank {rank} does not see what rank 0 writes there.",
+                f"The run folder is not on a shared file system: rank {rank} does not see what"
+                " rank 0 writes there.",
                 where=f"{theirs} on {host}; rank 0: {seen[0][1]} on {seen[0][0]}",
-                fix="Put the project, or ASSAY_RUNS_DIR, where all machines see it under the same path.",
+                fix="Put the project, or ASSAY_RUNS_DIR, where all machines see it under the same"
+                " path.",
             )

@@ -1,4 +1,4 @@
-"""What a launch is told beside its config, and how the run that it started ended."""
+"""Settings of one launch, and the result of the run that it started."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from assay.core.event_log import EndStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """Settings of one launch: they come from the command line, are kept in `run.json` and never in
-    the config.
+    """Settings of one launch, from the command line; kept in `run.json`, never in the config.
 
     `nproc` processes on each of `nnodes` machines.
 
@@ -45,7 +44,7 @@ class Launch:
     command: tuple[str, ...] = ()
 
     def devices(self) -> tuple[str, ...]:
-        """The devices by name; InputError when they are no list of devices."""
+        """Return the names of the devices; InputError for text that names none."""
         return device_names(self.device) if self.device is not None else ()
 
     def recorded(self) -> dict[str, Any]:
@@ -63,8 +62,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """How a run ended. `record_dir` is None with `no_file`; `exception` is what it failed with;
-    `value` its metrics.
+    """End of a run.
+
+    `record_dir` is None with `no_file`; `exception` is the error of a run that failed; `value` has
+    its metrics.
 
     `test`: how the test that followed it ended, when one was asked for. `is_first`: not of the
     processes of a run that leave it to another one to record and to tell. `signal` was heard

@@ -1,9 +1,8 @@
-"""The part between losses and weights: one optimizer or several, each with its schedule, or one of
-the user's own."""
+"""Optimizer step of a run: optimizers and schedules, or an object of the user's own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.run_scope import RunScope
@@ -15,15 +14,15 @@ if TYPE_CHECKING:
     from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
 GIVEN = ("optimizer", "optimizers", "schedule", "schedules", "clip_norm", "non_finite")
-"""What a part of the user's own is given, of these what it takes: of one optimizer or of several by name."""
+"""Arguments that a [backward] of the user's own may take, each under its name."""
 
 
 def make_optimizer_step(scope: RunScope, model: Model) -> OptimizerStepBase:
-    """Optimizers and schedules, and what they are used by."""
+    """Build optimizers and schedules, and the object that applies gradients with them."""
     from assay.engine import MultiOptimizerStep, OptimizerStep
     from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 
-    context, settings = scope.context, scope.values("train")
+    context, settings = scope.context, scope.sections.train
     optimizers = {
         name: _optimizer(scope, model, path) for name, path in _paths(scope, "optimizer").items()
     }
@@ -34,20 +33,35 @@ def make_optimizer_step(scope: RunScope, model: Model) -> OptimizerStepBase:
         context.set("optimizer", optimizers.get("", optimizers))
     if schedules:
         context.set("schedule", schedules.get("", schedules))
-    how = {"clip_norm": settings.get("clip_norm"), "non_finite": settings.get("non_finite", "stop")}
+    how: dict[str, Any] = {"clip_norm": settings.clip_norm, "non_finite": settings.non_finite}
     node = scope.root.items.get("backward")
     if isinstance(node, Table) and node.target is not None:
         return _own(scope, node, optimizers, schedules, how)
-    given = scope.values("backward")
-    weights, every = given.get("weights", {}), given.get("every", {})
-    kind = ScaledOptimizerStep if settings.get("precision") == "fp16" else OptimizerStep
+    kind = ScaledOptimizerStep if settings.precision == "fp16" else OptimizerStep
+    weights, every = scope.sections.backward.weights, scope.sections.backward.every
+    _check_names(node, weights, every, optimizers)
+    if list(optimizers) == [""]:
+        return kind(optimizers[""], schedule=schedules.get(""), weights=weights, **how)
+    parts = {
+        name: kind(
+            each, schedule=schedules.get(name, schedules.get("")), weights=_of(weights, name), **how
+        )
+        for name, each in optimizers.items()
+    }
+    return MultiOptimizerStep(parts, every=every)
+
+
+def _check_names(
+    node: Any, weights: Mapping[str, Any], every: Mapping[str, int], optimizers: Mapping[str, Any]
+) -> None:
+    """Raise InputError for keys of [backward] that do not fit the optimizers."""
     if list(optimizers) == [""]:
         if every:
-            where = _place(node, "every")
             raise InputError(
-                "[backward] every is for several optimizers, and there is one.", where=where
+                "[backward] every is for several optimizers, and there is one.",
+                where=_place(node, "every"),
             )
-        return kind(optimizers[""], schedule=schedules.get(""), weights=weights, **how)
+        return
     for name in weights:
         if name not in optimizers:
             fix = did_you_mean(name, optimizers) or f"there are: {', '.join(optimizers)}"
@@ -56,13 +70,6 @@ def make_optimizer_step(scope: RunScope, model: Model) -> OptimizerStepBase:
                 where=_place(node, "weights"),
                 fix=fix,
             )
-    parts = {
-        name: kind(
-            each, schedule=schedules.get(name, schedules.get("")), weights=_of(weights, name), **how
-        )
-        for name, each in optimizers.items()
-    }
-    return MultiOptimizerStep(parts, every=every)
 
 
 def _of(weights: Mapping[str, Any], name: str) -> Mapping[str, float]:
@@ -82,7 +89,7 @@ def _own(
     schedules: dict[str, Any],
     how: dict[str, Any],
 ) -> OptimizerStepBase:
-    """What [backward] names, with what it takes of what there is."""
+    """Build the user's [backward] object, passing only the arguments its constructor accepts."""
     from assay.build.parameters import signature_of
     from assay.build.targets import find as find_target
     from assay.engine.optim.optimizer_step_base import OptimizerStepBase
@@ -101,13 +108,7 @@ def _own(
         there["optimizer"] = optimizers[""]
     if "" in schedules:
         there["schedule"] = schedules[""]
-    for key in scope.values("train").keys() & how.keys():
-        if key not in takes:
-            where = str(scope.root.items["train"].key_origin(key))  # type: ignore[union-attr]
-            fix = f"Leave it out, or let {node.target} take {key}."
-            raise InputError(
-                f"[train] {key} is given, and {node.target} does not take it.", where=where, fix=fix
-            )
+    _refuse_not_taken(scope, node, [key for key in how if key not in takes])
     part = scope.build_at(
         ("backward",), **{key: value for key, value in there.items() if key in takes}
     )
@@ -122,12 +123,24 @@ def _own(
     )
 
 
+def _refuse_not_taken(scope: RunScope, node: Table, keys: Sequence[str]) -> None:
+    """Raise InputError for a key of [train] that the user's object does not accept."""
+    train = scope.root.items.get("train")
+    for key in keys:
+        if isinstance(train, Table) and key in train.items:
+            raise InputError(
+                f"[train] {key} is given, and {node.target} does not take it.",
+                where=str(train.key_origin(key)),
+                fix=f"Leave it out, or let {node.target} take {key}.",
+            )
+
+
 def _place(node: Any, key: str) -> str:
     return str(node.key_origin(key)) if isinstance(node, Table) and key in node.items else ""
 
 
 def _paths(scope: RunScope, section: str) -> dict[str, KeyPath]:
-    """Where the calls of a section are: one, under the name "", or several by their names."""
+    """Return the paths of the calls of a section by name: one is named ""."""
     node = scope.root.items.get(section)
     if node is None:
         return {}
@@ -168,7 +181,7 @@ def _is_of_torch(scope: RunScope, path: KeyPath) -> bool:
 
 
 def _optimizer(scope: RunScope, model: Model, path: KeyPath) -> Any:
-    """The optimizer, in its fused form where there is one and nothing else is asked for."""
+    """Build an optimizer, in its fused form where it has one and nothing else is asked for."""
     from assay.build.builder import problem_of
     from assay.build.targets import find as find_target
     from assay.engine.checkpoint.optimizer_state import may_fuse
@@ -197,7 +210,7 @@ def _optimizer(scope: RunScope, model: Model, path: KeyPath) -> Any:
 
 
 def _parameters(model: Model, name: str, where: str) -> list[Any]:
-    """Those of the part of the model that an optimizer is called after."""
+    """Return the parameters of the part of the model that an optimizer is named after."""
     parts = dict(model.named_modules())
     parameters = list(parts[name].parameters()) if name in parts else []
     if parameters:

@@ -26,8 +26,10 @@ OWN_END_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndOrder:
-    """EndOrder to end at once: `cause` is what a person is told, `signal` the one behind it, 0 for
-    none."""
+    """Order to all ranks to end at once.
+
+    `cause` is printed for the person; `signal` is the one behind it, 0 for none.
+    """
 
     cause: str
     signal: int = 0
@@ -42,8 +44,9 @@ class EndOrder:
 
 
 class RankFolder:
-    """Files of the ranks that were started together on one machine; each is whole from the first
-    moment.
+    """Files through which the ranks of one machine report to their launcher.
+
+    Each file is written atomically.
 
     A rank writes its process id when it begins, signs of life meanwhile, and a mapping of facts
     when it has ended (`status`, `error`, `signal`, ...). `follows` among them says that the error
@@ -175,8 +178,7 @@ class RankFolder:
     def under_orders(
         self, end: Callable[[EndOrder], object], hear: Callable[[int], object]
     ) -> Iterator[None]:
-        """Inside, call `end` in a thread of its own once an order was given, unless the block is
-        left soon after.
+        """Call `end` in a thread of its own once an order was given, until the block is left.
 
         `hear` is called there with the first signal of the launcher: a main thread that waits in a
         collective hears of none.

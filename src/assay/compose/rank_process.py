@@ -1,4 +1,4 @@
-"""Process of one rank: read the task that the launcher wrote, train or resume, tell the launcher."""
+"""OS process of one rank: read the task, train or resume, report to the launcher."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from assay.compose.launch_ranks import (
 )
 from assay.compose.launch_settings import Launch, RunResult
 from assay.compose.rank_folder import heard_in, text
+from assay.compose.resume_run import ResumeOptions, resume_run
 from assay.compose.run_record import failed
-from assay.compose.training import resume_run, train
+from assay.compose.training import train
 from assay.core.ports import NullRecorder
 from assay.core.signals import obeying
 from assay.query.find import find
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 
 
 def work(place: str) -> int:
-    """What each process does; the exit code is 0 also for a run that was stopped, as nobody has to
-    end the others."""
+    """Train as one rank; return the exit code.
+
+    It is 0 also for a run that was stopped, so that no launcher ends the other ranks.
+    """
     from assay.engine.parallel.process_group import world
     from assay.engine.parallel.watchdog import LostParent, RankWatchdog
 
@@ -67,8 +70,10 @@ def _launch(task: RankTask, folder: Path, here: World) -> Launch:
 
 
 def _do(task: RankTask, launch: Launch, rank: int, begun: str) -> RunResult:
-    """Train, or go on. `begun` is the record that processes before these have begun, which then is
-    gone on with."""
+    """Train or resume.
+
+    `begun` is the record that ranks before a restart have begun; it is resumed.
+    """
     config = config_of(task, Path(launch.ranks_folder), rank)
     if begun:
         view = find(begun)[0]
@@ -80,12 +85,9 @@ def _do(task: RankTask, launch: Launch, rank: int, begun: str) -> RunResult:
                 id=view.id,
                 step=view.file.newest.to_step,
             )
-        verify = task.options.get("verify", True)
-        return resume_run(
-            view, "", sound(config), launch, take_over=False, verify=verify, force=True
-        )
+        options = ResumeOptions(verify=task.options.get("verify", True), force=True)
+        return resume_run(view, "", sound(config), launch, options)
     if task.resumed:
-        return resume_run(
-            find(task.resumed)[0], task.checkpoint, sound(config), launch, **task.options
-        )
+        view, options = find(task.resumed)[0], ResumeOptions(**task.options)
+        return resume_run(view, task.checkpoint, sound(config), launch, options)
     return train(config, launch, **task.options)

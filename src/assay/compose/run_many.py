@@ -39,8 +39,9 @@ def run(
     then_test: bool = False,
     edit_test: Edit | str | None = None,
 ) -> list[RunResult]:
-    """Train one config after another; results come in their order. An exception is kept in its
-    result, not raised.
+    """Train one config after another; return their results in order.
+
+    An exception is kept in its result, not raised.
 
     Of a file with variants the base runs, or those named ("all" is every one); of a file with a
     sweep all its points. Of several devices (`[0, 1]`, "cuda:0,1") the runs take one each in turn.
@@ -71,8 +72,7 @@ def run(
 
 
 def _warn(configs: Sequence[Config]) -> None:
-    """What only looks wrong: nothing stops because of it, and nobody else would tell whoever calls
-    from Python."""
+    """Log the warnings of the check: nobody else prints them to a caller from Python."""
     told = unique_problems(configs, problems_of_shape)
     warnings = [problem for problem in told if problem.severity == "warning"]
     if warnings:
@@ -88,8 +88,9 @@ def train_each(
     before: int = 0,
     records_all: bool = False,
 ) -> Iterator[RunResult]:
-    """Train one config after another, until one is stopped. An exception is kept in its result, not
-    raised.
+    """Train one config after another, until one is stopped.
+
+    An exception is kept in its result, not raised.
 
     Of several devices the runs take one each in turn, counted from the `before` runs that were
     there already. `records_all`: a run that could not be built has a record all the same, so that
@@ -150,8 +151,10 @@ def _let_go(error: BaseException | None) -> None:
 
 
 def _forget_variables(frame: FrameType | None) -> None:
-    """What the calls that led to an error hold, the model among it, is let go of; the lines of its
-    traceback stay."""
+    """Clear the variables of the calls that led to an error; the model is among them.
+
+    The lines of its traceback stay.
+    """
     while frame is not None:
         if not frame.f_code.co_flags & inspect.CO_GENERATOR:  # one that waits would be ended
             _clear(frame)

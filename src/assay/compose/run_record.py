@@ -1,4 +1,4 @@
-"""The record of a run: begun with what is known of it, ended with how it went."""
+"""Record of a run: begun with everything known at the start, ended with its result."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from assay.config.loading import Config
 from assay.config.references import outside_used
 from assay.config.secret_keys import redacted_keys, without_secrets
 from assay.config.tree import dotted, plain
+from assay.config.typed_sections import sections_of
 from assay.core import defaults_file
 from assay.core.defaults_file import Taken
 from assay.core.errors import AssayError, InputError
@@ -52,14 +53,14 @@ def new_record(
     if launch.no_file or (prepared is not None and not prepared.scope.is_first):
         return NullRecorder()
     project = project_around(config.path)
-    values = plain(config.root)
+    sections = sections_of(config.root)
     secrets = secrets_of(config)
     config_toml = dump(without_secrets(config.root, secrets))
     recorder = RunRecorder.start(
         project,
         kind=kind,
-        tag=values.get("tag", ""),
-        desc=launch.desc or values.get("desc", ""),
+        tag=sections.tag,
+        desc=launch.desc or sections.desc,
         config_toml=config_toml,
         config_files=config.files,
         config_path=str(config.path.resolve()) if config.path else "",
@@ -71,7 +72,7 @@ def new_record(
             **recorded_of(config),
             **({"fused": is_fused(prepared.engine)} if prepared is not None else {}),
         },
-        seeds={"seed": int(values.get("seed", 0))},
+        seeds={"seed": sections.seed},
         devices=[str(prepared.engine.device if prepared else device)],
         command=launch.command or None,
         code_dirs=code_outside(config.user_dirs, project),
@@ -87,8 +88,7 @@ def new_record(
 
 
 def secrets_of(config: Config) -> Secrets:
-    """Return the secrets that a run of `config` is given: by variables, the command, settings and
-    the config itself."""
+    """Return the secrets in variables, command, settings and config of a run."""
     secrets = Secrets.known({**config.settings.variables, **os.environ}, sys.orig_argv)
     secrets.add(secrets_under(plain(config.root)))
     return secrets
@@ -100,12 +100,13 @@ def tell_info(recorder: RunRecorder, config_toml: str) -> None:
 
 
 def log_formats(config: Config) -> dict[str, Any]:
-    shown = plain(config.root).get("display", {})
-    return {name: shown[name] for name in ("log_format", "date_format") if name in shown}
+    display = sections_of(config.root).display
+    formats = {"log_format": display.log_format, "date_format": display.date_format}
+    return {name: text for name, text in formats.items() if text is not None}
 
 
 def tell_changes(recorder: RunRecorder) -> None:
-    """One line in the log: what is different from the run of this tag before."""
+    """Log one line on the differences from the run of this tag before."""
     with contextlib.suppress(
         OSError, AssayError
     ):  # an old record that cannot be read keeps no new one from starting
@@ -121,8 +122,7 @@ def set_recorder(scope: RunScope, recorder: RunRecorder | NullRecorder) -> None:
 
 
 def recorded_of(config: Config) -> dict[str, Any]:
-    """What stands beside the config of a run: which one of its file, what it was given from
-    outside, and its job."""
+    """Return launch metadata: variant, sweep point, values from outside, job id."""
     sources: dict[str, Mapping[str, Any]] = {"env": os.environ, "global": config.settings.variables}
     outside = {}
     for each in outside_used(config.root):
@@ -154,8 +154,7 @@ def is_fused(engine: Engine) -> bool:
 def tell_defaults(
     recorder: RunRecorder | NullRecorder, config: Config, found: Examined, prepared: PreparedRun
 ) -> None:
-    """Log every default and everything injected, and keep them beside the config: nothing is taken
-    silently."""
+    """Log every default and everything injected, and keep them beside the config."""
     if not isinstance(recorder, RunRecorder):
         return
     taken = []
@@ -176,8 +175,10 @@ def tell_defaults(
 
 
 def project_around(path: Path | None) -> Project:
-    """The project around a config, else around the working directory; else the working directory
-    becomes one."""
+    """Return the project around a config, else around the working directory.
+
+    Without one the working directory becomes a project.
+    """
     home = find_project(path.resolve().parent) if path is not None else None
     return home or find_project(Path.cwd()) or open_project(Path.cwd(), create=True)
 
@@ -190,9 +191,11 @@ def refuse_redacted(config: Config, run_id: str, *, part: str = "") -> None:
     missing = [dotted(path) for path in redacted_keys(config.root) if not part or path[0] == part]
     if missing:
         raise InputError(
-            f"The record of {run_id} keeps no secrets, and its config had some: {', '.join(missing[:5])}.",
+            f"The record of {run_id} keeps no secrets, and its config had some:"
+            f" {', '.join(missing[:5])}.",
             where=str(config.path or ""),
-            fix=f'resume and rerun take {missing[0]}=VALUE; a config that says "${{env:NAME}}" loses nothing',
+            fix=f'resume and rerun take {missing[0]}=VALUE; a config that says "${{env:NAME}}"'
+            " loses nothing",
         )
 
 

@@ -17,11 +17,13 @@ from assay.compose.checks import passed
 from assay.compose.launch_ranks import TASK, RankTask, asked_processes, config_of, task_of
 from assay.compose.launch_settings import Launch
 from assay.compose.make_engine import evaluation_plan
-from assay.compose.make_parts import make_loader, make_process
+from assay.compose.make_loaders import make_loader
+from assay.compose.make_parts import make_process
 from assay.compose.run_scope import RunScope, open_run_scope
 from assay.compose.tasks import make_task
 from assay.config.loading import Config
-from assay.config.tree import get_at, plain
+from assay.config.tree import get_at
+from assay.config.typed_sections import sections_of
 from assay.core.errors import InputError
 from assay.core.json_codec import dumps, read_json
 from assay.core.rehearsal import FORMAT, Rehearsal
@@ -83,7 +85,7 @@ def rehearse(config: Config, wanted: RehearsalRequest | None = None) -> Rehearsa
             if layout.processes > 1:
                 from assay.engine.rehearse.imagined import imagined_mesh
 
-                bucket = int(scope.values("parallel").get("bucket_mb", 0))
+                bucket = scope.sections.parallel.bucket_mb
                 scope.mesh = stack.enter_context(
                     imagined_mesh(layout, stands_for, bucket_mb=bucket)
                 )
@@ -134,8 +136,7 @@ def is_first_rank() -> bool:
 def _layout(config: Config, processes: int) -> Layout:
     from assay.engine.parallel.mesh import Layout
 
-    node = get_at(config.root, ("parallel",))
-    return Layout.of(plain(node) if node is not None else {}, processes=processes)
+    return Layout.of(sections_of(config.root).parallel, processes=processes)
 
 
 def _parts(scope: RunScope, site: Site, wanted: RehearsalRequest, device: Any) -> Parts:
@@ -203,13 +204,13 @@ def _windows(scope: RunScope, train: Iterable[Any], process: Process) -> Iterato
     from assay.engine import Engine, Loader
     from assay.engine.data.source import Source
 
-    settings = scope.values("train")
+    settings = scope.sections.train
     engine = Engine(
         process,
         train,
-        epochs=settings.get("epochs"),
-        steps=settings.get("steps"),
-        accumulate=1 if isinstance(train, Source) else settings.get("accumulate", 1),
+        epochs=settings.epochs,
+        steps=settings.steps,
+        accumulate=1 if isinstance(train, Source) else settings.accumulate or 1,
         seed=scope.seed,
     )
     if hasattr(process, "backward"):  # a process without one is told by its first step
@@ -241,8 +242,8 @@ def _checkpoints(scope: RunScope) -> tuple[int, Path]:
     folder = project.runs_dir if project is not None else Path.cwd()
     while not folder.exists():
         folder = folder.parent
-    if not scope.is_on("checkpoint"):
+    settings = scope.sections.checkpoint
+    if not settings.enabled:
         return 0, folder
-    settings = scope.values("checkpoint")
     is_written = 1  # the oldest is deleted when the newest is complete
-    return int(settings.get("keep", 3)) + bool(settings.get("best")) + is_written, folder
+    return settings.keep + (settings.best is not None) + is_written, folder

@@ -1,4 +1,4 @@
-"""The tree of one run with its context and plugins: where all that is built for it lives."""
+"""Scope of one run: everything that its parts share while they are built and while it runs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from assay.config import dump
 from assay.config.external_values import with_external_values
 from assay.config.loading import Config
 from assay.config.tree import KeyPath, Table, dotted, get_at, plain
+from assay.config.typed_sections import sections_of
 from assay.core.errors import ConfigError, InputError
 from assay.core.lease import this_place
-from assay.core.schema import PARALLEL_TIMEOUT, parse_duration_s
+from assay.core.schema import parse_duration_s
+from assay.core.sections import StandardSections
 
 if TYPE_CHECKING:
     from assay.build import Context, Plugin
@@ -34,13 +36,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunScope:
-    """What is being built for one run: the tree with its environment, the context, where it goes,
-    how it is left."""
+    """Config, context, device, plugins and process mesh of one run."""
 
     config: Config
     root: Table
+    sections: StandardSections
     context: Context
-    seed: int
     device: Device
     closing: ExitStack
     plugins: list[Plugin] = field(default_factory=list)
@@ -57,17 +58,22 @@ class RunScope:
     """Signs of life of this process."""
 
     @property
+    def seed(self) -> int:
+        """Seed of every random number of the run."""
+        return self.sections.seed
+
+    @property
     def ranks(self) -> DistributedGroup | None:
-        """Those of them that share the samples."""
+        """Ranks that share the samples, None for a single process."""
         return None if self.mesh is None else self.mesh.ranks
 
     @property
     def is_first(self) -> bool:
-        """Whether this process is the one that records, saves and tells."""
+        """Return True on the rank that records and prints."""
         return self.ranks is None or self.ranks.is_first
 
     def tell_ending(self) -> None:
-        """Tell whoever watches that the run is over, and its end is being written."""
+        """Tell the watchdog that the run is over, and its end is being written."""
         if self.beats is not None:
             self.beats.ending()
 
@@ -75,8 +81,7 @@ class RunScope:
         return self.build_at((section,))
 
     def build_at(self, path: KeyPath, **extra: Any) -> Any:
-        """What is written at `path`; `extra` are arguments of its call where nothing else is
-        written."""
+        """Build the call at `path`; `extra` are arguments for keys that are not written."""
         from assay.build import build
 
         node = get_at(self.root, path)
@@ -91,15 +96,6 @@ class RunScope:
             extra=extra,
         )
 
-    def is_on(self, section: str) -> bool:
-        """Whether a section is not switched off: `enabled = false`."""
-        return bool(self.values(section).get("enabled", True))
-
-    def values(self, *path: str) -> dict[str, Any]:
-        """The plain values of a standard table; empty when it is not there."""
-        node = get_at(self.root, path)
-        return {} if node is None else dict(plain(node))
-
 
 @contextlib.contextmanager
 def open_run_scope(
@@ -110,8 +106,9 @@ def open_run_scope(
     resumes: str = "",
     device: Device | None = None,
 ) -> Iterator[RunScope]:
-    """`joins`: together with the other processes that were started for this run, which all go on
-    with `resumes`.
+    """Open the scope of a run; close everything that was opened for it at exit.
+
+    `joins`: together with the other ranks of the run, which all have to name the same `resumes`.
 
     `device` is one that is known already, in place of the one of `launch`.
     """
@@ -120,56 +117,65 @@ def open_run_scope(
     from assay.engine.numerics.precision import matmul_precision
 
     if joins:
-        from assay.core.heartbeats import FileHeartbeats
-        from assay.engine.parallel.mesh import Layout
-        from assay.engine.parallel.process_group import device_of_rank, process_group, world
-
-        here = world()
-        device = pick_device(device_of_rank(the_one_device(launch), here))
+        device = _device_of_rank(launch)
     elif device is None:
         device = pick_device(the_one_device(launch))
-    root = _with_outside(config)
-    seed = int(plain(root).get("seed", 0))
+    root = _with_external_values(config)
+    sections = sections_of(root)
     with ExitStack() as stack:
         stack.enter_context(debugging(on=launch.debug))
         stack.enter_context(user_code(config.user_dirs))
         context = Context()
         stack.callback(context.close)
         stack.enter_context(context.use())
-        precision = get_at(root, ("train", "precision"))
-        stack.enter_context(matmul_precision(plain(precision) if precision is not None else "fp32"))
-        scope = RunScope(config, root, context, seed, device, stack)
+        stack.enter_context(matmul_precision(sections.train.precision))
+        scope = RunScope(config, root, sections, context, device, stack)
         if joins:
-            scope.rank, scope.ranks_here = here.rank, here.local_count
-            scope.rank_folder = rank_folder_of(launch)
-            settings = scope.values("parallel")
-            layout = Layout.of(settings, processes=here.count)
-            scope.mesh = stack.enter_context(
-                process_group(here, device, layout, bucket_mb=settings.get("bucket_mb", 0))
-            )
-            _check_alike(scope, resumes)
-            if scope.ranks is not None and not launch.ranks_folder:
-                scope.rank_folder = _watching(
-                    scope.ranks, here.rank, settings.get("timeout", PARALLEL_TIMEOUT), stack
-                )
-            if scope.rank_folder is not None:
-                scope.beats = FileHeartbeats(scope.rank_folder.beat(here.rank))
-                if scope.ranks is not None:
-                    scope.ranks.beats = scope.beats
+            _join_ranks(scope, launch, resumes)
         _furnish(scope)
         yield scope
 
 
+def _device_of_rank(launch: Launch) -> Device:
+    from assay.engine.loop.device import pick_device
+    from assay.engine.parallel.process_group import device_of_rank, world
+
+    return pick_device(device_of_rank(the_one_device(launch), world()))
+
+
+def _join_ranks(scope: RunScope, launch: Launch, resumes: str) -> None:
+    """Join the process group of the run, and report heartbeats. Collective."""
+    from assay.core.heartbeats import FileHeartbeats
+    from assay.engine.parallel.mesh import Layout
+    from assay.engine.parallel.process_group import process_group, world
+
+    here, parallel, stack = world(), scope.sections.parallel, scope.closing
+    scope.rank, scope.ranks_here = here.rank, here.local_count
+    scope.rank_folder = rank_folder_of(launch)
+    layout = Layout.of(parallel, processes=here.count)
+    group = process_group(here, scope.device, layout, bucket_mb=parallel.bucket_mb)
+    scope.mesh = stack.enter_context(group)
+    _check_alike(scope, resumes)
+    if scope.ranks is not None and not launch.ranks_folder:
+        scope.rank_folder = _watching(scope.ranks, here.rank, parallel.timeout, stack)
+    if scope.rank_folder is not None:
+        scope.beats = FileHeartbeats(scope.rank_folder.beat(here.rank))
+        if scope.ranks is not None:
+            scope.ranks.beats = scope.beats
+
+
 def check_device(name: str) -> None:
-    """InputError when there is no such device here."""
+    """Raise InputError when there is no such device here."""
     from assay.engine.loop.device import pick_device
 
     pick_device(name)
 
 
 def the_one_device(launch: Launch) -> str | None:
-    """The device of one run; None: the accelerator if there is one. InputError when several are
-    named."""
+    """Return the device of one run, None for the accelerator if there is one.
+
+    InputError when several are named.
+    """
     names = launch.devices()
     if len(names) > 1:
         fix = (
@@ -182,13 +188,12 @@ def the_one_device(launch: Launch) -> str | None:
 
 
 def _check_alike(scope: RunScope, resumes: str) -> None:
-    """InputError when another process has another config: it was changed meanwhile, or draws by
-    chance."""
+    """Raise InputError when another rank has read another config, or resumes another run."""
     if scope.ranks is None:
         return
     if len(set(scope.ranks.all_gather_world(resumes))) > 1:
         raise InputError(
-            "The processes do not agree which run they go on with.",
+            "The processes do not agree which run they resume.",
             fix="Name it: assay resume RUN.",
         )
     if len(set(scope.ranks.all_gather_world(dump(scope.config.root)))) > 1:
@@ -204,8 +209,7 @@ def rank_folder_of(launch: Launch) -> RankFolder | None:
 
 
 def _watching(ranks: DistributedGroup, rank: int, timeout: str, stack: ExitStack) -> RankFolder:
-    """Look after the processes of this machine, which somebody else has started, in a folder of
-    theirs."""
+    """Start a watchdog over ranks of this machine that another launcher has started."""
     from assay.engine.parallel.watchdog import (
         RankWatchdog,
         StalledRanks,
@@ -241,8 +245,7 @@ def _watching(ranks: DistributedGroup, rank: int, timeout: str, stack: ExitStack
 
 
 def _furnish(scope: RunScope) -> None:
-    """Put in what is known from the start, promise the rest, make the plugins: they may say how the
-    rest is made."""
+    """Fill the context: facts known at the start, promises for the rest, and the plugins."""
     from assay.build import as_plugin, plugin_paths, promise_run
 
     context, config = scope.context, scope.config
@@ -269,7 +272,7 @@ def _console() -> Any:
     return Console()
 
 
-def _with_outside(config: Config) -> Table:
+def _with_external_values(config: Config) -> Table:
     root, problems = with_external_values(config.root, os.environ, config.settings.variables)
     if problems:
         raise ConfigError(problems)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from assay.compose.launch_settings import Launch
-from assay.compose.make_parts import make_loader, promise_no_training, splits_of
+from assay.compose.make_loaders import make_loader, splits_of
+from assay.compose.make_parts import promise_no_training
 from assay.compose.run_scope import RunScope, open_run_scope
 from assay.config.loading import Config
 from assay.config.references import asks_lengths
@@ -14,8 +15,10 @@ from assay.core.errors import InputError, did_you_mean
 
 
 def lengths_of(config: Config, splits: Sequence[str]) -> dict[str, int]:
-    """Optimizer steps of an epoch of each split (batches of those that are not trained on); its
-    data set is built."""
+    """Return the optimizer steps of an epoch of each split, or its batches if not trained on.
+
+    Builds the dataset of each.
+    """
     data = config.root.items.get("data")
     if isinstance(data, Table) and (asked := asks_lengths(data)):
         raise InputError(
@@ -48,5 +51,5 @@ def _length(scope: RunScope, split: str) -> int | None:
     data = make_loader(scope, split)
     if isinstance(data, Source):
         return data.steps_per_epoch
-    accumulate = scope.values("train").get("accumulate", 1) if split == "train" else 1
+    accumulate = (scope.sections.train.accumulate or 1) if split == "train" else 1
     return as_source(data, accumulate=accumulate).steps_per_epoch

@@ -1,4 +1,4 @@
-"""The task of a run, and what an evaluation takes from it and from the config."""
+"""Task of a run: its datasets, and its part in evaluation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ META = "task/meta.json"
 
 
 def make_task(scope: RunScope) -> Any:
-    """What [task] asks for, if it is there; built once."""
+    """Build [task] once; return None where there is none."""
     from assay.engine.loop.task import meta_of
 
     if "task" not in scope.root.items:
@@ -40,7 +40,7 @@ def make_task(scope: RunScope) -> Any:
 
 
 def dataset_of(scope: RunScope, split: str) -> Any:
-    """The data of a split whose section has no source."""
+    """Return the task's dataset for a split whose section has no source."""
     task = make_task(scope)
     if task is None:
         raise InputError(f"[data.{split}] has no source, and there is no [task].")
@@ -51,7 +51,7 @@ def dataset_of(scope: RunScope, split: str) -> Any:
 
 
 def evaluation_of(scope: RunScope) -> tuple[Pipes, Mapping[str, Any]]:
-    """The pipes of an evaluation, those of the task first, and the metrics of the task."""
+    """Return the pipes of an evaluation, those of the task first, and the task's metrics."""
     from assay.engine.metrics.outputs import Pipes
 
     task = make_task(scope)
@@ -61,7 +61,7 @@ def evaluation_of(scope: RunScope) -> tuple[Pipes, Mapping[str, Any]]:
 
 
 def keep_meta(scope: RunScope, recorder: Recorder) -> None:
-    """Keep what the task knows about its data in the record."""
+    """Keep the task's description of its data in the record."""
     if scope.meta:
         try:
             recorder.artifact(scope.meta, META)

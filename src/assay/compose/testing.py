@@ -1,5 +1,4 @@
-"""Weights evaluated on test splits, or inferring from data without targets, with a record of its
-own."""
+"""Evaluation on test splits, or inference without targets, with a record of its own."""
 
 from __future__ import annotations
 
@@ -7,12 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from assay.compose.checks import passed
 from assay.compose.initial_weights import InitialWeights, initial_weights
 from assay.compose.launch_settings import Launch, RunResult
-from assay.compose.make_parts import make_loader, make_process, promise_no_training, splits_of
+from assay.compose.make_loaders import make_loader, splits_of
+from assay.compose.make_parts import make_process, promise_no_training
 from assay.compose.run_record import ended, failed, new_record, set_recorder
 from assay.compose.run_scope import RunScope, open_run_scope
 from assay.compose.tasks import evaluation_of, keep_meta
@@ -32,14 +32,18 @@ from assay.core.signals import obeying
 from assay.query.find import find, find_checkpoint
 from assay.record.recorder import RunRecorder
 
+if TYPE_CHECKING:
+    from assay.engine import Process
+
 Edit = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 """Changes the config of a test, given as plain data, in place; or returns another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """Weights to test: the checkpoint in a folder, or a file of weights; `parent` is RUN@CHECKPOINT
-    of a record.
+    """Weights to test: a checkpoint's folder, or a file of weights.
+
+    `parent` is RUN@CHECKPOINT of a record.
 
     `why` says, of those of a record, why it is these that are tested.
     """
@@ -96,19 +100,18 @@ def test(
 
 
 def recorded(address: str, *, trust: Trust = False, tell: Tell = lambda line: None) -> Config:
-    """The config of a run, with the modules and settings that the run had."""
+    """Return the config of a run, with the modules and settings that the run had."""
     view, _ = find(address)
     return at_home(load(view.saved_config), view, use="test it", trust=trust, tell=tell)
 
 
 def is_config(address: str) -> bool:
-    """Whether this is the path of a config file, and not the address of a run."""
+    """Return True for the path of a config file, False for the address of a run."""
     return Path(address).is_file()
 
 
 def weights_at(address: str) -> Weights:
-    """The weights that an address means: RUN, RUN@CHECKPOINT, the folder of a checkpoint, a file of
-    weights."""
+    """Return the weights at RUN, RUN@CHECKPOINT, the folder of a checkpoint, or a file."""
     path = Path(address).expanduser()
     if path.suffix == ".safetensors":
         if not path.is_file():
@@ -147,80 +150,99 @@ def test_config(
     splits: Sequence[str] = (),
     infer: bool = False,
 ) -> RunResult:
-    """Evaluate what `config` says with given weights; see `test`."""
-    from assay.build import Promise, entered
-    from assay.engine import SaveOutputs, evaluate
+    """Evaluate a config with given weights; see `test`."""
     from assay.engine.callbacks.load_to_evaluate import load_to_evaluate
-    from assay.engine.metrics.outputs import Pipes
-    from assay.engine.numerics.deterministic import deterministic
 
     wanted = _wanted(config, splits, infer=infer)
     with open_run_scope(config, launch) as scope:
         if infer:
             scope.root = _without_loss(scope.root)
-        promise_no_training(scope.context)
-        for name in splits_of(config.root):
-            scope.context.promise(f"{name}_loader", Promise(never="this is a test, not a training"))
+        _promise_no_engine(scope, splits_of(config.root))
         process = make_process(scope, training=False)
         load_to_evaluate(process, weights.path, weights.options)
         loaders = {split: make_loader(scope, split) for split in wanted}
-        pipes, metrics = evaluation_of(scope)
-        if infer and not pipes.pipes:
-            pipes = Pipes([SaveOutputs()])
-        step = weights.step
+        evaluation = _make_evaluation(scope, infer=infer)
         recorder: RunRecorder | NullRecorder = NullRecorder()
+        how: dict[str, Any] = {"kind": "test", "parent": weights.parent, "device": scope.device}
         with obeying() as signals:
             try:
                 with signals.held():
-                    recorder = new_record(
-                        config,
-                        launch,
-                        None,
-                        kind="test",
-                        parent=weights.parent,
-                        device=scope.device,
-                    )
+                    recorder = new_record(config, launch, None, **how)
                 set_recorder(scope, recorder)
                 keep_meta(scope, recorder)
-                value: dict[str, float] = {}
-                on = scope.values("train").get("deterministic", False)
-                with entered(scope.plugins), deterministic(process.model, enabled=on):
-                    fire = _evaluation_events(scope, step)
-                    for split, loader in loaders.items():
-                        fire(Event.EVAL_BEGIN)
-                        results, samples = evaluate(
-                            process,
-                            loader,
-                            split=split,
-                            step=step,
-                            seed=scope.seed,
-                            device=scope.device,
-                            pipes=pipes,
-                            metrics=metrics,
-                            recorder=recorder,
-                            infer=infer,
-                            before=lambda: fire(Event.EVAL_STEP_BEGIN),
-                            after=lambda: fire(Event.EVAL_STEP_END),
-                        )
-                        if results:
-                            recorder.log(results, step)
-                        recorder.tell(
-                            Evaluated(split=split, step=step, metrics=results, samples=samples)
-                        )
-                        value |= results
-                        fire(Event.EVAL_END)
-            except BaseException as error:
+                evaluation |= {"recorder": recorder, "step": weights.step}
+                value = _evaluate(scope, process, loaders, evaluation)
+            except BaseException as error:  # the result carries it, KeyboardInterrupt too
                 with signals.held():
                     return failed(recorder, config, error, step=0)
             with signals.held():
-                result = ended(recorder, config, "finished", "", value, step=step)
+                result = ended(recorder, config, "finished", "", value, step=weights.step)
     note = f"weights of {weights.parent}: {weights.why}" if weights.why else ""
     return replace(result, note="; ".join(filter(None, [note, result.note])))
 
 
+def _promise_no_engine(scope: RunScope, splits: Iterable[str]) -> None:
+    """Promise errors in place of the engine and of the loaders that training has."""
+    from assay.build import Promise
+
+    promise_no_training(scope.context)
+    for name in splits:
+        scope.context.promise(f"{name}_loader", Promise(never="this is a test, not a training"))
+
+
+def _make_evaluation(scope: RunScope, *, infer: bool) -> dict[str, Any]:
+    """Return the arguments of `evaluate` that are the same for every split."""
+    from assay.engine import SaveOutputs
+    from assay.engine.metrics.outputs import Pipes
+
+    pipes, metrics = evaluation_of(scope)
+    if infer and not pipes.pipes:
+        pipes = Pipes([SaveOutputs()])
+    return {
+        "seed": scope.seed,
+        "device": scope.device,
+        "pipes": pipes,
+        "metrics": metrics,
+        "infer": infer,
+    }
+
+
+def _evaluate(
+    scope: RunScope,
+    process: Process,
+    loaders: Mapping[str, Iterable[Any]],
+    evaluation: Mapping[str, Any],
+) -> dict[str, float]:
+    """Evaluate every loader, record the results, and return all metrics by name."""
+    from assay.build import entered
+    from assay.engine import evaluate
+    from assay.engine.numerics.deterministic import deterministic
+
+    recorder, step = evaluation["recorder"], evaluation["step"]
+    value: dict[str, float] = {}
+    on = scope.sections.train.deterministic
+    with entered(scope.plugins), deterministic(process.model, enabled=on):
+        fire = _evaluation_events(scope, step)
+        for split, loader in loaders.items():
+            fire(Event.EVAL_BEGIN)
+            results, samples = evaluate(
+                process,
+                loader,
+                split=split,
+                before=lambda: fire(Event.EVAL_STEP_BEGIN),
+                after=lambda: fire(Event.EVAL_STEP_END),
+                **evaluation,
+            )
+            if results:
+                recorder.log(results, step)
+            recorder.tell(Evaluated(split=split, step=step, metrics=results, samples=samples))
+            value |= results
+            fire(Event.EVAL_END)
+    return value
+
+
 def train_and_test(config: Config, launch: Launch, *, edit: Edit | str | None = None) -> RunResult:
-    """Train what a config asks for, then test it; the result of the test is in that of the
-    training.
+    """Train a config, then test it; the result of the test is in that of the training.
 
     The config of the test is that of the run. `edit`, a function or the target of one, may change
     it as plain data.
@@ -251,7 +273,7 @@ def train_and_test(config: Config, launch: Launch, *, edit: Edit | str | None = 
 
 
 def edited(config: Config, edit: Edit) -> Config:
-    """`config` as `edit` leaves it."""
+    """Return `config` as changed by `edit`."""
     data = plain(config.root)
     returned = edit(data)
     changed = data if returned is None else returned
@@ -277,7 +299,7 @@ def _edit(edit: Edit | str | None, config: Config) -> Edit | None:
 
 
 def _wanted(config: Config, splits: Iterable[str], *, infer: bool) -> list[str]:
-    """The splits to look at; InputError names one that is not there."""
+    """Return the splits to evaluate; InputError for one that is not in the config."""
     known = splits_of(config.root)
     is_meant = is_for_inference if infer else is_for_tests
     wanted = (
@@ -293,7 +315,7 @@ def _wanted(config: Config, splits: Iterable[str], *, infer: bool) -> list[str]:
 
 
 def _without_loss(root: Table) -> Table:
-    """The config of an inference: what only training and scoring need is not even built."""
+    """Return the config of an inference, without the parts for training and scoring."""
     for path in (("criterion",), ("process", "criterion"), ("optimizer",), ("schedule",)):
         if get_at(root, path) is not None:
             root = delete_at(root, path)
@@ -301,8 +323,10 @@ def _without_loss(root: Table) -> Table:
 
 
 def _evaluation_events(scope: RunScope, step: int) -> Callable[[Event], None]:
-    """Calls what the plugins want to be called for while a split is looked at; there is no engine
-    to do it."""
+    """Return a function that calls the plugins' handlers of an evaluation event.
+
+    A test has no engine that would do it.
+    """
     from assay.engine.loop.bus import Bus
 
     bus = Bus(scope.context.bind)

@@ -63,12 +63,12 @@ def _how_often(prepared: PreparedRun, launch: Launch) -> tuple[int, Level]:
     """Return the steps between two that are traced, 0 for none, and the level."""
     if launch.traced_from is not None:
         return 1, "full"
-    settings = prepared.scope.values("trace")
-    if not prepared.scope.is_on("trace"):
+    settings = prepared.scope.sections.trace
+    if not settings.enabled:
         return 0, "default"
-    period = parse_period(settings.get("every", "100 steps"))
+    period = parse_period(settings.every)
     length = 1 if period.unit == "step" else prepared.engine.state.epoch_length or 0
-    return period.count * length, settings.get("level", "default")
+    return period.count * length, settings.level
 
 
 def _folder(scope: RunScope, recorder: RunRecorder | NullRecorder) -> tuple[RunFolder, int] | None:

@@ -1,5 +1,7 @@
-"""`assay.Trainer`: a training as one class, with its record. Torch is imported when the class is
-asked for."""
+"""Class `assay.Trainer`: training and record in one.
+
+Torch is imported when the class is asked for.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,7 @@ else:
 
 
 class Recorded(_Engine):
-    """What `assay.Trainer` adds to that of the engine: the record of the run, and means over an
-    epoch."""
+    """Record of the run and means over an epoch, for the engine's `Trainer`."""
 
     run: Run | None = None
     board: TensorBoard | None = None
@@ -33,8 +34,7 @@ class Recorded(_Engine):
         self.average = AvgMeter()
 
     def initial_exp(self, folder: str | os.PathLike[str]) -> None:
-        """Begin the record in the project `folder`, which is made; then the callbacks and the
-        trainer itself."""
+        """Begin the record in the project `folder`, which is made, then set up the trainer."""
         from assay.engine import Save, Saver
 
         name = getattr(self.params, "exp_name", "") or type(self).__name__
@@ -67,10 +67,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from assay.engine import Trainer as EngineTrainer
 
-    doc = """Write `initial_trainer(params)` and `train_batch(...)`; then `initial_exp(folder)` and `train()`.
+    doc = """Training as one class: write `initial_trainer(params)` and `train_batch(...)`.
 
-    The record lies in the project of that folder: parameters, code, log, metrics, event files for TensorBoard, and a
-    checkpoint after each epoch. `board` takes images, histograms and texts besides.
+    Then call `initial_exp(folder)` and `train()`. The record lies in the project of that folder:
+    parameters, code, log, metrics, event files for TensorBoard, and a checkpoint after each epoch.
+    `board` takes images, histograms and texts besides.
     """
     made = type(name, (Recorded, EngineTrainer), {"__module__": __name__, "__doc__": doc})
     globals()[name] = made
@@ -78,7 +79,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _file_of(kind: type) -> str:
-    """Where a class is written; "" for one that was typed in."""
+    """Return the file of a class, "" for one that was typed in."""
     try:
         return inspect.getfile(kind)
     except (OSError, TypeError):  # which of them depends on what torch has patched

@@ -1,5 +1,4 @@
-"""Code that a recorded run may use: that of this user's working tree, and none of a foreign record
-unasked.
+"""Trust in recorded runs: their code runs at once only if this user made them.
 
 All that a record says is data. Where its user folders, its project and its config lead is followed
 at once only if this user made it; else somebody has to say so, and then the modules come from the
@@ -114,8 +113,7 @@ def is_at_home(view: RunView) -> bool:
 
 
 def home_of(view: RunView) -> Project | None:
-    """Return the project that a run was made in; of one that comes from elsewhere the one that its
-    folder lies in."""
+    """Return the project that a run was made in, or the one around a copied record."""
     if is_at_home(view):
         return Project(Path(view.file.project))
     return find_project(view.path) or find_project(Path.cwd())
@@ -131,8 +129,7 @@ def kept_dirs(view: RunView) -> Sequence[str]:
 
 
 def _moved_dirs(view: RunView, root: Path) -> tuple[Path, ...]:
-    """Return where the folders of modules are in the project at `root`: those inside of the project
-    of then."""
+    """Return the module folders of a run, moved from its old project into the one at `root`."""
     was = os.path.normpath(view.file.project or os.sep)
     inside = [os.path.relpath(path, was) for path in kept_dirs(view) if _is_below(path, was)]
     return tuple(dict.fromkeys(root / path for path in inside)) or (root, root / "src")

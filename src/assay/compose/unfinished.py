@@ -1,5 +1,4 @@
-"""`--resume auto`: the run of a config that somebody began and nobody ended, and what keeps one
-from going on."""
+"""Search for the run that `--resume auto` resumes, and reasons against resuming one."""
 
 from __future__ import annotations
 
@@ -7,9 +6,10 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 
-from assay.config import canonical, config_hash, plain
+from assay.config import canonical, config_hash
 from assay.config.loading import Config
 from assay.config.tree import Table
+from assay.config.typed_sections import sections_of
 from assay.core.errors import AssayError, InputError
 from assay.core.event_log import Saved
 from assay.core.lease import process_start
@@ -23,8 +23,7 @@ _DECISIVE = ("python", "machine", "packages.torch", "packages.numpy", "torch.", 
 
 
 def job_of(variables: Mapping[str, str] | None = None) -> tuple[str, int]:
-    """The job of Slurm, or the torchrun, that this process is part of ("": of none), and how often
-    it was restarted."""
+    """Return the Slurm or torchrun job of this process, "" for none, and its restarts."""
     from assay.engine.parallel.launcher import JOB_PREFIX
 
     variables = os.environ if variables is None else variables
@@ -42,15 +41,13 @@ def job_of(variables: Mapping[str, str] | None = None) -> tuple[str, int]:
 
 
 def cut_off(config: Config) -> RunView | None:
-    """The run of this config that the same job has begun before it was started again, unless that
-    finished."""
+    """Return the unfinished run of this config that this job began before it was restarted."""
     job, restarts = job_of()
     return unfinished(config, job=job) if job and restarts else None
 
 
 def is_cut_off(view: RunView) -> bool:
-    """Whether this job itself wrote the run last, before it was started again: nobody writes it any
-    more."""
+    """Return True if this job wrote the run before its restart, so that nobody writes it now."""
     job, restarts = job_of()
     return bool(
         job and restarts and view.file.attempts and view.file.newest.launch.get("job") == job
@@ -58,8 +55,7 @@ def is_cut_off(view: RunView) -> bool:
 
 
 def unfinished(config: Config, *, job: str = "") -> RunView | None:
-    """The newest training run of the project with this config's hash and tag that is not finished
-    and not running.
+    """Return the newest run with this config's hash and tag that neither finished nor runs.
 
     With `job` the newest that is of this job and not finished: it cannot be running. `config` has
     passed both stages of the check: the hash needs the names that these find.
@@ -68,7 +64,7 @@ def unfinished(config: Config, *, job: str = "") -> RunView | None:
     project = find_project(start) if start is not None else None
     if project is None:
         return None
-    wanted, tag = config_hash(config.named or config.root), plain(config.root).get("tag", "")
+    wanted, tag = config_hash(config.named or config.root), sections_of(config.root).tag
     found = []
     for folder in run_folders(project):
         with contextlib.suppress(AssayError):  # a record that cannot be read is none to go on with
@@ -103,8 +99,7 @@ def refuse_without_config(view: RunView, *, fix: str = "") -> None:
 
 
 def refuse_without_checkpoints(view: RunView) -> None:
-    """Raise InputError when a run that saved something, or finished, would begin anew: its
-    checkpoints were deleted."""
+    """Raise InputError for a run that would begin anew, because its checkpoints were deleted."""
     if any(
         each.manifest is not None and each.manifest.kind != "model" for each in view.checkpoints
     ):
@@ -114,15 +109,17 @@ def refuse_without_checkpoints(view: RunView) -> None:
     ):
         return  # it was ended before its first checkpoint
     raise InputError(
-        f"The run {view.id} ({view.status_text}, step {view.last_step}) has no checkpoint any more: it would be"
+        f"The run {view.id} ({view.status_text}, step {view.last_step}) has no checkpoint any"
+        " more: it would be"
         " trained anew from its beginning.",
         where=str(view.folder.checkpoints),
-        fix=f"assay rerun {view.id} trains it as a new run; assay resume {view.id} --force trains it over this one",
+        fix=f"assay rerun {view.id} trains it as a new run; assay resume {view.id} --force trains"
+        " it over this one",
     )
 
 
 def refuse_other_data(run_id: str, old: Table, new: Table, changed: Sequence[str]) -> None:
-    """InputError when a run would go on with another seed or other data than it began with.
+    """Raise InputError when a run would be resumed with another seed or other data.
 
     Batches of another size are the same samples in the same order.
     """
@@ -130,13 +127,14 @@ def refuse_other_data(run_id: str, old: Table, new: Table, changed: Sequence[str
         return
     keys = [key for key in changed if key == "seed" or key.startswith("data.")]
     raise InputError(
-        f"The run {run_id} was trained with another {', '.join(keys)}: it would be neither the one nor the other.",
-        fix="Begin a new run: assay rerun; --force goes on all the same",
+        f"The run {run_id} was trained with another {', '.join(keys)}: it would be neither the one"
+        " nor the other.",
+        fix="Begin a new run: assay rerun; --force resumes all the same",
     )
 
 
 def _drawn_from(root: Table) -> str:
-    """The seed and the training data, in their canonical form."""
+    """Return the seed and the training data in canonical form."""
     kept = {name: node for name, node in root.items.items() if name in ("seed", "data")}
     data = kept.get("data")
     if isinstance(data, Table) and isinstance(train := data.items.get("train"), Table):
@@ -147,8 +145,7 @@ def _drawn_from(root: Table) -> str:
 
 
 def told_differences(before: Attempt, now: Attempt) -> list[str]:
-    """What is not as it was when the attempt before began, beside the config: code and
-    environment."""
+    """Return lines on code and environment that changed since the attempt before."""
     lines = []
     if now.changed_code:
         lines.append(f"code changed: {'  '.join(now.changed_code)}")

@@ -20,7 +20,7 @@ from assay.config.user_modules import UserModules
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem, at_most
 from assay.core.errors import did_you_mean, few_suggestions, nearest
-from assay.core.schema import Key
+from assay.core.keys import Key
 
 
 def check_shape(

@@ -13,6 +13,7 @@ from assay.config.sources.toml import read
 from assay.config.tree import NONE, Leaf, List, Node, Scalar, Table, same
 from assay.core import schema
 from assay.core.errors import AssayError
+from assay.core.keys import Key
 
 _TRAINED_SPLIT = "train"
 
@@ -107,11 +108,11 @@ def _add_split(root: Table, counted: dict[str, Node], split: str) -> list[Node]:
     return [data.items[split]]
 
 
-def _without_weightless(key: schema.Key, node: Node) -> Node:
+def _without_weightless(key: Key, node: Node) -> Node:
     if not isinstance(node, Table) or key.kind not in ("table", "tables"):
         return node
     if key.kind == "tables":
-        inner = schema.Key(name="", kind="table", doc="", keys=key.keys)
+        inner = Key(name="", kind="table", doc="", keys=key.keys)
         return Table(
             {name: _without_weightless(inner, item) for name, item in node.items.items()},
             node.origin,

@@ -1,5 +1,4 @@
-"""What holds for more than one config: a project's settings, and variables of this project or of
-this machine.
+"""Settings of a project, and variables of this project or of this machine.
 
 A project's file is `.assay/settings.toml`, the user's own lies in their config folder. `[globals]`
 holds the variables that a config names as `${global:NAME}`; the project's win. Everything else is
@@ -32,9 +31,14 @@ SCOPES: tuple[Scope, ...] = ("local", "global")
 GLOBALS = "globals"
 RUNS_DIR, PERMISSIONS, TRUSTED = "runs_dir", "permissions", "trusted"
 SETTINGS: Mapping[str, str] = {
-    RUNS_DIR: "Where runs are kept: a path, from the project's folder on.",
-    PERMISSIONS: "Who may enter new runs and kept code: `private`, nobody else, or `group`, those of the group too.",
-    TRUSTED: "Packages whose classes and functions configs may name; `assay config trust` adds one.",
+    RUNS_DIR: "Folder of the runs: a path, from the project's folder on.",
+    PERMISSIONS: (
+        "Access to new runs and kept code: `private`, nobody else, or `group`, those of the group"
+        " too."
+    ),
+    TRUSTED: (
+        "Packages whose classes and functions configs may name; `assay config trust` adds one."
+    ),
 }
 """Every setting of a project, and what it is for."""
 
@@ -44,20 +48,22 @@ _MAX_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that a config in the folder `start` sees. Files are read when something is asked
-    for, and once."""
+    """Settings that a config in the folder `start` sees.
+
+    Files are read once, when something is asked for.
+    """
 
     start: Path
 
     @cached_property
     def local_file(self) -> Path | None:
-        """The project's file; None where there is no project."""
+        """File of the project's settings, None where there is no project."""
         root = project_root(self.start)
         return None if root is None else settings_file(root)
 
     @cached_property
     def global_file(self) -> Path:
-        """The user's own."""
+        """File of the user's own settings."""
         return global_file()
 
     @cached_property
@@ -84,15 +90,15 @@ class Settings:
 
     @cached_property
     def variables(self) -> Mapping[str, Any]:
-        """What `${global:NAME}` stands for, by name."""
+        """Values that `${global:NAME}` stands for, by name."""
         return {**_variables(self.globally), **_variables(self.local)}
 
     def of(self, scope: Scope) -> Table:
-        """The file of a scope as it is written."""
+        """Return the tree of the file of a scope."""
         return self.local if scope == "local" else self.globally
 
     def origin_of(self, variable: str) -> Origin | None:
-        """Where a variable was set: by the project if it is there, else by the user."""
+        """Return the place where a variable was set: by the project, else by the user."""
         for scope in SCOPES:
             node = get_at(self.of(scope), (GLOBALS, variable))
             if node is not None:
@@ -120,7 +126,7 @@ class Globals(Mapping[str, Any]):
 
     @property
     def glob_fn(self) -> Path:
-        """The file of the variables that hold for all projects."""
+        """File of the variables that hold for all projects."""
         return global_file()
 
     def __getitem__(self, name: str) -> Any:
@@ -140,7 +146,7 @@ class Globals(Mapping[str, Any]):
         write(file_of(self.settings, scope), variable_path(name), value)
 
     def list_config(self, globa: bool = True, local: bool = True) -> dict[str, Any]:
-        """The variables of the given scopes by name; the project's win."""
+        """Return the variables of the given scopes by name; the project's win."""
         settings = self.settings
         return {
             **(_variables(settings.globally) if globa else {}),
@@ -172,7 +178,7 @@ def global_file() -> Path:
 
 
 def file_of(settings: Settings, scope: Scope) -> Path:
-    """The file of a scope; InputError where there is no project."""
+    """Return the file of a scope; InputError where there is no project."""
     if scope == "global":
         return settings.global_file
     if settings.local_file is None:
@@ -184,13 +190,12 @@ def file_of(settings: Settings, scope: Scope) -> Path:
 
 
 def path_of(name: str) -> KeyPath:
-    """Where a name given to `assay config` lies in a file: settings at the top, all else is a
-    variable."""
+    """Return the path of a name given to `assay config`: settings at the top, else variables."""
     return (name,) if name in SETTINGS else variable_path(name)
 
 
 def variable_path(name: str) -> KeyPath:
-    """Where a variable lies. InputError when the name cannot be one."""
+    """Return the path of a variable; InputError for what cannot be its name."""
     if name in SETTINGS:
         raise InputError(
             f"`{name}` is a setting, not a variable.", fix=f"assay config set {name} VALUE"
@@ -202,8 +207,7 @@ def variable_path(name: str) -> KeyPath:
 
 
 def write(file: Path, path: KeyPath, value: object) -> None:
-    """Set one key of a settings file, which keeps its comments. What the file could not mean is
-    refused."""
+    """Set one key of a settings file and keep its comments; InputError for a wrong value."""
     text = _text(file)
     node = from_plain(value, Origin(source="<cli>"))
     _replace(file, with_key(text, path, node, source=str(file)))
@@ -243,7 +247,10 @@ def _untrustable(package: str) -> str:
             "assay": "it is assay itself",
             "torch": "of torch, a project trusts one class or function at a time",
         }
-        return f"`{package}` cannot be trusted: {owners.get(package.split('.')[0], 'it is Python itself')}."
+        return (
+            f"`{package}` cannot be trusted:"
+            f" {owners.get(package.split('.')[0], 'it is Python itself')}."
+        )
     return ""
 
 
@@ -257,7 +264,7 @@ def _variables(file: Table) -> dict[str, Any]:
 
 
 def _read(file: Path, scope: Scope) -> Table:
-    """A file of settings; ConfigError with everything in it that means nothing."""
+    """Read a settings file; ConfigError with everything that is wrong in it."""
     root, problems = read_all(_text(file), str(file))
     problems += _wrong(root, scope)
     if problems:

@@ -1,5 +1,4 @@
-"""What is wrong with the standard sections: their keys, types, units and bounds, and what belongs
-together."""
+"""Check of the standard sections: keys, types, units, bounds, and what belongs together."""
 
 from __future__ import annotations
 
@@ -14,13 +13,13 @@ from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, get_at
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean, nearest, suggested
-from assay.core.schema import Key
+from assay.core.keys import Key
 
 
 def key_problems(
     key: Key, node: Node, key_origin: Origin, path: KeyPath, *, is_whole: bool
 ) -> Iterator[Problem]:
-    """What is wrong with `node` as the value of `key`."""
+    """Yield the problems of `node` as the value of `key`."""
     if isinstance(node, Leaf) and (
         (node.value is None and not key.required) or is_unresolved(node)
     ):
@@ -147,7 +146,7 @@ def _call(node: Node, key_origin: Origin, path: KeyPath, *, is_whole: bool) -> I
 
 
 def source_problems(root: Table) -> Iterator[Problem]:
-    """Splits without data, where there is no task to have them."""
+    """Yield splits without a source, where there is no task that has them."""
     data = root.items.get("data")
     if not isinstance(data, Table) or "task" in root.items:
         return
@@ -161,7 +160,7 @@ def source_problems(root: Table) -> Iterator[Problem]:
 
 
 def _are_named(node: Node) -> bool:
-    """Whether these are several calls by name, in the place of one: nothing in there but tables."""
+    """Return True for several calls by name in the place of one: a table of tables."""
     return (
         isinstance(node, Table)
         and bool(node.items)
@@ -191,7 +190,7 @@ def _texts(node: Node, path: KeyPath) -> Iterator[Problem]:
 
 
 def evaluation_problems(root: Table) -> Iterator[Problem]:
-    """Splits that are named and not there, and a best that is never measured."""
+    """Yield splits that are named and not there, and a best metric that is never measured."""
     data, evaluate, checkpoint = (
         root.items.get(name) for name in ("data", "evaluate", "checkpoint")
     )
@@ -230,8 +229,10 @@ def evaluation_problems(root: Table) -> Iterator[Problem]:
 def _never_measured(
     root: Table, path: KeyPath, splits: list[str], names: list[str] | None, what: str
 ) -> Iterator[Problem]:
-    """Find a metric of no split that is evaluated, or none of `names`, which are None where nobody
-    knows them."""
+    """Yield a metric that nothing measures.
+
+    `names` are the metrics of each split, None where they are unknown.
+    """
     leaf = get_at(root, path)
     if not isinstance(leaf, Leaf) or not isinstance(leaf.value, str) or is_unresolved(leaf):
         return
@@ -263,8 +264,7 @@ _EARLY_STOP = ("assay.engine.EarlyStop", "assay.engine.callbacks.early_stop.Earl
 
 
 def _measured_names(root: Table) -> list[str] | None:
-    """Name the metrics of each split; None where code of the user may measure more than the config
-    names."""
+    """Return the metrics of each split, None where user code may measure more."""
     metrics = get_at(root, ("process", "metrics"))
     is_open = "task" in root.items or get_at(root, ("evaluate", "pipes")) is not None
     is_open = is_open or any(
@@ -405,7 +405,7 @@ def _or(choices: tuple[str, ...]) -> str:
 
 
 def wrong_type(node: Node, path: KeyPath, wanted: str) -> Problem:
-    """That a value is not what is wanted there; a number in quotes is told to be one without."""
+    """Return the problem of a value of the wrong type; a quoted number has a hint of its own."""
     fix = ""
     if (
         isinstance(node, Leaf)
@@ -421,12 +421,12 @@ def wrong_type(node: Node, path: KeyPath, wanted: str) -> Problem:
 
 
 def problem_at(kind: str, message: str, node: Node, path: KeyPath, fix: str = "") -> Problem:
-    """A problem with the value at `path`, at the place of the value."""
+    """Return a problem with the value at `path`, at the place of the value."""
     return Problem(kind=kind, message=message, origin=node.origin, key=dotted(path), fix=fix)
 
 
 def shown(node: Node) -> str:
-    """A value as its owner would write it, in few characters."""
+    """Return a value as its owner would write it, in few characters."""
     match node:
         case Table():
             return "a table"

@@ -93,11 +93,11 @@ class TensorBoard:
         return listed + ([written] if written is not None else [])
 
     def image(self, tag: str, image: Any, step: int) -> None:
-        """One image: height x width, with or without channels in front or behind."""
+        """Write one image: height x width, with or without channels in front or behind."""
         self.images(tag, [image], step, per_row=1, gap=0)
 
     def images(self, tag: str, images: Any, step: int, *, per_row: int = 12, gap: int = 2) -> None:
-        """A batch of images as a grid."""
+        """Write a batch of images as a grid."""
         if self._file is not None:
             whole = grid(images, per_row=per_row, gap=gap)
             self._file.image(tag, png(whole), whole.shape[1], whole.shape[0], step)

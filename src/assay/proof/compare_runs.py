@@ -1,4 +1,4 @@
-"""A run beside the one that did it again: what is equal, and where the two part."""
+"""Comparison of a run with its replay: a verdict, and a line for everything compared."""
 
 from __future__ import annotations
 
@@ -27,55 +27,22 @@ from assay.store.series import read_series
 if TYPE_CHECKING:
     from assay.store.series import Series
 
+_ORDER_TITLE = "sample order"
 _PHASES: Mapping[str, Phase] = {"weights": "optimizer", "optimizer": "optimizer", "state": "state"}
 
 
 def compare_runs(
     view: RunView, again: RunView, span: StepRange, changed: Mapping[str, tuple[str, str]]
 ) -> tuple[Verdict, tuple[Comparison, ...]]:
-    """InputError when there is nothing that could be compared."""
-    partings: list[tuple[int, Difference]] = []
-    compared = []
-    count = 0
-    for name, left, right in _curves(view, again, span):
-        where = curve_difference(left, right)
-        if where is not None:
-            partings.append((where.step, _difference(name, where)))
-        points = len(left) if left is not None else 0
-        count += points
-        title = "sample order" if name == ORDER else name
-        said = f"equal, {points} point{'s' if points != 1 else ''}"
-        compared.append(
-            Comparison(
-                name=title, differences=(where.how,) if where is not None else (), otherwise=said
-            )
-        )
-    if all(each.name != "sample order" for each in compared):
-        compared.append(
-            Comparison(
-                name="sample order", otherwise="not recorded (assay.engine.BatchDigest does it)"
-            )
-        )
+    """Return the verdict on a replay; InputError when nothing can be compared."""
+    curves, differences, points = _compare_curves(view, again, span)
     found = _checkpoints(view, again, span)
-    for name in PARTS:
-        differences = [(step, each) for step, parts in found.items() for each in parts[name]]
-        partings += [
-            (step, Difference(step=step, phase=_PHASES[name], name=each))
-            for step, each in differences
-        ]
-        first_step = differences[0][0] if differences else 0
-        told = tuple(each for step, each in differences if step == first_step)
-        told = (f"at step {first_step} {told[0]}", *told[1:]) if told else ()
-        at = f"equal at step{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"
-        compared.append(
-            Comparison(
-                name=name, differences=told, otherwise=at if found else "no checkpoint to compare"
-            )
-        )
-    count += len(found)
+    parts, others = _compare_parts(found)
+    differences += others
+    count = points + len(found)
     if not count:
         raise InputError(f"{view.id} has recorded nothing of {span.said}.", where=str(view.path))
-    first = min(partings, key=lambda pair: (pair[0], pair[1].name != ORDER), default=None)
+    first = min(differences, key=lambda each: (each.step, each.name != ORDER), default=None)
     verdict = Verdict(
         question="replay",
         runs=(view.id, again.id),
@@ -83,13 +50,58 @@ def compare_runs(
         first_step=span.first + 1,
         last_step=span.last,
         compared=count,
-        difference=first[1] if first is not None else None,
-        cause="data order" if first is not None and first[1].phase == "data" else None,
+        difference=first,
+        cause="data order" if first is not None and first.phase == "data" else None,
         changed_inputs={name: list(values) for name, values in changed.items()},
         at_ns=time.time_ns(),
         note=" ".join(view.damages),
     )
-    return verdict, tuple(compared)
+    return verdict, (*curves, *parts)
+
+
+def _compare_curves(
+    view: RunView, again: RunView, span: StepRange
+) -> tuple[list[Comparison], list[Difference], int]:
+    """Return the comparison of each curve, their first differences, and the number of points."""
+    compared: list[Comparison] = []
+    differences: list[Difference] = []
+    count = 0
+    for name, left, right in _curves(view, again, span):
+        where = curve_difference(left, right)
+        if where is not None:
+            differences.append(_difference(name, where))
+        points = len(left) if left is not None else 0
+        count += points
+        compared.append(
+            Comparison(
+                name=_ORDER_TITLE if name == ORDER else name,
+                differences=(where.how,) if where is not None else (),
+                otherwise=f"equal, {points} point{'s' if points != 1 else ''}",
+            )
+        )
+    if all(each.name != _ORDER_TITLE for each in compared):
+        lacking = "not recorded (assay.engine.BatchDigest does it)"
+        compared.append(Comparison(name=_ORDER_TITLE, otherwise=lacking))
+    return compared, differences, count
+
+
+def _compare_parts(
+    found: Mapping[int, Mapping[str, list[str]]],
+) -> tuple[list[Comparison], list[Difference]]:
+    """Return the comparison of each part of the checkpoints, and all their differences."""
+    equal = f"equal at step{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"
+    if not found:
+        equal = "no checkpoint to compare"
+    compared, differences = [], []
+    for name in PARTS:
+        own = [(step, each) for step, parts in found.items() for each in parts[name]]
+        differences += [Difference(step=step, phase=_PHASES[name], name=each) for step, each in own]
+        first_step = own[0][0] if own else 0
+        told = tuple(each for step, each in own if step == first_step)
+        if told:
+            told = (f"at step {first_step} {told[0]}", *told[1:])
+        compared.append(Comparison(name=name, differences=told, otherwise=equal))
+    return compared, differences
 
 
 def _difference(name: str, where: CurveDifference) -> Difference:
@@ -101,7 +113,7 @@ def _difference(name: str, where: CurveDifference) -> Difference:
 def _curves(
     view: RunView, again: RunView, span: StepRange
 ) -> Iterator[tuple[str, Series | None, Series | None]]:
-    """The curves of both within the range of steps, by name, but for those of the clock."""
+    """Yield the curves of both within the range of steps by name, without those of the clock."""
     import numpy as np  # here: a verdict is read without it
 
     a, b = (
@@ -147,8 +159,10 @@ def _masked(series: Series, inside: Any) -> Series:
 
 
 def _checkpoints(view: RunView, again: RunView, span: StepRange) -> dict[int, dict[str, list[str]]]:
-    """What differs in the checkpoints that both have, by step. InputError when one of the record's
-    is damaged."""
+    """Return the differences of checkpoints that both have, by step and part.
+
+    InputError when one of the record's is damaged.
+    """
     theirs = {each.name: each for each in again.checkpoints}
     found = {}
     for each in view.checkpoints:

@@ -1,5 +1,4 @@
-"""What two runs have left, compared bit for bit: their checkpoints part by part, their curves point
-by point."""
+"""Bit-for-bit differences of checkpoints, part by part, and of curves, point by point."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One of the things that were compared, with where the two runs differ: nowhere when they are
-    equal.
+    """Result for one compared thing: its differences, none when it is equal.
 
     `otherwise` is what is said of it when nothing differs; `step` the first step at which it
     differs, if it is a curve.
@@ -37,8 +35,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveDifference:
-    """Where two curves part: at which step, and how in words. `left` and `right` are the values
-    there, if there are."""
+    """First difference of two curves: its step, its description, and both values if there are."""
 
     step: int
     how: str
@@ -47,7 +44,7 @@ class CurveDifference:
 
 
 def compare_checkpoints(left: Path, right: Path) -> dict[str, list[str]]:
-    """What differs in two checkpoints, by part; nothing in any of them for equal bits.
+    """Return the differences of two checkpoints by part; empty lists for equal bits.
 
     CheckpointError for one that is damaged.
     """
@@ -67,7 +64,7 @@ def _group(part: str) -> str:
 
 
 def curve_difference(left: Series | None, right: Series | None) -> CurveDifference | None:
-    """Where two curves part, None when they are the same bit for bit."""
+    """Return the first difference of two curves, None when all bits are equal."""
     if left is None or right is None:
         known = right if left is None else left
         return CurveDifference(
@@ -96,7 +93,7 @@ def curve_difference(left: Series | None, right: Series | None) -> CurveDifferen
 
 
 def format_comparisons(compared: tuple[Comparison, ...]) -> list[str]:
-    """A line for each thing that was compared."""
+    """Return a line for each thing that was compared."""
     width = max(len(each.name) for each in compared)
     return [
         f"{each.name:<{width}}  {_said(each.differences) or each.otherwise}" for each in compared

@@ -1,12 +1,11 @@
-"""First step, phase, module and operation in which two recorded runs differ, and what differs
-between them."""
+"""Search for the first step, phase, module and operation in which two runs differ."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,8 +75,7 @@ def diverge(
     trust: Trust = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> DivergeResult:
-    """Compare the traces and curves of two runs; train the suspicious steps of both again where
-    these are too coarse.
+    """Compare the traces and curves of two runs; retrain steps where these are too coarse.
 
     Both are trained again from the newest checkpoint with equal bits before the difference, each
     from its own code and config, with every operation traced; for a run that was not made here
@@ -153,8 +151,7 @@ def _moment(difference: Difference | None) -> tuple[float, int]:
 
 
 def _in_curves(a: RunView, b: RunView) -> tuple[Difference | None, int, int]:
-    """Return the first difference of the curves that both have, the points that were compared, and
-    the last step."""
+    """Return the first difference of common curves, the number of points, and the last step."""
     left, right = (read_series(view.folder.metrics) for view in (a, b))
     first: Difference | None = None
     count = last = 0
@@ -202,8 +199,7 @@ def _again(
     trust: Trust,
     tell: Callable[[str], None],
 ) -> Alignment:
-    """Train both up to the step of the difference, with every operation after the last equal
-    weights traced."""
+    """Train both up to the step of the difference again, with every operation traced."""
     first = found.difference
     assert first is not None
     start = _common_checkpoint(a, b, first.step)
@@ -222,16 +218,7 @@ def _again(
         where = f" from {start.name}" if start.name else ""
         tell(f"trained again{where}: both to step {first.step}, {time.monotonic() - begun:.0f} s")
         fine = _traced(*views)
-        repeats = [
-            _recorded(view, again).difference is None
-            for view, again in zip((a, b), views, strict=True)
-        ]
-        for view, is_same in zip((a, b), repeats, strict=True):
-            if not is_same:
-                notes.append(
-                    f"{view.id}, trained again, has other bits than the first time:"
-                    " something in it is not fixed"
-                )
+        notes += _describe_unrepeated((a, b), views)
         if fine.difference is None:
             notes.append(f"trained again, both are equal up to step {first.step}")
             return found
@@ -243,6 +230,16 @@ def _again(
         with suppress(OSError):
             forget([folder / name / "project" for name in ("left", "right")])
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _describe_unrepeated(recorded: Sequence[RunView], again: Sequence[RunView]) -> list[str]:
+    """Return a note for each run that was trained again and has other bits than its record."""
+    return [
+        f"{view.id}, trained again, has other bits than the first time: something in it is not"
+        " fixed"
+        for view, other in zip(recorded, again, strict=True)
+        if _recorded(view, other).difference is not None
+    ]
 
 
 def _common_checkpoint(a: RunView, b: RunView, before: int) -> _RestartPoint:

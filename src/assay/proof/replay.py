@@ -1,5 +1,4 @@
-"""A recorded run is trained again, from its code, config and checkpoint of then, and both are
-compared bit for bit.
+"""Replay: a recorded run is trained again, and compared with its record bit for bit.
 
 It happens in a project of its own and in a process of its own: the record gets a verdict, and
 nothing else changes.
@@ -18,13 +17,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from assay.compose.checks import sound
 from assay.compose.launch_settings import Launch, RunResult
+from assay.compose.resume_run import ResumeOptions, resume_run
 from assay.compose.run_record import refuse_redacted
 from assay.compose.run_scope import check_device
-from assay.compose.training import resume_run, train
+from assay.compose.training import train
 from assay.compose.trust import Trust, home_of, permit
 from assay.config import open_config
 from assay.config.settings import Settings
@@ -59,8 +59,7 @@ _TASK = "task.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """What came out: a verdict, a line for each thing that was compared, and the run that it was
-    compared with.
+    """Verdict of a replay, with a line for each thing that was compared.
 
     `kept` is the folder of that run when the two differ, else None: it is gone.
     """
@@ -72,7 +71,7 @@ class ReplayResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """What the process of a replay does."""
+    """Task of the OS process that trains the replay."""
 
     config: str
     user_dirs: Sequence[str]
@@ -92,8 +91,7 @@ def replay(
     trust: Trust = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> ReplayResult:
-    """Train RUN again, or from RUN@CKPT on, and compare curves and checkpoints with what was
-    recorded.
+    """Train RUN again, or from RUN@CKPT on, and compare its curves and checkpoints.
 
     `steps` is A:B, where A has a checkpoint or is 0: only the steps after A up to B. InputError for
     what cannot be done again, and why; `force` tries it in another environment than that of then,
@@ -101,33 +99,20 @@ def replay(
     and its config.
     """
     view, name = find(address)
-    if view.error or (view.damages and not force):
-        what = f"The record of {view.id} is damaged. {' '.join(view.damages)}"
-        fix = "" if view.error else "--force compares what can still be read"
-        raise InputError(what, where=str(view.path), fix=fix)
+    _refuse_damaged(view, force=force)
     span = step_range(view, name, steps)
-    attempt = span.attempts[-1]
     permit_again(view, span, use="replay it", trust=trust)
     changed = _changed_inputs(view, span)
     if changed and not force:
-        first, (was, now) = next(iter(changed.items()))
-        others = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
-        before, after = was or "not set", now or "not set"
-        what = f"{view.id} cannot be replayed here: {first} was {before} and is {after}{others}."
-        raise InputError(
-            what,
-            where=str(view.path),
-            fix="replay it where it was made; --force tries it all the same",
-        )
+        _refuse_changed(view, changed)
     folder = Path(tempfile.mkdtemp(prefix="assay-replay-")).resolve()
     is_kept = False
     try:
         begun = time.monotonic()
         again = train_again(view, span, folder)
         tell(f"replayed: {span.said}, {time.monotonic() - begun:.0f} s")
-        changed |= unlike(
-            attempt.environment, again.environment
-        )  # a process that has computed knows more
+        # A process that has computed knows more of its environment.
+        changed |= unlike(span.attempts[-1].environment, again.environment)
         verdict, compared = compare_runs(view, again, span, changed)
         is_kept = not verdict.equal
         keep_verdict(view, verdict, tell)
@@ -141,9 +126,28 @@ def replay(
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _refuse_damaged(view: RunView, *, force: bool) -> None:
+    if view.error or (view.damages and not force):
+        raise InputError(
+            f"The record of {view.id} is damaged. {' '.join(view.damages)}",
+            where=str(view.path),
+            fix="" if view.error else "--force compares what can still be read",
+        )
+
+
+def _refuse_changed(view: RunView, changed: Mapping[str, tuple[str, str]]) -> NoReturn:
+    first, (was, now) = next(iter(changed.items()))
+    others = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+    before, after = was or "not set", now or "not set"
+    raise InputError(
+        f"{view.id} cannot be replayed here: {first} was {before} and is {after}{others}.",
+        where=str(view.path),
+        fix="replay it where it was made; --force tries it all the same",
+    )
+
+
 def permit_again(view: RunView, span: StepRange, *, use: str, trust: Trust) -> None:
-    """Raise InputError for a run that was not made here, unless `trust` allows its code, and for
-    one without secrets.
+    """Raise InputError for a run that may not run here, or that lacks its secrets.
 
     Call it before `train_again`.
     """
@@ -157,8 +161,7 @@ def permit_again(view: RunView, span: StepRange, *, use: str, trust: Trust) -> N
 def train_again(
     view: RunView, span: StepRange, folder: Path, *, traced_from: int | None = None
 ) -> RunView:
-    """Train these steps of a run again from its own code and config, in a project in `folder` and
-    its own OS process.
+    """Train steps of a run again in an OS process, in a project in `folder`.
 
     With `traced_from` every step from there on is traced with all its operations. InputError with
     what the process said when it fails, and for code that is not here.
@@ -189,7 +192,7 @@ def train_again(
 
 
 def _write_config(view: RunView, attempt: Attempt, folder: Path) -> Path:
-    """The config beside the code, where its project is found."""
+    """Copy the config beside the code, where its project is found."""
     path = folder / "project" / f"replay-{view.id}.toml"
     shutil.copyfile(config_of(view, attempt), path)
     return path
@@ -211,7 +214,7 @@ def _launch(view: RunView, span: StepRange) -> dict[str, Any]:
 
 
 def _weights(view: RunView, origin: str) -> str:
-    """The checkpoint or the file that the run began with. InputError when it is gone."""
+    """Return the path of the run's initial weights; InputError when they are gone."""
     path: Path | None = None
     if "@" in view.file.parent:
         with contextlib.suppress(AssayError):
@@ -227,7 +230,7 @@ def _weights(view: RunView, origin: str) -> str:
 
 
 def _begun(view: RunView, span: StepRange, project: Path, user_dirs: Sequence[Path]) -> Path:
-    """A run that has come as far as the checkpoint and no further, to go on with."""
+    """Make a run that stopped at the checkpoint, to be resumed; return its folder."""
     source = next(each for each in view.checkpoints if each.name == span.checkpoint)
     folder = RunFolder(project / "runs" / view.path.resolve().name)
     shutil.copytree(source.path, folder.checkpoints / source.name, copy_function=_link_or_copy)
@@ -261,7 +264,7 @@ def _link_or_copy(source: str, to: str) -> None:
 
 
 def _train(folder: Path, cwd: Path, variables: Mapping[str, str]) -> str | None:
-    """Do it in a process of its own; what it said last when it failed, else None."""
+    """Train in an OS process; return its last lines when it failed, else None."""
     said = folder / "said.txt"
     with said.open("wb") as out:
         done = subprocess.run(
@@ -280,7 +283,7 @@ def _train(folder: Path, cwd: Path, variables: Mapping[str, str]) -> str | None:
 
 
 def work(place: str) -> RunResult:
-    """What the process of a replay does."""
+    """Train the task in the folder `place`."""
     task = _Task(**json.loads((Path(place) / _TASK).read_text(encoding="utf-8")))
     changes = [f"threads={task.threads}"] if task.threads is not None else []
     config = replace(
@@ -292,9 +295,7 @@ def work(place: str) -> RunResult:
     if not task.resumed:
         return train(config, launch, parent=task.parent)
     view = RunView(Path(task.resumed))
-    return resume_run(
-        view, task.checkpoint, sound(config), launch, take_over=False, verify=True, force=False
-    )
+    return resume_run(view, task.checkpoint, sound(config), launch, ResumeOptions())
 
 
 def _only_run(runs_dir: Path) -> RunView | None:
@@ -302,7 +303,7 @@ def _only_run(runs_dir: Path) -> RunView | None:
 
 
 def _changed_inputs(view: RunView, span: StepRange) -> dict[str, tuple[str, str]]:
-    """What decides about bits and is not here as it was then, with both values."""
+    """Return inputs that can change bits and are different here, with both values."""
     found: dict[str, tuple[str, str]] = {}
     home = home_of(view)
     known = Settings(home.root).variables if home is not None else {}
@@ -322,7 +323,7 @@ def _changed_inputs(view: RunView, span: StepRange) -> dict[str, tuple[str, str]
 
 
 def unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """What decides about bits and differs in two environments, of what both tell."""
+    """Return entries of both environments that can change bits and differ."""
     a, b = dict(flat(then)), dict(flat(now))
     both = [name for name in _DECISIVE if name in a and name in b]
     return {
@@ -333,8 +334,7 @@ def unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[s
 
 
 def _shortened(name: str, value: str) -> str:
-    """Of the version of Python the first two numbers; the others change no number that is
-    computed."""
+    """Return major and minor version of Python; others change no number that is computed."""
     return ".".join(value.split(".")[:2]) if name == "python" else value
 
 
@@ -347,8 +347,7 @@ def _is_here(device: str) -> bool:
 
 
 def keep_verdict(view: RunView, verdict: Verdict, tell: Callable[[str], None]) -> None:
-    """Append the verdict to the edits of a run; a record that may only be read stays as it is, and
-    that is told."""
+    """Append the verdict to the edits of a run; print a note for a read-only record."""
     try:
         append(view.folder, Edit(what="verdict", key=verdict.question, new=to_plain(verdict)))
     except AssayError as error:  # a record that may only be read is proven all the same

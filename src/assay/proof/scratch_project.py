@@ -1,5 +1,4 @@
-"""A run's code in a project of its own, laid out as it was, so that it can be trained again beside
-the one of now."""
+"""Scratch project with a run's code as it was, in which it can be trained again."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ _NEVER_LINKED = frozenset({".assay", ".git", "__pycache__"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScratchProject:
-    """The project in a folder of its own: where its modules are, and where its process is started,
-    as what."""
+    """Project in a scratch folder, with module folders, working directory and environment."""
 
     project: Project
     user_dirs: tuple[Path, ...]
@@ -45,8 +43,7 @@ class ScratchProject:
 
 
 def make_scratch_project(run: RunView, attempt: Attempt, folder: Path) -> ScratchProject:
-    """Write the code that an attempt had below `folder`; what is no code lies there as links to the
-    project of now.
+    """Write the code of an attempt below `folder`, with links to the project's data.
 
     InputError when the code is not here.
     """
@@ -92,8 +89,7 @@ def _write_code(run: RunView, attempt: Attempt, home: Project | None, folder: Pa
 
 
 def _link(source: Path, to: Path, *, skipped: Path) -> None:
-    """Let all be below `to` that is below `source` and was not kept with the code: data, above
-    all."""
+    """Link everything below `source` that was not kept with the code: data, above all."""
     for path in _entries(source):
         place = to / path.name
         if path.name in _NEVER_LINKED or path == skipped:
@@ -119,7 +115,7 @@ def _is_above(path: Path, other: Path) -> bool:
 
 
 def _environment(attempt: Attempt, was: Path, folder: Path) -> dict[str, str]:
-    """The variables of now, but for those that change results, which are as they were."""
+    """Return today's variables, but recorded values for those that change results."""
     kept = attempt.environment.get("variables", {})
     found = {
         name: value

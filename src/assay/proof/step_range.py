@@ -1,4 +1,4 @@
-"""Which steps of a recorded run are to be done again, and who made them."""
+"""Range of steps of a recorded run to do again, and the attempts that made them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _STEPS = re.compile(r"(\d*):(\d*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRange:
-    """The steps after `first` up to `last`, and the attempts that made them. `whole`: the run ended
-    there by itself.
+    """Steps after `first` up to `last`, and the attempts that made them.
+
+    `whole`: the run ended there by itself.
 
     `checkpoint` is where it begins, "" for the beginning of the run.
     """
@@ -38,7 +39,7 @@ class StepRange:
 
 
 def step_range(view: RunView, name: str, steps: str) -> StepRange:
-    """Which steps; InputError for a run that cannot be done again, or not from there."""
+    """Return the range of steps; InputError for a run that cannot be done again from there."""
     where = str(view.path)
     if view.kind != "train":
         raise InputError(
@@ -54,30 +55,9 @@ def step_range(view: RunView, name: str, steps: str) -> StepRange:
         )
     checkpoint = ""
     if name or first:
-        try:
-            found = checkpoint_of(view, name or str(first))
-        except CheckpointError as error:
-            raise InputError(error.what, where=error.where, fix=error.fix) from error
-        assert found.manifest is not None
-        if found.manifest.kind == "model":
-            raise InputError(
-                f"{found.name} of {view.id} holds weights only: nothing goes on from there.",
-                where=where,
-            )
-        first, checkpoint = found.manifest.step, found.name
+        first, checkpoint = _find_start(view, name or str(first))
     end = _end(view)
-    if last is None and view.status in ("running", "unknown"):
-        fix = (
-            f"say up to where: --steps {first or 0}:{end}"
-            if end > (first or 0)
-            else "wait for its end"
-        )
-        raise InputError(f"The run {view.id} is {view.status_text}.", where=where, fix=fix)
-    if last is not None and last > end:
-        raise InputError(f"The run {view.id} has made {end} steps, not {last}.", where=where)
-    first, last = first or 0, end if last is None else last
-    if last <= first:
-        raise InputError(f"There is no step after {first}: {view.id} has made {end}.", where=where)
+    first, last = _check_bounds(view, first or 0, last, end)
     config_of(view, view.file.newest)
     span = StepRange(
         first=first,
@@ -89,6 +69,37 @@ def step_range(view: RunView, name: str, steps: str) -> StepRange:
     )
     _refuse_seams(view, span)
     return span
+
+
+def _find_start(view: RunView, name: str) -> tuple[int, str]:
+    """Return step and name of the checkpoint to begin from; InputError for one of weights only."""
+    try:
+        found = checkpoint_of(view, name)
+    except CheckpointError as error:
+        raise InputError(error.what, where=error.where, fix=error.fix) from error
+    assert found.manifest is not None
+    if found.manifest.kind == "model":
+        raise InputError(
+            f"{found.name} of {view.id} holds weights only: nothing can be resumed from there.",
+            where=str(view.path),
+        )
+    return found.manifest.step, found.name
+
+
+def _check_bounds(view: RunView, first: int, last: int | None, end: int) -> tuple[int, int]:
+    """Return both bounds; InputError where the run has not made these steps."""
+    where = str(view.path)
+    if last is None and view.status in ("running", "unknown"):
+        fix = "wait for its end"
+        if end > first:
+            fix = f"say up to where: --steps {first}:{end}"
+        raise InputError(f"The run {view.id} is {view.status_text}.", where=where, fix=fix)
+    if last is not None and last > end:
+        raise InputError(f"The run {view.id} has made {end} steps, not {last}.", where=where)
+    last = end if last is None else last
+    if last <= first:
+        raise InputError(f"There is no step after {first}: {view.id} has made {end}.", where=where)
+    return first, last
 
 
 def _given(steps: str) -> tuple[int | None, int | None]:
@@ -104,7 +115,7 @@ def _given(steps: str) -> tuple[int | None, int | None]:
 
 
 def _end(view: RunView) -> int:
-    """The last step that the run has completed, as far as the record tells."""
+    """Return the last completed step, as far as the record knows."""
     newest = view.file.newest
     if view.file.status != "running":
         return newest.to_step
@@ -112,7 +123,7 @@ def _end(view: RunView) -> int:
 
 
 def _attempts(view: RunView, first: int, last: int) -> tuple[Attempt, ...]:
-    """The attempts whose steps are on the curve between the two, the oldest first."""
+    """Return the attempts whose steps are on the curve in the range, oldest first."""
     found, upper = [], last
     for attempt in reversed(view.file.attempts):
         if attempt.from_step < upper:
@@ -158,7 +169,7 @@ def _refuse_seams(view: RunView, span: StepRange) -> None:
                 else []
             )
             with_what = " and ".join(differs)
-            what = f"Attempt {after.number} of {view.id} went on from step {at} with {with_what}."
+            what = f"Attempt {after.number} of {view.id} resumed at step {at} with {with_what}."
             raise InputError(what, where=str(view.path), fix="; ".join(fixes))
 
 
@@ -167,14 +178,14 @@ def _bound(attempt: Attempt) -> tuple[Any, ...]:
 
 
 def processes(attempt: Attempt) -> int | None:
-    """How many processes shared each batch: those that assay started, or another launcher."""
+    """Return the number of ranks that shared each batch, None for one process."""
     world = str(attempt.environment.get("variables", {}).get("WORLD_SIZE", ""))
     given = attempt.launch.get("nproc")
     return int(given) if given else int(world) if world.isdecimal() and int(world) > 1 else None
 
 
 def config_of(view: RunView, attempt: Attempt) -> Path:
-    """The config that an attempt had: a later one that had another kept it."""
+    """Return the config file of an attempt; a later attempt may have moved it aside."""
     for later in range(attempt.number + 1, view.file.newest.number + 1):
         kept = view.folder.config_dir / f"before-attempt-{later}" / "config.toml"
         if kept.exists():

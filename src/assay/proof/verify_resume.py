@@ -1,5 +1,4 @@
-"""Whether a run that is killed and resumed ends with the bits of one that is not: both are tried,
-in processes.
+"""Test of exact resume: one run is killed and resumed, another is not, and both are compared.
 
 Everything happens in a temporary project: the user's gets no run, no snapshot and no line in its
 index.
@@ -71,8 +70,10 @@ class ResumeCheck:
 
     @property
     def blames_resume(self) -> bool:
-        """True if the runs were equal until one of them was resumed. Else two undisturbed runs
-        would differ, too."""
+        """Return True if the runs were equal until one was resumed.
+
+        Else two undisturbed runs would differ, too.
+        """
         return (
             self.first_step is None
             or not self.resumed_from
@@ -88,8 +89,7 @@ def verify_resume(
     seed: int = 0,
     tell: Callable[[str], None] = lambda line: None,
 ) -> ResumeCheck:
-    """Train the config uninterrupted, then with `kills` times kill -9 at steps drawn with `seed`,
-    and compare the end.
+    """Train a config twice, once with `kills` times kill -9, and compare both ends.
 
     The killed run saves several times for each kill, and so that most fall between two checkpoints,
     unless an override of the config says how often. InputError for a config whose end is decided by
@@ -100,31 +100,7 @@ def verify_resume(
     folder = Path(tempfile.mkdtemp(prefix="assay-verify-"))
     is_kept = False
     try:
-        trial = _Trial(config, launch, folder)
-        begun = time.monotonic()
-        whole = trial.run("whole", [])
-        seconds, steps = time.monotonic() - begun, run_file.read(whole.path).newest.to_step
-        if steps < 2:
-            raise InputError(f"The run is over after {steps} step: nothing can be interrupted.")
-        tell(f"uninterrupted: {steps} steps, {seconds:.0f} s")
-        draw = random.Random(seed)
-        period = 0 if _says_when(config) else _period(steps, kills)
-        saving = [f"checkpoint.every={period} steps"] if period else []
-        first = min(period + 1, steps - 1)  # before the first checkpoint a run only begins again
-        targets = sorted(draw.randrange(first, steps) for _ in range(kills))
-        killed, killed_at = _killed(trial, targets, draw, saving, tell)
-        if not killed_at:
-            raise InputError(
-                "The run is over too soon to be killed.", fix="train longer: train.epochs=..."
-            )
-        found = compare_finished_runs(whole, killed)
-        check = ResumeCheck(
-            steps=steps,
-            killed_at=tuple(killed_at),
-            compared=found,
-            resumed_from=tuple(each.from_step for each in run_file.read(killed.path).attempts[1:]),
-            kept=folder,
-        )
+        check = _check_resume(_Trial(config, launch, folder), config, kills, seed, tell)
         is_kept = not check.equal
         return check if is_kept else replace(check, kept=None)
     finally:
@@ -134,8 +110,37 @@ def verify_resume(
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _check_resume(
+    trial: _Trial, config: Config, kills: int, seed: int, tell: Callable[[str], None]
+) -> ResumeCheck:
+    """Train both runs in the folder of a trial, and compare them."""
+    begun = time.monotonic()
+    whole = trial.run("whole", [])
+    seconds, steps = time.monotonic() - begun, run_file.read(whole.path).newest.to_step
+    if steps < 2:
+        raise InputError(f"The run is over after {steps} step: nothing can be interrupted.")
+    tell(f"uninterrupted: {steps} steps, {seconds:.0f} s")
+    draw = random.Random(seed)
+    period = 0 if _says_when(config) else _period(steps, kills)
+    saving = [f"checkpoint.every={period} steps"] if period else []
+    first = min(period + 1, steps - 1)  # before the first checkpoint a run only begins again
+    targets = sorted(draw.randrange(first, steps) for _ in range(kills))
+    killed, killed_at = _killed(trial, targets, draw, saving, tell)
+    if not killed_at:
+        raise InputError(
+            "The run is over too soon to be killed.", fix="train longer: train.epochs=..."
+        )
+    return ResumeCheck(
+        steps=steps,
+        killed_at=tuple(killed_at),
+        compared=compare_finished_runs(whole, killed),
+        resumed_from=tuple(each.from_step for each in run_file.read(killed.path).attempts[1:]),
+        kept=trial.folder,
+    )
+
+
 def _says_when(config: Config) -> bool:
-    """Whether the user said here and now how often to save."""
+    """Return True if an override says how often to save."""
     return any(each.lstrip("+").startswith("checkpoint.every=") for each in config.overrides)
 
 
@@ -158,7 +163,7 @@ def _killed(
     saving: Sequence[str],
     tell: Callable[[str], None],
 ) -> tuple[RunFolder, list[int]]:
-    """A run that is killed as soon as it has made each of the steps, and then left to end."""
+    """Kill a run after each of the target steps, then let it end."""
     killed_at: list[int] = []
     for attempt, target in enumerate(targets, 1):
         with trial.started("killed", saving, attempt=attempt) as child:
@@ -188,8 +193,7 @@ def _killed(
 def _wait_for(
     trial: _Trial, child: subprocess.Popen[bytes], attempt: int, target: int
 ) -> int | None:
-    """The step that this attempt has made as soon as that is `target` at least; None when it ends
-    before."""
+    """Wait until an attempt has made `target` steps; return its step, None if it ends before."""
     first: tuple[float, int] | None = None
     while child.poll() is None:
         time.sleep(_LOOK_S)
@@ -214,7 +218,7 @@ def _wait_for(
 
 
 def _last_step(folder: RunFolder) -> int:
-    """The last step of the curve; 0 before the first."""
+    """Return the last step of the curve, 0 before the first."""
     found = read_series(folder.metrics, names=[ORDER])
     return int(found[ORDER].steps[-1]) if ORDER in found else 0
 
@@ -239,7 +243,7 @@ class _Trial:
             self._options += ["--max-steps", str(launch.max_steps)]
 
     def run(self, name: str, overrides: Sequence[str], *, attempt: int = 1) -> RunFolder:
-        """A run that nobody disturbs. AssayError when it fails by itself."""
+        """Run without kills to the end; AssayError when it fails by itself."""
         with self.started(name, overrides, attempt=attempt) as child:
             child.wait()
         if child.returncode != 0:
@@ -250,7 +254,7 @@ class _Trial:
     def started(
         self, name: str, overrides: Sequence[str], *, attempt: int
     ) -> Iterator[subprocess.Popen[bytes]]:
-        """The process of an attempt: the first trains the config, the others go on with its run."""
+        """Start an attempt: the first trains the config, the others resume its run."""
         if attempt == 1:
             dirs = [word for path in self._user_dirs for word in ("--user-dir", path)]
             arguments = ["run", str(self._config), *dirs]
@@ -273,13 +277,13 @@ class _Trial:
                 child.wait()
 
     def folder_of(self, name: str) -> RunFolder:
-        """The only run of that name."""
+        """Return the folder of the only run of that name."""
         for entry in scan_runs(self.folder / name):
             return RunFolder(Path(entry.path))
         raise AssayError("The run has not begun.")
 
     def said(self, name: str) -> str:
-        """The last lines that the newest process of that name printed."""
+        """Return the last lines that the newest process of that name printed."""
         lines = self._said(name).read_text(encoding="utf-8", errors="replace").splitlines()
         return "\n".join(lines[-_SHOWN_LINES:])
 
@@ -288,7 +292,7 @@ class _Trial:
 
 
 def _frozen(config: Config) -> str:
-    """The config as both runs train it: it saves, and records what is in the batches."""
+    """Return the config of both runs as TOML: it saves, and records digests of batches."""
     values = plain(config.root)
     if "time" in values.get("train", {}):
         raise InputError(
@@ -314,8 +318,7 @@ def _failure(trial: _Trial, name: str, code: int) -> AssayError:
 
 
 def compare_finished_runs(whole: RunFolder, killed: RunFolder) -> tuple[Comparison, ...]:
-    """What two finished runs have left, compared: the final checkpoint by part, every curve, the
-    order of samples."""
+    """Compare final checkpoints by part, every curve, and the order of samples."""
     left, right = (
         folder.checkpoints / pointed(folder.checkpoints, "final") for folder in (whole, killed)
     )
@@ -339,6 +342,6 @@ def compare_finished_runs(whole: RunFolder, killed: RunFolder) -> tuple[Comparis
 
 
 def runs_of(kept: Path) -> tuple[RunView, RunView]:
-    """The two runs in a folder that was kept: the uninterrupted one, and the killed one."""
+    """Return both runs in a kept folder: the uninterrupted one, and the killed one."""
     whole, killed = (next(scan_runs(kept / name)) for name in ("whole", "killed"))
     return RunView(Path(whole.path)), RunView(Path(killed.path))

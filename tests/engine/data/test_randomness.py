@@ -83,7 +83,7 @@ def test_a_draw_that_no_key_reaches_is_found_out_and_told_once(workers: int) -> 
     _, notes, exactness = told(Wild(20), workers=workers)
 
     why = "a sample is another one when it is loaded again, from whatever it is drawn"
-    assert notes == [f"data.train: {why}. A run that goes on from a checkpoint sees other data."]
+    assert notes == [f"data.train: {why}. A run resumed from a checkpoint sees other data."]
     assert exactness == f"not exact: {why}"
 
 

@@ -29,6 +29,7 @@ from torch.utils.data import TensorDataset
 from assay.core.errors import AssayError
 from assay.core.events import Event, Handler
 from assay.core.ports import MemoryRecorder
+from assay.core.sections import ParallelSection
 from assay.engine import (
     Accuracy,
     Engine,
@@ -282,7 +283,7 @@ def views(**settings: Any) -> nn.Module:
     torch.manual_seed(0)
     model = Viewed(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).double()
     for mesh in MESHES:
-        partition_model(model, mesh, settings)
+        partition_model(model, mesh, ParallelSection(**settings))
     return model
 
 

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from assay.core.sections import ParallelSection
 from assay.engine.numerics.dtensor import full_tensor
 from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
 from assay.engine.parallel.partition import partition_model
@@ -87,7 +88,7 @@ def found(make: Callable[[], Made], plan: dict[str, str], mesh: Mesh | None) -> 
     model, loss_of, inputs = make()
     model.double()
     if mesh is not None:
-        partition_model(model, mesh, {"tensor_plan": plan})
+        partition_model(model, mesh, ParallelSection(tensor_plan=plan))
     loss = loss_of(model, inputs)
     loss.backward()  # type: ignore[no-untyped-call]
     grads = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from assay.core.sections import ParallelSection
 from assay.engine.parallel.mesh import Layout
 
 
@@ -21,7 +22,7 @@ from assay.engine.parallel.mesh import Layout
 def test_a_layout_says_its_arithmetic_from_the_outside_in(
     settings: dict[str, int], text: str
 ) -> None:
-    assert str(Layout.of(settings)) == text
+    assert str(Layout.of(ParallelSection(**settings))) == text
 
 
 def test_only_data_and_shard_divide_the_samples() -> None:

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from assay.core.errors import InputError
+from assay.core.keys import read_section
+from assay.core.sections import ParallelSection
 from assay.engine import Engine, Loader, OptimizerStep, Supervised
 from assay.engine.parallel.data import join_data_parallel
 from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
@@ -270,7 +272,7 @@ def test_a_process_that_never_calls_its_model_is_told_on_the_first_stage(mesh: M
 )
 def test_stages_that_do_not_come_out_are_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError, match=text):
-        Layout.of(settings)
+        Layout.of(read_section(ParallelSection, settings))
 
 
 def test_a_schedule_knows_its_micro_batches_and_how_long_processes_wait() -> None:

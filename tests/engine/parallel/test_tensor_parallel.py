@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from assay.core.errors import InputError
+from assay.core.sections import ParallelSection
 from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
 from assay.engine.parallel.partition import partition_model
 from assay.engine.parallel.tensor_parallel import check_plan, plan_of
@@ -65,7 +66,7 @@ def test_a_model_is_divided_among_processes_that_are_not_there(mesh: Mesh) -> No
 
 def test_a_layer_that_does_not_get_its_part_of_the_features_says_so(mesh: Mesh) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4))
-    partition_model(model, mesh, {"tensor_plan": {"1": "rowwise"}})
+    partition_model(model, mesh, ParallelSection(tensor_plan={"1": "rowwise"}))
 
     with pytest.raises(
         InputError, match=r"1 is divided as 'rowwise' and takes 2 of 8 features; it got 8"

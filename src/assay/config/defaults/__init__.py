@@ -1,5 +1,6 @@
-"""Sections to start from, as Python configs: `from assay.config.defaults.optim import AdamW`, then
-change it.
+"""Default sections for Python configs.
+
+Use them as in `from assay.config.defaults.optim import AdamW`, then change them.
 
 A config that imports them, or takes them with `get_config("defaults/optim.py")`, gets copies of its
 own. Targets are written as text, so that reading a default imports nothing.

@@ -1,4 +1,4 @@
-"""How a batch becomes a loss and an update."""
+"""Default training step of a supervised model."""
 
 from assay.config.lazy import L
 

@@ -1,4 +1,4 @@
-"""How long and how a model is trained, and when it is looked at and saved."""
+"""Defaults of training length, evaluation and checkpoints."""
 
 train = dict(epochs=10, precision="fp32", accumulate=1, clip_norm=1.0, non_finite="stop")
 evaluate = dict(every="1 epoch")

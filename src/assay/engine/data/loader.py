@@ -341,8 +341,8 @@ class Loader:
                 self._told, told = len(self.fetch.notes), self.fetch.notes[self._told :]
                 for note in told:
                     self.warn(
-                        f"data.{self.split}: {note}. A run that goes on from a checkpoint sees "
-                        "other data."
+                        f"data.{self.split}: {note}. A run resumed from a checkpoint sees"
+                        " other data."
                     )
             yield batch
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 from assay.core.errors import InputError
 from assay.core.manifest import MeshAxis
-from assay.core.schema import PARALLEL_AXES as AXES
+from assay.core.sections import PARALLEL_AXES as AXES
+from assay.core.sections import ParallelSection, ZeroSection
 from assay.engine.parallel.checkpoint_group import CheckpointGroup
 from assay.engine.parallel.distributed_group import BUCKET_BYTES, DistributedGroup
 from assay.engine.parallel.staged_group import StagedGroup
@@ -47,25 +47,23 @@ class Layout:
     """That of ZeRO, where weights are shared out."""
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any], *, processes: int = 1) -> Layout:
-        """Return the layout of a [parallel] table; without axes, `processes` ranks share the data.
+    def of(cls, section: ParallelSection, *, processes: int = 1) -> Layout:
+        """Return the layout of [parallel]; without axes, `processes` ranks share the data.
 
         With ZeRO, weights are sharded among the ranks of `data` unless there is `shard`. InputError
         for an uneven pipeline.
         """
-        sizes = {name: int(settings[name]) for name in AXES if name in settings} or {
-            "data": processes
-        }
-        how: dict[str, Any] = {
-            name: settings[name] for name in ("schedule", "stages") if name in settings
-        }
-        zero = settings.get("zero", {})
-        if zero and zero.get("enabled", True):
-            how["stage"] = int(zero.get("stage", 3))
-            if sizes.get("shard", 1) == 1:
-                sizes |= {"shard": sizes.get("data", 1), "data": 1}
-        how |= sizes
-        layout = cls(**how, split=tuple(settings.get("split", ())))
+        sizes = section.axes or {"data": processes}
+        zero = section.zero or ZeroSection(enabled=False)
+        if zero.enabled and sizes.get("shard", 1) == 1:
+            sizes |= {"shard": sizes.get("data", 1), "data": 1}
+        layout = cls(
+            **sizes,
+            schedule=section.schedule,
+            stages=section.stages,
+            split=tuple(section.split or ()),
+            stage=zero.stage if zero.enabled else ZeroSection().stage,
+        )
         layout._check_stages()
         return layout
 

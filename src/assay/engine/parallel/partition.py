@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from assay.core.sections import ParallelSection
 from assay.engine.parallel.pipeline import Pipeline
 from assay.engine.parallel.sharding import shard_model
 from assay.engine.parallel.tensor_parallel import apply_tensor_plan
@@ -15,21 +15,19 @@ if TYPE_CHECKING:
     from assay.engine.parallel.mesh import Mesh
 
 
-def partition_model(
-    model: nn.Module, mesh: Mesh, settings: Mapping[str, Any] | None = None
-) -> None:
+def partition_model(model: nn.Module, mesh: Mesh, section: ParallelSection | None = None) -> None:
     """Keep in `model` only the part of this rank, along each axis of `mesh` but `data`. In place.
 
-    `settings` are those of [parallel]. Where weights are sharded, all ranks begin with those of
+    `section` is [parallel]. Where weights are sharded, all ranks begin with those of
     rank 0.
     """
-    settings = settings or {}
+    section = section or ParallelSection()
     if mesh.layout.tensor > 1:
-        apply_tensor_plan(model, mesh.devices["tensor"], settings.get("tensor_plan"))
+        apply_tensor_plan(model, mesh.devices["tensor"], section.tensor_plan)
     if mesh.layout.shard > 1:
         mesh.ranks.broadcast_([*model.parameters(), *model.buffers()])
         mesh.ranks.sharding = shard_model(
-            model, mesh, blocks=settings.get("shard_blocks"), stage=mesh.layout.stage
+            model, mesh, blocks=section.shard_blocks, stage=mesh.layout.stage
         )
     if mesh.layout.pipeline > 1:
         mesh.pipeline = Pipeline(model, mesh)

@@ -1,4 +1,4 @@
-"""Long text on a terminal."""
+"""Text of the command line: wrapped lines, and counts of things."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WIDTH = 80
 
 
 def wrapped(text: str, *, indent: str = "  ") -> list[str]:
-    """Lines of at most WIDTH columns; paragraphs stay apart, control characters are spelled out."""
+    """Wrap text to WIDTH columns; keep paragraphs apart, and spell control characters out."""
     lines = [
         line
         for part in text.split("\n")
@@ -20,7 +20,8 @@ def wrapped(text: str, *, indent: str = "  ") -> list[str]:
 
 
 def count(number: int, what: str) -> str:
-    """
+    """Return a number with its noun.
+
     >>> count(1, "run"), count(3, "file")
     ('1 run', '3 files')
     """

@@ -1,0 +1,199 @@
+"""One attempt of a run: signals, record, engine, and an end that is recorded whatever happens."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from assay.compose.add_callbacks import AnyRecorder, add_callbacks
+from assay.compose.launch_ranks import ECHO_S, cause_of, end_facts, is_ending, tell_folder
+from assay.compose.launch_settings import Launch, RunResult
+from assay.compose.make_engine import PreparedRun
+from assay.compose.rank_folder import EndOrder
+from assay.compose.run_record import ended, failed, set_recorder
+from assay.compose.tasks import keep_meta
+from assay.compose.tracing import traced
+from assay.config.loading import Config
+from assay.core.errors import CheckpointError, RankError
+from assay.core.event_log import EndStatus, Warned
+from assay.core.ports import NullRecorder
+from assay.core.run_file import UNSAVED
+from assay.core.signals import heard_line, stopping
+from assay.core.stop import Stop
+from assay.core.terminal import for_terminal
+from assay.record.recorder import RunRecorder
+
+if TYPE_CHECKING:
+    from assay.core.signals import Signals
+    from assay.engine.loop.state import State
+
+
+def run_attempt(
+    prepared: PreparedRun, begin: Callable[[], AnyRecorder], config: Config, launch: Launch
+) -> RunResult:
+    """Train what is prepared, with the record that `begin` opens.
+
+    Whatever is raised inside ends up in the result and in the record.
+    """
+    attempt = _Attempt(prepared, config, launch)
+    stop = prepared.engine.state.stop
+    with ExitStack() as stack:
+        signals = attempt.listen_to_signals(stack)
+        try:
+            with signals.held():  # a record that is half begun could not be ended
+                attempt.recorder = begin()
+            state = _run_engine(prepared, attempt.recorder, launch)
+        except BaseException as error:  # the result carries it, KeyboardInterrupt too
+            with signals.held():
+                result = attempt.fail(error)
+        else:
+            result = attempt.finish(state, stop, signals)
+    return replace(result, signal=signals.heard[0] if signals.heard else stop.signal)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """State of one attempt while it runs."""
+
+    prepared: PreparedRun
+    config: Config
+    launch: Launch
+    recorder: AnyRecorder = field(default_factory=NullRecorder)
+
+    @property
+    def _step(self) -> int:
+        return self.prepared.engine.state.step
+
+    def listen_to_signals(self, stack: ExitStack) -> Signals:
+        """Stop the engine on a signal, and end the process on an order of the launcher."""
+        ranks = self.prepared.scope.rank_folder
+        if ranks is not None:
+            heard = stack.enter_context
+            heard(ranks.under_orders(self._end_by_order, self._print_heard))
+        echo_s = ECHO_S if ranks is not None else 0.0
+        stop = self.prepared.engine.state.stop
+        return stack.enter_context(stopping(stop, say=self._print_unless_ending, echo_s=echo_s))
+
+    def _print_heard(self, number: int) -> None:
+        self.prepared.say(heard_line(number))
+
+    def _print_unless_ending(self, line: str) -> None:
+        # Nobody asked for the signal that ends the ranks which are left when one has failed; what
+        # the launcher heard is printed by the thread that hears of it.
+        ranks = self.prepared.scope.rank_folder
+        if not (ranks is not None and ranks.heard()) and not is_ending(ranks):
+            self.prepared.say(line)
+
+    def fail(self, error: BaseException) -> RunResult:
+        """End the record with what was raised, or with its cause on another rank."""
+        scope = self.prepared.scope
+        scope.tell_ending()
+        cause = cause_of(error, scope.rank_folder)
+        return failed(self.recorder, self.config, cause, step=self._step)
+
+    def finish(self, state: State, stop: Stop, signals: Signals) -> RunResult:
+        """End the record of a run that was stopped or came to its own end."""
+        scope = self.prepared.scope
+        status: EndStatus = "stopped" if stop.interrupts else "finished"
+        note = "" if stop.interrupts else _describe_unsaved(self.prepared, state.step)
+        reason = "; ".join(filter(None, [note, stop.reason]))
+        with signals.held():
+            scope.tell_ending()
+            result = ended(
+                self.recorder, self.config, status, reason, state.metrics, step=state.step
+            )
+        if stop.interrupts and stop.signal:
+            result = replace(result, exit_code=128 + stop.signal)
+        elif note:
+            note = "; ".join(filter(None, [note, result.note]))
+            result = replace(result, exit_code=CheckpointError.exit_code, note=note)
+        return replace(result, is_first=scope.is_first)
+
+    def _end_by_order(self, order: EndOrder) -> None:
+        """End the record as the launcher orders, and then this process.
+
+        Called from another thread, while the main thread hangs.
+        """
+        scope = self.prepared.scope
+        status: EndStatus = "stopped" if order.signal else "failed"
+        if isinstance(self.recorder, RunRecorder):
+            self.recorder.logger.info("%s", order.cause)
+        result = ended(self.recorder, self.config, status, order.reason, {}, step=self._step)
+        if not self.launch.ranks_folder and scope.is_first:  # there is no launcher to print it
+            line = for_terminal(f"error: {order.cause}", color=False)
+            print(line, file=sys.stderr, flush=True)
+        if scope.rank_folder is not None:
+            code = 128 + order.signal if order.signal else RankError.exit_code
+            facts = end_facts(replace(result, exit_code=code), scope.rank)
+            error = "" if order.signal else order.cause
+            scope.rank_folder.tell(scope.rank, {**facts, "error": error})
+        # Nothing else ends a main thread that hangs.
+        os._exit(0 if order.signal else RankError.exit_code)
+
+
+def _describe_unsaved(prepared: PreparedRun, step: int) -> str:
+    """Return a note on the final weights, if they were to be kept and are not."""
+    if prepared.save is None or not prepared.scope.is_first:
+        return ""
+    why = prepared.save.unsaved(step)
+    return f"{UNSAVED}: {why}" if why else ""
+
+
+def _run_engine(prepared: PreparedRun, recorder: AnyRecorder, launch: Launch) -> State:
+    """Run the engine with all callbacks, the trace and the plugins."""
+    from assay.build import entered
+    from assay.engine.numerics.deterministic import deterministic
+
+    engine, scope = prepared.engine, prepared.scope
+    engine.recorder = recorder
+    set_recorder(scope, recorder)
+    keep_meta(scope, recorder)
+    if launch.ranks_folder:
+        folder = recorder.folder.path if isinstance(recorder, RunRecorder) else None
+        tell_folder(launch, scope, folder)
+    add_callbacks(prepared, recorder, launch, saving=_is_saving(prepared, recorder))
+    on = scope.sections.train.deterministic
+    with (
+        traced(prepared, recorder, launch),
+        entered(scope.plugins),
+        deterministic(engine.process.model, enabled=on),
+    ):
+        engine.bus.extend(handler for plugin in scope.plugins for handler in plugin.handlers())
+        _restore_callbacks(prepared, recorder)
+        return engine.run()
+
+
+def _restore_callbacks(prepared: PreparedRun, recorder: AnyRecorder) -> None:
+    """Restore callbacks, and warn about parts that have not kept the checkpoint's state."""
+    from assay.engine.loop.engine_state import restore_listeners, unlike
+
+    engine = prepared.engine
+    if prepared.loaded is not None:
+        restore_listeners(engine, prepared.loaded)
+        prepared.loaded = None
+    if prepared.expected is not None:
+        for part in unlike(engine, prepared.expected):
+            message = (
+                f"{part} took its state from the checkpoint and has another now: resume is not"
+                " exact."
+            )
+            recorder.tell(Warned(message=message, step=engine.state.step))
+        prepared.expected = None
+
+
+def _is_saving(prepared: PreparedRun, recorder: AnyRecorder) -> bool:
+    """Return True if this rank writes checkpoints: rank 0, or all where none has the whole model.
+
+    Collective.
+    """
+    mesh, is_recording = prepared.scope.mesh, isinstance(recorder, RunRecorder)
+    if mesh is None or mesh.writers is None:
+        return is_recording
+    folder = mesh.writers.gather(str(prepared.saver_folder or "") if is_recording else "")[0]
+    prepared.saver_folder = Path(folder) if folder else None
+    return bool(folder)
