@@ -19,9 +19,8 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     process = Supervised(model, nn.CrossEntropyLoss(), optimizer, metrics={"acc": Accuracy()})
     with assay.start(tag="by-hand", config={"lr": 0.02}) as run:
-        engine = Engine(
-            process, Loader(points(1), batch_size=50, shuffle=True), epochs=8, recorder=run
-        )
+        train = Loader(points(1), batch_size=50, shuffle=True)
+        engine = Engine(process, train, epochs=8, recorder=run)
         engine.bus.extend(Evaluate({"valid": Loader(points(2), batch_size=500)}).handlers())
         state = engine.run()
     print(f"step {state.step}: valid/acc {state.metrics['valid/acc']:.3f}")
