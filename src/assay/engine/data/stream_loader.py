@@ -137,7 +137,7 @@ class StreamLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of epoch 0."""
-        with closing(self._batches(0, _Start(self.workers))) as batches:
+        with closing(self._batches(0, _StartPositions(self.workers))) as batches:
             for batch, _ in batches:
                 yield batch
 
@@ -174,18 +174,18 @@ class StreamLoader:
             )
         self._state = dict(state) or None
 
-    def _start(self, epoch: int, start: int) -> tuple[_Start, int]:
+    def _start(self, epoch: int, start: int) -> tuple[_StartPositions, int]:
         """Return the start positions, and the number of windows to drop from there."""
         state = self._state
         if start and state is not None and (state["epoch"], state["step"]) == (epoch, start):
-            return _Start(self.workers, state["positions"], state["turn"]), 0
+            return _StartPositions(self.workers, state["positions"], state["turn"]), 0
         if start:
             logger.warning(
                 "data.%s: no position is kept for step %d; its batches are made again",
                 self.split,
                 start,
             )
-        return _Start(self.workers), start
+        return _StartPositions(self.workers), start
 
     def _way(self, epoch: int, shard: int) -> Pass:
         workers = max(self.workers, 1)
@@ -197,7 +197,7 @@ class StreamLoader:
             shards=self.ranks * workers,
         )
 
-    def _batches(self, epoch: int, at: _Start) -> Generator[tuple[Any, _Reached]]:
+    def _batches(self, epoch: int, at: _StartPositions) -> Generator[tuple[Any, _Reached]]:
         """Yield each batch with the position after it."""
         reached = _Reached(list(at.positions), at.turn, self.workers, self.ranks)
         if not self.workers:
@@ -272,7 +272,7 @@ class StreamLoader:
         )
 
 
-class _Start:
+class _StartPositions:
     """Start position of each worker's stream, and the worker whose turn it is."""
 
     def __init__(
@@ -309,7 +309,7 @@ class _Shards(IterableDataset[Any]):
         self,
         stream: Stream,
         ways: Sequence[Pass],
-        at: _Start,
+        at: _StartPositions,
         collate: Callable[[list[Any]], Any],
         *,
         parent: int,
