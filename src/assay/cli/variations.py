@@ -33,8 +33,8 @@ Hashed = Callable[[Config], Table | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """Row for one config: its name, its hashes ("" without signatures), and changed keys."""
+class Variation:
+    """Variation of one config: its name, its hashes ("" without signatures), and changed keys."""
 
     config: Config
     name: str
@@ -62,7 +62,7 @@ class Row:
         }
 
 
-def rows(config: Config, hashed: Hashed) -> list[Row]:
+def rows(config: Config, hashed: Hashed) -> list[Variation]:
     """Return a row for the base, for each variant, then for each point of the sweep."""
     made = [config]
     if variants_of(config.written)[0]:
@@ -72,14 +72,14 @@ def rows(config: Config, hashed: Hashed) -> list[Row]:
     return [_row(config, each, hashed(each)) for each in made]
 
 
-def as_json(found: Sequence[Row]) -> list[dict[str, Any]]:
+def as_json(found: Sequence[Variation]) -> list[dict[str, Any]]:
     """Plain data that any reader of JSON takes."""
     data = json.loads(dumps([_dated(row.to_json()) for row in found]))
     assert isinstance(data, list)
     return data
 
 
-def lines(found: Sequence[Row], file: str, *, color: bool) -> Iterator[str]:
+def lines(found: Sequence[Variation], file: str, *, color: bool) -> Iterator[str]:
     """Return a block for each config with name, hash and changes, at most 80 columns wide."""
     wide = min(max(len(row.name) for row in found), _NAME_WIDTH)
     for row in found:
@@ -103,7 +103,7 @@ def lines(found: Sequence[Row], file: str, *, color: bool) -> Iterator[str]:
         yield f"{'' if variants else chr(10)}{points} point{'s' * (points > 1)}: assay run {file}"
 
 
-def _row(base: Config, config: Config, tree: Table | None) -> Row:
+def _row(base: Config, config: Config, tree: Table | None) -> Variation:
     changes: tuple[tuple[str, Node | None, Node | None], ...]
     if config.point:
         changes = tuple((key, None, node) for key, node in config.assigned)
@@ -111,7 +111,7 @@ def _row(base: Config, config: Config, tree: Table | None) -> Row:
         changes = tuple(
             (one.key, one.before, one.after) for one in changed_keys(base.root, config.root)
         )
-    return Row(
+    return Variation(
         config=config,
         name=config.name or "base",
         hash=config_hash(tree) if tree is not None else "",

@@ -171,7 +171,7 @@ globs = Globals()
 
 
 def global_file() -> Path:
-    """Where the user's own settings lie."""
+    """Return the path of the user's own settings."""
     from platformdirs import user_config_path
 
     return user_config_path("assay", appauthor=False) / SETTINGS_NAME
