@@ -22,7 +22,7 @@ from assay.core.json_codec import to_plain
 
 if TYPE_CHECKING:
     from assay.build import Examined
-    from assay.cli.variations import Row
+    from assay.cli.variations import Variation
     from assay.compose import Examiner
     from assay.compose.run_rehearsal import RehearsalRequest
     from assay.config import Config
@@ -223,7 +223,7 @@ def _check(
     )
 
 
-def _rows(found: _Checked) -> list[Row]:
+def _rows(found: _Checked) -> list[Variation]:
     """Return a row for each config of the file, with its hash where signatures were checked."""
     from assay.cli.variations import rows
 
@@ -244,7 +244,7 @@ def _rehearsed(config: Config, variant: str | None, asked: RehearsalRequest) -> 
     return rehearse(one, asked)
 
 
-def _listed(rows: Sequence[Row], listed: bool) -> dict[str, Any]:
+def _listed(rows: Sequence[Variation], listed: bool) -> dict[str, Any]:
     if not listed:
         return {}
     from assay.cli.variations import as_json
