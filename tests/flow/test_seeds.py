@@ -451,7 +451,7 @@ ALONE = {
     },
     "from assay.build import Context\nwith Context().use(): pass": {"build", "config"},
     "from assay.interop.event_file import EventFile\nfrom pathlib import Path\n"
-    "f = EventFile(Path('b')); f.scalars([('a', 1.0)], 1); f.close()": {"record"},
+    "f = EventFile(Path('b')); f.scalars([('a', 1.0)], 1); f.close()": {"interop"},
     "from assay.store.series import read_series\nprint(read_series('none.bin'))": {"store"},
     "from assay.query.find import find_run\nfrom assay import start\nstart().finish(); print(find_run('last').id)": {
         "query",

@@ -8,7 +8,7 @@ import math
 import pickle
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 import torch
@@ -20,9 +20,6 @@ from assay.core.stop import Stop
 from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.sparse import components
 from assay.engine.optim.data_parallel_group import DataParallelGroup
-
-if TYPE_CHECKING:
-    pass
 
 BUCKET_BYTES = 25 * 2**20
 """Gradients are sent together in pieces of about this size, as DistributedDataParallel does it."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Every, Handler
@@ -14,8 +15,6 @@ from assay.engine.parallel.tensor_parallel import is_along
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-    from assay.engine.loop.engine import Engine
 
 TOLERANCE = 1e-2
 """How much norms may differ by rounding; a gradient of a part alone is another one altogether."""
@@ -44,14 +43,14 @@ class GradientAgreement:
             )
         ]
 
-    def check(self, engine: Engine) -> None:
+    def check(self, model: nn.Module) -> None:
         """Raise InputError for a parameter whose gradients differ. Collective, the first time."""
         if self._is_known:
             return
         self._is_known = True
         named = [
             (name, parameter.grad)
-            for name, parameter in engine.process.model.named_parameters()
+            for name, parameter in model.named_parameters()
             if parameter.grad is not None and not is_along(parameter, self.axis)
         ]
         if not named:
