@@ -281,7 +281,7 @@ def in_a_process_of_its_own(steps: int, rounds: int) -> list[Figure]:
 def main() -> None:
     asked = options("What a training step and a log call cost.")
     where = machine()
-    processes, steps, rounds, calls = (1, 50, 2, 20_000) if asked.quick else (5, 500, 15, 500_000)
+    processes, steps, rounds, calls = (1, 300, 2, 20_000) if asked.quick else (5, 500, 15, 500_000)
     figures = over_processes(processes, in_a_process_of_its_own, steps, rounds)
     settle()
     for metrics in (1, 20):
