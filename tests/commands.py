@@ -14,6 +14,9 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "commands
 HEAD = """\
 # Commands
 
+```{index} ! command line, ! commands, ! CLI
+```
+
 Every command with its options, as `--help` prints them. A CONFIG is a file ([languages](languages.md)), KEY=VALUE an
 [override](overrides.md) of one of its keys, and RUN one that was recorded: its id or the beginning of it, its tag,
 `last`, `last-2`, `best:METRIC`, or a path. `RUN@CKPT` is a checkpoint of it: a step, `best`, `latest`, or a name.
