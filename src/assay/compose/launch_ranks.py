@@ -323,7 +323,9 @@ def _outcome(
         return {"status": "stopped", "exception": hung, "exit_code": 128 + number, "signal": number}
     cause = _cause(ranks.told(), ranks.error(), deaths)
     if cause is not None:
-        return {"status": "failed", "exception": cause, "exit_code": first.get("exit_code", 1) or 1}
+        # Rank 0 may have obeyed the SIGTERM by which torch ends the ranks that are left.
+        code = first.get("exit_code", 1) if first.get("status") == "failed" else 1
+        return {"status": "failed", "exception": cause, "exit_code": code or 1}
     return {"status": first.get("status", "failed"), "exit_code": first.get("exit_code", 1)}
 
 

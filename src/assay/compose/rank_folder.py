@@ -136,9 +136,10 @@ class RankFolder:
     def ended_by(self) -> str:
         """Say what ended ranks: the first error, or who is gone without a word; "" while all is
         well."""
+        # Before the errors: a death that is told in between is found there.
+        gone = {rank: pid for rank, pid in self.pids().items() if process_start(pid) is None}
         if error := self.error():
             return error
-        gone = {rank: pid for rank, pid in self.pids().items() if process_start(pid) is None}
         return next(
             (f"Rank {rank} (pid {pid}) ended without a word." for rank, pid in gone.items()),
             "",
