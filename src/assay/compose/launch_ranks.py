@@ -45,10 +45,10 @@ ECHO_S = 1.0
 """A scheduler may signal a rank itself, too, and the launcher a moment later passes the same on."""
 
 SECONDS_TO_TELL = 1.0
-"""How long one process waits for another, that ended, to have said why."""
+"""Seconds that a rank waits for the report of another rank that has ended."""
 
 SECONDS_TO_SHARE = 10.0
-"""How long a disk of the network may take to show a file to another machine."""
+"""Seconds that a network disk may take to show a new file to another machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -193,8 +193,7 @@ COLUMNS: Mapping[str, Column] = {
         Column("folder", lambda row: str(row.path)),
     )
 }
-"""What may be asked for by name; beside these, any metric (`valid/acc`, `valid/acc.max`) and any
-result."""
+"""Columns by name; any metric (`valid/acc`, `valid/acc.max`) and any result is a column as well."""
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,7 @@ from assay.store.code_trees import CodeFile, put_tree
 MAX_FILE_BYTES = 5 << 20
 MAX_LEFT_OUT = 100
 MAX_WALKED = 100_000
-"""Where no git says what belongs to the project: of a home folder or a data set not everything is
-looked at."""
+"""Most files looked at in a project without git: it may hold a data set or be a home folder."""
 
 STAT_CACHE = "stat.json"
 _MOST_CACHE_BYTES = 256 << 20

@@ -43,8 +43,7 @@ if sys.platform != "win32":
 EXTENT_BYTES = 1 << 18
 MAX_EXTENT_BYTES = 1 << 21
 BUSY_NS = 2_000_000_000
-"""Where an extent fills within this time, the next one is twice as long and made at once, not when
-half is full."""
+"""An extent that fills within this time is busy: the next is twice as long, and made at once."""
 RETRY_NS = 1_000_000_000
 HOLD_S = 5.0
 MAX_ROW_NAMES = 16_384

@@ -49,8 +49,7 @@ class Process(ABC):
     micro-step, and changes no other draw.
     """
     logged: LoggedMeans | None = None
-    """Where `log` puts things: that of the engine while it trains, another one while a split is
-    evaluated."""
+    """Receiver of `log`: the means of the training step, or of the split being evaluated."""
 
     @abstractmethod
     def forward_step(self, batch: Any) -> tuple[Losses, Any]:

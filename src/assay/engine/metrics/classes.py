@@ -172,8 +172,7 @@ class Score(ABC):
     """
 
     wrong: ClassVar[tuple[float, float]]
-    """How much one that was wrongly taken for the class weighs, and one of the class that was not
-    recognised."""
+    """Weights of a false positive and of a false negative."""
 
     def __init__(
         self,

@@ -34,8 +34,7 @@ class Factor(Protocol):
 
 
 Schedule = Factor | LRScheduler
-"""What an `OptimizerStep` takes: a factor in closed form, or any scheduler of torch made for the
-same optimizer."""
+"""Schedule of an `OptimizerStep`: a closed-form factor, or a torch scheduler of its optimizer."""
 
 
 class Constant:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 TOLERANCE = 1e-2
-"""How much norms may differ by rounding; a gradient of a part alone is another one altogether."""
+"""Relative difference of norms that rounding may cause; a partial gradient differs far more."""
 
 
 class GradientAgreement:
