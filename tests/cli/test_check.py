@@ -377,16 +377,14 @@ def test_every_default_and_everything_injected_is_listed(assay: Assay) -> None:
     assert "torch.optim.AdamW  a.toml:8" in said.out
 
 
-def test_a_check_of_one_variant_is_told_that_all_are_looked_at(assay: Assay) -> None:
-    Path("a.toml").write_text(CONFIG)
+def test_a_check_of_one_variant_says_nothing_of_the_others(assay: Assay) -> None:
+    wrong = '\n[variants.big]\n"train.epochs" = 0\n\n[variants.small]\n"train.epochs" = 2\n'
+    Path("a.toml").write_text(CONFIG + wrong)
 
-    for given in (["--variant", "big"], ["--variant=big"]):
-        said = assay("check", "a.toml", *given)
-        assert said.code == 2
-        assert (
-            "`assay check` looks at every variant of the file" in said.err
-            and "leave it out" in said.err
-        )
+    assert assay("check", "a.toml", "--shape").code == 2
+    assert assay("check", "a.toml", "--shape", "--variant", "big").code == 2
+    assert assay("check", "a.toml", "--shape", "--variant=small").code == 0
+    assert "did you mean `small`?" in assay("check", "a.toml", "--variant", "smal").err
 
 
 def test_defaults_need_the_signatures(assay: Assay) -> None:

@@ -25,6 +25,7 @@ HARMLESS: dict[str, list[list[str]]] = {
     "ls": [[], ["--json"], ["model.type ~ net"]],
     "show": [["RUN"], ["RUN", "--config"]],
     "log": [["RUN"], ["RUN", "--events"]],
+    "metrics": [["RUN"], ["RUN", "--csv"]],
     "live": [["RUN", "--help"]],
     "ui": [["--help"]],
     "inbox": [["--keep"], ["--all", "--json"]],

@@ -72,7 +72,7 @@ def test_one_flipped_bit_costs_a_few_points_and_each_command_says_which(
     assert shown.out.count("Damaged") == 1 and "8 of 51 points of train/loss" in " ".join(
         shown.out.split()
     )
-    logged = assay("log", "last", "--csv")
+    logged = assay("metrics", "last", "--csv")
     assert len(logged.lines) == 1 + 43 + 1
     assert f"warning: {told}" in logged.err
     assert f"damaged: {told}" in assay("live", "last", "--once").out
@@ -200,7 +200,7 @@ def test_a_run_that_cannot_be_read_is_named_and_the_others_are_not_harmed(
     shown = assay("show", "kq3f")
     assert shown.code == 0 and "kq3fabcd" in shown.out and "assay rm kq3fabcd" in shown.out
     assert assay("show", "kq3f", "--json").code == 0
-    for command in (["log", "kq3f"], ["live", "kq3f", "--once"], ["log", "kq3f", "--csv"]):
+    for command in (["log", "kq3f"], ["live", "kq3f", "--once"], ["metrics", "kq3f", "--csv"]):
         done = assay(*command)
         assert done.code == 0 or "kq3fabcd" in done.err, done.err
     for command in (
@@ -244,7 +244,7 @@ def test_a_file_that_cannot_be_read_is_told_and_the_rest_is_shown(
     assert assay("ls").out.count("kq3fabcd") == 1
     for command in (
         ["log", "kq3f", "--events"],
-        ["log", "kq3f", "--json"],
+        ["metrics", "kq3f", "--json"],
         ["live", "kq3f", "--once"],
     ):
         assert assay(*command).code in (0, 1, 2)

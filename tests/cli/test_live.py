@@ -138,7 +138,7 @@ def test_a_run_of_another_process_is_drawn_again_until_it_ends(project: Project)
 def test_every_logged_row_is_an_object_with_its_step(project: Project, assay: Assay) -> None:
     folder = make_run(project, points={"train/loss": [3.0, 2.0], "valid/acc": [0.5]})
 
-    rows = [json.loads(line) for line in assay("log", "last", "--json").lines]
+    rows = [json.loads(line) for line in assay("metrics", "last", "--json").lines]
 
     assert [(row["step"], row["metrics"].get("train/loss"), row["metrics"].get("valid/acc")) for row in rows] == [
         (1, 3.0, None), (1, None, 0.5), (2, 2.0, None)

@@ -162,9 +162,9 @@ def test_metrics_are_a_table_of_csv_with_a_column_each(project: Project, assay: 
         run.log({"valid/loss": 0.125}, 0)
         run.log({"train/loss": 1.5}, 7)
 
-    read = list(csv.reader(assay("log", "last", "--csv").lines))
-    last = list(csv.reader(assay("log", "last", "--csv", "-n", "1").lines))
-    refused = assay("log", "last", "--csv", "--json")
+    read = list(csv.reader(assay("metrics", "last", "--csv").lines))
+    last = list(csv.reader(assay("metrics", "last", "--csv", "-n", "1").lines))
+    refused = assay("metrics", "last", "--csv", "--json")
 
     assert read[0] == ["step", "time", "train/loss", "'=1+1", "valid/loss"]
     assert [line[:1] + line[2:] for line in read[1:]] == [
@@ -174,4 +174,4 @@ def test_metrics_are_a_table_of_csv_with_a_column_each(project: Project, assay: 
     ]
     assert all(abs(time.time() - float(line[1])) < 600 for line in read[1:])
     assert [line[2:] for line in last] == [["train/loss"], ["1.5"]]
-    assert refused.code == 2 and "--csv stands alone" in refused.err
+    assert refused.code == 2 and "two formats" in refused.err

@@ -129,7 +129,7 @@ def test_a_command_that_does_not_exist_names_its_neighbour(assay: Assay) -> None
 
     assert (near.code, far.code) == (2, 2)
     assert near.err == "error: There is no command `shwo`.\n  fix: did you mean `show`?\n"
-    assert "the commands are init, check, run" in far.err
+    assert "the commands are init, run, resume" in far.err
     assert near.out == far.out == ""
 
 
@@ -139,7 +139,7 @@ def test_a_command_that_does_not_exist_names_its_neighbour(assay: Assay) -> None
         (["ls", "--jsn"], "`assay ls` has no option `--jsn`.\n  fix: did you mean `--json`?"),
         (["ls", "--zzz"], "`assay ls` has no option `--zzz`.\n  fix: `assay ls --help` shows how"),
         (["--vers"], "`assay` has no option `--vers`.\n  fix: did you mean `--version`?"),
-        (["show"], "`assay show` needs the argument RUN.\n  fix: `assay show --help` shows how"),
+        (["board"], "`assay board` needs the argument RUN.\n  fix: `assay board --help` shows how"),
         (["tag", "last"], "`assay tag` needs the argument TITLE."),
         (["show", "a", "b"], "`assay show`: Got unexpected extra argument (b)."),
         (

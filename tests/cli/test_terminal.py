@@ -173,7 +173,7 @@ def test_the_same_as_json_says_it_all_and_escapes_it(
         json.loads(said.out)
     assert json.loads(assay("show", "last", "--json").out)["tag"] == f"tag {EVIL}"
     for line in (
-        assay("log", "last", "--json").lines + assay("log", "last", "--json", "--events").lines
+        assay("metrics", "last", "--json").lines + assay("log", "last", "--json", "--events").lines
     ):
         assert obeyed(line) == [] and json.loads(line)
 
@@ -202,8 +202,11 @@ def test_a_table_is_neutral_for_spreadsheets_and_terminals(
             points={formula: [1.0]},
         )
 
-    tables = [assay("ls", "--csv", "--columns", "tag,best").out, assay("log", "last", "--csv").out]
-    tables += [assay("log", f"formula{letter}", "--csv").out for letter in "abcdefghij"]
+    tables = [
+        assay("ls", "--csv", "--columns", "tag,best").out,
+        assay("metrics", "last", "--csv").out,
+    ]
+    tables += [assay("metrics", f"formula{letter}", "--csv").out for letter in "abcdefghij"]
 
     for text in tables:
         assert obeyed(text) == []

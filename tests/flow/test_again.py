@@ -25,7 +25,7 @@ def newest(folder: Path) -> tuple[Path, RunFile]:
 def test_a_run_is_trained_again_by_its_id_with_changed_keys(assay, toy: Path) -> None:
     assert assay("run", "toy.toml").returncode == 0
     first = only_run(toy)
-    rows = [json.loads(line) for line in assay("log", "last", "--json").stdout.splitlines()]
+    rows = [json.loads(line) for line in assay("metrics", "last", "--json").stdout.splitlines()]
     assert {
         "train/loss",
         "train/lr",

@@ -411,7 +411,7 @@ def test_what_is_wrong_with_a_test_is_told(assay, project: Path) -> None:
         (["toy.toml", "model.width=3", "--from", "last"], "does not fit the model"),
         (["last", "model.width=3"], "A recorded run is tested as it was trained"),
         (["last", "--split", "tset"], "did you mean `test`?"),
-        ([], "looks at one run, or one config"),
+        (["last", "last"], "`assay test` takes one run, not 2"),
     ):
         wrong = assay("test", *arguments)
         assert wrong.returncode in (1, 2) and said in wrong.stderr, wrong.stderr

@@ -182,7 +182,7 @@ def test_steps_and_epochs_come_as_lines_of_json_with_speed_time_rate_and_memory(
 ) -> None:
     assert assay("run", "toy.toml", "train.epochs=2").returncode == 0
 
-    rows = [json.loads(line) for line in assay("log", "last", "--json").stdout.splitlines()]
+    rows = [json.loads(line) for line in assay("metrics", "last", "--json").stdout.splitlines()]
 
     of_steps = [row for row in rows if "train/loss" in row["metrics"]]
     of_epochs = [row for row in rows if "speed/steps_per_s" in row["metrics"]]
@@ -199,12 +199,12 @@ def test_steps_and_epochs_come_as_lines_of_json_with_speed_time_rate_and_memory(
         row["metrics"]["memory/process_mib"] > 10 for row in of_memory
     )
     assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
-    assert assay("log", "last", "--json", "-n", "1").stdout.count("\n") == 1
+    assert assay("metrics", "last", "--json", "-n", "1").stdout.count("\n") == 1
     (toy / "toy.toml").write_text(
         'plugins = [{ type = "assay.engine.Memory", every = "3 steps" }]\n' + CONFIG
     )
     assert assay("run", "toy.toml", "train.epochs=1").returncode == 0
-    rows = [json.loads(line) for line in assay("log", "last", "--json").stdout.splitlines()]
+    rows = [json.loads(line) for line in assay("metrics", "last", "--json").stdout.splitlines()]
     assert [row["step"] for row in rows if "memory/weights_mib" in row["metrics"]] == [3, 6], (
         "once, as it says itself"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from assay.cli.completion import complete_runs
 from assay.cli.terminal import echo
 from assay.core.terminal import visible
 from assay.query.find import find_run
@@ -15,7 +16,7 @@ from assay.record import edits
     name="archive",
     help="Leave runs out of lists; nothing of them is deleted. `assay ls --archived` has them.",
 )
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs)
 @click.option("--undo", is_flag=True, help="Show them again.")
 def command(runs: tuple[str, ...], undo: bool) -> int:
     views = [find_run(run) for run in runs]

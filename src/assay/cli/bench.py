@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import click
 
+from assay.cli.completion import complete_config
 from assay.cli.launch import given
 from assay.cli.terminal import echo, echo_json
 from assay.core.errors import InputError
@@ -19,7 +20,13 @@ def command() -> None:
 @command.command(
     name="data", help="Batches a second of data.train, with and without pinned memory."
 )
-@click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
+@click.argument(
+    "arguments",
+    metavar="CONFIG [KEY=VALUE ...]",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    shell_complete=complete_config,
+)
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),

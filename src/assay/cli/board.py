@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from assay.cli.completion import complete_runs
 from assay.cli.terminal import echo
 from assay.core.errors import InputError, MissingExtraError
 from assay.core.ids import slug
@@ -24,7 +25,7 @@ _HOST = "127.0.0.1"
 @click.command(
     name="board", help="Show the curves of runs in TensorBoard, on this machine only, until Ctrl-C."
 )
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),

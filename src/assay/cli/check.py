@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.cli.launch import given
+from assay.cli.one_config import one_config, read_config
 from assay.cli.rehearsal import layout_overrides, rehearsal_options, wanted
 from assay.cli.rehearsal import lines as lines_of
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
@@ -48,7 +49,7 @@ def _uncollected() -> Iterator[None]:
     help="Check a config and list every mistake, without running it.",
     context_settings={"ignore_unknown_options": True},
 )
-@click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
+@one_config
 @click.option("--shape", is_flag=True, help="Only what can be told without running any code.")
 @click.option(
     "--strict",
@@ -92,19 +93,18 @@ def command(
     device: str | None,
     batch: str,
     variant: str | None,
+    trust: bool,
     as_json: bool,
     user_dir: str | None,
 ) -> int:
     conditions = {"--layout": layout, "--memory": memory, "--device": device, "--batch": batch}
-    _refuse_without_rehearsal(conditions, variant, rehearse=rehearse)
+    _refuse_without_rehearsal(conditions, rehearse=rehearse)
     asked = wanted(memory, device, batch) if rehearse else None
-    files, overrides = given(arguments)
-    overrides += layout_overrides(layout)
-    if len(files) != 1:
-        raise InputError("`assay check` looks at one config.", fix="assay check digits.toml")
     if shape:
-        _refuse_with_shape(files[0], defaults=defaults)
-    found = _check(files[0], overrides, user_dir, shape=shape, strict=strict, quiet=as_json)
+        _refuse_with_shape(arguments, defaults=defaults)
+    given_more = [*arguments, *layout_overrides(layout)]
+    config = read_config("check", given_more, user_dir=user_dir, trust=trust)
+    found = _check(config, variant, shape=shape, strict=strict, quiet=as_json)
     rows = _rows(found) if listed and not found.bad else []
     if shape and (data or rehearse):
         what = "--rehearse builds the model"
@@ -114,7 +114,7 @@ def command(
     audits = _audit(found.config) if data and not found.bad else []
     report = None
     if asked is not None and not found.bad:
-        report = _rehearsed(found.config, variant, asked)
+        report = _rehearsed(found.config, asked)
     bad = found.bad or (report is not None and bool(report.failures))
     differs = any(audit.problems for audit in audits)
     taken = _taken(found.config, found.examined) if defaults and found.examined else {}
@@ -131,26 +131,19 @@ def command(
     if rows:
         from assay.cli.variations import lines
 
-        echo("\n".join(lines(rows, files[0], color=use_color(sys.stdout))))
+        echo("\n".join(lines(rows, _name(arguments), color=use_color(sys.stdout))))
     elif not bad:
-        _show_fine(files[0], None if shape else found.examiner.canonical(found.config))
+        _show_fine(_name(arguments), None if shape else found.examiner.canonical(found.config))
     _show_audits(audits)
     if report is not None:
         echo("\n".join(["", *lines_of(report, color=use_color(sys.stdout))]))
     return 2 if bad else int(differs)
 
 
-def _refuse_without_rehearsal(
-    conditions: Mapping[str, str | None], variant: str | None, *, rehearse: bool
-) -> None:
+def _refuse_without_rehearsal(conditions: Mapping[str, str | None], *, rehearse: bool) -> None:
     """Raise InputError for options of a rehearsal where none is asked for."""
     if rehearse:
         return
-    if variant is not None:
-        raise InputError(
-            "`assay check` looks at every variant of the file: it has no option `--variant`.",
-            fix="leave it out; --list shows them, each with its hash",
-        )
     for name, value in conditions.items():
         if value:
             raise InputError(
@@ -158,13 +151,19 @@ def _refuse_without_rehearsal(
             )
 
 
-def _refuse_with_shape(file: str, *, defaults: bool) -> None:
+def _name(arguments: Sequence[str]) -> str:
+    """Return the config or run that was given."""
+    return given(arguments)[0][0]
+
+
+def _refuse_with_shape(arguments: Sequence[str], *, defaults: bool) -> None:
     """Raise InputError for --shape with --defaults, and for a Python config."""
     if defaults:
         raise InputError(
             "--defaults needs the signatures, which --shape leaves out.",
             fix="leave out one of the two",
         )
+    file = next(iter(given(arguments)[0]), "")
     if file.lower().endswith(".py"):
         raise InputError(
             f"--shape runs nothing, and {file} is a program: only running it tells its shape.",
@@ -188,22 +187,21 @@ class _Checked:
 
 
 def _check(
-    file: str,
-    overrides: Sequence[str],
-    user_dir: str | None,
-    *,
-    shape: bool,
-    strict: bool,
-    quiet: bool,
+    config: Config, variant: str | None, *, shape: bool, strict: bool, quiet: bool
 ) -> _Checked:
-    """Check the configs of a file, and print the problems of each stage at once unless `quiet`."""
+    """Check every config of a file, or one variant alone.
+
+    The problems of each stage are printed at once unless `quiet`.
+    """
     from assay.compose import Examiner, problems_of_shape
-    from assay.config import open_config
+    from assay.config import expand
     from assay.config.expansion import problems_of_sections, unique_problems, variations
 
-    config = open_config(file, overrides, user_dir=user_dir)
-    configs = list(variations(config))
-    problems = [*unique_problems(configs, problems_of_shape), *problems_of_sections(config)]
+    of_file = problems_of_sections(config)
+    if variant is not None and not of_file:
+        config = expand(config, [variant], sweep=False)[0]
+    configs = list(variations(config)) if variant is None else [config]
+    problems = [*unique_problems(configs, problems_of_shape), *of_file]
     if not quiet:
         _show(problems)  # at once: the signatures take an import of torch
     examined = None
@@ -236,12 +234,10 @@ def _audit(config: Config) -> list[Audit]:
     return audit_data(config)
 
 
-def _rehearsed(config: Config, variant: str | None, asked: RehearsalRequest) -> Rehearsal:
+def _rehearsed(config: Config, asked: RehearsalRequest) -> Rehearsal:
     from assay.compose.run_rehearsal import rehearse
-    from assay.config import expand
 
-    one = expand(config, [variant], sweep=False)[0] if variant is not None else config
-    return rehearse(one, asked)
+    return rehearse(config, asked)
 
 
 def _listed(rows: Sequence[Variation], listed: bool) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from assay.cli.completion import complete_runs
 from assay.cli.terminal import echo, echo_json, paint, use_color
 from assay.core.errors import InputError
 from assay.core.run_file import Summary
@@ -24,11 +25,11 @@ _HOW = {"added": "only right", "removed": "only left", "changed": "changed", "mo
 
 @click.command(
     name="diff",
-    help="What differs between two runs; without B between A and the run of its tag before it."
-    " Exits with 1 when something does, with 0 when nothing.",
+    help="Compare two runs. Without B: A with the run of its tag before it; without both: the last"
+    " two runs. Exits with 1 when something differs, with 0 when nothing does.",
 )
-@click.argument("left", metavar="A")
-@click.argument("right", metavar="[B]", required=False)
+@click.argument("left", metavar="[A]", required=False, shell_complete=complete_runs)
+@click.argument("right", metavar="[B]", required=False, shell_complete=complete_runs)
 @click.option("--config", is_flag=True, help="Compare their configs.")
 @click.option(
     "--metrics", is_flag=True, help="Compare their metrics, those of speed, time and memory too."
@@ -42,7 +43,7 @@ _HOW = {"added": "only right", "removed": "only left", "changed": "changed", "mo
 @click.option("--code", is_flag=True, help="Compare their code.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def command(
-    left: str,
+    left: str | None,
     right: str | None,
     config: bool,
     metrics: bool,
@@ -60,7 +61,9 @@ def command(
     return 0 if found.is_equal else 1
 
 
-def _two(left: str, right: str | None) -> tuple[RunView, RunView]:
+def _two(left: str | None, right: str | None) -> tuple[RunView, RunView]:
+    if left is None:
+        return find_run("last-1"), find_run("last")
     run = find_run(left)
     if right is not None:
         return run, find_run(right)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import click
 
+from assay.cli.completion import complete_runs
 from assay.cli.permission import permission, trust_option
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.json_codec import to_plain
@@ -21,8 +22,8 @@ from assay.core.verdict import Difference, Verdict
     " trained again, from their code and config of then. Exit code 0 for equal, 1 for different,"
     " 2 for runs that do not compare.",
 )
-@click.argument("left", metavar="A")
-@click.argument("right", metavar="B")
+@click.argument("left", metavar="A", shell_complete=complete_runs)
+@click.argument("right", metavar="B", shell_complete=complete_runs)
 @click.option("--no-rerun", is_flag=True, help="Compare the records alone: train nothing again.")
 @trust_option
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")

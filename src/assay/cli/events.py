@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from assay.cli.launch import given
+from assay.cli.one_config import one_config, read_config
 from assay.cli.terminal import echo
-from assay.core.errors import InputError
 from assay.core.events import When
 
 
@@ -14,16 +13,12 @@ from assay.core.events import When
     name="events",
     help="List the callbacks of a config's run in the order of their calls.",
 )
-@click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
-def command(arguments: tuple[str, ...]) -> int:
-    from assay.config import open_config
-
-    files, overrides = given(arguments)
-    if len(files) != 1:
-        raise InputError("`assay events` looks at one config.", fix="assay events digits.toml")
+@one_config
+def command(arguments: tuple[str, ...], variant: str | None, trust: bool) -> int:
+    config = read_config("events", arguments, variant, trust=trust)
     from assay.compose import listeners
 
-    found = listeners(open_config(files[0], overrides))
+    found = listeners(config)
     echo(f"{'event':<16}  {'when':<12}  {'priority':>8}  handler")
     for handler in found:
         echo(

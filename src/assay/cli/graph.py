@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from assay.cli.launch import given
+from assay.cli.one_config import one_config, read_config
 from assay.cli.rehearsal import rehearse_one
 from assay.cli.terminal import echo, echo_json
 
@@ -15,10 +15,10 @@ from assay.cli.terminal import echo, echo_json
     name="graph",
     help="Show how one batch flows through a training step: dtypes and shapes at each stage.",
 )
-@click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
+@one_config
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def command(arguments: tuple[str, ...], as_json: bool) -> int:
-    report, code = rehearse_one("graph", *given(arguments))
+def command(arguments: tuple[str, ...], variant: str | None, trust: bool, as_json: bool) -> int:
+    report, code = rehearse_one(read_config("graph", arguments, variant, trust=trust))
     stages = report.stages
     if as_json:
         echo_json([asdict(stage) for stage in stages])

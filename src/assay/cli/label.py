@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from assay.cli.one_run import run_argument
 from assay.cli.terminal import echo
 from assay.core.errors import InputError, did_you_mean
 from assay.core.terminal import visible
@@ -16,7 +17,7 @@ from assay.record import edits
     name="label",
     help="Put labels on a run, or take them off; without LABEL show those that it has.",
 )
-@click.argument("run")
+@run_argument()
 @click.argument("labels", metavar="[LABEL]...", nargs=-1)
 @click.option("-d", "--delete", is_flag=True, help="Take these labels off.")
 def command(run: str, labels: tuple[str, ...], delete: bool) -> int:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.terminal import echo, paint, use_color, width
+from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.errors import AssayError, InputError, did_you_mean
 from assay.core.terminal import folded
 
@@ -17,71 +19,82 @@ if TYPE_CHECKING:
     from assay.compose import Launch, RunResult
 
 
+_DEVICE = click.option(
+    "--device",
+    help="cpu, cuda, cuda:1, mps; several runs take those of cuda:0,1 in turn. Left"
+    " out: the accelerator if there is one.",
+)
+_DESC = click.option("--desc", default="", help="What this run is for; the body of its README.")
+_DEBUG = click.option(
+    "--debug", is_flag=True, help="A line for every step, and the op that fails in backward."
+)
+_PDB = click.option(
+    "--pdb", is_flag=True, help="When it fails, look around there with Python's debugger."
+)
+_NO_FILE = click.option("--no-file", is_flag=True, help="Leave no record and no other file.")
+_MAX_STEPS = click.option(
+    "--max-steps",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Stop after that many steps at the latest.",
+)
+_NPROC = click.option(
+    "--nproc",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Train in N processes that share each batch.",
+)
+_NNODES = click.option(
+    "--nnodes",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="The same on each of N machines.",
+)
+_NODE_RANK = click.option(
+    "--node-rank",
+    type=click.IntRange(min=0),
+    metavar="I",
+    help="Which of the machines this is, from 0.",
+)
+_RENDEZVOUS = click.option(
+    "--rendezvous",
+    default="",
+    metavar="HOST:PORT",
+    help="Where they meet: machine 0, and a free port.",
+)
+_MAX_RESTARTS = click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Resume up to N times from the newest checkpoint when a process fails or is killed.",
+)
+_QUIET = click.option("--quiet", is_flag=True, help="Print nothing but problems and the end.")
+_JSON = click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="At the end print one JSON object to stdout; all other output goes to stderr.",
+)
+
+
 def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Settings of one launch. They are recorded, and kept out of the config and its hash."""
-    for option in reversed(
-        (
-            click.option(
-                "--device",
-                help="cpu, cuda, cuda:1, mps; several runs take those of cuda:0,1 in turn. Left"
-                " out: the accelerator if there is one.",
-            ),
-            click.option(
-                "--desc", default="", help="What this run is for; the body of its README."
-            ),
-            click.option(
-                "--debug",
-                is_flag=True,
-                help="A line for every step, and the op that fails in backward.",
-            ),
-            click.option(
-                "--pdb",
-                is_flag=True,
-                help="When it fails, look around there with Python's debugger.",
-            ),
-            click.option("--no-file", is_flag=True, help="Leave no record and no other file."),
-            click.option(
-                "--max-steps",
-                type=click.IntRange(min=1),
-                metavar="N",
-                help="Stop after that many steps at the latest.",
-            ),
-            click.option(
-                "--nproc",
-                type=click.IntRange(min=1),
-                metavar="N",
-                help="Train in N processes that share each batch.",
-            ),
-            click.option(
-                "--nnodes",
-                type=click.IntRange(min=1),
-                default=1,
-                metavar="N",
-                help="The same on each of N machines.",
-            ),
-            click.option(
-                "--node-rank",
-                type=click.IntRange(min=0),
-                metavar="I",
-                help="Which of the machines this is, from 0.",
-            ),
-            click.option(
-                "--rendezvous",
-                default="",
-                metavar="HOST:PORT",
-                help="Where they meet: machine 0, and a free port.",
-            ),
-            click.option(
-                "--max-restarts",
-                type=click.IntRange(min=0),
-                default=0,
-                metavar="N",
-                help="Resume up to N times from the newest checkpoint when a process"
-                " fails or is killed.",
-            ),
-            click.option("--quiet", is_flag=True, help="Print nothing but problems and the end."),
-        )
-    ):
+    ranks = (_NPROC, _NNODES, _NODE_RANK, _RENDEZVOUS, _MAX_RESTARTS)
+    options = (_DEVICE, _DESC, _DEBUG, _PDB, _NO_FILE, _MAX_STEPS, *ranks, _QUIET, _JSON)
+    return _with_options(command, options)
+
+
+def test_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of `launch_options` that an evaluation has: it has no steps and no ranks."""
+    return _with_options(command, (_DEVICE, _DESC, _PDB, _NO_FILE, _JSON))
+
+
+def _with_options(
+    command: Callable[..., Any], options: Sequence[Callable[..., Any]]
+) -> Callable[..., Any]:
+    for option in reversed(options):
         command = option(command)
     return command
 
@@ -91,7 +104,7 @@ def launch_of(**options: Any) -> Launch:
     from assay.compose import Launch
 
     return Launch(
-        **{name: given for name, given in options.items() if name != "pdb"},
+        **{name: given for name, given in options.items() if name not in ("pdb", "as_json")},
         command=("assay", *sys.argv[1:]),
     )
 
@@ -106,8 +119,16 @@ def told(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> in
     error = result.exception
     if result.status == "finished":
         values = [f"{name} {value:.4f}" for name, value in result.value.items()]
+        reason = [part for part in result.reason.split("; ") if part not in result.note]
         parts = filter(
-            None, [f"finished {result.id}".rstrip(), f"step {result.step}", *values, result.note]
+            None,
+            [
+                f"finished {result.id}".rstrip(),
+                f"step {result.step}",
+                *values,
+                *reason,
+                result.note,
+            ],
         )
         first, *rest = folded("  ".join(parts), width(sys.stderr))
         echo(
@@ -119,10 +140,9 @@ def told(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> in
     elif result.status == "stopped":
         if isinstance(error, AssayError):  # what hung meanwhile
             _explain(error, color)
-        echo(
-            f"{paint('stopped', 'yellow bold', on=color)} {result.id}  at step {result.step}",
-            err=True,
-        )
+        why = f"  {result.reason}" if result.reason else ""
+        head = paint("stopped", "yellow bold", on=color)
+        echo(f"{head} {result.id}  at step {result.step}{why}", err=True)
     else:
         _explain(error, color)
     if where:
@@ -134,6 +154,55 @@ def told(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> in
     if pdb and error is not None:
         _look_around(error)
     return result.exit_code
+
+
+@contextlib.contextmanager
+def json_at_end(as_json: bool, *, several: bool = False) -> Iterator[list[dict[str, Any]]]:
+    """Print one JSON object of the results appended to the list, and nothing else, to stdout.
+
+    It is that of the one run, of `several` {"runs": [...]}. All that is printed inside goes to
+    stderr, by child processes too. Nothing is printed at the end where no run has begun. Does
+    nothing unless `as_json`.
+    """
+    found: list[dict[str, Any]] = []
+    if not as_json:
+        yield found
+        return
+    with _stdout_to_stderr():
+        yield found
+    if found:
+        echo_json({"runs": found} if several else found[0])
+
+
+@contextlib.contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Send stdout to stderr: Python's stream and the descriptor that child processes inherit."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def result_data(result: RunResult) -> dict[str, Any]:
+    """Return a result as plain data, as `--json` prints it."""
+    error = result.exception
+    return {
+        "id": result.id,
+        "status": result.status,
+        "reason": result.reason,
+        "step": result.step,
+        "values": dict(result.value),
+        "record": str(result.record_dir) if result.record_dir is not None else None,
+        "error": None if error is None else f"{type(error).__name__}: {error}",
+        "note": result.note,
+        "exit_code": result.exit_code,
+        **({"test": result_data(result.test)} if result.test is not None else {}),
+    }
 
 
 def told_both(result: RunResult, *, pdb: bool = False) -> int:
@@ -167,6 +236,17 @@ def given(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             _refuse_torn(arguments, i)
             files.append(argument)
     return files, overrides
+
+
+def only_run(command: str, runs: Sequence[str]) -> str:
+    """Return the one run that was given, the last one where none was; InputError for several."""
+    if len(runs) > 1:
+        listed = ", ".join(runs)
+        raise InputError(
+            f"`assay {command}` takes one run, not {len(runs)}: {listed}.",
+            fix=f"assay {command} {runs[0]}",
+        )
+    return runs[0] if runs else "last"
 
 
 def _no_option(argument: str) -> InputError:

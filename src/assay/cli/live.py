@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import click
 
+from assay.cli.completion import complete_metrics
+from assay.cli.one_run import run_argument
 from assay.cli.terminal import STATUS_STYLES, echo, paint, redraw, use_color
 from assay.core.errors import InputError, RecordError, choose
 from assay.core.terminal import elided, visible
@@ -29,9 +31,13 @@ _NUMBERS = 10
     help="The curves of a run, drawn in the terminal again and again while it trains; Ctrl-C"
     " leaves it alone.",
 )
-@click.argument("run")
+@run_argument()
 @click.option(
-    "-m", "--metric", metavar="NAME", help="The curve to draw large. Left out: the first loss."
+    "-m",
+    "--metric",
+    metavar="NAME",
+    shell_complete=complete_metrics,
+    help="The curve to draw large. Left out: the first loss.",
 )
 @click.option(
     "-i",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import click
 
+from assay.cli.one_run import run_argument
 from assay.cli.terminal import echo
 from assay.core.errors import InputError
 from assay.core.event_log import (
@@ -36,38 +38,43 @@ POLL_S = 0.3
 _MOST_BYTES = 64 << 20
 
 
-@click.command(name="log", help="Print the log of a run, its events or its metrics.")
-@click.argument("run")
+@click.command(
+    name="log",
+    help="Print the log of a run, or its events. `assay metrics` prints the numbers.",
+)
+@run_argument()
 @click.option("-f", "--follow", is_flag=True, help="Follow the log until the run ends.")
 @click.option(
     "--events",
     is_flag=True,
     help="Its events instead: started, evaluated, saved, warned, changed, ended.",
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Its metrics instead, or its events: one JSON object a line.",
-)
-@click.option(
-    "--csv", "as_csv", is_flag=True, help="Its metrics instead, as a table: one column each."
-)
+@click.option("--json", "as_json", is_flag=True, help="With --events: one JSON object a line.")
 @click.option(
     "-n", "--lines", metavar="N", type=click.IntRange(min=0), help="Only the last N lines."
 )
-def command(
-    run: str, follow: bool, events: bool, as_json: bool, as_csv: bool, lines: int | None
-) -> int:
+def command(run: str, follow: bool, events: bool, as_json: bool, lines: int | None) -> int:
+    if as_json and not events:
+        raise InputError(
+            "A log is text; --json prints its events.",
+            fix=f"assay log {run} --events --json, or assay metrics {run} --json for the numbers",
+        )
     view = find_run(run)
-    if as_csv:
-        if follow or events or as_json:
-            raise InputError(
-                "--csv stands alone: a table has all its columns from the start.",
-                fix="leave the others out",
-            )
-        return _table(view, lines)
     source = _source(view, events, as_json)
+    what = "No events" if events else "Nothing"
+    echo_new(view, source, lines, follow=follow, what=what)
+    return 0
+
+
+def echo_new(
+    view: RunView,
+    source: Lines,
+    lines: int | None,
+    *,
+    follow: bool,
+    what: str = "Nothing",
+) -> None:
+    """Print the last `lines` of a source, and with `follow` what comes until the run ends."""
     shown = source.more()
     for line in shown if lines is None else shown[len(shown) - min(lines, len(shown)) :]:
         echo(line)
@@ -76,30 +83,27 @@ def command(
             echo(line)
             sys.stdout.flush()
     elif not shown:
-        what = "No events" if events else "Nothing"
         echo(f"{what} so far. The run is {view.status_text}; its folder is {view.path}", err=True)
-    _warn_of_damage(view)
-    return 0
+    warn_of_damage(view)
 
 
-def _table(view: RunView, lines: int | None) -> int:
-    from assay.query.logged_rows import logged_rows, rows_csv
-
-    rows = list(logged_rows(view))
-    echo(rows_csv(rows if lines is None else rows[len(rows) - min(lines, len(rows)) :]), end="")
-    _warn_of_damage(view)
-    return 0
-
-
-def _warn_of_damage(view: RunView) -> None:
+def warn_of_damage(view: RunView) -> None:
     for sentence in view.damages:
         echo(f"warning: {sentence}", err=True)
 
 
-def _source(view: RunView, events: bool, as_json: bool) -> _Text | _Events | _Rows:
+def _source(view: RunView, events: bool, as_json: bool) -> Lines:
     if events:
         return _Events(view.folder.events, _event_object if as_json else event_lines)
-    return _Rows(view) if as_json else _Text(view.folder.log)
+    return _Text(view.folder.log)
+
+
+class Lines(Protocol):
+    """Source of lines that grows while a run goes on."""
+
+    def more(self, *, to_the_end: bool = False) -> list[str]:
+        """Return the lines that were not given yet."""
+        ...
 
 
 class _Text:
@@ -157,11 +161,15 @@ class _Events:
         return [line for event in fresh for line in self._told(event)]
 
 
-class _Rows:
-    """Rows that were logged and not printed yet: step, time and metrics, a JSON object a line."""
+class Rows:
+    """Rows that were logged and not printed yet: step, time and metrics, a JSON object a line.
 
-    def __init__(self, view: RunView) -> None:
+    With `names` only these metrics.
+    """
+
+    def __init__(self, view: RunView, names: Sequence[str] = ()) -> None:
         self._view = view
+        self._names = frozenset(names)
         self._given = 0
 
     def more(self, *, to_the_end: bool = False) -> list[str]:
@@ -173,9 +181,15 @@ class _Rows:
         fresh = rows[self._given :]
         self._given = len(rows)
         return [
-            dumps({"step": row.step, "time": row.time_ns / 1e9, "metrics": row.values})
+            dumps({"step": row.step, "time": row.time_ns / 1e9, "metrics": values})
             for row in fresh
+            if (values := self._chosen(row.values))
         ]
+
+    def _chosen(self, values: dict[str, float]) -> dict[str, float]:
+        if not self._names:
+            return values
+        return {name: value for name, value in values.items() if name in self._names}
 
 
 def _event_object(event: Timed) -> list[str]:

@@ -16,51 +16,66 @@ from assay.cli.terminal import echo, paint, use_color
 from assay.core.errors import AssayError, ConfigError, InputError, did_you_mean
 from assay.core.version import version
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("assay.cli.init", "Make a project to begin with."),
-    "check": ("assay.cli.check", "Check a config and list every mistake, without running it."),
-    "run": ("assay.cli.run", "Train the model of a config."),
-    "resume": ("assay.cli.resume", "Resume a stopped, failed or killed run."),
-    "rerun": ("assay.cli.rerun", "Train the config of a run again, as a new run."),
-    "test": ("assay.cli.test", "Evaluate a run on its test data."),
-    "ls": ("assay.cli.ls", "List the runs of this project."),
-    "show": ("assay.cli.show", "Show one run on a page."),
-    "log": ("assay.cli.log", "Print the log of a run; --follow to watch it."),
-    "ui": ("assay.cli.ui", "Show the runs in a browser."),
-    "inbox": ("assay.cli.inbox", "List runs that finished or failed, with the cause."),
-    "table": ("assay.cli.table", "Read and write result tables."),
-    "live": ("assay.cli.live", "Draw the curves of a run while it trains."),
-    "board": ("assay.cli.board", "Show the curves of runs in TensorBoard."),
-    "plot": ("assay.cli.plot", "Plot curves into a file."),
-    "config": ("assay.cli.config", "Read and change settings; explain a value."),
-    "diff": ("assay.cli.diff", "Compare two runs: config, metrics, environment, code."),
-    "find": ("assay.cli.find", "Find the run that made a file."),
-    "note": ("assay.cli.note", "Add a note to a run."),
-    "label": ("assay.cli.label", "Put labels on a run."),
-    "tag": ("assay.cli.tag", "Give a run another title."),
-    "archive": ("assay.cli.archive", "Leave runs out of lists."),
-    "rm": ("assay.cli.rm", "Remove runs, until `gc` for good."),
-    "gc": ("assay.cli.gc", "Delete what was removed."),
-    "reindex": ("assay.cli.reindex", "Rebuild the index of runs."),
-    "restore": ("assay.cli.restore", "Restore the code and config of a run in a folder."),
-    "pack": ("assay.cli.pack", "Put a run into one file."),
-    "unpack": ("assay.cli.unpack", "Add a packed run to this project."),
-    "import": ("assay.cli.import", "Import runs of TensorBoard, MLflow or wandb."),
-    "bench": ("assay.cli.bench", "Measure how fast the data of a config is loaded."),
-    "replay": ("assay.cli.replay", "Train a recorded run again, and compare the bits."),
-    "diverge": ("assay.cli.diverge", "Find the first step and operation in which runs differ."),
-    "verify-resume": (
-        "assay.cli.verify_resume",
-        "Kill and resume a config's run, and compare the bits.",
-    ),
-    "summary": ("assay.cli.summary", "Show the layers of a model: shapes, parameters, FLOPs."),
-    "graph": ("assay.cli.graph", "Show one batch at each stage of a step."),
-    "events": ("assay.cli.events", "List the callbacks of a run in the order of their calls."),
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "Train": {
+        "init": ("assay.cli.init", "Make a project to begin with."),
+        "run": ("assay.cli.run", "Train the model of a config."),
+        "resume": ("assay.cli.resume", "Resume a stopped, failed or killed run."),
+        "rerun": ("assay.cli.rerun", "Train the config of a run again, as a new run."),
+        "test": ("assay.cli.test", "Evaluate a run on its test data."),
+    },
+    "Look": {
+        "ls": ("assay.cli.ls", "List the runs of this project."),
+        "show": ("assay.cli.show", "Show one run on a page."),
+        "log": ("assay.cli.log", "Print the log of a run; --follow to watch it."),
+        "metrics": ("assay.cli.metrics", "Print the metrics of a run as numbers."),
+        "live": ("assay.cli.live", "Draw the curves of a run while it trains."),
+        "ui": ("assay.cli.ui", "Show the runs in a browser."),
+        "board": ("assay.cli.board", "Show the curves of runs in TensorBoard."),
+        "plot": ("assay.cli.plot", "Plot curves into a file."),
+        "table": ("assay.cli.table", "Read and write result tables."),
+        "inbox": ("assay.cli.inbox", "List runs that finished or failed, with the cause."),
+        "find": ("assay.cli.find", "Find the run that made a file."),
+    },
+    "Compare": {
+        "diff": ("assay.cli.diff", "Compare two runs: config, metrics, environment, code."),
+        "replay": ("assay.cli.replay", "Train a recorded run again, and compare the bits."),
+        "diverge": ("assay.cli.diverge", "Find the first step and operation in which runs differ."),
+        "verify-resume": (
+            "assay.cli.verify_resume",
+            "Kill and resume a config's run, and compare the bits.",
+        ),
+    },
+    "Keep": {
+        "note": ("assay.cli.note", "Add a note to a run."),
+        "label": ("assay.cli.label", "Put labels on a run."),
+        "tag": ("assay.cli.tag", "Give a run another title."),
+        "archive": ("assay.cli.archive", "Leave runs out of lists."),
+        "rm": ("assay.cli.rm", "Remove runs, until `gc` for good."),
+        "gc": ("assay.cli.gc", "Delete what was removed."),
+        "reindex": ("assay.cli.reindex", "Rebuild the index of runs."),
+    },
+    "Check": {
+        "check": ("assay.cli.check", "Check a config and list every mistake, without running it."),
+        "summary": ("assay.cli.summary", "Show the layers of a model: shapes, parameters, FLOPs."),
+        "graph": ("assay.cli.graph", "Show one batch at each stage of a step."),
+        "events": ("assay.cli.events", "List the callbacks of a run in the order of their calls."),
+        "bench": ("assay.cli.bench", "Measure how fast the data of a config is loaded."),
+        "config": ("assay.cli.config", "Read and change settings; explain a value."),
+    },
+    "Share": {
+        "pack": ("assay.cli.pack", "Put a run into one file."),
+        "unpack": ("assay.cli.unpack", "Add a packed run to this project."),
+        "restore": ("assay.cli.restore", "Restore the code and config of a run in a folder."),
+        "import": ("assay.cli.import", "Import runs of TensorBoard, MLflow or wandb."),
+    },
 }
-"""Module of each command, which has it as `command`, and its line of help.
+"""Commands by what they are for: module, which has it as `command`, and line of help.
 
 Help and completion read this table and import nothing.
 """
+
+COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 _MODULES = "it imports the modules that the config names, and a Python config is a program itself"
 _FOREIGN = (
@@ -101,6 +116,7 @@ SIGINT_CODE, SIGPIPE_CODE = 130, 141
 _SHOWN_FRAMES = 8
 _RUNS = """\
 RUN is an id or its beginning, a tag, last, last-2, best:METRIC, or a path;
+left out, the last run is meant where a command takes one.
 RUN@CKPT is a checkpoint of it: a step, best, latest, or a name."""
 
 
@@ -129,8 +145,11 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                rows = [(name.ljust(width), line) for name, (_, line) in group.items()]
+                formatter.write_dl(rows)
         with formatter.section("Code"):
             names = ", ".join(RUNS_CODE)
             formatter.write_text(

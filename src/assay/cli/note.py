@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from assay.cli.completion import complete_runs
 from assay.cli.terminal import echo
 from assay.cli.text import wrapped
 from assay.core.terminal import visible
@@ -16,7 +17,7 @@ from assay.record import edits
     name="note",
     help="Add a note to a run; without TEXT show those that it has. None is ever replaced.",
 )
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @click.argument("text", nargs=-1)
 def command(run: str, text: tuple[str, ...]) -> int:
     view = find_run(run)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from assay.cli.one_run import run_argument
 from assay.cli.terminal import echo
 from assay.cli.text import count
 from assay.query.diff import code_store
@@ -20,7 +21,7 @@ from assay.store.packing import SUFFIX, pack
     help="Put a run into one file, with its code and checkpoints: to keep elsewhere, or to give"
     " away.",
 )
-@click.argument("run")
+@run_argument()
 @click.option("--to", metavar="FILE", help=f"Left out: the name of its folder with {SUFFIX}, here.")
 def command(run: str, to: str | None) -> int:
     view = find_run(run)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from assay.cli.completion import complete_metrics, complete_runs
 from assay.cli.terminal import echo
 from assay.cli.text import count
 from assay.query.find import find_run
@@ -17,13 +18,14 @@ from assay.query.find import find_run
     " mean, with a band of one standard deviation: assay plot last last-1 last-2 -m loss -o"
     " fig.pdf",
 )
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs)
 @click.option(
     "-m",
     "--metric",
     metavar="NAME",
     multiple=True,
     required=True,
+    shell_complete=complete_metrics,
     help="What is drawn; may be repeated. `loss` is train/loss and valid/loss.",
 )
 @click.option(

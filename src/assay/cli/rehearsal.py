@@ -59,7 +59,6 @@ def rehearsal_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 help="Declare a batch in place of the data: '(float32 [64, 3, 32, 32], int64 [64]"
                 " < 10)'.",
             ),
-            click.option("--variant", help="Rehearse this variant of the file."),
         )
     ):
         command = option(command)
@@ -109,21 +108,14 @@ def rehearse_first(configs: Sequence[Config], launch: Launch) -> int:
     return 0
 
 
-def rehearse_one(
-    command: str, files: Sequence[str], overrides: Sequence[str]
-) -> tuple[Rehearsal, int]:
-    """Rehearse the one config that a command was given; the report and the exit code.
+def rehearse_one(config: Config) -> tuple[Rehearsal, int]:
+    """Rehearse the config that a command was given; the report and the exit code.
 
     What ends a step is printed: the report then is about the part before it.
     """
-    if len(files) != 1:
-        raise InputError(
-            f"`assay {command}` looks at one config.", fix=f"assay {command} digits.toml"
-        )
     from assay.compose.run_rehearsal import RehearsalRequest, rehearse
-    from assay.config import open_config
 
-    report = rehearse(open_config(files[0], overrides), RehearsalRequest(device="cpu"))
+    report = rehearse(config, RehearsalRequest(device="cpu"))
     columns, color = min(width(sys.stderr) or 80, 100), use_color(sys.stderr)
     for finding in report.findings:
         if finding.is_failure or not report.memory:

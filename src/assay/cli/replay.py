@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from assay.cli.one_run import run_argument
 from assay.cli.permission import permission, trust_option
 from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.terminal import folded
@@ -18,7 +19,7 @@ from assay.core.terminal import folded
     " curves, weights, optimizer, state and the order of the samples. With RUN@CKPT from that"
     " checkpoint on. Ends with 0 for equal, 1 for not equal, 2 for what cannot be done again.",
 )
-@click.argument("run", metavar="RUN[@CKPT]")
+@run_argument("[RUN[@CKPT]]")
 @click.option(
     "--steps",
     metavar="A:B",

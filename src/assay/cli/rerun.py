@@ -6,9 +6,17 @@ from typing import Any
 
 import click
 
-from assay.cli.launch import given, launch_of, launch_options, told
+from assay.cli.completion import complete_runs
+from assay.cli.launch import (
+    given,
+    json_at_end,
+    launch_of,
+    launch_options,
+    only_run,
+    result_data,
+    told,
+)
 from assay.cli.permission import permission, say, trust_option
-from assay.core.errors import InputError
 
 
 @click.command(
@@ -17,13 +25,21 @@ from assay.core.errors import InputError
     " last optimizer.lr=0.01",
     context_settings={"ignore_unknown_options": True},
 )
-@click.argument("arguments", metavar="RUN [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
+@click.argument(
+    "arguments",
+    metavar="[RUN] [KEY=VALUE ...]",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    shell_complete=complete_runs,
+)
 @launch_options
 @trust_option
 def command(arguments: tuple[str, ...], trust: bool, **options: Any) -> int:
     runs, overrides = given(arguments)
-    if len(runs) != 1:
-        raise InputError("`assay rerun` needs one run.", fix="assay rerun last optimizer.lr=0.01")
+    run, launch = only_run("rerun", runs), launch_of(**options)
     from assay.compose import rerun
 
-    return told(rerun(runs[0], overrides, launch_of(**options), trust=permission(trust), tell=say))
+    with json_at_end(options["as_json"]) as results:
+        ended = rerun(run, overrides, launch, trust=permission(trust), tell=say)
+        results.append(result_data(ended))
+        return told(ended, pdb=options["pdb"])

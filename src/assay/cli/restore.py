@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from assay.cli.one_run import run_argument
 from assay.cli.terminal import echo
 from assay.cli.text import count
 from assay.core.errors import InputError, RecordError
@@ -27,7 +28,7 @@ from assay.store.restore_code import make_room, restored, write_tree
     help="The code and config of a run as they were, in a folder of their own; with RUN@CKPT that"
     " checkpoint too.",
 )
-@click.argument("run", metavar="RUN[@CKPT]")
+@run_argument("[RUN[@CKPT]]")
 @click.option("--to", metavar="DIR", help="The folder to make. Left out: restored-ID, here.")
 @click.option("--force", is_flag=True, help="Move away what is in DIR; nothing is deleted.")
 def command(run: str, to: str | None, force: bool) -> int:

@@ -7,7 +7,16 @@ from typing import Any
 
 import click
 
-from assay.cli.launch import given, launch_of, launch_options, told
+from assay.cli.completion import complete_runs
+from assay.cli.launch import (
+    given,
+    json_at_end,
+    launch_of,
+    launch_options,
+    only_run,
+    result_data,
+    told,
+)
 from assay.cli.permission import permission, say, trust_option
 from assay.core.errors import InputError
 
@@ -17,7 +26,13 @@ from assay.core.errors import InputError
     help="Resume a stopped, failed or killed run from its newest checkpoint.",
     context_settings={"ignore_unknown_options": True},
 )
-@click.argument("arguments", metavar="RUN[@CKPT] [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
+@click.argument(
+    "arguments",
+    metavar="[RUN[@CKPT]] [KEY=VALUE ...]",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    shell_complete=complete_runs,
+)
 @launch_options
 @click.option(
     "--take-over", is_flag=True, help="Even if another process seems to be writing this run."
@@ -36,16 +51,16 @@ def command(
     **options: Any,
 ) -> int:
     runs, overrides = given(arguments)
-    if len(runs) != 1:
-        count = f", not {len(runs)}: {', '.join(runs)}" if runs else ""
-        raise InputError(f"`assay resume` resumes one run{count}.", fix="assay resume last")
-    if Path(runs[0]).is_file():
+    run = only_run("resume", runs)
+    if Path(run).is_file():
         raise InputError(
-            f"{runs[0]} is a file, not a run.", fix=f"assay run {runs[0]}, or assay resume last"
+            f"{run} is a file, not a run.", fix=f"assay run {run}, or assay resume last"
         )
     from assay.compose import resume
 
     launch = launch_of(**options)
     how = {"take_over": take_over, "verify": not no_verify, "force": force}
-    ended = resume(runs[0], overrides, launch, trust=permission(trust), tell=say, **how)
-    return told(ended, pdb=options["pdb"])
+    with json_at_end(options["as_json"]) as results:
+        ended = resume(run, overrides, launch, trust=permission(trust), tell=say, **how)
+        results.append(result_data(ended))
+        return told(ended, pdb=options["pdb"])

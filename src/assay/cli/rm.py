@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from assay.cli.completion import complete_runs
 from assay.cli.terminal import echo
 from assay.core.errors import InputError
 from assay.core.ids import id_of_folder
@@ -17,7 +18,7 @@ from assay.store.trash import bring_back, remove, removed
 @click.command(
     name="rm", help="Remove runs. Their files stay until `assay gc`; --undo brings them back."
 )
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs)
 @click.option("--undo", is_flag=True, help="Bring back runs that were removed, by id.")
 def command(runs: tuple[str, ...], undo: bool) -> int:
     if undo:

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.launch import given, launch_of, launch_options, told, told_both
+from assay.cli.completion import complete_config
+from assay.cli.launch import (
+    given,
+    json_at_end,
+    launch_of,
+    launch_options,
+    result_data,
+    told_both,
+)
 from assay.cli.terminal import STATUS_STYLES, echo, paint, use_color, width
 from assay.core.errors import AssayError, ConfigError, InputError
 
@@ -33,7 +41,13 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
     " optimizer.lr=0.01",
     context_settings={"ignore_unknown_options": True},
 )
-@click.argument("arguments", metavar="CONFIG... [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
+@click.argument(
+    "arguments",
+    metavar="CONFIG... [KEY=VALUE ...]",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    shell_complete=complete_config,
+)
 @launch_options
 @click.option(
     "--variant",
@@ -137,16 +151,20 @@ def command(
         code = rehearse_first([config for configs in made for config in configs], launch)
         if code:
             return code
-    if sum(map(len, made)) > 1:
-        return _series(made, launch, pdb=options["pdb"], then_test=then_test, edit_test=edit_test)
-    config = made[0][0]
-    if resumed is not None:
-        return told(
-            resume_or_train(config, launch, tell=lambda line: echo(line, err=True)),
-            pdb=options["pdb"],
-        )
-    result = train_and_test(config, launch, edit=edit_test) if then_test else train(config, launch)
-    return told_both(result, pdb=options["pdb"])
+    is_series = sum(map(len, made)) > 1
+    how: dict[str, Any] = {"then_test": then_test, "edit_test": edit_test, "pdb": options["pdb"]}
+    with json_at_end(options["as_json"], several=is_series) as ended:
+        if is_series:
+            return _series(made, launch, ended, **how)
+        config = made[0][0]
+        if resumed is not None:
+            result = resume_or_train(config, launch, tell=lambda line: echo(line, err=True))
+        elif then_test:
+            result = train_and_test(config, launch, edit=edit_test)
+        else:
+            result = train(config, launch)
+        ended.append(result_data(result))
+        return told_both(result, pdb=options["pdb"])
 
 
 def _check_devices(names: Sequence[str]) -> None:
@@ -175,6 +193,7 @@ def _refuse_run(name: str) -> None:
 def _series(
     made: Sequence[Sequence[Config]],
     launch: Any,
+    ended: list[dict[str, Any]],
     *,
     pdb: bool,
     then_test: bool,
@@ -196,23 +215,31 @@ def _series(
     results = train_each(
         configs, launch, then_test=then_test, edit_test=edit_test, records_all=True
     )
-    rows, code = _train_series(configs, results, pdb=pdb)
+    rows, code = _train_series(configs, results, ended, pdb=pdb)
     _print_series(rows)
     return code
 
 
 def _train_series(
-    configs: Sequence[Config], results: Iterator[RunResult], *, pdb: bool
+    configs: Sequence[Config],
+    results: Iterator[RunResult],
+    ended: list[dict[str, Any]],
+    *,
+    pdb: bool,
 ) -> tuple[list[tuple[str, str, str, str]], int]:
-    """Train each config; return a row for each, and the exit code of all."""
+    """Train each config; return a row for each, and the exit code of all.
+
+    The data of each result is appended to `ended`.
+    """
     color = use_color(sys.stderr)
     rows: list[tuple[str, str, str, str]] = []
     code = 0
     for i, config in enumerate(configs, 1):
         echo(f"\n{paint(f'[{i}/{len(configs)}]', 'bold', on=color)} {_title(config)}", err=True)
         result = next(results)
-        ended = told_both(result, pdb=pdb)
-        code = ended if result.status == "stopped" else code or int(ended != 0)
+        ended.append(result_data(result))
+        own_code = told_both(result, pdb=pdb)
+        code = own_code if result.status == "stopped" else code or int(own_code != 0)
         rows.append((result.id, result.status, _point(config), _outcome(result)))
         if result.status == "stopped" or result.signal:
             rows += [("", "not run", _point(each), "") for each in configs[i:]]

@@ -14,12 +14,13 @@ from typing import Any
 
 import click
 
+from assay.cli.one_run import run_argument
 from assay.cli.terminal import STATUS_STYLES, echo, echo_json, paint, use_color
 from assay.cli.text import WIDTH, count, wrapped
 from assay.core.errors import InputError
 from assay.core.event_log import Warned
 from assay.core.json_codec import dumps, to_plain
-from assay.core.run_file import IMPORTED
+from assay.core.run_file import IMPORTED, Summary
 from assay.core.terminal import elided, escaped_json, visible
 from assay.query.determinism import KINDS, Condition, Kind, conditions
 from assay.query.find import find
@@ -41,11 +42,12 @@ _KIND_STYLES: Mapping[Kind, str] = {
 }
 _CONFIG_LINES = 40
 _METRICS = 30
+_FOLDED = ("speed/", "time/", "memory/")
 _CHECKPOINTS = 10
 
 
 @click.command(name="show", help="Show one run on a page.")
-@click.argument("run")
+@run_argument()
 @click.option(
     "--config", "only_config", is_flag=True, help="Its config and nothing else, as it was saved."
 )
@@ -150,6 +152,8 @@ def _facts(view: RunView) -> Iterator[str]:
     yield _fact("started", f"{moment(run.created_ns)}, {age(run.created_ns, now_ns)}")
     attempts = f", in {len(run.attempts)} attempts" if len(run.attempts) > 1 else ""
     yield _fact("ran", f"{duration(view.duration_s)}{attempts}")
+    if view.status == "finished" and view.reason:
+        yield _fact("ended", visible(view.reason))
     if run.parent:
         yield _fact("of", visible(run.parent))
     if view.best is not None:
@@ -207,7 +211,9 @@ def _metrics(view: RunView, color: bool) -> Iterator[str]:
     summaries = view.summaries
     if not summaries:
         return
-    names = list(summaries)[:_METRICS]
+    folded_names = [name for name in summaries if name.startswith(_FOLDED)]
+    shown = [name for name in summaries if name not in folded_names] or list(summaries)
+    names = shown[:_METRICS]
     width = min(24, max(len(visible(name)) for name in names))
     yield ""
     head = (
@@ -219,8 +225,21 @@ def _metrics(view: RunView, color: bool) -> Iterator[str]:
         each = summaries[name]
         low, high = _at(each.min, each.at_min), _at(each.max, each.at_max)
         yield f"  {elided(visible(name), width):<{width}}  {number(each.last):>10}  {low}  {high}"
-    if len(summaries) > len(names):
-        yield f"  ... and {len(summaries) - len(names)} more: --json has all"
+    if len(shown) > len(names):
+        yield f"  ... and {len(shown) - len(names)} more: --json has all"
+    if shown != list(summaries):
+        yield from _folded(summaries)
+
+
+def _folded(summaries: Mapping[str, Summary]) -> Iterator[str]:
+    """Yield a line for speed, for time and for memory: last values, the largest first."""
+    for prefix in _FOLDED:
+        lasts = {name: each.last for name, each in summaries.items() if name.startswith(prefix)}
+        names = sorted(lasts, key=lambda name: -lasts[name])
+        parts = [f"{visible(name.removeprefix(prefix))} {number(lasts[name])}" for name in names]
+        if parts:
+            kept = textwrap.wrap(", ".join(parts), WIDTH - 13)[0].removesuffix(",")
+            yield f"  {prefix.rstrip('/'):<9}  {kept}"
 
 
 def _at(value: float, step: int) -> str:

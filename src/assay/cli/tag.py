@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from assay.cli.completion import complete_runs
 from assay.cli.terminal import echo
 from assay.core.terminal import visible
 from assay.query.find import find_run
@@ -11,7 +12,7 @@ from assay.record import edits
 
 
 @click.command(name="tag", help="Give a run another title. What it was before is kept.")
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @click.argument("title")
 def command(run: str, title: str) -> int:
     view = find_run(run)

@@ -6,9 +6,17 @@ from typing import Any
 
 import click
 
-from assay.cli.launch import given, launch_of, launch_options, told_test
+from assay.cli.completion import complete_run_or_config
+from assay.cli.launch import (
+    given,
+    json_at_end,
+    launch_of,
+    only_run,
+    result_data,
+    test_options,
+    told_test,
+)
 from assay.cli.permission import permission, say, trust_option
-from assay.core.errors import InputError
 
 
 @click.command(
@@ -18,7 +26,11 @@ from assay.core.errors import InputError
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument(
-    "arguments", metavar="RUN[@CKPT]|CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED
+    "arguments",
+    metavar="[RUN[@CKPT]|CONFIG] [KEY=VALUE ...]",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    shell_complete=complete_run_or_config,
 )
 @click.option(
     "--from",
@@ -36,7 +48,7 @@ from assay.core.errors import InputError
 @click.option(
     "--infer", is_flag=True, help="Keep what the model gives for [data.infer]: no loss, no metrics."
 )
-@launch_options
+@test_options
 @trust_option
 def command(
     arguments: tuple[str, ...],
@@ -47,19 +59,13 @@ def command(
     **options: Any,
 ) -> int:
     addresses, overrides = given(arguments)
-    if len(addresses) != 1:
-        raise InputError("`assay test` looks at one run, or one config.", fix="assay test last")
+    address = only_run("test", addresses)
     from assay.compose import test
 
     launch = launch_of(**options)
-    found = test(
-        addresses[0],
-        launch,
-        splits=splits,
-        infer=infer,
-        weights=weights,
-        overrides=overrides,
-        trust=permission(trust),
-        tell=say,
-    )
-    return told_test(found, measures=not infer, pdb=options["pdb"])
+    how: dict[str, Any] = {"trust": permission(trust), "tell": say}
+    what: dict[str, Any] = {"splits": splits, "infer": infer, "weights": weights}
+    with json_at_end(options["as_json"]) as results:
+        found = test(address, launch, overrides=overrides, **what, **how)
+        results.append(result_data(found))
+        return told_test(found, measures=not infer, pdb=options["pdb"])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from assay.cli.completion import complete_config
 from assay.cli.launch import given
 from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.errors import InputError
@@ -25,7 +26,13 @@ if TYPE_CHECKING:
     " samples. It happens in a temporary project.",
     context_settings={"ignore_unknown_options": True},
 )
-@click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
+@click.argument(
+    "arguments",
+    metavar="CONFIG [KEY=VALUE ...]",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    shell_complete=complete_config,
+)
 @click.option(
     "--kills", type=click.IntRange(min=1), default=3, metavar="N", help="How often it is killed; 3."
 )

@@ -17,6 +17,7 @@ from assay.compose.run_many import train_each as train_each
 from assay.compose.run_scope import check_device as check_device
 from assay.compose.testing import test as test
 from assay.compose.testing import train_and_test as train_and_test
+from assay.compose.training import config_of_run as config_of_run
 from assay.compose.training import listeners as listeners
 from assay.compose.training import load_model as load_model
 from assay.compose.training import rerun as rerun

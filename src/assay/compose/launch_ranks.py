@@ -278,6 +278,7 @@ def _read_result(
         value=first.get("value", {}),
         id=first.get("id", ""),
         step=first.get("step", 0),
+        reason=first.get("reason", ""),
         is_first=least == 0,
         **_outcome(newest, first, deaths, signal),
     )
@@ -385,6 +386,7 @@ def end_facts(result: RunResult, rank: int) -> dict[str, Any]:
         "value": dict(result.value),
         "exit_code": result.exit_code,
         "note": result.note,
+        "reason": result.reason,
         "id": result.id,
         "step": result.step,
         "folder": str(result.record_dir or ""),

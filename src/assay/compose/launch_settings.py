@@ -70,7 +70,8 @@ class RunResult:
     `test`: how the test that followed it ended, when one was asked for. `is_first`: not of the
     processes of a run that leave it to another one to record and to tell. `signal` was heard
     meanwhile, 0 for none: whoever has more to do ends, even if this run came to its own end. `note`
-    is for the person: what could not be kept, what was tested.
+    is for the person: what could not be kept, what was tested. `reason` says why the run ended: a
+    limit, an early stop, a signal, an error.
     """
 
     record_dir: Path | None
@@ -85,3 +86,4 @@ class RunResult:
     is_first: bool = True
     signal: int = 0
     note: str = ""
+    reason: str = ""

@@ -101,7 +101,8 @@ class _Attempt:
         scope = self.prepared.scope
         status: EndStatus = "stopped" if stop.interrupts else "finished"
         note = "" if stop.interrupts else _describe_unsaved(self.prepared, state.step)
-        reason = "; ".join(filter(None, [note, stop.reason]))
+        reached = self.prepared.engine.bounds.reached(state)
+        reason = "; ".join(filter(None, [note, stop.reason or reached]))
         with signals.held():
             scope.tell_ending()
             result = ended(

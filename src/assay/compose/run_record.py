@@ -226,6 +226,7 @@ def ended(
         step=step,
         exit_code=1 if lacking else 0,
         note=lacking,
+        reason=reason,
     )
 
 
@@ -252,6 +253,7 @@ def failed(
         exit_code=code_of(error),
         id=run_id,
         step=step,
+        reason=reason,
     )
 
 

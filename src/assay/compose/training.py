@@ -87,10 +87,27 @@ def rerun(
             "A run is trained again from its beginning.",
             fix=f"assay resume {address}, or leave out @{name}",
         )
+    config = config_of_run(address, overrides, use="train it again", trust=trust, tell=tell)
+    return train(config, launch or Launch(), parent=view.id)
+
+
+def config_of_run(
+    address: str,
+    overrides: Sequence[str] = (),
+    *,
+    use: str,
+    trust: Trust = False,
+    tell: Tell = _tell_nobody,
+) -> Config:
+    """Return the config of a recorded run, with changed keys; `use` completes "to ... it".
+
+    InputError for a run without a config, and for one that was not made here unless `trust` allows
+    what its config says.
+    """
+    view, _ = find(address)
     refuse_without_config(view, fix="run it again")
     config = open_config(view.saved_config, overrides, user_dir=None)
-    config = at_home(config, view, use="train it again", trust=trust, tell=tell)
-    return train(config, launch or Launch(), parent=view.id)
+    return at_home(config, view, use=use, trust=trust, tell=tell)
 
 
 def resume(

@@ -152,11 +152,17 @@ class RunView:
             )
             host = self.file.newest.host if self.file.attempts else ""
             return f"unknown since {since}" + (f" (it runs on {host})" if host else "")
-        reason = self.file.newest.reason if self.file.attempts else ""
+        reason = self.reason
         is_telling = self.status in ("failed", "stopped") or (
             self.status == "finished" and reason.startswith(UNSAVED)
         )
         return f"{self.status}: {reason}" if is_telling and reason else self.status
+
+    @property
+    def reason(self) -> str:
+        """Reason of the end: a limit, an early stop, a signal, an error; "" while it is open."""
+        attempts = self._file.attempts if self._file is not None else ()
+        return attempts[-1].reason if attempts else ""
 
     @property
     def duration_s(self) -> float:

@@ -29,6 +29,9 @@ _GITIGNORE = (
     "# assay's own: everything here but the settings can be made again or belongs to this "
     "machine\n*\n"
 )
+_RUNS_GITIGNORE = (
+    "# Records of runs: large, and made by assay. Delete this file to commit them.\n*\n"
+)
 _GITIGNORE += "!.gitignore\n!settings.toml\n"
 _SHARED_FOLDERS = ("tables", "views")
 _SETTINGS = (
@@ -243,11 +246,19 @@ def create_run_folder(project: Project, *, run_id: str, tag: str, created: datet
     """Make a new, empty folder for a run. It never shares a folder with another run."""
     folder = project.runs_dir / folder_name(created, run_id, tag)
     try:
-        make_directory(folder.parent, project.folder_mode)
+        _make_runs_dir(project)
         folder.mkdir(mode=project.folder_mode)
     except OSError as error:
         raise refusal(error, folder, "The folder of the run cannot be made") from error
     return RunFolder(folder)
+
+
+def _make_runs_dir(project: Project) -> None:
+    """Make the folder of runs; inside of a git repository it ignores itself."""
+    folder = project.runs_dir
+    make_directory(folder, project.folder_mode)
+    if any(os.path.lexists(each / ".git") for each in folder.parents):
+        _write_new(folder / ".gitignore", _RUNS_GITIGNORE)
 
 
 def run_folders(project: Project) -> list[RunFolder]:

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 import pytest
 
 from assay.core.errors import InputError
-from assay.engine import Display, Engine, Evaluate
+from assay.engine import EMA, Display, Engine, Evaluate
 from assay.engine.callbacks import display as display_module
 from engine.toys import engine, loader, supervised
 
@@ -70,19 +70,30 @@ def plain(runs: Engine, **given: Any) -> list[str]:
 def test_without_a_terminal_there_is_one_plain_line_an_epoch(log: Kept) -> None:
     runs = engine()
     runs.bus.extend(Evaluate({"valid": loader(6, 4)}).handlers())
-    losses: list[str] = []
+    losses: list[float] = []
+    valid: list[str] = []
+    runs.on("step_end")(lambda state: losses.append(state.loss))
     runs.on("epoch_end", priority=50)(
-        lambda state: losses.append(
-            f"{state.loss:.4f}  valid/loss {state.metrics['valid/loss']:.4f}"
-        )
+        lambda state: valid.append(f"valid/loss {state.metrics['valid/loss']:.4f}")
     )
 
     lines = plain(runs)
 
+    means = [sum(losses[:3]) / 3, sum(losses[3:]) / 3]
     assert lines == [
-        f"epoch  1/2  step     3  loss {losses[0]}  # s",
-        f"epoch  2/2  step     6  loss {losses[1]}  # s",
+        f"epoch  1/2  step     3  loss {means[0]:.4f}  {valid[0]}  # s",
+        f"epoch  2/2  step     6  loss {means[1]:.4f}  {valid[1]}  # s",
     ]
+
+
+def test_a_line_says_that_averaged_weights_were_evaluated(log: Kept) -> None:
+    runs = engine()
+    runs.bus.extend(EMA(0.5).handlers())
+    runs.bus.extend(Evaluate({"valid": loader(6, 4)}).handlers())
+
+    lines = plain(runs)
+
+    assert all(re.search(r"valid/loss \S+  \(averaged weights\)  # s$", line) for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -444,7 +455,7 @@ def test_a_stream_has_a_bar_without_a_total_and_an_evaluation_a_bar_below_it(
         re.match(r"epoch  1  step     \d  (valid|endless)/loss \d+\.\d{4}$", line)
         for line in left[:4]
     )
-    last = r"epoch  1  step     3  loss \d\.\d{4}  valid/loss \d\.\d{4}  endless/loss \d+\.\d{4}  0\.\d s"
+    last = r"epoch  1  step     3  loss \d+\.\d{4}  valid/loss \d\.\d{4}  endless/loss \d+\.\d{4}  0\.\d s"
     assert re.match(last, "  ".join(left[4:]))
 
     stream = io.StringIO()

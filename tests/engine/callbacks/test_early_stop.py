@@ -88,6 +88,7 @@ def test_the_reason_says_what_was_waited_for() -> None:
     assert (
         state.stop.reason
         == "early stop: valid/acc was not better than 0.5 (step 1) in 2 evaluations"
+        " (patience 2)"
     )
 
 

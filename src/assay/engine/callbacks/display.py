@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import sys
 import time
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 from assay.core.events import Event, Handler
 from assay.core.schema import parse_period
 from assay.core.terminal import folded, visible
+from assay.engine.callbacks.ema import EMA
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.periods import every as each
+from assay.engine.loop.state import MeanLoss, State
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,6 +72,7 @@ class Display:
         self._told = 0.0
         self._told_at: int | None = None
         self._evaluated_at: int | None = None
+        self._weights: list[str] = []  # "(averaged weights)" where those are evaluated
 
     def handlers(self) -> list[Handler]:
         pairs: list[tuple[Event, Callable[..., None]]] = [
@@ -98,6 +102,8 @@ class Display:
         return max(count, self._due)
 
     def begin(self, engine: Engine) -> None:
+        engine.state.mean_loss = MeanLoss()
+        self._weights = _averaged_weights(engine)
         self._told = time.perf_counter()
         self._begun = (self._told, engine.state.step)
         self._told_at = engine.state.step
@@ -176,14 +182,14 @@ class Display:
             self._tell_evaluation(engine)
 
     def tell(self, engine: Engine) -> None:
-        """A line about the run so far: metrics if they are of this step, the seconds since the last
-        line, the eta."""
+        """Print a line: mean loss since the line before, metrics of this step, seconds, eta."""
         state, now = engine.state, time.perf_counter()
         begun = state.epoch if state.epoch_step == 0 else state.epoch + 1
         of = f"/{state.max_epochs}" if state.max_epochs else ""
-        parts = [f"epoch {begun:>2}{of}", f"step {state.step:>5}", f"loss {state.loss:.4f}"]
+        parts = [f"epoch {begun:>2}{of}", f"step {state.step:>5}", f"loss {_loss(state):.4f}"]
         if self._evaluated_at == state.step:
             parts += [f"{name} {value:.4f}" for name, value in state.metrics.items()]
+            parts += self._weights
         left = "" if self.is_live else self._left(engine)  # there it stands beside the bar
         self._draw(engine)
         self.say(
@@ -209,6 +215,7 @@ class Display:
             for name, value in state.metrics.items()
             if name.startswith(f"{state.split}/")
         ]
+        values += self._weights
         self.say("  ".join([f"epoch {state.epoch + 1:>2}{of}", f"step {state.step:>5}", *values]))
 
     def end(self, engine: Engine) -> None:
@@ -298,6 +305,19 @@ def duration(seconds: float) -> str:
         count, whole = divmod(whole, size)
         parts += [f"{count} {name}"] if count or not parts else []
     return " ".join(parts)
+
+
+def _loss(state: State) -> float:
+    """Return the mean loss of the steps since the line before, else that of the newest step."""
+    mean = state.mean_loss.take() if state.mean_loss is not None else math.nan
+    return state.loss if math.isnan(mean) else mean
+
+
+def _averaged_weights(engine: Engine) -> list[str]:
+    """Return the remark on evaluations of averaged weights; nothing where there is no average."""
+    owners = [getattr(handler.fn, "__self__", None) for handler in engine.bus.order()]
+    is_averaged = any(isinstance(owner, EMA) and owner.evaluate for owner in owners)
+    return ["(averaged weights)"] if is_averaged else []
 
 
 def _title(engine: Engine) -> str:

@@ -120,4 +120,5 @@ class EarlyStop:
             else "a number"
         )
         times = f"{self.waited} evaluations" if self.waited > 1 else "1 evaluation"
-        engine.stop(f"early stop: {self.metric} was not {known} in {times}")
+        reason = f"early stop: {self.metric} was not {known} in {times}"
+        engine.stop(f"{reason} (patience {self.patience})")

@@ -40,6 +40,16 @@ class Bounds:
             known.append(self.epochs * state.epoch_length)
         state.max_steps = min(known, default=None)
 
+    def reached(self, state: State) -> str:
+        """Return the bound that a run has reached, such as "limit of 5 epochs"; "" for none."""
+        if self.steps is not None and state.step >= self.steps:
+            return f"limit of {_counted(self.steps, 'step')}"
+        if self.epochs is not None and state.epoch >= self.epochs:
+            return f"limit of {_counted(self.epochs, 'epoch')}"
+        if self.samples is not None and state.samples >= self.samples:
+            return f"limit of {_counted(self.samples, 'sample')}"
+        return f"limit of {self.seconds:g} s" if self.seconds is not None else ""
+
     def recount(self, state: State, source: Source) -> None:
         """Count the rest of a resumed epoch in batches of the current size.
 
@@ -106,6 +116,10 @@ class _SecondBound:
     def end_step(self) -> None:
         if perf_counter() - self.begun >= self.seconds:
             self.finish()
+
+
+def _counted(number: int, unit: str) -> str:
+    return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
 
 
 def is_done(state: State) -> bool:

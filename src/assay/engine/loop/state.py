@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -13,6 +14,27 @@ SAVED = (
     *("epoch", "epoch_step", "epoch_samples", "step", "micro_step", "samples", "draws"),
     *("loss", "metrics", "evaluated", "best"),
 )
+
+
+class MeanLoss:
+    """Mean of the finite losses of steps since the last `take`."""
+
+    __slots__ = ("count", "total")
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self.count = 0
+
+    def add(self, loss: float) -> None:
+        if math.isfinite(loss):
+            self.total += loss
+            self.count += 1
+
+    def take(self) -> float:
+        """Return the mean and begin anew; nan without a finite loss."""
+        mean = self.total / self.count if self.count else math.nan
+        self.total, self.count = 0.0, 0
+        return mean
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,7 +49,8 @@ class State:
     when nobody can know. `batch` and `output` are those of the newest micro-batch. `dataloader` is
     what batches come from; while a split is evaluated, the loader of that. `metrics` holds the
     newest evaluation, by name (`valid/acc`), and `evaluated` at which step it was, by split;
-    `split` is the one that is being evaluated. `stop` says whether somebody asked the run to end.
+    `split` is the one that is being evaluated. `mean_loss` gathers the losses of steps once it is
+    set. `stop` says whether somebody asked the run to end.
     """
 
     epoch: int = 0
@@ -48,6 +71,7 @@ class State:
     metrics: dict[str, Any] = field(default_factory=dict)
     evaluated: dict[str, int] = field(default_factory=dict)
     split: str = ""
+    mean_loss: MeanLoss | None = None
     best: dict[str, Any] | None = None
     stop: Stop = field(default_factory=Stop)
     error: BaseException | None = None

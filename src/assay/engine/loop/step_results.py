@@ -50,15 +50,23 @@ class StepResults:
         self.is_deferring = self.deferred is not None and backward.defer(self.deferred.flag)
         self._step_end = bus.points[Event.STEP_END]
         # Ranks merge what they logged, whether or not this one records it.
-        self.is_idle = (
+        self._is_silent = (
             isinstance(recorder, NullRecorder) and not ranks.is_distributed and not self.deferred
         )
+
+    @property
+    def is_idle(self) -> bool:
+        """True while nobody wants the results of a step."""
+        return self._is_silent and self.state.mean_loss is None
 
     def end_step(self, window: Window, now: float) -> None:
         """Record the step that was just completed, or let its numbers wait on the device."""
         if self.deferred is not None:
             self._defer(self.deferred, window, now)
-        elif self.log_every == 1 or self._is_recorded(self.state.step):
+            return
+        if self.state.mean_loss is not None:
+            self.state.mean_loss.add(self.state.loss)
+        if self.log_every == 1 or self._is_recorded(self.state.step):
             self.recorder.log(self._results(), self.state.step)
         else:
             self.logged.means.clear()
@@ -77,6 +85,8 @@ class StepResults:
                     self.go_back(step, error)
                     return
                 self.deferred.loss = self.state.loss = self.backward.loss
+                if self.state.mean_loss is not None:
+                    self.state.mean_loss.add(self.backward.loss)
                 points |= self.backward.points()
                 if step.epoch is not None:
                     points["epoch"] = float(step.epoch)
@@ -93,6 +103,8 @@ class StepResults:
         state, update = self.state, self.backward.deferred
         if update is None:
             steps.loss = state.loss
+            if state.mean_loss is not None:
+                state.mean_loss.add(state.loss)
             self._record(self._results(), state.step)
         else:
             state.loss = partial(_loss_of, self.backward, update)

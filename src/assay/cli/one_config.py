@@ -1,0 +1,90 @@
+"""The one config that a command looks at: a file or a recorded run, with variant and overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from assay.cli.completion import complete_run_or_config
+from assay.cli.launch import given
+from assay.cli.permission import permission, say, trust_option
+from assay.core.errors import InputError
+
+if TYPE_CHECKING:
+    from assay.config import Config
+
+
+def one_config(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the arguments `CONFIG|RUN [KEY=VALUE ...]`, `--variant` and `--trust`."""
+    command = trust_option(command)
+    text = "A variant of the file."
+    command = click.option("--variant", metavar="NAME", help=text)(command)
+    return click.argument(
+        "arguments",
+        metavar="CONFIG|RUN [KEY=VALUE ...]",
+        nargs=-1,
+        type=click.UNPROCESSED,
+        shell_complete=complete_run_or_config,
+    )(command)
+
+
+def read_config(
+    command: str,
+    arguments: Sequence[str],
+    variant: str | None = None,
+    *,
+    user_dir: str | None = None,
+    trust: bool = False,
+) -> Config:
+    """Return the config that the arguments of `assay COMMAND` name.
+
+    InputError for none or several, for a run without a config, and for a run that was not made here
+    without `trust`.
+    """
+    names, overrides = given(arguments)
+    if len(names) != 1:
+        raise InputError(
+            f"`assay {command}` looks at one config, or at the config of one run.",
+            fix=f"assay {command} digits.toml, or assay {command} last",
+        )
+    config = _open(command, names[0], overrides, user_dir=user_dir, trust=trust)
+    return config if variant is None else _variant_of(config, variant)
+
+
+def _open(
+    command: str, name: str, overrides: Sequence[str], *, user_dir: str | None, trust: bool
+) -> Config:
+    """Return the config of a file, or that of a run where no such file is."""
+    from assay.config import open_config
+
+    if not _is_run(name):
+        return open_config(name, overrides, user_dir=user_dir)
+    from assay.compose import config_of_run
+
+    use = f"look at it with `assay {command}`"
+    return config_of_run(name, overrides, use=use, trust=permission(trust), tell=say)
+
+
+def _is_run(name: str) -> bool:
+    """Return whether `name` is a run: nothing that lies there or looks like a config file."""
+    from assay.query.find import find
+
+    path = Path(name)
+    if path.is_file() or name == "-":
+        return False
+    if not path.suffix or path.is_dir():
+        return True
+    try:
+        find(name)
+    except InputError:
+        return False
+    return True
+
+
+def _variant_of(config: Config, variant: str) -> Config:
+    from assay.config import expand
+
+    return expand(config, [variant], sweep=False)[0]
