@@ -91,10 +91,9 @@ def test_a_checkpoint_of_torch_in_a_watched_folder_is_listed_and_can_be_loaded(
         torch.save({"epoch": 1, "model": model.state_dict()}, file)
 
     (path, change) = next(iter(files_left(folder_of(run)).items()))
-    kept = folder_of(run).path / path
-    assert path == "save/epoch-1.pth" and change.size_bytes == kept.stat().st_size
-    assert change.sha256 == hashlib.sha256(kept.read_bytes()).hexdigest()
-    loaded = torch.load(kept, weights_only=True)
+    assert path == "save/epoch-1.pth" and change.size_bytes == file.stat().st_size
+    assert change.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+    loaded = torch.load(file, weights_only=True)
     assert loaded["epoch"] == 1 and torch.equal(loaded["model"]["weight"], model.weight)
 
 
