@@ -26,17 +26,16 @@ TRANSIENT: tuple[FailureClass, ...] = ("hang", "killed", "preempted")
 class JobSpec:
     """Submitted part of a job; nothing in it changes afterwards.
 
-    `command` runs in `cwd` with `environment` and nothing else of the submitting shell. From the
-    second attempt on `resume_arguments` are appended to it. `device` is what the user wrote: "auto",
-    "cpu", or preferred devices such as "cuda:0,1"; the job gets `devices` of them to itself.
-    `memory_bytes` is the forecast for one device, 0 if unknown. `after` are ids of jobs that must
-    finish first. `title`, `config` (path), `project` (root) and `group` are for people and filters.
+    `command` runs in `cwd` with `environment` and nothing else of the submitting shell. `device` is
+    "auto", "cpu", or devices to choose from, such as "cuda:0,1"; the job gets `devices` of them,
+    each shared by at most `per_device` jobs. `memory_bytes` is the forecast for one device, 0 if
+    unknown. `after` are ids of jobs that must finish first. `title`, `config` (path), `project`
+    (root), `code` (digest of the snapshot) and `group` are for people and filters.
     """
 
     command: tuple[str, ...]
     cwd: str
     environment: Mapping[str, str] = field(default_factory=dict)
-    resume_arguments: tuple[str, ...] = ()
     title: str = ""
     config: str = ""
     project: str = ""

@@ -23,7 +23,7 @@ class Backend(Protocol):
         ...
 
     def cancel(self, handles: Sequence[str]) -> None:
-        """End jobs, the running ones with SIGTERM first; ended and unknown ones stay as they are."""
+        """End jobs, running ones with SIGTERM first; ended and unknown ones stay as they are."""
         ...
 
     def logs(self, handle: str) -> str:
