@@ -87,8 +87,17 @@ def test_the_watcher_tells_of_a_run_that_was_killed_and_ends_with_the_last_run(
     )
     assert run.stdout is not None and run.stdout.readline() == b"begun\n"
     watcher = subprocess.Popen(
-        [sys.executable, "-m", "assay", "watch", "--until-idle", "--every", "0.2"]
-        + ["--pid", str(run.pid)],
+        [
+            sys.executable,
+            "-m",
+            "assay",
+            "watch",
+            "--until-idle",
+            "--every",
+            "0.2",
+            "--pid",
+            str(run.pid),
+        ],
         cwd=project.root,
         stdout=subprocess.PIPE,
         text=True,
