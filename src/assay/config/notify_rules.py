@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from assay.config.tree import Leaf, List, Node, Table, plain
+from assay.config.tree import List, Node, Table, plain
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import choose
 from assay.core.secret_texts import secrets_in
@@ -134,16 +134,17 @@ def _rule(rule: Table) -> NotifyRule:
 
 
 def _wrong_rule(rule: Table, path: str) -> Iterator[Problem]:
-    channels = get_args(Channel)
+    channels: tuple[Channel, ...] = get_args(Channel)
     leaf = rule.items.get("channel")
     if leaf is None:
         fix = f"it is {', '.join(channels)}"
         yield _problem("missing-key", "the rule has no `channel`", rule.origin, path, fix)
         return
-    channel = leaf.value if isinstance(leaf, Leaf) else None
-    if channel not in channels:
-        fix = choose(str(channel), channels, "it is")
-        message = f"there is no channel `{channel}`"
+    named = str(plain(leaf))
+    channel = next((each for each in channels if each == named), None)
+    if channel is None:
+        fix = choose(named, channels, "it is")
+        message = f"there is no channel `{named}`"
         yield _problem("wrong-value", message, leaf.origin, f"{path}.channel", fix)
         return
     known = {**_COMMON, **_KEYS[channel]}

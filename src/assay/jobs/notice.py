@@ -8,7 +8,7 @@ from itertools import groupby
 
 from assay.core.errors import AssayError
 from assay.core.terminal import elided, for_terminal, visible
-from assay.query.inbox import Message
+from assay.query.inbox import Message, MessageKind
 
 _SUBJECT = 120
 _TAG = 40
@@ -27,7 +27,7 @@ class Notice:
     `subject` is one line; `body` has lines; neither holds a control code of the text it is made of.
     """
 
-    kind: str
+    kind: MessageKind
     project: str
     runs: tuple[str, ...]
     tag: str
