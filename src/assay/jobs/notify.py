@@ -40,7 +40,7 @@ class RuleState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
+class _Notified:
     format: int = FORMAT
     rules: Mapping[str, RuleState] = field(default_factory=dict)
 
@@ -143,7 +143,7 @@ class Notifier:
 
     def _write(self) -> None:
         try:
-            write_json(self._file, _File(rules=self._states), durable=False)
+            write_json(self._file, _Notified(rules=self._states), durable=False)
         except OSError:
             return  # a project that only others may write
 
@@ -154,8 +154,8 @@ def _key(rule: NotifyRule) -> str:
     return hashlib.sha256(address.encode()).hexdigest()[:16]
 
 
-def _read(file: Path) -> _File:
+def _read(file: Path) -> _Notified:
     try:
-        return read_json(file, _File, version=FORMAT, limit=MAX_BYTES)
+        return read_json(file, _Notified, version=FORMAT, limit=MAX_BYTES)
     except (OSError, RecordError):
-        return _File()
+        return _Notified()
