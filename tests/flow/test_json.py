@@ -26,7 +26,11 @@ def test_the_result_is_the_only_thing_on_stdout(toy: Path, assay: Assay) -> None
     assert result["reason"] == "limit of 3 steps"
     assert Path(result["record"]).is_dir() and "valid/acc" in result["values"]
     assert test["note"].startswith(f"weights of {result['id']}@")
-    assert refused.returncode == 2 and refused.stdout == "" and "did you mean `epochs`" in refused.stderr
+    assert (
+        refused.returncode == 2
+        and refused.stdout == ""
+        and "did you mean `epochs`" in refused.stderr
+    )
 
 
 def test_several_runs_are_a_list_in_one_object(toy: Path, assay: Assay) -> None:

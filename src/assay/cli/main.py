@@ -35,6 +35,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "plot": ("assay.cli.plot", "Plot curves into a file."),
         "table": ("assay.cli.table", "Read and write result tables."),
         "inbox": ("assay.cli.inbox", "List runs that finished or failed, with the cause."),
+        "watch": ("assay.cli.watch", "Tell what happens to the runs, and send notifications."),
         "find": ("assay.cli.find", "Find the run that made a file."),
     },
     "Compare": {
