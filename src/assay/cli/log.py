@@ -68,7 +68,7 @@ def command(run: str, follow: bool, events: bool, as_json: bool, lines: int | No
 
 def echo_new(
     view: RunView,
-    source: Lines,
+    source: LogLines,
     lines: int | None,
     *,
     follow: bool,
@@ -92,13 +92,13 @@ def warn_of_damage(view: RunView) -> None:
         echo(f"warning: {sentence}", err=True)
 
 
-def _source(view: RunView, events: bool, as_json: bool) -> Lines:
+def _source(view: RunView, events: bool, as_json: bool) -> LogLines:
     if events:
         return _Events(view.folder.events, _event_object if as_json else event_lines)
     return _Text(view.folder.log)
 
 
-class Lines(Protocol):
+class LogLines(Protocol):
     """Source of lines that grows while a run goes on."""
 
     def more(self, *, to_the_end: bool = False) -> list[str]:
@@ -161,8 +161,8 @@ class _Events:
         return [line for event in fresh for line in self._told(event)]
 
 
-class Rows:
-    """Rows that were logged and not printed yet: step, time and metrics, a JSON object a line.
+class MetricLines:
+    """MetricLines that were logged and not printed yet: step, time and metrics, a JSON object a line.
 
     With `names` only these metrics.
     """

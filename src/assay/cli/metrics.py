@@ -10,7 +10,7 @@ from datetime import datetime
 import click
 
 from assay.cli.completion import complete_metrics
-from assay.cli.log import Rows, echo_new, warn_of_damage
+from assay.cli.log import MetricLines, echo_new, warn_of_damage
 from assay.cli.one_run import run_argument
 from assay.cli.terminal import echo, paint, use_color
 from assay.core.errors import InputError, choose
@@ -49,7 +49,7 @@ def command(
     view = find_run(run)
     _refuse_unknown(view, names)
     if as_json:
-        echo_new(view, Rows(view, names), lines, follow=follow)
+        echo_new(view, MetricLines(view, names), lines, follow=follow)
         return 0
     rows = _only(list(logged_rows(view)), names)
     if not as_csv and not names:
