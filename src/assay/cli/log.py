@@ -162,7 +162,7 @@ class _Events:
 
 
 class MetricLines:
-    """MetricLines that were logged and not printed yet: step, time and metrics, a JSON object a line.
+    """Metrics that were not printed yet: a JSON object a line, with step and time.
 
     With `names` only these metrics.
     """
