@@ -58,7 +58,7 @@ class Model(nn.Module):
 
 def main(processes: int) -> None:
     Path("parallel.toml").write_text(f"{CONFIG}[parallel]\ndata = {processes}\n", encoding="utf-8")
-    (result,) = assay.run("parallel.toml", user_dir=Path(__file__).parent)
+    result = assay.run("parallel.toml", user_dir=Path(__file__).parent)
     print("status", result.status, "loss", round(result.value["valid/loss"], 10))
     for name, value in assay.load_model(result.id, "latest").state_dict().items():
         print(name, [round(number, 10) for number in value.flatten().tolist()])

@@ -114,7 +114,7 @@ def by_injection(net: Any, points: Any) -> nn.Module:
 def test_a_config_injection_and_plain_python_train_to_the_same_bits(
     toy: Path, modules: tuple[Any, Any]
 ) -> None:
-    (result,) = assay.run("toy.toml")
+    result = assay.run("toy.toml", check=False)
     assert result.exception is None
     weights = assay.load_model(f"{result.id}@latest").state_dict()
 

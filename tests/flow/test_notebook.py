@@ -56,11 +56,11 @@ def test_configs_are_run_from_the_cells_of_a_notebook_in_their_order(in_cells, t
 
     ran = in_cells(
         "import assay\nassert '__file__' not in globals()",
-        "results = assay.run(['toy.toml', 'nothing.toml', 'other.toml'], device='cpu', desc='by hand', no_file=False)",
+        "results = assay.run(['toy.toml', 'nothing.toml', 'other.toml'], device='cpu', desc='by hand', check=False)",
         "print([result.status for result in results], [result.step for result in results])",
         "print([result.config.root.items['tag'].value for result in results if result.config])",
         "print(assay.load_model(str(results[2].record_dir), 'latest').training)",
-        "assert assay.run('toy.toml', no_file=True, device='cpu')[0].record_dir is None",
+        "assert assay.run('toy.toml', no_file=True, device='cpu').record_dir is None",
     )
 
     assert ran.returncode == 0, ran.stderr
@@ -80,7 +80,7 @@ def test_what_only_looks_wrong_is_said_to_whoever_runs_it_from_python(in_cells, 
     (toy / "toy.toml").write_text(f"{text}\n[sizes]\nwidth = 8\nspare = 2\n")
 
     ran = in_cells(
-        "import assay", "assert assay.run('toy.toml', device='cpu')[0].status == 'finished'"
+        "import assay", "assert assay.run('toy.toml', device='cpu').status == 'finished'"
     )
 
     assert ran.returncode == 0, ran.stderr

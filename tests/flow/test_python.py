@@ -101,7 +101,7 @@ def test_what_a_python_config_named_is_kept_without_the_code_it_came_from(
 ) -> None:
     model = "model = L(Net)(width=6, act=nn.ReLU, change=twice, mode=Mode.FAST, level=Level.HIGH)\n"
     (folder / "config.py").write_text(REST + model)
-    (result,) = assay.run("config.py")
+    result = assay.run("config.py")
     assert result.exception is None and result.config is not None and result.record_dir is not None
     elsewhere = tmp_path / "another machine"
     shutil.copytree(result.record_dir, elsewhere / "record")
@@ -118,7 +118,7 @@ def test_what_a_python_config_named_is_kept_without_the_code_it_came_from(
     assert (kept["mode"], kept["level"]) == ("fast", 3)
     for name in ("parts.py", "points.py"):
         shutil.copy(code / name, elsewhere)
-    (rerun,) = assay.run("record/config.toml", user_dir=".")
+    rerun = assay.run("record/config.toml", user_dir=".")
     assert rerun.exception is None and rerun.record_dir is not None
     old, new = run_file.read(elsewhere / "record").newest, run_file.read(rerun.record_dir).newest
     assert new.config_hash == old.config_hash

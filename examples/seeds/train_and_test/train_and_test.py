@@ -12,7 +12,7 @@ import assay
 
 def train_and_test(cfgs, device=None, user_dir=None, desc="", debug=False):
     run_results = assay.run(
-        cfgs,
+        list(cfgs),
         device=device,
         user_dir=user_dir,
         desc=desc,
@@ -20,9 +20,6 @@ def train_and_test(cfgs, device=None, user_dir=None, desc="", debug=False):
         then_test=True,
         edit_test=for_the_test,
     )
-    for run_result in run_results:
-        if run_result.exception is not None:
-            raise run_result.exception
     return [run_result.test for run_result in run_results]
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from assay.config.loading import Config
 from assay.core.devices import device_names
+from assay.core.errors import InputError
 from assay.core.event_log import EndStatus
+from assay.query.notebook import html_of_run
+from assay.query.run import RunView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +64,7 @@ class Launch:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunResult:
     """End of a run.
 
@@ -87,3 +91,23 @@ class RunResult:
     signal: int = 0
     note: str = ""
     reason: str = ""
+
+    @property
+    def run(self) -> RunView:
+        """The record of the run. InputError for one that left none."""
+        if self.record_dir is None:
+            raise InputError("This run left no record.", fix="leave out no_file=True")
+        return RunView(self.record_dir)
+
+    def __repr__(self) -> str:
+        values = [f"{name} {value:.4g}" for name, value in self.value.items()]
+        error = "" if self.exception is None else str(self.exception).strip().split("\n")[0]
+        words = [self.id, self.status, f"step {self.step}", *values, error]
+        return f"<RunResult {', '.join(filter(None, words))}>"
+
+    def _repr_html_(self) -> str:
+        return (
+            html_of_run(self.run)
+            if self.record_dir is not None
+            else f"<pre>{escape(repr(self))}</pre>"
+        )

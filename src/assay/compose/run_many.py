@@ -7,10 +7,12 @@ import gc
 import inspect
 import logging
 import os
+import signal
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
+from typing import Any
 
 from assay.compose.checks import problems_of_shape
 from assay.compose.launch_settings import Launch, RunResult
@@ -18,17 +20,28 @@ from assay.compose.run_record import code_of, failed, new_record
 from assay.compose.testing import Edit, train_and_test
 from assay.compose.training import train
 from assay.config import expand, open_config
+from assay.config.edit import inline
 from assay.config.expansion import unique_problems
 from assay.config.loading import Config
+from assay.config.overrides import value_of
+from assay.config.tree import from_plain
 from assay.core.devices import device_names
-from assay.core.diagnostics import render
+from assay.core.diagnostics import Origin, render
 from assay.core.errors import AssayError
+from assay.core.signals import Terminated
 from assay.record.logfile import LOGGER
+
+One = str | os.PathLike[str] | Mapping[str, Any]
+"""One config: its file, or the config itself as plain data."""
 
 
 def run(
-    configs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    configs: One | Sequence[One],
     *,
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+    seed: int | None = None,
+    tag: str | None = None,
+    max_steps: int | None = None,
     variant: str | Sequence[str] = (),
     sweep: bool = True,
     device: str | int | Sequence[str | int] | None = None,
@@ -38,28 +51,39 @@ def run(
     no_file: bool = False,
     then_test: bool = False,
     edit_test: Edit | str | None = None,
-) -> list[RunResult]:
-    """Train one config after another; return their results in order.
+    check: bool = True,
+) -> Any:
+    """Train a config and return its RunResult; train a list of configs and return a list of them.
 
-    An exception is kept in its result, not raised.
+    One file is several runs with a sweep (all its points; `sweep=False` is the base) or with many
+    variants ("all" is every one): then the result is a list, too.
 
-    Of a file with variants the base runs, or those named ("all" is every one); of a file with a
-    sweep all its points. Of several devices (`[0, 1]`, "cuda:0,1") the runs take one each in turn.
+    `overrides`: {"optimizer.lr": 0.01} or ["optimizer.lr=0.01"]; `seed` and `tag` are the keys of
+    that name. Of several devices (`[0, 1]`, "cuda:0,1") the runs take one each in turn.
     `then_test`: each is tested when it has finished (`RunResult.test`); `edit_test` may change the
     config of its test.
+
+    After all runs the first error is raised: ConfigError or InputError for a config that is wrong,
+    else what the run raised; KeyboardInterrupt at once. With `check=False` every error is kept in
+    its result, as `exception`.
     """
-    paths = [configs] if isinstance(configs, str | os.PathLike) else list(configs)
-    variants = [variant] if isinstance(variant, str) else list(variant)
+    given: list[Any] = list(configs) if isinstance(configs, list | tuple) else [configs]
+    is_list = isinstance(configs, list | tuple)
     names = None if device is None else ",".join(device_names(device))
-    launch = Launch(device=names, desc=desc, debug=debug, no_file=no_file)
+    launch = Launch(device=names, desc=desc, debug=debug, no_file=no_file, max_steps=max_steps)
+    assigned = _assignments(overrides)
+    assigned += [f"seed={seed}"] if seed is not None else []
+    assigned += [f"tag={tag}"] if tag is not None else []
+    variants = [variant] if isinstance(variant, str) and variant else list(variant)
     results: list[RunResult] = []
-    for path in paths:
+    for one in given:
         try:
-            made = expand(open_config(path, user_dir=user_dir), variants, sweep=sweep)
+            made = expand(open_config(one, assigned, user_dir=user_dir), variants, sweep=sweep)
         except AssayError as error:
             results.append(_not_started(None, error))
             continue
         _warn(made)
+        is_list = is_list or len(made) > 1
         results += train_each(
             made,
             launch,
@@ -68,7 +92,42 @@ def run(
             before=len(results),
             records_all=len(made) > 1,
         )
-    return results
+    if check:
+        _raise_first(results)
+    return results if is_list else results[0]
+
+
+def _assignments(overrides: Mapping[str, Any] | Sequence[str]) -> list[str]:
+    """Return overrides as KEY=VALUE."""
+    if isinstance(overrides, str):
+        return [overrides]
+    if not isinstance(overrides, Mapping):
+        return list(overrides)
+    return [f"{key}={_override_text(value)}" for key, value in overrides.items()]
+
+
+def _override_text(value: Any) -> str:
+    """Return a value as an override is typed: a text bare unless it reads as something else."""
+    if isinstance(value, str) and value_of(value) == value:
+        return value
+    return inline(from_plain(value, Origin(source="<overrides>")))
+
+
+def _raise_first(results: Sequence[RunResult]) -> None:
+    """Raise the error of the first run that failed, or the signal that stopped one."""
+    for result in results:
+        for ended in filter(None, (result, result.test)):
+            if ended.exception is not None:
+                if len(results) > 1:
+                    _note_others(ended.exception, results)
+                raise ended.exception
+        if result.signal:
+            raise KeyboardInterrupt if result.signal == signal.SIGINT else Terminated()
+
+
+def _note_others(error: BaseException, results: Sequence[RunResult]) -> None:
+    bad = sum(result.exception is not None for result in results)
+    error.add_note(f"{bad} of {len(results)} runs failed; check=False returns all results")
 
 
 def _warn(configs: Sequence[Config]) -> None:

@@ -28,7 +28,7 @@ from assay.config.tree import get_at
 from assay.core.errors import InputError
 from assay.core.events import Handler
 from assay.core.ports import NullRecorder
-from assay.query.find import find, find_checkpoint
+from assay.query.find import checkpoint_of, find
 from assay.query.run import RunView
 
 if TYPE_CHECKING:
@@ -178,16 +178,19 @@ def _warn(line: str) -> None:
     warnings.warn(line, stacklevel=4)
 
 
-def load_model(address: str, checkpoint: str = "best", *, trust: bool = False) -> Model:
+def load_model(address: str, checkpoint: str = "", *, trust: bool = False) -> Model:
     """Return the model of a recorded run with the weights of a checkpoint, in eval mode.
 
-    It is built from the record. A run that was not made here needs `trust`: its config says what is
-    built, with the modules of the working tree.
+    Without a checkpoint it is the best if the run kept one, else the newest. The model is built
+    from the record. A run that was not made here needs `trust`: its config says what is built, with
+    the modules of the working tree.
     """
     from assay.engine.callbacks.ema import evaluated_weights
     from assay.engine.checkpoint.weights import load_model_state
 
-    view, folder = find_checkpoint(address if "@" in address else f"{address}@{checkpoint}")
+    view, named = find(address)
+    name = named or checkpoint or ("best" if view.best_checkpoint is not None else "latest")
+    folder = checkpoint_of(view, name).path
     saved = load(view.saved_config)
     config = at_home(saved, view, use="build its model", trust=trust, tell=_warn, part="model")
     with open_run_scope(config, Launch(device="cpu")) as scope:

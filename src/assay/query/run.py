@@ -31,6 +31,7 @@ from assay.store.index import described
 from assay.store.layout import RunFolder, run_in
 
 if TYPE_CHECKING:
+    from assay.query.notebook import CurveDrawing
     from assay.store.series import Series
 
 _MOST_TEXT_BYTES = 16 << 20
@@ -57,7 +58,23 @@ class RunView:
         self.kind: Kind = self._file.kind if self._file is not None else "train"
 
     def __repr__(self) -> str:
-        return f"RunView({str(self.path)!r})"
+        results = [] if self.best is None else [f"{self.best.metric} {self.best.value:.4g}"]
+        words = [self.id, self.tag, self.status, f"step {self.last_step}", *results]
+        return f"<RunView {', '.join(filter(None, words))}>"
+
+    def _repr_html_(self) -> str:
+        from assay.query.notebook import html_of_run
+
+        return html_of_run(self)
+
+    def plot(self, *names: str) -> CurveDrawing:
+        """Return a drawing of metrics, which a notebook shows; without names of all losses.
+
+        InputError for a metric that the run does not have.
+        """
+        from assay.query.notebook import CurveDrawing
+
+        return CurveDrawing(self, names)
 
     @property
     def path(self) -> Path:

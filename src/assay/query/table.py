@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from importlib import import_module
 from pathlib import Path
@@ -196,7 +196,10 @@ COLUMNS: Mapping[str, Column] = {
 """Columns by name; any metric (`valid/acc`, `valid/acc.max`) and any result is a column as well."""
 
 
-@dataclass(frozen=True)
+_SHOWN_ROWS = 40
+
+
+@dataclass(frozen=True, repr=False)
 class RunTable:
     """Rows of runs under columns. `cells` are values for programs; `text` is for people."""
 
@@ -220,6 +223,23 @@ class RunTable:
         """The same runs under other columns; InputError for a column that nothing has."""
         found = FoundRuns.of(self.rows)
         return RunTable(tuple(found.column(name) for name in names), self.rows, self.now_ns)
+
+    def group_by(self, *names: str) -> dict[Any, RunTable]:
+        """Return tables of the runs that are alike in columns, by the value that they share.
+
+        With several names the key is a tuple of values; None stands for a missing one. InputError
+        for a column that nothing has.
+        """
+        if not names:
+            raise InputError(
+                "group_by needs the columns to group by.", fix='group_by("optimizer.lr")'
+            )
+        columns = self.with_columns(*names).columns
+        groups: dict[Any, list[RunRow]] = {}
+        for row in self.rows:
+            values = tuple(_hashable(column.get(row)) for column in columns)
+            groups.setdefault(values if names[1:] else values[0], []).append(row)
+        return {key: replace(self, rows=tuple(rows)) for key, rows in groups.items()}
 
     def to_numpy(self, *names: str) -> dict[str, NDArray[Any]]:
         """Return one array a column: float64 for numbers (nan where missing), else objects."""
@@ -261,7 +281,9 @@ class RunTable:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def __repr__(self) -> str:
-        return "\n".join(self.text())
+        shown = replace(self, rows=self.rows[:_SHOWN_ROWS])
+        more = len(self) - len(shown)
+        return "\n".join([*shown.text(), *([f"... and {more} more"] if more else [])])
 
     @property
     def cells(self) -> list[dict[str, Any]]:
@@ -530,6 +552,10 @@ def _sorted(rows: Sequence[RunRow], by: Column, *, descending: bool) -> list[Run
         keyed = [(str(key), row) for key, row in keyed]
     keyed.sort(key=lambda pair: pair[0], reverse=descending)
     return [row for _, row in keyed] + without
+
+
+def _hashable(value: Any) -> Any:
+    return value if value is None or isinstance(value, str | int | float) else dumps(value)
 
 
 def _local(ns: int) -> datetime:

@@ -42,6 +42,12 @@ class Run:
         if recorder is not None:
             self.log = recorder.log  # type: ignore[method-assign]  # straight to the writer: it is called every step
 
+    def __repr__(self) -> str:
+        if self._recorder is None:
+            return "<Run, nothing is recorded>"
+        run = self._recorder.run
+        return f"<Run {', '.join(filter(None, [run.id, run.tag, run.status]))}>"
+
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Log values of several metrics at one step; on return they survive kill -9."""
 

@@ -252,6 +252,11 @@ class Engine:
         """In a loop by hand: record the mean of `value` over the step, as `Process.log` does."""
         self.logged.add(name, value, weight)
 
+    def __repr__(self) -> str:
+        of = f" of {self.state.max_steps}" if self.state.max_steps is not None else ""
+        model = type(self.process.model).__name__
+        return f"<Engine {model} on {self.device}, step {self.state.step}{of}>"
+
     def stop(self, reason: str, *, interrupts: bool = False) -> None:
         """End the run after the current step, as if its bound had been reached.
 

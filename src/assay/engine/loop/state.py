@@ -37,7 +37,7 @@ class MeanLoss:
         return mean
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False)
 class State:
     """All counters say what is completed, start at 0 and never count evaluation.
 
@@ -75,6 +75,19 @@ class State:
     best: dict[str, Any] | None = None
     stop: Stop = field(default_factory=Stop)
     error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        steps = f"step {self.step}" + (f" of {self.max_steps}" if self.max_steps else "")
+        # A loss that is still on the device is not waited for.
+        losses = (
+            [] if callable(self._loss) or math.isnan(self._loss) else [f"loss {self._loss:.4g}"]
+        )
+        values = [
+            f"{name} {value:.4g}"
+            for name, value in self.metrics.items()
+            if isinstance(value, float)
+        ]
+        return f"<State {', '.join([f'epoch {self.epoch}', steps, *losses, *values])}>"
 
     @property
     def loss(self) -> float:
