@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from assay.cli.terminal import STATUS_STYLES, echo, paint, use_color, width
@@ -26,18 +27,19 @@ def summary_of(sweep: str, configs: Sequence[Config], results: Sequence[RunResul
     columns = _columns(configs)
     runs = []
     for i, values in enumerate(columns):
-        seed = values.pop("seed", None)
-        common = {"values": values, "seed": int(seed) if seed and seed.isdecimal() else None}
-        if i >= len(results):
-            runs.append(SweepRun(id="", status="not run", **common))  # type: ignore[arg-type]
-            continue
-        result = results[i]
-        score = score_of(_summaries(result), result.value, metric, mode)
-        runs.append(
-            SweepRun(
-                id=result.id, status=result.status, score=score, cause=cause_of(result), **common
-            )  # type: ignore[arg-type]
+        text = values.pop("seed", "")
+        run = SweepRun(
+            id="",
+            status="not run",
+            values=values,
+            seed=int(text) if text.isdecimal() else None,
         )
+        if i < len(results):
+            result = results[i]
+            score = score_of(_summaries(result), result.value, metric, mode)
+            cause = cause_of(result)
+            run = replace(run, id=result.id, status=result.status, score=score, cause=cause)
+        runs.append(run)
     return SweepSummary.of(sweep, runs, metric, mode)
 
 
