@@ -93,6 +93,6 @@ def test_an_objective_of_optuna_is_a_call_of_run(here: Path) -> None:
 
     study.optimize(search.objective, n_trials=2)
 
-    found = assay.runs("tag = search", project=EXAMPLES / "01_digits")
+    found = assay.runs("tag = search")
     assert len(found) == 2
     assert study.best_value == max(run.metric("valid/acc").values[-1] for run in found)

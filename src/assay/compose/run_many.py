@@ -23,11 +23,12 @@ from assay.config import expand, open_config
 from assay.config.edit import inline
 from assay.config.expansion import unique_problems
 from assay.config.loading import Config
-from assay.config.overrides import value_of
+from assay.config.sources.literals import value_of
 from assay.config.tree import from_plain
 from assay.core.devices import device_names
 from assay.core.diagnostics import Origin, render
 from assay.core.errors import AssayError
+from assay.core.ids import new_run_id
 from assay.core.signals import Terminated
 from assay.record.logfile import LOGGER
 
@@ -86,7 +87,7 @@ def run(
         is_list = is_list or len(made) > 1
         results += train_each(
             made,
-            launch,
+            replace(launch, sweep=new_run_id()) if len(made) > 1 else launch,
             then_test=then_test,
             edit_test=edit_test,
             before=len(results),
