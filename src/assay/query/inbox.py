@@ -16,7 +16,7 @@ from assay.core.regular_file import read_bytes
 from assay.query.catalog import Catalog
 from assay.query.formatting import duration, number
 from assay.query.plateau import plateau_of
-from assay.query.standstill import STALLED_S, Standstill, standstill_of
+from assay.query.standstill import STALLED_S, RunStandstill, standstill_of
 from assay.query.table import RunRow
 from assay.store.index import IndexRow
 from assay.store.layout import RunFolder
@@ -151,7 +151,7 @@ def _silent(
             yield "plateau", plateau.at_ns, plateau.text, ""
 
 
-def _nothing_logged(row: RunRow, heard_ns: int, now_ns: int) -> Standstill | None:
+def _nothing_logged(row: RunRow, heard_ns: int, now_ns: int) -> RunStandstill | None:
     """Return the standstill of a run without heartbeats, if it has logged nothing for long."""
     points = max((each.count for each in row.summaries.values()), default=0)
     every_s = (heard_ns - row.written.started_ns) / 1e9 / points if points else 0.0
@@ -159,7 +159,7 @@ def _nothing_logged(row: RunRow, heard_ns: int, now_ns: int) -> Standstill | Non
     if now_ns - heard_ns <= limit_s * 1e9:
         return None
     text = f"alive, and nothing logged for {duration((now_ns - heard_ns) / 1e9)}"
-    return Standstill(at_ns=heard_ns + int(limit_s * 1e9), text=text)
+    return RunStandstill(at_ns=heard_ns + int(limit_s * 1e9), text=text)
 
 
 def _result(row: IndexRow) -> str:

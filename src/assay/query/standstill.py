@@ -1,4 +1,4 @@
-"""Standstill of a run that lives: it was suspended, or a step takes far longer than steps did."""
+"""RunStandstill of a run that lives: it was suspended, or a step takes far longer than steps did."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STALLED_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standstill:
+class RunStandstill:
     """Moment (Unix ns) since which a run counts as standing still, and one line for people.
 
     `pid` is its OS process, 0 where it is not known.
@@ -32,7 +32,7 @@ class Standstill:
     pid: int = 0
 
 
-def standstill_of(folder: RunFolder) -> Standstill | None:
+def standstill_of(folder: RunFolder) -> RunStandstill | None:
     """Return the standstill of a run of this machine that writes heartbeats; None for none.
 
     The time is the same at each call, for as long as the run is silent.
@@ -43,11 +43,11 @@ def standstill_of(folder: RunFolder) -> Standstill | None:
     silent_s = time.monotonic() - beat.at_s
     if silent_s > SUSPENDED_S and is_suspended(lease.pid):
         text = f"process {lease.pid} is suspended (SIGSTOP), at step {beat.step:,}"
-        return Standstill(at_ns=beat.at_ns + int(SUSPENDED_S * 1e9), text=text, pid=lease.pid)
+        return RunStandstill(at_ns=beat.at_ns + int(SUSPENDED_S * 1e9), text=text, pid=lease.pid)
     limit_s = _limit_s(beat)
     if silent_s <= limit_s:
         return None
-    return Standstill(
+    return RunStandstill(
         at_ns=beat.at_ns + int(limit_s * 1e9), text=_words(beat, silent_s), pid=lease.pid
     )
 
