@@ -1,4 +1,4 @@
-"""RunStandstill of a run that lives: it was suspended, or a step takes far longer than steps did."""
+"""Standstill of a run that lives: it was suspended, or a step takes far longer than steps did."""
 
 from __future__ import annotations
 
