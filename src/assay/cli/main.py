@@ -42,6 +42,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "diff": ("assay.cli.diff", "Compare two runs: config, metrics, environment, code."),
         "replay": ("assay.cli.replay", "Train a recorded run again, and compare the bits."),
         "diverge": ("assay.cli.diverge", "Find the first step and operation in which runs differ."),
+        "prove": ("assay.cli.prove", "Compare the first steps with a golden file or a run."),
         "verify-resume": (
             "assay.cli.verify_resume",
             "Kill and resume a config's run, and compare the bits.",
@@ -95,6 +96,7 @@ RUNS_CODE: dict[str, str] = {
     "diverge": "the config and the code that were kept with each run, to train steps again. It"
     " asks first if one was not made here. With --no-rerun it runs nothing.",
     "verify-resume": f"{_MODULES}.",
+    "prove": f"{_MODULES}.",
     "summary": f"{_MODULES}.",
     "graph": f"{_MODULES}.",
     "events": f"{_MODULES}.",
@@ -106,7 +108,7 @@ RANK_COMMAND = "_rank"
 """Not for people: `assay run --nproc N` starts it."""
 
 REPLAY_COMMAND = "_replay"
-"""Not for people: `assay replay` starts it."""
+"""Not for people: `assay replay`, `diverge` and `prove` start it."""
 
 REHEARSE_COMMAND = "_rehearse"
 """Not for people: `assay run --rehearse` starts it."""
@@ -266,7 +268,7 @@ def _end_at_once(code: int) -> NoReturn:
 def _train_again(folder: str) -> int:
     """Train as the process of a replay."""
     from assay.cli.launch import told
-    from assay.proof.replay import work
+    from assay.proof.training_process import work
 
     return told(work(folder), can_resume=False)
 
