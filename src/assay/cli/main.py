@@ -22,6 +22,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("assay.cli.run", "Train the model of a config."),
         "resume": ("assay.cli.resume", "Resume a stopped, failed or killed run."),
         "rerun": ("assay.cli.rerun", "Train the config of a run again, as a new run."),
+        "sweep": ("assay.cli.sweep", "Search for good hyper-parameters."),
         "test": ("assay.cli.test", "Evaluate a run on its test data."),
     },
     "Look": {
@@ -87,6 +88,7 @@ _FOREIGN = (
 RUNS_CODE: dict[str, str] = {
     "check": f"{_MODULES}. With --shape it runs nothing.",
     "run": f"{_MODULES}.",
+    "sweep": f"{_MODULES}.",
     "resume": _FOREIGN,
     "rerun": _FOREIGN,
     "test": _FOREIGN,
@@ -109,6 +111,9 @@ RANK_COMMAND = "_rank"
 
 REPLAY_COMMAND = "_replay"
 """Not for people: `assay replay`, `diverge` and `prove` start it."""
+
+TRIAL_COMMAND = "_trial"
+"""Not for people: `assay sweep` starts it for each of several runs at once."""
 
 REHEARSE_COMMAND = "_rehearse"
 """Not for people: `assay run --rehearse` starts it."""
@@ -215,6 +220,10 @@ def _run(args: list[str]) -> int:
             from assay.compose.run_rehearsal import work
 
             return work(args[1])
+        if args[0] == TRIAL_COMMAND:
+            from assay.jobs.search import do_trial
+
+            return do_trial()
         # Not `commands.main`: it has endings of its own for what is ended below.
         with commands.make_context("assay", args) as context:
             result = commands.invoke(context)
