@@ -61,7 +61,11 @@ def __getattr__(name: str) -> Any:
     elif name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
     else:
-        raise AttributeError(f"module 'assay' has no attribute {name!r}")
+        from assay.core.errors import did_you_mean  # only where a name is wrong
+
+        near = did_you_mean(name, __all__)
+        what = f"module 'assay' has no attribute {name!r}"
+        raise AttributeError(f"{what}; {near}" if near else what)
     globals()[name] = value
     return value
 

@@ -11,14 +11,21 @@ from typing import TYPE_CHECKING, Any
 from assay.core.errors import AssayError, InputError
 from assay.core.secret import Secrets, secrets_under
 from assay.core.signals import obey_sigterm
-from assay.core.terminal import visible
+from assay.core.terminal import in_notebook, visible
 from assay.record.recordable import recordable
 from assay.record.recorder import RunRecorder
-from assay.record.start import Run, finish_with_python, is_off
+from assay.record.start import (
+    Run,
+    finish_before,
+    finish_with_cells,
+    finish_with_python,
+    is_off,
+)
 from assay.store.layout import Project, open_project, run_folders
 
 if TYPE_CHECKING:
     from assay.config.tree import Table
+    from assay.query.notebook import CurveDrawing
     from assay.query.run import RunView
 
 AUTO = "auto"
@@ -58,6 +65,9 @@ def start(
     home = _open_home(project)
     tag = str(tag or "")
     view = None
+    if in_notebook():
+        finish_with_cells()
+        finish_before()
     if resume == AUTO:
         view = unfinished(home, tag, described["config_hash"])
         if view is None:
@@ -69,7 +79,27 @@ def start(
     else:
         recorder = RunRecorder.start(home, tag=tag, desc=str(desc or ""), **described)
     obey_sigterm()
-    return finish_with_python(Run(recorder))
+    return finish_with_python(ScriptRun(recorder))
+
+
+class ScriptRun(Run):
+    """Run of `assay.start`, which can be looked at while it is written."""
+
+    @property
+    def view(self) -> RunView:
+        """The record as it is now. InputError under ASSAY=off, where there is none."""
+        from assay.query.run import RunView
+
+        if self.folder is None:
+            raise InputError("Nothing is recorded: ASSAY=off.", fix="unset ASSAY")
+        return RunView(self.folder)
+
+    def plot(self, *names: str) -> CurveDrawing:
+        """Return a drawing of metrics, which a notebook shows; without names of all losses."""
+        return self.view.plot(*names)
+
+    def _repr_html_(self) -> str:
+        return self.view._repr_html_() if self.folder is not None else repr(self)
 
 
 def _describe(
@@ -112,7 +142,9 @@ def _open_home(project: Project | str | os.PathLike[str] | None) -> Project:
         home = open_project(Path(project or Path.cwd()), create=True)
     if home.is_new:
         place = visible(str(home.root))
-        print(f"assay: {place} is a project now (it has a folder .assay/).", file=sys.stderr)
+        # A notebook shows stderr in red, as an error.
+        stream = sys.stdout if in_notebook() else sys.stderr
+        print(f"assay: {place} is a project now (it has a folder .assay/).", file=stream)
     return home
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -324,6 +325,11 @@ def _look_around(error: BaseException) -> None:
         pdb.post_mortem(error.__traceback__)
 
 
+_SHAPES = re.compile("shapes cannot be multiplied|size of tensor|[Ee]xpected input|size mismatch")
+"""Words of torch's errors about shapes, which name neither module nor its input."""
+_REHEARSE = "assay check CONFIG --rehearse names the module and the shapes that it was given"
+
+
 def _explain(error: BaseException | None, color: bool) -> None:
     if isinstance(error, AssayError):
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
@@ -334,3 +340,5 @@ def _explain(error: BaseException | None, color: bool) -> None:
         _, _, trimmed = ending(error)
         text = trimmed or "".join(traceback.format_exception_only(error))
         echo(text.rstrip(), err=True)
+        if _SHAPES.search(str(error)):
+            echo(f"  fix: {_REHEARSE}", err=True)

@@ -10,12 +10,20 @@ import functools
 import json
 import os
 import re
+import sys
 import unicodedata
 
 _INDENT = "    "
 _BLANKS = "Zs"  # of all widths; str.isprintable knows one of them
 _NOT_PLAIN = re.compile(r"[^\n\t -~]")
 _NOT_PLAIN_IN_LINE = re.compile(r"[^\t -~]")
+
+
+def in_notebook() -> bool:
+    """Return whether a kernel of Jupyter runs this process."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None
 
 
 def visible(text: str) -> str:

@@ -54,7 +54,9 @@ def numbers_of(values: Any) -> dict[str, float]:
             )  # arrays and tensors of one element, without a warning about gradients
             numbers[name] = float(item() if callable(item) else value)
         except Exception as error:  # a foreign `__float__` may raise anything
-            raise RecordError(f"The value of {name!r} is no number: {shown(value)}.") from error
+            fix = "log a number; run.value(name, value) keeps a result, run.text(name, text) a text"
+            what = f"The value of {name!r} is no number: {shown(value)}."
+            raise RecordError(what, fix=fix) from error
     return numbers
 
 

@@ -36,6 +36,7 @@ class Run:
 
     def __init__(self, recorder: RunRecorder | None) -> None:
         self._recorder = recorder
+        self.is_block = False  # of a `with`: it ends there
         self.id = recorder.id if recorder else ""
         self.folder = recorder.folder if recorder else None
         self.step = recorder.run.newest.from_step if recorder else 0
@@ -215,6 +216,7 @@ class Run:
                 signals.restore_sigterm()
 
     def __enter__(self) -> Self:
+        self.is_block = True
         return self
 
     def __exit__(
@@ -244,6 +246,28 @@ def _finish_open() -> None:
     )
     for run in list(_OPEN):
         run.finish(*ending(error))
+
+
+def finish_with_cells() -> None:
+    """In a notebook: end the open runs of this process as a cell that raises ends."""
+    events = sys.modules["IPython"].get_ipython().events
+    if _end_of_cell not in events.callbacks["post_run_cell"]:
+        events.register("post_run_cell", _end_of_cell)
+
+
+def _end_of_cell(result: Any) -> None:
+    error = result.error_in_exec
+    if error is not None:
+        for run in list(_OPEN):
+            run.finish(*ending(error))
+            print(f"assay: the run {run.id} ended with its cell: {type(error).__name__}")
+
+
+def finish_before() -> None:
+    """In a notebook: end the runs that no `with` block holds, for a new one starts."""
+    for run in [each for each in _OPEN if not each.is_block]:
+        run.finish()
+        print(f"assay: the run {run.id} is finished, a new one starts")
 
 
 def is_off() -> bool:

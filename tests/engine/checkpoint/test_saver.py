@@ -448,7 +448,7 @@ def test_one_loader_for_paths_names_steps_the_latest_and_the_best(
     for missing in ("nett", 7, -9, "final"):
         with pytest.raises(CheckpointError, match=f"no checkpoint '{missing}'") as caught:
             saver.load(missing)
-        assert caught.value.fix == "Steps: 1, 2, 2, 3, 9. Names: keypoint-000000002, net."
+        assert caught.value.fix == "There are steps 1, 2, 2, 3, 9, and keypoint-000000002, net."
     with pytest.raises(CheckpointError, match="no manifest"):
         saver.load(tmp_path / "nowhere")
 
@@ -614,13 +614,13 @@ def test_a_checkpoint_is_found_by_what_people_call_it(saver: Saver) -> None:
 def test_what_is_not_found_is_answered_with_what_there_is(saver: Saver) -> None:
     with pytest.raises(CheckpointError, match="no checkpoint 'latest'") as caught:
         saver.load()
-    assert caught.value.fix == "Steps: none."
+    assert caught.value.fix == "There is none yet."
 
     save(saver, 1, 2)
     for name in ("3", "best", "step-000000003", "../step-000000001", ""):
         with pytest.raises(CheckpointError) as caught:
             saver.find(name)
-        assert caught.value.fix == "Steps: 1, 2."
+        assert caught.value.fix == "There are steps 1, 2."
 
 
 def test_what_is_no_checkpoint_is_skipped_with_the_reason(saver: Saver) -> None:

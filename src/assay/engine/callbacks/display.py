@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from assay.core.events import Event, Handler
 from assay.core.schema import parse_period
-from assay.core.terminal import folded, visible
+from assay.core.terminal import folded, in_notebook, visible
 from assay.engine.callbacks.ema import EMA
+from assay.engine.callbacks.notebook_page import NotebookPage
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.periods import every as each
 from assay.engine.loop.state import MeanLoss, State
@@ -55,9 +56,9 @@ class Display:
         self.logger = logger
         self.quiet = quiet
         self.stream = stream or sys.stderr
-        self.is_live = (
-            not quiet and self.stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
-        )
+        self.page = NotebookPage() if stream is None and not quiet and in_notebook() else None
+        is_terminal = self.stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+        self.is_live = not quiet and (is_terminal or self.page is not None)
         self.every = "1 epoch" if self.is_live else every
         self.lengths = dict(lengths or {})
         self.bar: Progress | None = None
@@ -107,7 +108,7 @@ class Display:
         self._told = time.perf_counter()
         self._begun = (self._told, engine.state.step)
         self._told_at = engine.state.step
-        if not self.is_live:
+        if not self.is_live or self.page is not None:
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -192,9 +193,10 @@ class Display:
             parts += self._weights
         left = "" if self.is_live else self._left(engine)  # there it stands beside the bar
         self._draw(engine)
-        self.say(
-            "  ".join([*parts, f"{now - self._told:.1f} s", *([f"eta {left}"] if left else [])])
-        )
+        parts += [f"{now - self._told:.1f} s", *([f"eta {left}"] if left else [])]
+        if self.page is not None:
+            self.page.add_row(parts)
+        self.say("  ".join(parts), is_row=True)
         self._told, self._told_at = now, state.step
 
     def _will_be_told(self, engine: Engine) -> bool:
@@ -232,15 +234,20 @@ class Display:
             "%d steps in %.1f s%s", state.step, time.perf_counter() - self._begun[0], spent
         )
 
-    def say(self, line: str) -> None:
-        """One line for the person and for the log. On a terminal it is broken where two blanks
-        are."""
+    def say(self, line: str, *, is_row: bool = False) -> None:
+        """Print a line and log it. On a terminal it is broken where two blanks are.
+
+        A notebook has the rows of epochs in a table instead.
+        """
         if self.quiet:
             self.logger.info(line)
             return
         with _shown_once(self.logger):
             self.logger.info(line)
-        if self.bar is not None:
+        if self.page is not None:
+            if not is_row:
+                self.page.say(line)
+        elif self.bar is not None:
             assert self._terminal is not None
             shown = "\n".join(folded(visible(line), self._terminal.width))
             self.bar.console.print(shown, highlight=False, markup=False, soft_wrap=True)
@@ -255,12 +262,18 @@ class Display:
             self.bar.console.width = columns - _ROOM if columns >= _NARROW else columns
 
     def close(self) -> None:
+        if self.page is not None:
+            self.page.close()
         if self.bar is not None:
             self._closing.close()
             self.bar.stop()
             self.bar = self._inner = None
 
     def _draw(self, engine: Engine) -> None:
+        if self.page is not None:
+            state, left = engine.state, self._left(engine)
+            text = f"loss {state.loss:.4f}" + (f" · eta {left}" if left else "")
+            self.page.set_progress(_title(engine), state.step, _total(engine), text)
         if self.bar is not None and self._task is not None:
             state, left = engine.state, self._left(engine)
             shown = f"eta {left}" if left else ""

@@ -344,11 +344,12 @@ class Saver:
         if found is not None and found.manifest is not None:
             return found.path, found.manifest
         lost = "".join(f" {each.name} is no checkpoint: {each.why}." for each in self.complete()[1])
-        steps = ", ".join(str(each.step) for each in complete) or "none"
+        steps = ", ".join(str(each.step) for each in complete)
         names = ", ".join(
             each.name for each in complete if each.name != folder_of_step(each.step or 0)
         )
-        fix = f"Steps: {steps}." + (f" Names: {names}." if names else "")
+        fix = f"There are steps {steps}" if complete else "There is none yet"
+        fix += f", and {names}." if names else "."
         raise CheckpointError(
             f"There is no checkpoint {text!r}.{lost}", where=str(self.folder), fix=fix
         )

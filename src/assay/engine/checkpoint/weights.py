@@ -77,6 +77,23 @@ def load_into(owner: Any, state: Any) -> None:
         owner.load_state_dict(state)
 
 
+_MISFITS = 6
+"""Names that a message lists."""
+
+
+def _misfits(own: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Return the names whose shapes differ, that are missing, or that the model does not have."""
+    found = [
+        f"{name} is {list(given[name].shape)} there and {list(own[name].shape)} in the model"
+        for name in own
+        if name in given and hasattr(given[name], "shape") and given[name].shape != own[name].shape
+    ]
+    found += [f"{name} is missing there" for name in own if name not in given]
+    found += [f"the model has no {name}" for name in given if name not in own]
+    more = len(found) - _MISFITS
+    return "; ".join(found[:_MISFITS]) + (f"; and {more} more" if more > 0 else "")
+
+
 def load_model_state(model: nn.Module, state: Mapping[str, Any], *, strict: bool = True) -> Report:
     """Load weights; mismatches are reported, or raise CheckpointError if `strict`."""
     own = getattr(model, "_load_state_dict", None)
@@ -89,7 +106,12 @@ def load_model_state(model: nn.Module, state: Mapping[str, Any], *, strict: bool
         try:
             model.load_state_dict(state)
         except (RuntimeError, KeyError) as error:
-            raise CheckpointError(f"The checkpoint does not fit the model: {error}") from error
+            told = _misfits(model.state_dict(), state) or str(error)
+            fix = "Build the model that the checkpoint is of, or begin with the weights that fit:"
+            fix += " load_weights with strict = false."
+            raise CheckpointError(
+                f"The checkpoint does not fit the model: {told}.", fix=fix
+            ) from error
         return Report()
     there = model.state_dict()
     odd = [

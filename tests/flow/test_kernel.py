@@ -1,0 +1,61 @@
+"""Runs in a real kernel of Jupyter: one live output, drawings, ends of cells."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import assay
+from flow.conftest import SRC
+
+pytestmark = pytest.mark.thorough
+
+CELLS = [
+    "import assay\nresult = assay.run('toy.toml', device='cpu')\nresult",
+    "result.run.plot('train/loss', 'valid/loss')",
+    "run = assay.start(tag='first')\nrun.log({'loss': 1.0}, 1)\nrun.log({'loss': 0.5}, 2)",
+    "other = assay.start(tag='second')\nother.log({'loss': 1.0}, 1)\nrun",
+    "1 / 0",
+    "print(other.view.status_text)",
+]
+
+
+def executed(folder: Path) -> list[list[Any]]:
+    """Return the outputs of each cell, run one after another in the folder."""
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    nbformat = pytest.importorskip("nbformat")
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in CELLS]
+    client = nbclient.NotebookClient(
+        notebook, timeout=300, allow_errors=True, resources={"metadata": {"path": str(folder)}}
+    )
+    client.execute(env={**os.environ, "PYTHONPATH": str(SRC)})
+    return [cell.outputs for cell in notebook.cells]
+
+
+@pytest.mark.timeout(400)
+def test_a_notebook_shows_one_live_output_and_ends_its_runs(toy: Path) -> None:
+    trained, drawn, logged, second, failed, after = executed(toy)
+
+    page, result = trained
+    table = page["data"]["text/html"]
+    assert page["output_type"] == "display_data" and table.count("<tr>") == 5
+    assert "<th>valid/acc</th>" in table and "<progress" not in table
+    html = result["data"]["text/html"]
+    assert "<polyline" in html and "log.txt</a>" in html
+    assert result["data"]["text/plain"].startswith("<RunResult ")
+    svg = drawn[0]["data"]["image/svg+xml"]
+    assert svg.count("<polyline") == 2 and "valid/loss" in svg
+    assert logged == []
+    first, shown = second
+    assert "is finished, a new one starts" in first["text"] and first["name"] == "stdout"
+    assert "<b>first</b>" in shown["data"]["text/html"]
+    assert any("ended with its cell: ZeroDivisionError" in each.get("text", "") for each in failed)
+    assert after[0]["text"] == "failed: ZeroDivisionError: division by zero\n"
+    ends = {run.tag: run.status for run in assay.runs(project=toy)}
+    assert ends == {"toy": "finished", "first": "finished", "second": "failed"}
+    assert not any(each.get("name") == "stderr" for each in [*trained, *logged, *second, *after])

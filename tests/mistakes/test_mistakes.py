@@ -1,0 +1,184 @@
+"""Mistakes of a day of use, and what is said about each: `said.txt` has the wording, all of it.
+
+After a change of words: WRITE_SNAPSHOTS=1 pytest -n 0 tests/mistakes, and read the diff.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import assay
+from assay.cli.main import main
+from flow.conftest import CONFIG, NET, POINTS
+
+pytestmark = pytest.mark.thorough
+
+SNAPSHOT = Path(__file__).with_name("said.txt")
+RULE = "=" * 80
+
+
+class Mistake(NamedTuple):
+    """A command line, or Python code, after the files of the toy project were changed."""
+
+    command: str = ""
+    code: str = ""
+    changes: tuple[tuple[str, str, str], ...] = ()  # file, old text, new text
+    needs_run: bool = False  # a recorded run of 6 steps
+
+
+def config(old: str, new: str, command: str = "run toy.toml --device cpu") -> Mistake:
+    return Mistake(command, changes=(("toy.toml", old, new),))
+
+
+def source(file: str, old: str, new: str) -> Mistake:
+    return Mistake("run toy.toml --device cpu --no-file", changes=((file, old, new),))
+
+
+def later(command: str = "", code: str = "") -> Mistake:
+    return Mistake(command, code, needs_run=True)
+
+
+RUN = "run toy.toml --device cpu --no-file"
+MISTAKES = {
+    # config
+    "a section is mistyped": config("[train]", "[trian]"),
+    "a key is mistyped": config("clip_norm", "clip_nrom"),
+    "a number is in quotes": config("epochs = 4", 'epochs = "4"'),
+    "a class is mistyped": config("net.Net", "net.Nett"),
+    "a module is not there": config("net.Net", "nets.Net"),
+    "an argument of the model is mistyped": config("width = 8", "widht = 8"),
+    "a period has no unit": config('every = "3 steps"', "every = 3"),
+    "a best metric that nothing measures": config("valid/acc", "valid/accuracy"),
+    "a quote is not closed": config('tag = "toy"', 'tag = "toy'),
+    "the optimizer is missing": config("[optimizer]", "[optimiser]"),
+    # command line
+    "a config that is not there": Mistake("run toi.toml"),
+    "a command is mistyped": Mistake("rnu toy.toml"),
+    "an option is mistyped": Mistake("run toy.toml --max-step 3"),
+    "an override with dashes": Mistake("run toy.toml --optimizer.lr=0.1"),
+    "an override is mistyped": Mistake("run toy.toml optimizer.lrr=0.1"),
+    "an override without its section": Mistake("run toy.toml lr=0.1"),
+    "blanks around the equals sign": Mistake("run toy.toml optimizer.lr = 0.1"),
+    "a value that is no number": Mistake("run toy.toml optimizer.lr=fast"),
+    "a device that is not there": Mistake("run toy.toml --device cuda:9"),
+    "a variant that the file does not have": Mistake("run toy.toml --variant big"),
+    "a run that is not there": later("show lastt"),
+    "a metric that is mistyped": later("metrics last -m valid/ac"),
+    "a run in place of a config": later("run toy"),
+    "an expression with a mistyped key": later("ls 'optimzer.lr > 0'"),
+    "a split that is not there": later("test last --split tset"),
+    # Python
+    "assay.run of a file that is not there": Mistake(code="assay.run('nope.toml')"),
+    "assay.run with a mistyped override": Mistake(
+        code="assay.run('toy.toml', overrides={'optimizer.lrr': 1})"
+    ),
+    "a config that is no mapping": Mistake(code="assay.start(config=[1, 2])"),
+    "a config with an object in it": Mistake(code="assay.start(config={'model': object()})"),
+    "a name that assay does not have": Mistake(code="assay.strat()"),
+    "a text as a metric": Mistake(code="with assay.start() as run: run.log({'loss': 'low'}, 1)"),
+    "a model of a run that is not there": Mistake(code="assay.load_model('lst')"),
+    "a metric of a run that is not there": later(code="assay.runs()[0].metric('train/los')"),
+    "a column that no run has": later(code="assay.runs(columns=['tag', 'optimzer.lr'])"),
+    "grouping by nothing": later(code="assay.runs().group_by()"),
+    # data and model
+    "the model has the wrong width": source("net.py", "nn.Linear(4, width)", "nn.Linear(5, width)"),
+    "the model raises": source("net.py", "return self.layers(x)", "return self.layer(x)"),
+    "labels beyond the classes": source("net.py", "nn.Linear(width, 2)", "nn.Linear(width, 1)"),
+    "the data set is empty": config("noisy = true", "noisy = true, size = 0"),
+    "the learning rate is far too large": Mistake(f"{RUN} optimizer.lr=1e30 train.clip_norm=1e30"),
+    "a syntax error in the model": source(
+        "net.py", "def forward(self, x):", "def forward(self, x)"
+    ),
+    # resume
+    "resuming a config": Mistake("resume toy.toml"),
+    "testing a config that has no weights": Mistake("test toy.toml"),
+    "a checkpoint that is not there": later("resume last@77"),
+    "resuming with another seed": later("resume last seed=9 train.epochs=9"),
+    "resuming with a wider model": later("resume last model.width=16 train.epochs=9"),
+}
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in (("toy.toml", CONFIG), ("net.py", NET), ("points.py", POINTS)):
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / ".assay").mkdir()
+    return tmp_path
+
+
+def said_of(mistake: Mistake, folder: Path) -> str:
+    """Make a mistake and return what is printed or raised, without what differs each time."""
+    for file, old, new in mistake.changes:
+        text = (folder / file).read_text()
+        assert old in text, old
+        (folder / file).write_text(text.replace(old, new))
+    with redirect_stdout(StringIO()) as out, redirect_stderr(out):
+        if mistake.needs_run:
+            assert main(["run", "toy.toml", "--device", "cpu", "--quiet", "--max-steps", "6"]) == 0
+            out.seek(0)
+            out.truncate()
+        if mistake.command:
+            code = main(words(mistake.command))
+            assert code in (1, 2), (code, out.getvalue())
+            return neutral(f"$ assay {mistake.command}\n{out.getvalue()}", folder)
+        with pytest.raises((Exception, SystemExit)) as caught:
+            exec(mistake.code, {"assay": assay})
+    kind = type(caught.value).__name__
+    return neutral(f">>> {mistake.code}\n{kind}: {caught.value}\n", folder)
+
+
+def words(command: str) -> list[str]:
+    import shlex
+
+    return shlex.split(command)
+
+
+def neutral(text: str, folder: Path) -> str:
+    text = re.sub(r"[a-z2-7]{8}(?=[ @:;,.\n-]|$)", lambda found: ids(found[0], folder), text)
+    text = text.replace(str(folder), "HERE")
+    text = re.sub(r"\d{6}-\d{4}-", "DATE-", text)
+    text = re.sub(r"\d+\.\d+ s\b", "# s", text)
+    text = re.sub(r"  loss nan|  loss \d\S*", "  loss #", text)
+    # Frames of libraries differ with their version.
+    text = re.sub(r'  File "[^"]*site-packages.*\n(    .*\n)+', "", text)
+    return "\n".join(line.rstrip() for line in text.rstrip().splitlines())
+
+
+def ids(word: str, folder: Path) -> str:
+    is_run = any(f"-{word}" in run.name for run in (folder / "runs").glob("*"))
+    return "ID" if is_run else word
+
+
+def snapshots() -> Iterator[tuple[str, str]]:
+    for part in SNAPSHOT.read_text().split(RULE)[1:]:
+        title, _, said = part.strip("\n").partition("\n\n")
+        yield title, said
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("title", MISTAKES)
+def test_what_is_said_of_a_mistake(title: str, toy: Path) -> None:
+    said = said_of(MISTAKES[title], toy)
+
+    assert "This is a fault in assay" not in said
+    if os.environ.get("WRITE_SNAPSHOTS"):
+        known = dict(snapshots()) if SNAPSHOT.exists() else {}
+        known[title] = said
+        order = [each for each in MISTAKES if each in known]
+        SNAPSHOT.write_text("".join(f"{RULE}\n{each}\n\n{known[each]}\n\n" for each in order))
+    assert said == dict(snapshots())[title]
+
+
+def test_every_mistake_has_its_words() -> None:
+    assert len(MISTAKES) == 46
+    assert [title for title, _ in snapshots()] == list(MISTAKES)
