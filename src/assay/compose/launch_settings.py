@@ -10,6 +10,8 @@ from typing import Any
 from assay.config.loading import Config
 from assay.core.devices import device_names
 from assay.core.event_log import EndStatus
+from assay.core.json_codec import from_plain
+from assay.core.run_file import Code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +23,8 @@ class Launch:
     `device`: one, or a list such as `cuda:0,1` that several runs take in turn; None: the
     accelerator if there is one. `stop_at`: the step at which the run is left although it is planned
     longer, as by a signal if `is_interrupted`. `traced_from`: the step from which every step is
-    traced at the full level, whatever the config says.
+    traced at the full level, whatever the config says. `code` is the snapshot that this process
+    runs, where it is not that of the project as it is now.
     """
 
     device: str | None = None
@@ -42,10 +45,15 @@ class Launch:
     is_interrupted: bool = False
     traced_from: int | None = None
     command: tuple[str, ...] = ()
+    code: Mapping[str, Any] = field(default_factory=dict)
 
     def devices(self) -> tuple[str, ...]:
         """Return the names of the devices; InputError for text that names none."""
         return device_names(self.device) if self.device is not None else ()
+
+    def frozen_code(self) -> Code | None:
+        """Return the snapshot that this process runs; None for that of the project as it is now."""
+        return from_plain(Code, dict(self.code)) if self.code else None
 
     def recorded(self) -> dict[str, Any]:
         return {
