@@ -29,7 +29,7 @@ class FrozenCode:
 
     def moved(self, path: Path) -> Path:
         """Return the frozen file or folder of a path in the project; others stay as they are."""
-        found = restored(path, self.root, self.tree)
+        found = restored(path.resolve(), self.root, self.tree)
         return found if found.exists() else path
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
