@@ -33,7 +33,7 @@ _HOMES = {
     "TensorBoard": "assay.plugins.tensorboard",
     "Trainer": "assay.compose.trainer",
     "load_model": "assay.compose",
-    "run": "assay.compose",
+    "run": "assay.jobs.run",
     "runs": "assay.query.listing",
     "start": "assay.script",
 }

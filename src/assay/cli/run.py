@@ -80,6 +80,22 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
     help="20 steps with all that a run does on the way: a trial.",
 )
 @click.option(
+    "--isolate/--no-isolate",
+    default=None,
+    help="An OS process for each run, so that a crash ends no other; the default on several"
+    " devices.",
+)
+@click.option(
+    "--stop-at-first", is_flag=True, help="Of several runs, start none after one has failed."
+)
+@click.option(
+    "--per-device",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="N",
+    help="Let up to N isolated runs share a device.",
+)
+@click.option(
     "--then-test", is_flag=True, help="Test each run when it has finished, in a record of its own."
 )
 @click.option(
@@ -99,6 +115,9 @@ def command(
     rehearse: bool,
     then_test: bool,
     edit_test: str | None,
+    isolate: bool | None,
+    stop_at_first: bool,
+    per_device: int | None,
     **options: Any,
 ) -> int:
     from assay.compose import problems_of_shape, resume_or_train, train, train_and_test
@@ -139,8 +158,12 @@ def command(
             return code
     if not launch.no_file:
         _start_watchers(opened)
-    if sum(map(len, made)) > 1:
-        return _series(made, launch, pdb=options["pdb"], then_test=then_test, edit_test=edit_test)
+    is_isolated = isolate if isolate is not None else len(launch.devices()) > 1
+    if sum(map(len, made)) > 1 or (is_isolated and resumed is None):
+        how = {"then_test": then_test, "edit_test": edit_test, "stop_at_first": stop_at_first}
+        if is_isolated:
+            how["per_device"] = per_device or 0
+        return _series(made, launch, pdb=options["pdb"], is_isolated=is_isolated, **how)
     config = made[0][0]
     if resumed is not None:
         return told(
@@ -190,8 +213,8 @@ def _series(
     launch: Any,
     *,
     pdb: bool,
-    then_test: bool,
-    edit_test: str | None,
+    is_isolated: bool,
+    **how: Any,
 ) -> int:
     from assay.compose import Examiner, train_each
     from assay.config.expansion import unique_problems
@@ -205,13 +228,22 @@ def _series(
         ]
     )
     configs = [config for same_file in made for config in same_file]
-    echo(f"{len(configs)} runs, one after another", err=True)
-    results = train_each(
-        configs, launch, then_test=then_test, edit_test=edit_test, records_all=True
-    )
+    results: Iterator[RunResult]
+    if is_isolated:
+        from assay.jobs.run import train_apart
+
+        echo(f"{_runs(len(configs))}, each in an OS process of its own", err=True)
+        results = train_apart(configs, launch, **how)
+    else:
+        echo(f"{_runs(len(configs))}, one after another", err=True)
+        results = train_each(configs, launch, records_all=True, **how)
     rows, code = _train_series(configs, results, pdb=pdb)
     _print_series(rows)
     return code
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'s' if count > 1 else ''}"
 
 
 def _train_series(
@@ -223,7 +255,11 @@ def _train_series(
     code = 0
     for i, config in enumerate(configs, 1):
         echo(f"\n{paint(f'[{i}/{len(configs)}]', 'bold', on=color)} {_title(config)}", err=True)
-        result = next(results)
+        found = next(results, None)
+        if found is None:  # none was started after the one that failed
+            rows += [("", "not run", _point(each), "") for each in configs[i - 1 :]]
+            break
+        result = found
         ended = told_both(result, pdb=pdb)
         code = ended if result.status == "stopped" else code or int(ended != 0)
         rows.append((result.id, result.status, _point(config), _outcome(result)))

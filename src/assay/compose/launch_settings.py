@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from assay.config.loading import Config
 from assay.core.devices import device_names
@@ -75,7 +75,7 @@ class RunResult:
     `record_dir` is None with `no_file`; `exception` is the error of a run that failed; `value` has
     its metrics.
 
-    `test`: how the test that followed it ended, when one was asked for. `is_first`: not of the
+    "crashed" is the end of a run whose OS process died without a result. `test`: how the test that followed it ended, when one was asked for. `is_first`: not of the
     processes of a run that leave it to another one to record and to tell. `signal` was heard
     meanwhile, 0 for none: whoever has more to do ends, even if this run came to its own end. `note`
     is for the person: what could not be kept, what was tested.
@@ -83,7 +83,7 @@ class RunResult:
 
     record_dir: Path | None
     config: Config | None
-    status: EndStatus
+    status: EndStatus | Literal["crashed"]
     value: Mapping[str, float] = field(default_factory=dict)
     exception: BaseException | None = None
     exit_code: int = 0
