@@ -39,7 +39,7 @@ def _run(cwd: str, command: list[str]) -> dict[str, object]:
     os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)
     try:
         os.chdir(cwd)
-        pid = os.posix_spawnp(command[0], command, os.environ, setsigmask=(), setsigdef=_ASKING)
+        pid = os.posix_spawnp(command[0], command, os.environ, setsigdef=_ASKING)
     except OSError as error:
         return {"exit_code": 127, "error": f"{error.filename or command[0]}: {error.strerror}"}
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
