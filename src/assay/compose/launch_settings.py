@@ -23,8 +23,9 @@ class Launch:
     `device`: one, or a list such as `cuda:0,1` that several runs take in turn; None: the
     accelerator if there is one. `stop_at`: the step at which the run is left although it is planned
     longer, as by a signal if `is_interrupted`. `traced_from`: the step from which every step is
-    traced at the full level, whatever the config says. `code` is the snapshot that this process
-    runs, where it is not that of the project as it is now.
+    traced at the full level, whatever the config says. `sweep` is the id that the runs of one
+    sweep share, `point` the number of this one among them, where the config does not say it.
+    `code` is the snapshot that this process runs, where it is not that of the project as it is now.
     """
 
     device: str | None = None
@@ -44,6 +45,8 @@ class Launch:
     stop_at: int | None = None
     is_interrupted: bool = False
     traced_from: int | None = None
+    sweep: str = ""
+    point: str = ""
     command: tuple[str, ...] = ()
     code: Mapping[str, Any] = field(default_factory=dict)
 
@@ -63,6 +66,8 @@ class Launch:
             **({"max_steps": self.max_steps} if self.max_steps is not None else {}),
             **({"from": self.weights_from} if self.weights_from else {}),
             **({"nproc": self.nproc} if self.nproc is not None else {}),
+            **({"sweep": self.sweep} if self.sweep else {}),
+            **({"point": self.point} if self.point else {}),
             **({"nnodes": self.nnodes} if self.nnodes > 1 else {}),
             **({"max_restarts": self.max_restarts} if self.max_restarts else {}),
         }
@@ -75,10 +80,11 @@ class RunResult:
     `record_dir` is None with `no_file`; `exception` is the error of a run that failed; `value` has
     its metrics.
 
-    "crashed" is the end of a run whose OS process died without a result. `test`: how the test that followed it ended, when one was asked for. `is_first`: not of the
-    processes of a run that leave it to another one to record and to tell. `signal` was heard
-    meanwhile, 0 for none: whoever has more to do ends, even if this run came to its own end. `note`
-    is for the person: what could not be kept, what was tested.
+    "crashed" is the end of a run whose OS process died without a result. `test`: how the test that
+    followed it ended, when one was asked for. `is_first`: not of the processes of a run that leave
+    it to another one to record and to tell. `signal` was heard meanwhile, 0 for none: whoever has
+    more to do ends, even if this run came to its own end. `note` is for the person: what could not
+    be kept, what was tested.
     """
 
     record_dir: Path | None

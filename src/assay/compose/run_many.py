@@ -25,6 +25,7 @@ from assay.config.loading import Config
 from assay.core.devices import device_names
 from assay.core.diagnostics import render
 from assay.core.errors import AssayError
+from assay.core.ids import new_run_id
 from assay.record.logfile import LOGGER
 
 
@@ -32,7 +33,7 @@ class TrainApart(Protocol):
     """Trainer of configs in OS processes; its results come in the order of the configs."""
 
     def __call__(
-        self, configs: Iterable[Config], launch: Launch, **settings: Any
+        self, points: Iterable[tuple[Config, Launch]], **settings: Any
     ) -> Iterator[RunResult]: ...
 
 
@@ -70,7 +71,7 @@ def run(
     names = None if device is None else ",".join(device_names(device))
     launch = Launch(device=names, desc=desc, debug=debug, no_file=no_file)
     results: list[RunResult | None] = []
-    ready: list[list[Config]] = []
+    ready: list[list[tuple[Config, Launch]]] = []
     for path in paths:
         try:
             made = expand(open_config(path, user_dir=user_dir), variants, sweep=sweep)
@@ -78,7 +79,8 @@ def run(
             results.append(_not_started(None, error))
             continue
         _warn(made)
-        ready.append(made)
+        one = replace(launch, sweep=new_run_id()) if len(made) > 1 else launch
+        ready.append([(config, one) for config in made])
         results += [None] * len(made)
     how: dict[str, Any] = {
         "then_test": then_test,
@@ -87,21 +89,21 @@ def run(
     }
     is_isolated = isolate if isolate is not None else len(launch.devices()) > 1
     if is_isolated and train_apart is not None:
-        configs_of_all = itertools.chain(*ready)
-        ended = train_apart(configs_of_all, launch, per_device=per_device, **how)
+        ended = train_apart(itertools.chain(*ready), per_device=per_device, **how)
     else:
-        ended = _train_files(ready, launch, **how)
+        ended = _train_files(ready, **how)
     return _in_order(results, ended)
 
 
 def _train_files(
-    ready: Sequence[Sequence[Config]], launch: Launch, **how: Any
+    ready: Sequence[Sequence[tuple[Config, Launch]]], **how: Any
 ) -> Iterator[RunResult]:
     """Train the configs of several files in this OS process, one after another."""
     before = 0
     for made in ready:
+        configs, launch = [config for config, _ in made], made[0][1]
         records_all = len(made) > 1
-        for result in train_each(made, launch, before=before, records_all=records_all, **how):
+        for result in train_each(configs, launch, before=before, records_all=records_all, **how):
             yield result
             if how["stop_at_first"] and result.status == "failed":
                 return

@@ -21,6 +21,7 @@ from pathlib import Path
 from assay.core.errors import AssayError, InputError, RecordError
 from assay.core.job import Job, JobStatus
 from assay.core.lease import this_place
+from assay.core.signals import Signals, answered
 from assay.jobs.devices import DevicePool, choose_slots, job_variables, this_machine
 from assay.jobs.failure import classify, describe_end
 from assay.jobs.job_folder import JobFolder
@@ -68,7 +69,7 @@ class Dispatcher:
 
         InputError when another dispatcher has the queue.
         """
-        with only_dispatcher(self._journal.folder), self._stopped_by_signals():
+        with only_dispatcher(self._journal.folder), answered(self._stop):
             while not self._has_stopped:
                 try:
                     self.round()
@@ -224,19 +225,9 @@ class Dispatcher:
                     continue
             self._children.discard(pid)
 
-    @contextlib.contextmanager
-    def _stopped_by_signals(self) -> Iterator[None]:
-        """Leave the loop on SIGTERM and SIGINT."""
-
-        def stop(_number: int, _frame: object) -> None:
-            self._has_stopped = True
-
-        before = {number: signal.signal(number, stop) for number in (15, 2)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _stop(self, _signals: Signals, _number: int) -> None:
+        """Leave the loop; running jobs go on."""
+        self._has_stopped = True
 
 
 def _has_died(holder: LeaseHolder) -> bool:

@@ -82,7 +82,6 @@ class IsolatedRuns:
     jobs of the queue have the same at the same time.
     """
 
-    launch: Launch
     then_test: bool = False
     edit_test: str | None = None
     stop_at_first: bool = False
@@ -92,14 +91,15 @@ class IsolatedRuns:
     _signal: int = 0
     _is_stopping: bool = False
 
-    def train(self, configs: Iterable[Config]) -> Iterator[RunResult]:
+    def train(self, points: Iterable[tuple[Config, Launch]]) -> Iterator[RunResult]:
         """Yield results in the order of the configs, whichever ends first.
 
         After a signal or, with `stop_at_first`, after a failure there are fewer results.
         InputError for devices that are not there.
         """
-        wanted_devices(self._spec(), this_machine().devices())
-        waiting = list(enumerate(configs))[::-1]
+        waiting = list(enumerate(points))[::-1]
+        for _, (_, launch) in waiting:
+            wanted_devices(self._spec(launch), this_machine().devices())
         yielded = 0
         with ExitStack() as stack:
             journal = stack.enter_context(JobJournal())
@@ -108,33 +108,38 @@ class IsolatedRuns:
             stack.callback(self._end_all, journal)
             stack.enter_context(answered(self._hear))
             while waiting or self._children:
-                self._start_next(waiting, journal, folder)
                 self._collect(journal)
                 if self._is_stopping:
                     waiting.clear()
+                self._start_next(waiting, journal, folder)
                 while yielded in self._ended:
                     yield self._ended[yielded]
                     yielded += 1
                 time.sleep(_POLL_S)
 
-    def _spec(self) -> JobSpec:
-        device = self.launch.device or "auto"
+    def _spec(self, launch: Launch) -> JobSpec:
+        device = launch.device or "auto"
         return JobSpec(command=(), cwd="", device=device, per_device=self.per_device)
 
     def _start_next(
-        self, waiting: list[tuple[int, Config]], journal: JobJournal, folder: Path
+        self,
+        waiting: list[tuple[int, tuple[Config, Launch]]],
+        journal: JobJournal,
+        folder: Path,
     ) -> None:
         """Start the next config, if a device is free."""
         if not waiting or self._is_stopping:
             return
-        pool, mine = this_machine().devices(), holder_of(os.getpid())
+        number, (config, launch) = waiting[-1]
+        spec, pool = self._spec(launch), this_machine().devices()
         journal.free_dead(is_alive)
-        slots = journal.take(partial(choose_slots, self._spec(), pool), mine)
+        slots = journal.take(partial(choose_slots, spec, pool), holder_of(os.getpid()))
         if slots is None:
             return
-        number, config = waiting.pop()
-        variables = job_variables(self._spec(), slots, pool)
-        child = self._start(config, JobFolder(folder / str(number)).made(), list(slots), variables)
+        waiting.pop()
+        place = JobFolder(folder / str(number)).made()
+        variables = job_variables(spec, slots, pool)
+        child = self._start(config, launch, place, list(slots), variables)
         self._children[number] = child
         journal.hand_over(slots, child.gated.holder)
         child.gated.open_gate()
@@ -142,11 +147,12 @@ class IsolatedRuns:
     def _start(
         self,
         config: Config,
+        launch: Launch,
         folder: JobFolder,
         slots: list[DeviceSlot],
         variables: dict[str, str],
     ) -> _Child:
-        launch = replace(self.launch, device=None, quiet=True)
+        launch = replace(launch, device=None, quiet=True)
         task = task_of(config, launch, then_test=self.then_test, edit_test=self.edit_test)
         path = folder.path / "task.json"
         write_json(path, asdict(task), durable=False)

@@ -78,7 +78,7 @@ def start_apart(
     """Start a supervisor as a new interpreter; for OS processes that may have threads."""
     read, write = os.pipe()
     with log.open("ab") as out:
-        words = ["-I", "-S", supervise.__file__, "0", str(exit_file), cwd, *command]
+        words = ["-P", "-m", "assay.jobs.supervise", "0", str(exit_file), cwd, *command]
         try:
             process = subprocess.Popen(
                 [sys.executable, *words],

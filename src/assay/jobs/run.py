@@ -19,11 +19,7 @@ def run(*configs: Any, **settings: Any) -> list[RunResult]:
 
 
 def train_apart(
-    configs: Iterable[Config],
-    launch: Launch,
-    *,
-    edit_test: Any = None,
-    **settings: Any,
+    points: Iterable[tuple[Config, Launch]], *, edit_test: Any = None, **settings: Any
 ) -> Iterator[RunResult]:
     """Train configs in OS processes of their own; yield results in the order of the configs.
 
@@ -34,4 +30,4 @@ def train_apart(
             "A run in an OS process of its own cannot be given a function.",
             fix='name it: edit_test="module.function"',
         )
-    return IsolatedRuns(launch, edit_test=edit_test, **settings).train(configs)
+    return IsolatedRuns(edit_test=edit_test, **settings).train(points)

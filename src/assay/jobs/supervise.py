@@ -1,8 +1,7 @@
 """Supervisor of one job: an OS process that starts the command, waits, and writes how it ended.
 
-It outlives the dispatcher, so that the end of a job is known however the dispatcher ended. This
-file uses the standard library alone: it is also run as a script, by an interpreter without
-site-packages, which starts in a few milliseconds.
+It outlives the dispatcher, so that the end of a job is known however the dispatcher ended. It is a
+fork of the dispatcher, or `python -m assay.jobs.supervise` where the parent may have threads.
 """
 
 from __future__ import annotations
@@ -13,9 +12,11 @@ import signal
 import sys
 import time
 
+from assay.core import signals
+
 GO = b"g"
 NOT_BEGUN = 125
-_ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 def supervise(gate: int, exit_file: str, cwd: str, command: list[str]) -> int:
@@ -24,8 +25,7 @@ def supervise(gate: int, exit_file: str, cwd: str, command: list[str]) -> int:
     The name of the file is `exit_file` with the pid of this process. Without the byte, when whoever
     started this process has died, nothing runs: a job never runs that no journal knows.
     """
-    for number in _ASKING:  # they are meant for the command, which is in the same process group
-        signal.signal(number, signal.SIG_IGN)
+    signals.ignore()  # they are meant for the command, which is in the same process group
     is_to_begin = os.read(gate, 1) == GO
     os.close(gate)
     end = _run(cwd, command) if is_to_begin else {"not_begun": True}
