@@ -44,6 +44,11 @@ class BackendContract:
     def backend(self) -> Backend:
         raise NotImplementedError
 
+    @pytest.fixture
+    def unknown(self) -> str:
+        """Handle of a job that nobody submitted."""
+        return "99999999_0"
+
     def test_each_job_ends_in_its_own_state(self, backend: Backend, tmp_path: Path) -> None:
         specs = [
             job("print('fine')", tmp_path),
@@ -108,9 +113,7 @@ class BackendContract:
         backend.cancel([handle])
         assert backend.poll([handle])[handle].state == "cancelled"
 
-    def test_a_job_that_nobody_submitted_is_left_out(
-        self, backend: Backend, unknown: str = "99999999_0"
-    ) -> None:
+    def test_a_job_that_nobody_submitted_is_left_out(self, backend: Backend, unknown: str) -> None:
         assert backend.poll([unknown]) == {}
         assert backend.logs(unknown) == ""
         backend.cancel([unknown])
