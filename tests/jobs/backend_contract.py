@@ -12,7 +12,7 @@ import pytest
 from assay.core.job import JobSpec, JobStatus
 from assay.jobs.backend import Backend
 
-PATIENCE_S = 90.0
+PATIENCE_S = 180.0
 POLL_S = 0.2
 
 

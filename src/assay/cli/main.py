@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("assay.cli.init", "Make a project to begin with."),
     "check": ("assay.cli.check", "Check a config and list every mistake, without running it."),
     "run": ("assay.cli.run", "Train the model of a config."),
+    "queue": ("assay.cli.queue", "Queue runs on the devices of this machine."),
     "resume": ("assay.cli.resume", "Resume a stopped, failed or killed run."),
     "rerun": ("assay.cli.rerun", "Train the config of a run again, as a new run."),
     "test": ("assay.cli.test", "Evaluate a run on its test data."),
@@ -72,6 +73,7 @@ _FOREIGN = (
 RUNS_CODE: dict[str, str] = {
     "check": f"{_MODULES}. With --shape it runs nothing.",
     "run": f"{_MODULES}.",
+    "queue": f"`add` checks and rehearses, `work` trains: {_MODULES}. All else reads data only.",
     "resume": _FOREIGN,
     "rerun": _FOREIGN,
     "test": _FOREIGN,
@@ -97,6 +99,9 @@ REPLAY_COMMAND = "_replay"
 
 REHEARSE_COMMAND = "_rehearse"
 """Not for people: `assay run --rehearse` starts it."""
+
+JOB_COMMAND = "_job"
+"""Not for people: the dispatcher of the queue starts it."""
 
 TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
 COMPLETE_VARIABLE = "_ASSAY_COMPLETE"
@@ -196,6 +201,8 @@ def _run(args: list[str]) -> int:
             from assay.compose.run_rehearsal import work
 
             return work(args[1])
+        if args[0] == JOB_COMMAND:
+            return _train_job(args[1])
         # Not `commands.main`: it has endings of its own for what is ended below.
         with commands.make_context("assay", args) as context:
             result = commands.invoke(context)
@@ -252,6 +259,14 @@ def _train_again(folder: str) -> int:
     from assay.proof.training_process import work
 
     return told(work(folder), can_resume=False)
+
+
+def _train_job(task: str) -> int:
+    """Train as a job of the queue."""
+    from assay.cli.launch import told_both
+    from assay.jobs.training_job import work
+
+    return told_both(work(task))
 
 
 def _complain(error: AssayError) -> None:
