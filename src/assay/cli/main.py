@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("assay.cli.check", "Check a config and list every mistake, without running it."),
     "run": ("assay.cli.run", "Train the model of a config."),
     "queue": ("assay.cli.queue", "Queue runs on the devices of this machine."),
+    "sweep": ("assay.cli.sweep", "Search for good hyper-parameters."),
     "resume": ("assay.cli.resume", "Resume a stopped, failed or killed run."),
     "rerun": ("assay.cli.rerun", "Train the config of a run again, as a new run."),
     "test": ("assay.cli.test", "Evaluate a run on its test data."),
@@ -74,6 +75,7 @@ RUNS_CODE: dict[str, str] = {
     "check": f"{_MODULES}. With --shape it runs nothing.",
     "run": f"{_MODULES}.",
     "queue": f"`add` checks and rehearses, `work` trains: {_MODULES}. All else reads data only.",
+    "sweep": f"{_MODULES}.",
     "resume": _FOREIGN,
     "rerun": _FOREIGN,
     "test": _FOREIGN,
@@ -96,6 +98,9 @@ RANK_COMMAND = "_rank"
 
 REPLAY_COMMAND = "_replay"
 """Not for people: `assay replay`, `diverge` and `prove` start it."""
+
+TRIAL_COMMAND = "_trial"
+"""Not for people: `assay sweep` starts it for each of several runs at once."""
 
 REHEARSE_COMMAND = "_rehearse"
 """Not for people: `assay run --rehearse` starts it."""
@@ -203,6 +208,10 @@ def _run(args: list[str]) -> int:
             return work(args[1])
         if args[0] == JOB_COMMAND:
             return _train_job(args[1])
+        if args[0] == TRIAL_COMMAND:
+            from assay.jobs.search import do_trial
+
+            return do_trial()
         # Not `commands.main`: it has endings of its own for what is ended below.
         with commands.make_context("assay", args) as context:
             result = commands.invoke(context)
