@@ -21,6 +21,7 @@ from assay.core.ids import new_run_id
 if TYPE_CHECKING:
     from assay.compose import RunResult
     from assay.config import Config
+    from assay.jobs.backends.submission import Scheduler
 
 
 FAST_STEPS = 20
@@ -104,6 +105,13 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
     help="Let up to N isolated runs share a device.",
 )
 @click.option(
+    "--on",
+    "scheduler",
+    type=click.Choice(["slurm", "ray", "k8s"]),
+    help="Submit to Slurm, Ray or Kubernetes instead: a job for each run, with a GPU unless"
+    " --device cpu.",
+)
+@click.option(
     "--then-test", is_flag=True, help="Test each run when it has finished, in a record of its own."
 )
 @click.option(
@@ -122,6 +130,7 @@ def command(
     fast: bool,
     resumed: str | None,
     rehearse: bool,
+    scheduler: Scheduler | None,
     then_test: bool,
     edit_test: str | None,
     isolate: bool | None,
@@ -167,6 +176,14 @@ def command(
             return code
     if not launch.no_file:
         _start_watchers(opened)
+    if scheduler is not None:
+        from assay.cli.submission import submit
+
+        if resumed is not None or edit_test is not None or options["pdb"] or launch.no_file:
+            raise InputError("`--on` takes no --resume, --edit-test, --pdb and --no-file.")
+        _check_signatures(made)
+        configs = [config for same_file in made for config in same_file]
+        return submit(scheduler, configs, launch, then_test=then_test)
     is_isolated = isolate if isolate is not None else len(launch.devices()) > 1
     if sum(map(len, made)) > 1 or (is_isolated and resumed is None):
         how: dict[str, Any] = {"then_test": then_test, "edit_test": edit_test}
@@ -226,17 +243,9 @@ def _series(
     is_isolated: bool,
     **how: Any,
 ) -> int:
-    from assay.compose import Examiner, train_each
-    from assay.config.expansion import unique_problems
+    from assay.compose import train_each
 
-    examiner = Examiner()
-    _refuse(
-        [
-            problem
-            for configs in made
-            for problem in unique_problems(configs, lambda c: examiner.examined(c).problems)
-        ]
-    )
+    _check_signatures(made)
     configs = [config for same_file in made for config in same_file]
     launch = replace(launch, sweep=new_run_id() if len(configs) > 1 else "")
     head = f"sweep {launch.sweep}: {len(configs)} runs" if launch.sweep else "1 run"
@@ -253,6 +262,21 @@ def _series(
     echo("", err=True)
     print_summary(summary_of(launch.sweep, configs, ended), has_records=not launch.no_file)
     return code
+
+
+def _check_signatures(made: Sequence[Sequence[Config]]) -> None:
+    """Stop at a mistake in any config: the last must not come to light after a night."""
+    from assay.compose import Examiner
+    from assay.config.expansion import unique_problems
+
+    examiner = Examiner()
+    _refuse(
+        [
+            problem
+            for configs in made
+            for problem in unique_problems(configs, lambda c: examiner.examined(c).problems)
+        ]
+    )
 
 
 def _train_series(
