@@ -1,4 +1,4 @@
-"""How the documentation is built: Sphinx reads Markdown through MyST and dresses it in furo."""
+"""Settings of the documentation: Markdown by MyST, docstrings by autodoc, the theme furo."""
 
 import tomllib
 from pathlib import Path
@@ -12,13 +12,21 @@ author = "The assay authors"
 copyright = "2026, The assay authors"
 version = release = _project["version"]
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 nitpicky = True
+nitpick_ignore_regex = [("py:.*", ".*")]  # types in signatures; links between pages stay checked
+
+# The API pages are built from docstrings, in which `name` stands for code.
+default_role = "code"
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
+
+copybutton_exclude = ".linenos, .gp, .go"  # prompts and output stay behind
 
 html_theme = "furo"
 html_title = f"assay {release}"

@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 import warm_python
+from row_results import pytest_configure  # noqa: F401 - a hook, found by its name
 from rows import fail_on_a_wrong_mark as pytest_runtest_call  # noqa: F401 - a hook, found by its name
 
 if TYPE_CHECKING:

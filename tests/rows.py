@@ -3,7 +3,8 @@ prints, the pytest hook.
 
 The marks are read from the syntax tree, so that a count imports no test: write them as decorators
 of the test (or of its class, or as the module's `pytestmark`) with literal ids. A test that is
-skipped or expected to fail proves nothing.
+skipped or expected to fail proves nothing. A row counts once every test with its mark passed in
+the last full run.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from row_results import RESULTS, RowResults, read_results
+
 if TYPE_CHECKING:
     import pytest
 
@@ -32,13 +35,14 @@ SKIPPING_CALLS = {"skip", "importorskip", "xfail"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One thing to do. `partial`: what no test proves yet; `instead`: the command that stands for
-    one in `check`."""
+    """One thing to do. `user`: what a person can do with it; `partial`: what no test proves yet;
+    `instead`: the command that stands for one in `check`."""
 
     id: str
     title: str
     mark: str
     check: str
+    user: str = ""
     partial: str = ""
     instead: str = ""
     repairs: Sequence[Mapping[str, str]] = ()
@@ -96,13 +100,30 @@ def complaint(ids: Sequence[object], table: Mapping[str, Row]) -> str:
 
 
 def proofs(marks: Iterable[Marked]) -> dict[str, list[Marked]]:
-    """The tests that prove each row and run here."""
+    """The tests that are to prove each row and run here."""
     found: dict[str, list[Marked]] = {}
     for marked in marks:
         if not (marked.idle or marked.wrong):
             for id in marked.rows:
                 found.setdefault(id, []).append(marked)
     return found
+
+
+def outcome_of(marked: Marked, results: RowResults, root: Path) -> str:
+    """The outcome of a test in the last full run; "not run" when that run had no such test."""
+    path = marked.path.relative_to(root) if marked.path.is_relative_to(root) else marked.path
+    return results.outcomes.get(f"{path.as_posix()}::{marked.name}", "not run")
+
+
+def passed_proofs(
+    marks: Iterable[Marked], results: RowResults, root: Path
+) -> dict[str, list[Marked]]:
+    """The tests of each row that all passed in the last full run; other rows are left out."""
+    return {
+        id: tests
+        for id, tests in proofs(marks).items()
+        if all(outcome_of(marked, results, root) == "passed" for marked in tests)
+    }
 
 
 def _tests(
@@ -227,7 +248,11 @@ def fail_on_a_wrong_mark(item: pytest.Item) -> None:
 
 
 def main(
-    argv: Sequence[str] | None = None, *, table_path: Path = TABLE, folder: Path = TESTS
+    argv: Sequence[str] | None = None,
+    *,
+    table_path: Path = TABLE,
+    folder: Path = TESTS,
+    results_path: Path = RESULTS,
 ) -> int:
     """Print what is proven; 1 when a mark is wrong."""
     parser = argparse.ArgumentParser(
@@ -257,15 +282,22 @@ def main(
         for id, row in table.items()
         if not options.ids or any(id.startswith(i.upper()) for i in options.ids)
     }
-    proven = proofs(marks)
+    results = read_results(results_path)
+    proven = passed_proofs(marks, results, folder.parent)
     if options.snippets:
         print(_repairs(chosen, proven))
     elif options.list:
         print(_listing(chosen, proven, folder.parent))
     elif options.missing or options.ids:
-        print(_missing(chosen, proven, marks, only_open=options.missing))
+        unproven = {
+            marked.name: outcome_of(marked, results, folder.parent)
+            for marked in marks
+            if outcome_of(marked, results, folder.parent) != "passed"
+        }
+        print(_missing(chosen, proven, marks, unproven, only_open=options.missing))
     else:
         print(_count(table, proven, marks))
+    print(_when(results))
     wrong = [(m, m.wrong or complaint(m.rows, table)) for m in marks]
     for marked, what in wrong:
         if what:
@@ -300,6 +332,13 @@ def _count(table: Mapping[str, Row], proven: Mapping[str, object], marks: Sequen
         "partial: proven but for what the row names. More: ./dev rows --list, ./dev rows --missing C, ./dev rows A04"
     )
     return "\n".join(lines)
+
+
+def _when(results: RowResults) -> str:
+    if not results.began:
+        return "No full run of the tests yet, so nothing counts: ./dev test, or ./dev check"
+    passed = sum(outcome == "passed" for outcome in results.outcomes.values())
+    return f"{passed} of {len(results.outcomes)} tests passed in the last full run, {results.began}"
 
 
 def _listing(rows: Mapping[str, Row], proven: Mapping[str, Sequence[Marked]], root: Path) -> str:
@@ -337,6 +376,7 @@ def _missing(
     rows: Mapping[str, Row],
     proven: Mapping[str, Sequence[Marked]],
     marks: Sequence[Marked],
+    unproven: Mapping[str, str],
     *,
     only_open: bool,
 ) -> str:
@@ -352,9 +392,9 @@ def _missing(
         if row.partial and id in proven:
             lines += _wrapped("partial", row.partial)
         lines += [
-            f"  idle:    {marked.name} ({marked.idle})"
+            f"  idle:    {marked.name} ({marked.idle or unproven[marked.name]})"
             for marked in marks
-            if marked.idle and id in marked.rows
+            if id in marked.rows and (marked.idle or marked.name in unproven)
         ]
     return "\n".join(lines) or "nothing is missing"
 

@@ -579,3 +579,39 @@ def test_the_ci_script_is_sound_and_runs_the_test_command_of_the_readme() -> Non
     assert re.search(r"^\./dev test\b", script.read_text(encoding="utf-8"), re.MULTILINE)
     with contextlib.suppress(FileNotFoundError):
         subprocess.run(["bash", "-n", str(script)], check=True)
+
+
+@pytest.mark.row("D26")
+def test_a_copy_of_the_whole_folder_makes_an_environment_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = copied_house(tmp_path)
+    first = load(house / "dev")
+    Fakes(first, monkeypatch)
+    first.make_environment()
+    subprocess.run(["cp", "-r", house, tmp_path / "copy"], check=True)
+    second = load(tmp_path / "copy" / "dev")
+    fakes = Fakes(second, monkeypatch)
+
+    second.make_environment()
+
+    assert fakes.taken() == ALL_STEPS
+    assert first.make_environment() is False
+
+
+@pytest.mark.row("D26")
+def test_a_clean_clone_holds_all_that_an_environment_is_made_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{ROOT}", clone], check=True)
+    dev = load(clone / "dev")
+    fakes = Fakes(dev, monkeypatch)
+
+    assert dev.make_environment() is True
+    assert fakes.taken() == ALL_STEPS
+    said = subprocess.run(
+        [sys.executable, clone / "dev", "rows"], capture_output=True, text=True, check=False
+    )
+    assert said.returncode == 0 and "No full run" in said.stdout, said.stderr
+    assert not subprocess.check_output(["git", "-C", clone, "status", "--porcelain"])

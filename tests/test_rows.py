@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import rows
+from row_results import ResultsPlugin, RowResults, read_results, write_results
 
 pytest_plugins = ["pytester"]
 
@@ -38,8 +39,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "tests"
 
 
-def dev_rows(folder: Path, *arguments: str) -> int:
-    return rows.main(arguments, table_path=folder / "rows.toml", folder=folder)
+def dev_rows(folder: Path, *arguments: str, outcome: str = "passed") -> int:
+    """Count the rows of `folder` after a full run in which every test ended so."""
+    results = RowResults(began="2026-01-02 03:04 UTC")
+    for marked in rows.read_marks(folder):
+        path = marked.path.relative_to(folder.parent)
+        results.add(f"{path.as_posix()}::{marked.name}", outcome)
+    write_results(results, folder.parent / "results.json")
+    return count(folder, *arguments)
+
+
+def count(folder: Path, *arguments: str) -> int:
+    places = {"folder": folder, "results_path": folder.parent / "results.json"}
+    return rows.main(arguments, table_path=folder / "rows.toml", **places)
 
 
 def test_the_table_holds_every_row_and_snippet_once_and_in_full() -> None:
@@ -54,6 +66,7 @@ def test_the_table_holds_every_row_and_snippet_once_and_in_full() -> None:
     for row in table.values():
         assert row.mark == "snippet" if row.id.startswith("S-") else row.mark in rows.MARKS, row
         assert row.title and row.check, row
+        assert row.user or row.mark == "snippet", row
 
 
 def test_every_mark_in_the_tests_names_a_row_that_exists() -> None:
@@ -93,6 +106,46 @@ def test_rows_are_counted_by_group_and_mark_and_partial_ones_apart(
     assert table[1] == ["A", "1", "of", "1", "-", "0", "of", "1", "-", "1"]
     assert table[2] == ["B", "0", "of", "1", "1", "of", "1", "-", "-", "-"]
     assert table[3] == ["all", "1", "of", "2", "1", "of", "1", "0", "of", "1", "-", "1"]
+
+
+@pytest.mark.parametrize("outcome", ["failed", "skipped"])
+def test_a_row_counts_only_if_every_test_of_it_passed_in_the_last_full_run(
+    folder: Path, outcome: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test = "import pytest\n@pytest.mark.row('A01')\ndef test_{}(): ...\n"
+    (folder / "test_a.py").write_text(test.format("one"), encoding="utf-8")
+
+    count(folder)
+    before = capsys.readouterr().out
+    assert "No full run" in before and before.splitlines()[1].split()[:4] == ["A", "0", "of", "1"]
+    dev_rows(folder)
+    after = capsys.readouterr().out
+    assert after.splitlines()[1].split()[:4] == ["A", "1", "of", "1"]
+    assert "last full run, 2026-01-02 03:04 UTC" in after
+    (folder / "test_b.py").write_text(test.format("other"), encoding="utf-8")
+    count(folder, "A01")
+    assert "test_other (not run)" in capsys.readouterr().out
+    dev_rows(folder, "--missing", "A01", outcome=outcome)
+    assert f"test_one ({outcome})" in capsys.readouterr().out
+
+
+def test_the_worst_outcome_of_a_test_is_kept(tmp_path: Path, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        "import pytest\n@pytest.mark.parametrize('x', [0, 1])\ndef test_a(x): assert x\n"
+        "def test_b(): ...\n@pytest.fixture\ndef broken():\n    yield\n    raise ValueError\n"
+        "def test_c(broken): ...\ndef test_d(): pytest.skip()\n"
+    )
+    path = tmp_path / "results.json"
+
+    pytester.runpytest_inprocess(plugins=[ResultsPlugin(RowResults(began="now"), path)])
+
+    found = {name.rpartition("::")[2]: each for name, each in read_results(path).outcomes.items()}
+    assert found == {
+        "test_a": "failed",
+        "test_b": "passed",
+        "test_c": "failed",
+        "test_d": "skipped",
+    }
 
 
 @pytest.mark.parametrize(

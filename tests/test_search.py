@@ -138,3 +138,23 @@ def test_the_words_of_a_newcomer_lead_to_the_right_page(site: Path) -> None:
 @pytest.mark.slow
 def test_a_word_that_no_page_has_finds_nothing(site: Path) -> None:
     assert search(site, ["qqxxzz", "DDP"])[0] == []
+
+
+@pytest.mark.slow
+def test_the_api_reference_is_made_of_the_docstrings_and_found_by_name(site: Path) -> None:
+    page = (site / "api" / "training.html").read_text(encoding="utf-8")
+    index = (site / "genindex.html").read_text(encoding="utf-8")
+
+    assert 'id="assay.engine.Engine.run"' in page and "Train to the bound" in page
+    assert "api/training.html#assay.engine.as_process" in index
+    assert search(site, ["assay.engine.Engine"])[0][0] == "api/training"
+
+
+@pytest.mark.slow
+def test_code_blocks_have_a_copy_button_that_leaves_prompts_and_output_behind(site: Path) -> None:
+    script = (site / "_static" / "copybutton.js").read_text(encoding="utf-8")
+    page = (site / "index.html").read_text(encoding="utf-8")
+
+    assert '".linenos, .gp, .go"' in script.replace("'", '"')
+    assert "_static/copybutton.js" in page
+    assert '<span class="gp">' in page and '<span class="go">' in page

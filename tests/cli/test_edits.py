@@ -38,6 +38,7 @@ def test_labels_are_put_on_and_taken_off(assay: Assay, run: str) -> None:
     assert wrong.code == 2 and "did you mean `good`?" in wrong.err
 
 
+@pytest.mark.row("C55")
 def test_a_title_can_be_changed_and_found(assay: Assay, run: str) -> None:
     assert assay("tag", run, "new title").out == "aaaaaaaa: first -> new title\n"
 
@@ -45,6 +46,7 @@ def test_a_title_can_be_changed_and_found(assay: Assay, run: str) -> None:
     assert assay("show", "new title").code == 0
 
 
+@pytest.mark.row("C55")
 def test_an_archived_run_is_listed_on_request(assay: Assay, run: str) -> None:
     assert assay("archive", run).out == "archived: aaaaaaaa first\n"
     assert "first" not in assay("ls").out

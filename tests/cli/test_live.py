@@ -151,6 +151,7 @@ def test_every_logged_row_is_an_object_with_its_step(project: Project, assay: As
     assert (event["fact"], event["message"]) == ("warned", "hot")
 
 
+@pytest.mark.row("A89")
 def test_without_tensorboard_one_line_says_what_to_install(
     project: Project, assay: Assay, monkeypatch: pytest.MonkeyPatch
 ) -> None:

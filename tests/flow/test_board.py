@@ -78,6 +78,7 @@ def test_one_switch_gives_a_histogram_of_each_parameter(toy: Path, assay: Assay)
         assert [(step, histogram["num"]) for step, histogram in rows] == [(8, size), (16, size)]
 
 
+@pytest.mark.row("B31")
 def test_histograms_of_bfloat16_and_of_numbers_that_are_none(tmp_path: Path) -> None:
     board = assay.TensorBoard()
     with assay.start(project=tmp_path) as run:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from .conftest import CONFIG, Assay
 
@@ -151,6 +152,25 @@ def test_what_it_is_run_with_stands_in_the_log_and_as_data_in_the_run_file(
     assert [line.removeprefix("| ") for line in told if line.startswith("| ")] == (
         folder / "config.toml"
     ).read_text().splitlines()
+
+
+@pytest.mark.row("A84")
+def test_recorded_environments_are_compared_and_hold_versions_and_flags(
+    toy: Path, assay: Assay
+) -> None:
+    short = ("run", "toy.toml", "--max-steps", "2", "--device", "cpu")
+    assert assay(*short, OMP_NUM_THREADS="1").returncode == 0
+    assert assay(*short, OMP_NUM_THREADS="2").returncode == 0
+
+    said = assay("diff", "last-1", "last", "--env")
+    found = [json.loads((run / "run.json").read_text()) for run in sorted((toy / "runs").iterdir())]
+
+    assert said.returncode == 1
+    assert "variables.OMP_NUM_THREADS  1 -> 2" in said.stdout
+    for attempt in (file["attempts"][0] for file in found):
+        recorded = attempt["environment"]["torch"]
+        assert recorded["version"].startswith(torch.__version__.partition("+")[0])
+        assert {"cuda", "deterministic", "cudnn_deterministic"} <= recorded.keys()
 
 
 @pytest.mark.row("A30")

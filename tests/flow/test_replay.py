@@ -122,10 +122,16 @@ def test_a_run_is_done_again_from_its_own_code_and_what_is_not_equal_is_named(
     assert re.search(r"^sample order +differs: from step 28 on$", other.stdout, re.MULTILINE)
     assert re.search(r"^weights +differs: at step 30 model: layers\.", other.stdout, re.MULTILINE)
     assert re.search(
-        r"^not equal: first at step 28, data/digest \(\d+\.0 and \d+\.0\)$",
+        r"^not equal: first at step 28, data: data/digest \(\d+\.0 and \d+\.0\)$",
         other.stdout,
         re.MULTILINE,
     )
+    assert re.search(
+        r"^traces +differs: at step 30, optimizer, model\.layers\.0: (weight|bias)$",
+        other.stdout,
+        re.MULTILINE,
+    )
+    assert "first difference of the traces: step 30, optimizer, model.layers.0" in other.stdout
     kept = re.search(r"assay diff (\S+) (\S+)", other.stderr)
     assert kept is not None and find_run(kept[2]).file.parent == ""
     view = find_run("last")

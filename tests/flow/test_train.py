@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -184,6 +186,14 @@ def test_a_config_from_init_trains_and_its_test_passes(assay, tmp_path: Path) ->
     assert made.returncode == 0 and "around it" not in made.stdout
     ran = assay("run", "config.toml", cwd=tmp_path / "new")
     assert ran.returncode == 0, ran.stderr
+    tested = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path / "new",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert tested.returncode == 0 and "2 passed" in tested.stdout, tested.stdout + tested.stderr
     again = assay("init", str(tmp_path / "new"))
     assert again.returncode == 2 and "config.toml" in again.stderr
     inner = assay("init", "inner", cwd=tmp_path / "new")

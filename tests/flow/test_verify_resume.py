@@ -56,8 +56,10 @@ def test_a_killed_run_is_told_to_be_equal_and_the_users_project_is_untouched(
 
     assert done.returncode == 0, done.stderr
     names = ("weights", "optimizer", "state", "metrics", "sample order")
-    assert done.stdout.splitlines()[:5] == [f"{name:<12}  equal" for name in names]
-    assert re.fullmatch("equal: 32 steps, killed (once|2 times)", done.stdout.splitlines()[5])
+    lines = done.stdout.splitlines()
+    assert lines[:5] == [f"{name:<12}  equal" for name in names]
+    assert re.fullmatch(r"traces        equal, [\d,]{5,} fingerprints", lines[5])
+    assert re.fullmatch("equal: 32 steps, killed (once|2 times)", lines[6])
     assert done.stderr.startswith("kills: 2, drawn with --kill-seed 4\nuninterrupted: 32 steps, ")
     assert "kill 1 of 2: at step " in done.stderr
     assert sorted(path.name for path in toy.iterdir() if path.name != "__pycache__") == before
@@ -139,6 +141,45 @@ def archive(stage, **how):
     data = data.decode().to_tuple("x.npy", "y.npy").map_tuple(torch.from_numpy, torch.from_numpy)
     return webdataset.WebLoader(data.batched(8), batch_size=None, **how)
 """
+
+
+FORGETFUL = """
+import torch
+from torch import nn
+
+class Forgetful(nn.Module):
+    \"\"\"A gain that grows with each call, kept where no checkpoint looks for it.\"\"\"
+
+    def __init__(self):
+        super().__init__()
+        self.gain = 1.0
+
+    def forward(self, x):
+        self.gain += 0.01 * self.training
+        return x * self.gain
+"""
+
+
+def test_state_that_no_checkpoint_holds_is_named_with_its_module_and_operation(
+    assay, toy: Path, tmp_path: Path
+) -> None:
+    (toy / "forgetful.py").write_text(FORGETFUL)
+    net = (toy / "net.py").read_text().replace("nn.ReLU()", "Forgetful()")
+    (toy / "net.py").write_text("from forgetful import Forgetful\n" + net)
+
+    done = assay(
+        "verify-resume", "toy.toml", "--kills", "1", "--kill-seed", "4", TMPDIR=str(tmp_path)
+    )
+
+    assert done.returncode == 1, done.stderr
+    place = r"First difference: step (\d+), forward, model\.layers\.2: aten\.mul"
+    found = re.search(
+        rf"^{place}\nIt was equal up to step \d+; the run had been resumed from step (\d+)\.$",
+        done.stdout,
+        re.MULTILINE,
+    )
+    assert found is not None, done.stdout
+    assert int(found[1]) == int(found[2]) + 1
 
 
 @pytest.mark.thorough

@@ -74,6 +74,17 @@ def test_an_operation_that_only_one_has_comes_before_what_it_changed(is_left: bo
     assert ABSENT in found[3:]
 
 
+def test_operations_that_change_no_tensor_are_no_difference() -> None:
+    grad: Entry = ("backward", "a", "weight.grad", 5)
+
+    def step(*entries: Entry, result: Entry) -> TracedStep:
+        tensors = traced(result, kind="tensor").digests
+        return TracedStep(1, "full", "crc32", (*traced(*entries).digests, *tensors))
+
+    assert named([step(MM, result=grad)], [step(MM, RELU, result=grad)]) is None
+    assert named([step(MM, result=grad)], [step(MM, RELU, result=other(grad))]) is not None
+
+
 def test_phases_and_steps_that_only_one_traced_are_no_difference() -> None:
     grad: Entry = ("backward", "a", "weight.grad", 5)
 

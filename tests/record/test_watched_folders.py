@@ -78,6 +78,25 @@ def test_files_of_the_suffixes_are_listed_with_size_hash_time_and_event(
     assert all(begun < change.at_ns < time.time_ns() for change in file_changes(folder_of(run)))
 
 
+@pytest.mark.slow
+@pytest.mark.row("C42")
+def test_a_checkpoint_of_torch_in_a_watched_folder_is_listed_and_can_be_loaded(
+    project: Project,
+) -> None:
+    import torch
+
+    model = torch.nn.Linear(4, 2)
+    with start(project) as run:
+        file = run.watch("save", [".ckpt", ".pth"]) / "epoch-1.pth"
+        torch.save({"epoch": 1, "model": model.state_dict()}, file)
+
+    (path, change) = next(iter(files_left(folder_of(run)).items()))
+    assert path == "save/epoch-1.pth" and change.size_bytes == file.stat().st_size
+    assert change.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+    loaded = torch.load(file, weights_only=True)
+    assert loaded["epoch"] == 1 and torch.equal(loaded["model"]["weight"], model.weight)
+
+
 @pytest.mark.row("C42")
 def test_a_folder_of_the_users_may_be_watched_and_what_was_in_it_before_is_not_the_runs(
     project: Project, tmp_path: Path

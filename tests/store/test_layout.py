@@ -87,6 +87,7 @@ def test_settings_that_make_no_sense_are_an_error_that_names_the_file(
     assert caught.value.where == str(project.settings)
 
 
+@pytest.mark.row("A30")
 def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
     project = open_project(tmp_path, create=True)
     create_run_folder(project, run_id="abcdefgh", tag="t", created=CREATED)

@@ -11,7 +11,7 @@ from assay.cli.permission import permission, trust_option
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.json_codec import to_plain
 from assay.core.terminal import folded
-from assay.core.verdict import Difference, Verdict
+from assay.core.verdict import Verdict
 
 
 @click.command(
@@ -57,8 +57,7 @@ def _lines(verdict: Verdict, notes: tuple[str, ...], *, color: bool) -> Iterator
         )
     else:
         yield (
-            f"{paint('different', 'red bold', on=color)}: first at step {first.step},"
-            f" {_place(first)}"
+            f"{paint('different', 'red bold', on=color)}: first at step {first.step}, {first.place}"
         )
         yield f"  {verdict.runs[0]}  {first.left}"
         yield f"  {verdict.runs[1]}  {first.right}"
@@ -68,14 +67,3 @@ def _lines(verdict: Verdict, notes: tuple[str, ...], *, color: bool) -> Iterator
     if first is not None and not verdict.changed_inputs:
         yield "differs: nothing in code, config and environment"
     yield from notes
-
-
-def _place(first: Difference) -> str:
-    """Return phase, module and operation: `forward, model.layers.3: aten.native_dropout`."""
-    what = first.op or first.name
-    again = f" (call {first.occurrence + 1} of the step)" if first.occurrence and first.op else ""
-    return (
-        f"{first.phase}, {first.module}: {what}{again}"
-        if first.module
-        else f"{first.phase}: {what}{again}"
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -55,7 +56,7 @@ def command(everything: bool, days: float, keep: bool, all_projects: bool, as_js
         lines = ",\n".join(dumps(_data(home, message)) for home, message in found)
         echo(f"[\n{lines}\n]" if lines else "[]")
     elif found:
-        echo("\n".join(_lines([message for _, message in found], now_ns)))
+        echo("\n".join(message_lines([message for _, message in found], now_ns)))
     else:
         echo("Nothing new." if not everything else "No messages.")
     if not keep:
@@ -74,7 +75,9 @@ def _all() -> list[Project]:
     return all_projects()
 
 
-def _lines(messages: list[Message], now_ns: int) -> list[str]:
+def message_lines(messages: Sequence[Message], now_ns: int = 0) -> list[str]:
+    """Return messages as aligned lines, each with its traceback below it."""
+    now_ns = now_ns or time.time_ns()
     color = use_color(sys.stdout)
     width = max(len(message.kind) for message in messages)
     tags = max(min(24, len(visible(message.tag))) for message in messages)

@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "log": ("assay.cli.log", "Print the log of a run; --follow to watch it."),
     "ui": ("assay.cli.ui", "Show the runs in a browser."),
     "inbox": ("assay.cli.inbox", "List runs that finished or failed, with the cause."),
+    "watch": ("assay.cli.watch", "Tell what happens to the runs, and send notifications."),
     "table": ("assay.cli.table", "Read and write result tables."),
     "live": ("assay.cli.live", "Draw the curves of a run while it trains."),
     "board": ("assay.cli.board", "Show the curves of runs in TensorBoard."),

@@ -15,8 +15,9 @@ from assay.core.terminal import folded
 @click.command(
     name="replay",
     help="Train a recorded run again, from its code and config of then, and compare the bits:"
-    " curves, weights, optimizer, state and the order of the samples. With RUN@CKPT from that"
-    " checkpoint on. Ends with 0 for equal, 1 for not equal, 2 for what cannot be done again.",
+    " curves, weights, optimizer, state, the order of the samples and the traces. It names the"
+    " first step, phase and module that differ. With RUN@CKPT from that checkpoint on. Ends with 0"
+    " for equal, 1 for not equal, 2 for what cannot be done again.",
 )
 @click.argument("run", metavar="RUN[@CKPT]")
 @click.option(
@@ -55,8 +56,13 @@ def command(run: str, steps: str, force: bool, trust: bool) -> int:
     values = f" ({first.left} and {first.right})" if first.left else ""
     echo(
         f"{paint('not equal', 'red bold', on=color)}: first at step {first.step},"
-        f" {first.name}{values}"
+        f" {first.place}{values}"
     )
+    if verdict.cause is not None:
+        echo(f"cause: {verdict.cause}")
+    if verdict.note:
+        for part in folded(verdict.note, width(sys.stdout)):
+            echo(part)
     for name, (was, now) in verdict.changed_inputs.items():
         echo(f"not as it was: {name}  {was} -> {now}")
     if done.kept is not None:

@@ -137,6 +137,8 @@ def command(
         code = rehearse_first([config for configs in made for config in configs], launch)
         if code:
             return code
+    if not launch.no_file:
+        _start_watchers(opened)
     if sum(map(len, made)) > 1:
         return _series(made, launch, pdb=options["pdb"], then_test=then_test, edit_test=edit_test)
     config = made[0][0]
@@ -147,6 +149,17 @@ def command(
         )
     result = run_one(config, launch, then_test=then_test, edit_test=edit_test)
     return told_both(result, pdb=options["pdb"])
+
+
+def _start_watchers(configs: Sequence[Config]) -> None:
+    """Have someone outside of this process send messages, where a project has rules for them."""
+    from assay.jobs.watch import start_watcher
+    from assay.store.layout import find_project
+
+    folders = dict.fromkeys(config.path.absolute().parent for config in configs if config.path)
+    found = [find_project(folder) for folder in folders]
+    for project in dict.fromkeys(each for each in found if each is not None):
+        start_watcher(project)
 
 
 def _check_devices(names: Sequence[str]) -> None:

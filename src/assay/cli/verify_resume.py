@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     name="verify-resume",
     help="Train a config once undisturbed and once killed (kill -9) and resumed at random steps,"
     " and compare the bits of the end: weights, optimizer, state, metrics and the order of the"
-    " samples. It happens in a temporary project.",
+    " samples. The first step, phase, module and operation that differ are named. It happens in a"
+    " temporary project.",
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
@@ -95,10 +96,14 @@ def command(
 def _where(check: ResumeCheck) -> list[str]:
     """Say whether resuming made the difference, as far as the curves tell."""
     first = check.first_step
-    if first is None or not check.resumed_from:
+    if first is None or check.difference is None:
         return []
+    place = f"First difference: step {first}, {check.difference.place}"
+    if not check.resumed_from:
+        return [place]
     if not check.blames_resume:
         return [
+            place,
             f"It differs from step {first} on, before anything was resumed (from step"
             f" {check.resumed_from[0]}):",
             "two runs that nobody kills would differ, too. `assay check CONFIG --data` tries the"
@@ -106,4 +111,7 @@ def _where(check: ResumeCheck) -> list[str]:
             "on a GPU [train] deterministic = true names what cannot be.",
         ]
     resumed = max(step for step in check.resumed_from if step < first)
-    return [f"It was equal up to step {first - 1}; the run had been resumed from step {resumed}."]
+    return [
+        place,
+        f"It was equal up to step {first - 1}; the run had been resumed from step {resumed}.",
+    ]

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from assay.config.allow_list import can_trust
 from assay.config.edit import with_key, without_key
+from assay.config.notify_rules import NOTIFY, NotifyRule, notify_rules, wrong_rules
 from assay.config.sources.toml import read_all
 from assay.config.tree import KeyPath, Leaf, List, Node, Table, from_plain, get_at, plain
 from assay.core.diagnostics import Origin, Problem
@@ -39,6 +40,7 @@ SETTINGS: Mapping[str, str] = {
     TRUSTED: (
         "Packages whose classes and functions configs may name; `assay config trust` adds one."
     ),
+    NOTIFY: "Rules that send messages of runs by mail, webhook, command or to the desktop.",
 }
 """Every setting of a project, and what it is for."""
 
@@ -87,6 +89,11 @@ class Settings:
             if isinstance(node, List)
             else frozenset()
         )
+
+    @cached_property
+    def notify_rules(self) -> list[NotifyRule]:
+        """Rules by which messages of this project's runs are sent."""
+        return notify_rules(self.local.items.get(NOTIFY))
 
     @cached_property
     def variables(self) -> Mapping[str, Any]:
@@ -328,6 +335,8 @@ def _wrong_setting(name: str, node: Node) -> Iterator[Problem]:
     if name == PERMISSIONS and not (isinstance(node, Leaf) and node.value in FOLDER_MODES):
         known = " or ".join(f'"{each}"' for each in FOLDER_MODES)
         yield _problem("wrong-value", f"`{name}` must be {known}", node.origin, name)
+    if name == NOTIFY:
+        yield from wrong_rules(node)
     if name != TRUSTED:
         return
     if not isinstance(node, List):

@@ -41,6 +41,18 @@ class Difference:
     left: str = ""
     right: str = ""
 
+    @property
+    def place(self) -> str:
+        """Phase, module and tensor or operation, as one text.
+
+        >>> Difference(step=3, phase="forward", module="model.head", op="aten.mm").place
+        'forward, model.head: aten.mm'
+        """
+        within = f"{self.phase}, {self.module}" if self.module else self.phase
+        is_repeated = self.op and self.occurrence
+        again = f" (call {self.occurrence + 1} of the step)" if is_repeated else ""
+        return f"{within}: {self.op or self.name}{again}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
@@ -75,5 +87,4 @@ class Verdict:
         if self.difference is None:
             return f"{self.question}: {'equal' if self.equal else 'not equal'}, {stretch}"
         first = self.difference
-        what = " ".join(filter(None, [first.module, first.name, first.op]))
-        return f"{self.question}: not equal, {stretch}, first at step {first.step}, {what}"
+        return f"{self.question}: not equal, {stretch}, first at step {first.step}, {first.place}"

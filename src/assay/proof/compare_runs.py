@@ -20,8 +20,16 @@ from assay.proof.differences import (
     compare_checkpoints,
     curve_difference,
 )
+from assay.proof.first_difference import (
+    cause_of,
+    compare_traces,
+    first_in_traces,
+    moment,
+    phase_of_curve,
+)
 from assay.proof.step_range import StepRange
 from assay.query.run import RunView
+from assay.query.traces import Alignment
 from assay.store.series import read_series
 
 if TYPE_CHECKING:
@@ -36,27 +44,43 @@ def compare_runs(
 ) -> tuple[Verdict, tuple[Comparison, ...]]:
     """Return the verdict on a replay; InputError when nothing can be compared."""
     curves, differences, points = _compare_curves(view, again, span)
-    found = _checkpoints(view, again, span)
-    parts, others = _compare_parts(found)
-    differences += others
-    count = points + len(found)
+    checkpoints = _checkpoints(view, again, span)
+    parts, others = _compare_parts(checkpoints)
+    count = points + len(checkpoints)
     if not count:
         raise InputError(f"{view.id} has recorded nothing of {span.said}.", where=str(view.path))
-    first = min(differences, key=lambda each: (each.step, each.name != ORDER), default=None)
+    traces = Alignment() if view.damages else first_in_traces(view, again)
+    found = _earliest(traces, [*differences, *others])
+    first = found.difference
     verdict = Verdict(
         question="replay",
         runs=(view.id, again.id),
         equal=first is None,
         first_step=span.first + 1,
         last_step=span.last,
-        compared=count,
+        compared=count + traces.compared,
         difference=first,
-        cause="data order" if first is not None and first.phase == "data" else None,
+        cause=cause_of(found, in_environment=bool(changed)) if first is not None else None,
         changed_inputs={name: list(values) for name, values in changed.items()},
         at_ns=time.time_ns(),
-        note=" ".join(view.damages),
+        note=" ".join([*view.damages, *found.notes]),
     )
-    return verdict, (*curves, *parts)
+    return verdict, (*curves, *parts, compare_traces(traces))
+
+
+def _earliest(traces: Alignment, others: list[Difference]) -> Alignment:
+    """Return the difference of the traces, or one of the others that comes before it.
+
+    A curve names no module; the first place that the traces name is then a note.
+    """
+    traced = traces.difference
+    earlier = [each for each in others if traced is None or moment(each) < moment(traced)]
+    if not earlier:
+        return traces
+    notes = list(traces.notes)
+    if traced is not None:
+        notes.append(f"first difference of the traces: step {traced.step}, {traced.place}")
+    return replace(traces, difference=min(earlier, key=moment), kind="tensor", notes=notes)
 
 
 def _compare_curves(
@@ -105,9 +129,10 @@ def _compare_parts(
 
 
 def _difference(name: str, where: CurveDifference) -> Difference:
-    phase: Phase = "data" if name == ORDER else "loss"
     left, right = ("" if value is None else repr(value) for value in (where.left, where.right))
-    return Difference(step=where.step, phase=phase, name=name, left=left, right=right)
+    return Difference(
+        step=where.step, phase=phase_of_curve(name), name=name, left=left, right=right
+    )
 
 
 def _curves(

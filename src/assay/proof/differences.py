@@ -23,14 +23,12 @@ _NAMED = 3
 class Comparison:
     """Result for one compared thing: its differences, none when it is equal.
 
-    `otherwise` is what is said of it when nothing differs; `step` the first step at which it
-    differs, if it is a curve.
+    `otherwise` is printed when nothing differs.
     """
 
     name: str
     differences: tuple[str, ...] = ()
     otherwise: str = "equal"
-    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

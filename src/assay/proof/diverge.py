@@ -5,47 +5,26 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from assay.compose.trust import Trust
 from assay.core.errors import AssayError, InputError
 from assay.core.manifest import folder_of_step
-from assay.core.trace_file import PHASES, Phase
-from assay.core.verdict import Cause, Difference, Verdict
-from assay.proof.differences import CLOCKED, ORDER, compare_checkpoints
+from assay.core.verdict import Verdict
+from assay.proof.differences import compare_checkpoints
+from assay.proof.first_difference import cause_of, first_in_records, first_in_traces
 from assay.proof.replay import keep_verdict, permit_again, train_again, unlike
 from assay.proof.step_range import step_range
 from assay.query.diff import diff, flat
 from assay.query.find import find_run
 from assay.query.run import RunView
-from assay.query.traces import Alignment, align, ranks_of, steps_of
+from assay.query.traces import Alignment
 from assay.store.known_projects import forget
-from assay.store.series import read_series
 
-if TYPE_CHECKING:
-    from assay.store.series import Series
-
-_PHASE_OF: Mapping[str, Phase] = {
-    ORDER: "data",
-    "epoch": "data",
-    "train/loss": "loss",
-    "train/grad_norm": "backward",
-    "train/lr": "optimizer",
-}
-_CAUSE_OF: Mapping[Phase, Cause] = {
-    "init": "init",
-    "data": "data",
-    "randomness": "randomness",
-    "forward": "forward",
-    "loss": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "state": "forward",
-}
 _WITHOUT_WEIGHT = ("tag", "desc", "threads", "trace", "log", "display", "checkpoint", "evaluate")
 """Sections of a config that change no bit of the weights; threads are told with the environment."""
 
@@ -84,7 +63,7 @@ def diverge(
     a, b = find_run(left), find_run(right)
     if a.path == b.path:
         raise InputError(f"{left} and {right} are the same run, {a.id}.")
-    found = _recorded(a, b)
+    found = first_in_records(a, b)
     if not found.compared:
         reason = f": {found.notes[0]}" if found.notes else ""
         fix = "the runs need a step in common; trace.every says which steps are traced"
@@ -105,7 +84,7 @@ def diverge(
         last_step=found.last_step,
         compared=found.compared,
         difference=first,
-        cause=_cause(found, changed) if first is not None else None,
+        cause=cause_of(found, in_environment=_is_environment(changed)) if first else None,
         changed_inputs={name: list(values) for name, values in changed.items()},
         at_ns=time.time_ns(),
         note="; ".join(notes),
@@ -113,73 +92,6 @@ def diverge(
     for view in (a, b):
         keep_verdict(view, verdict, tell)
     return DivergeResult(verdict=verdict, notes=tuple(notes))
-
-
-def _recorded(a: RunView, b: RunView) -> Alignment:
-    """Return the first difference that traces and curves of the records show."""
-    found = _traced(a, b)
-    curve, compared, last = _in_curves(a, b)
-    found.compared += compared
-    found.last_step = max(found.last_step, last)
-    if curve is not None and (found.difference is None or curve.step < found.difference.step):
-        found.difference, found.kind = curve, "tensor"
-    return found
-
-
-def _traced(a: RunView, b: RunView) -> Alignment:
-    """Return the earliest difference of the traces of all ranks."""
-    alignments = [
-        (rank, align(steps_of(a, rank), steps_of(b, rank)))
-        for rank in ranks_of(a)
-        if rank in ranks_of(b)
-    ]
-    if not alignments:
-        return Alignment()
-    rank, first = min(alignments, key=lambda pair: (_moment(pair[1].difference), pair[0]))
-    first.compared = sum(each.compared for _, each in alignments)
-    if len(alignments) > 1 and first.difference is not None:
-        first.notes.append(f"first on rank {rank}")
-    return first
-
-
-def _moment(difference: Difference | None) -> tuple[float, int]:
-    return (
-        (float("inf"), 0)
-        if difference is None
-        else (difference.step, PHASES.index(difference.phase))
-    )
-
-
-def _in_curves(a: RunView, b: RunView) -> tuple[Difference | None, int, int]:
-    """Return the first difference of common curves, the number of points, and the last step."""
-    left, right = (read_series(view.folder.metrics) for view in (a, b))
-    first: Difference | None = None
-    count = last = 0
-    for name, series in left.items():
-        if name.startswith(CLOCKED) or name not in right:
-            continue
-        for step, value, other in _points(series, right[name]):
-            count, last = count + 1, max(last, step)
-            if value.tobytes() != other.tobytes():
-                phase = _PHASE_OF.get(name, "loss" if name.startswith("train/") else "state")
-                found = Difference(
-                    step=step,
-                    phase=phase,
-                    name=name,
-                    left=repr(float(value)),
-                    right=repr(float(other)),
-                )
-                first = min(filter(None, (first, found)), key=_moment)
-                break
-    return first, count, last
-
-
-def _points(left: Series, right: Series) -> Iterator[tuple[int, Any, Any]]:
-    """Yield the steps at which both have a point, with the values."""
-    import numpy as np
-
-    steps, i, j = np.intersect1d(left.steps, right.steps, return_indices=True)
-    yield from zip(steps.tolist(), left.values[i], right.values[j], strict=True)
 
 
 def _is_exact(found: Alignment) -> bool:
@@ -217,7 +129,7 @@ def _again(
             views.append(train_again(view, steps, place, traced_from=since))
         where = f" from {start.name}" if start.name else ""
         tell(f"trained again{where}: both to step {first.step}, {time.monotonic() - begun:.0f} s")
-        fine = _traced(*views)
+        fine = first_in_traces(*views)
         notes += _describe_unrepeated((a, b), views)
         if fine.difference is None:
             notes.append(f"trained again, both are equal up to step {first.step}")
@@ -238,7 +150,7 @@ def _describe_unrepeated(recorded: Sequence[RunView], again: Sequence[RunView]) 
         f"{view.id}, trained again, has other bits than the first time: something in it is not"
         " fixed"
         for view, other in zip(recorded, again, strict=True)
-        if _recorded(view, other).difference is not None
+        if first_in_records(view, other).difference is not None
     ]
 
 
@@ -255,22 +167,8 @@ def _common_checkpoint(a: RunView, b: RunView, before: int) -> _RestartPoint:
     return _RestartPoint()
 
 
-def _cause(found: Alignment, changed: Mapping[str, tuple[str, str]]) -> Cause:
-    """Return the class of the difference: by its phase, or the environment where nothing else
-    differs."""
-    first = found.difference
-    assert first is not None
-    if (
-        changed
-        and all(name.startswith("environment ") for name in changed)
-        and first.phase not in ("init", "data")
-    ):
-        return "environment"
-    if first.name in ("sample indices", ORDER):
-        return "data order"
-    if found.kind == "random operation":
-        return "randomness"
-    return _CAUSE_OF[first.phase]
+def _is_environment(changed: Mapping[str, tuple[str, str]]) -> bool:
+    return bool(changed) and all(name.startswith("environment ") for name in changed)
 
 
 def _changed(a: RunView, b: RunView) -> dict[str, tuple[str, str]]:

@@ -28,6 +28,7 @@ from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError
 from assay.core.event_log import Started, read_events
 from assay.core.manifest import pointed
+from assay.core.verdict import Difference
 from assay.proof.differences import (
     CLOCKED,
     ORDER,
@@ -35,6 +36,7 @@ from assay.proof.differences import (
     compare_checkpoints,
     curve_difference,
 )
+from assay.proof.first_difference import compare_traces, first_in_records, first_in_traces
 from assay.query.run import RunView
 from assay.store.known_projects import forget
 from assay.store.layout import RUNS_DIR_VARIABLE, Project, RunFolder, make_project, scan_runs
@@ -49,12 +51,14 @@ class ResumeCheck:
     """Outcome of a comparison.
 
     `killed_at` are the steps that were completed at each kill, `resumed_from` those of the
-    checkpoints. `kept` is the folder with both runs when they differ, else None: it is gone.
+    checkpoints. `difference` is the first one of the traces and curves. `kept` is the folder with
+    both runs when they differ, else None: it is gone.
     """
 
     steps: int
     killed_at: tuple[int, ...]
     compared: tuple[Comparison, ...]
+    difference: Difference | None = None
     resumed_from: tuple[int, ...] = ()
     kept: Path | None = None
 
@@ -64,9 +68,8 @@ class ResumeCheck:
 
     @property
     def first_step(self) -> int | None:
-        """First step at which a curve differs; None where none does, and where only the end
-        tells."""
-        return min((each.step for each in self.compared if each.step is not None), default=None)
+        """First step that differs; None where none does, and where only the end differs."""
+        return self.difference.step if self.difference is not None else None
 
     @property
     def blames_resume(self) -> bool:
@@ -121,7 +124,7 @@ def _check_resume(
         raise InputError(f"The run is over after {steps} step: nothing can be interrupted.")
     tell(f"uninterrupted: {steps} steps, {seconds:.0f} s")
     draw = random.Random(seed)
-    period = 0 if _says_when(config) else _period(steps, kills)
+    period = 0 if _is_overridden(config, "checkpoint.every=") else _period(steps, kills)
     saving = [f"checkpoint.every={period} steps"] if period else []
     first = min(period + 1, steps - 1)  # before the first checkpoint a run only begins again
     targets = sorted(draw.randrange(first, steps) for _ in range(kills))
@@ -134,14 +137,15 @@ def _check_resume(
         steps=steps,
         killed_at=tuple(killed_at),
         compared=compare_finished_runs(whole, killed),
+        difference=first_in_records(RunView(whole.path), RunView(killed.path)).difference,
         resumed_from=tuple(each.from_step for each in run_file.read(killed.path).attempts[1:]),
         kept=trial.folder,
     )
 
 
-def _says_when(config: Config) -> bool:
-    """Return True if an override says how often to save."""
-    return any(each.lstrip("+").startswith("checkpoint.every=") for each in config.overrides)
+def _is_overridden(config: Config, key: str) -> bool:
+    """Return True if an override of the command line begins with a key."""
+    return any(each.lstrip("+").startswith(key) for each in config.overrides)
 
 
 def _period(steps: int, kills: int) -> int:
@@ -292,7 +296,7 @@ class _Trial:
 
 
 def _frozen(config: Config) -> str:
-    """Return the config of both runs as TOML: it saves, and records digests of batches."""
+    """Return the config of both runs as TOML: with checkpoints, digests of batches and traces."""
     values = plain(config.root)
     if "time" in values.get("train", {}):
         raise InputError(
@@ -305,9 +309,11 @@ def _frozen(config: Config) -> str:
         {**plugins, "batch_digest": witness} if isinstance(plugins, dict) else [*plugins, witness]
     )
     saving: dict[str, Any] = {**values.get("checkpoint", {}), "enabled": True}
-    if not _says_when(config) or saving.get("every") == "never":
+    if not _is_overridden(config, "checkpoint.every=") or saving.get("every") == "never":
         saving["every"] = "1 epoch"
     values["checkpoint"] = saving
+    if not _is_overridden(config, "trace."):
+        values["trace"] = {"enabled": True, "every": "1 step", "level": "full"}
     return dump(from_plain(values, Origin(source="<verify-resume>")))  # type: ignore[arg-type]
 
 
@@ -318,7 +324,7 @@ def _failure(trial: _Trial, name: str, code: int) -> AssayError:
 
 
 def compare_finished_runs(whole: RunFolder, killed: RunFolder) -> tuple[Comparison, ...]:
-    """Compare final checkpoints by part, every curve, and the order of samples."""
+    """Compare final checkpoints by part, every curve, the order of samples and traces."""
     left, right = (
         folder.checkpoints / pointed(folder.checkpoints, "final") for folder in (whole, killed)
     )
@@ -328,16 +334,11 @@ def compare_finished_runs(whole: RunFolder, killed: RunFolder) -> tuple[Comparis
     names = [name for name in dict.fromkeys([*a, *b]) if not name.startswith(CLOCKED)]
     curves = {name: curve_difference(a.get(name), b.get(name)) for name in names}
     order = curves.pop(ORDER)
-    partings = {name: where for name, where in curves.items() if where is not None}
-    found = tuple(f"{name} {where.how}" for name, where in partings.items())
-    first = min((where.step for where in partings.values()), default=None)
-    out.append(Comparison(name="metrics", differences=found, step=first))
+    found = tuple(f"{name} {where.how}" for name, where in curves.items() if where is not None)
+    out.append(Comparison(name="metrics", differences=found))
     parted = (order.how,) if order is not None else ()
-    out.append(
-        Comparison(
-            name="sample order", differences=parted, step=order.step if order is not None else None
-        )
-    )
+    out.append(Comparison(name="sample order", differences=parted))
+    out.append(compare_traces(first_in_traces(RunView(whole.path), RunView(killed.path))))
     return tuple(out)
 
 

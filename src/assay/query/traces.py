@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from assay.core.trace_file import PHASES, Digest, Head, Level, Phase, SiteKind, read
 from assay.core.verdict import Difference
@@ -26,6 +26,10 @@ class FingerprintKey(NamedTuple):
     module: str
     name: str
     occurrence: int
+
+
+Places: TypeAlias = dict[FingerprintKey, Digest]
+"""Fingerprints of a step by place, in the order in which they were taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ def _compare(left: TracedStep, right: TracedStep, found: Alignment) -> None:
     found.last_step = left.step
     found.compared += len(a)
     bad = _first_bad(a, b), _first_bad(b, a)
-    if bad == (None, None):
+    if bad == (None, None) or _is_same_outcome(a, b):
         if phases & {"optimizer", "init"}:
             found.equal_until = left.step
         return
@@ -132,9 +136,7 @@ def _compare(left: TracedStep, right: TracedStep, found: Alignment) -> None:
     found.kind = digest.site.kind
 
 
-def _places(
-    digests: Sequence[Digest], phases: set[Phase], *, with_operations: bool
-) -> dict[FingerprintKey, Digest]:
+def _places(digests: Sequence[Digest], phases: set[Phase], *, with_operations: bool) -> Places:
     return {
         FingerprintKey(each.site.phase, each.site.module, each.site.name, each.occurrence): each
         for each in digests
@@ -142,9 +144,19 @@ def _places(
     }
 
 
-def _first_bad(
-    own: dict[FingerprintKey, Digest], other: dict[FingerprintKey, Digest]
-) -> FingerprintKey | None:
+def _is_same_outcome(a: Places, b: Places) -> bool:
+    """Return True if all tensors are equal, whatever the operations that led to them.
+
+    The first step of an attempt has a few operations more: constants that later steps keep.
+    """
+    left, right = (
+        {place: digest for place, digest in each.items() if digest.site.kind == "tensor"}
+        for each in (a, b)
+    )
+    return bool(left) and _first_bad(left, right) is None and _first_bad(right, left) is None
+
+
+def _first_bad(own: Places, other: Places) -> FingerprintKey | None:
     """Return the first place of `own` that is not there in `other`, or not equal."""
     return next(
         (place for place, digest in own.items() if not _is_equal(digest, other.get(place))), None
@@ -160,8 +172,8 @@ def _is_equal(left: Digest, right: Digest | None) -> bool:
 
 def _difference(
     step: int,
-    a: dict[FingerprintKey, Digest],
-    b: dict[FingerprintKey, Digest],
+    a: Places,
+    b: Places,
     in_left: FingerprintKey | None,
     in_right: FingerprintKey | None,
 ) -> tuple[FingerprintKey, Difference]:

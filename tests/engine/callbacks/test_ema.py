@@ -88,6 +88,7 @@ def test_warmup_and_a_period_are_as_documented() -> None:
     torch.testing.assert_close(ema.weights[name], mean, rtol=0, atol=1e-14)
 
 
+@pytest.mark.row("C68")
 @pytest.mark.parametrize("evaluate_average", [True, False])
 def test_what_is_evaluated_can_be_chosen(evaluate_average: bool) -> None:
     ema = EMA(0.5, evaluate=evaluate_average)
@@ -104,6 +105,7 @@ def test_what_is_evaluated_can_be_chosen(evaluate_average: bool) -> None:
     assert not same_bits(ema.weights["0.weight"], weights["0.weight"])
 
 
+@pytest.mark.row("C68")
 @pytest.mark.parametrize("step", [2, 3, 4])
 def test_it_goes_on_exactly_from_a_checkpoint(step: int, tmp_path: Path) -> None:
     def saved(folder: Path) -> Engine:

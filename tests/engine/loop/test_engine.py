@@ -113,6 +113,7 @@ def test_the_loop_fits_on_a_screen(part: Any) -> None:
     assert len(inspect.getsource(part).splitlines()) <= 60
 
 
+@pytest.mark.row("C64")
 @pytest.mark.parametrize(
     "event",
     [event for event in Event if event.value.split("_")[0] in ("run", "epoch", "step", "backward")],

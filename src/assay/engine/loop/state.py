@@ -67,13 +67,26 @@ class State:
     def local_iteration(self) -> int:
         return self.epoch_step
 
+    @local_iteration.setter
+    def local_iteration(self, iteration: int) -> None:
+        self.epoch_step = iteration
+
     @property
     def global_iteration(self) -> int:
         return self.step
 
+    @global_iteration.setter
+    def global_iteration(self, iteration: int) -> None:
+        self.step = iteration
+
     @property
     def max_iterations(self) -> int | None:
         return self.max_steps
+
+    @max_iterations.setter
+    def max_iterations(self, bound: int | None) -> None:
+        # A bound that is behind the run would never be met: the run ends at the current step.
+        self.max_steps = None if bound is None else max(bound, self.step)
 
     @property
     def consumed_train_samples(self) -> int:

@@ -29,12 +29,13 @@ class Groups:
     """The groups of an optimizer, made of the parameters of a model by `rules`; give it as the
     optimizer's `params`.
 
-    A rule chooses by `match`, patterns of names such as "encoder.*" or "*.bias", or by `kind`:
-    "norm" (the parameters of normalisation layers), "bias", "embedding". `frozen = true` takes what
-    it chooses out of training; every other key is a setting of the group (lr, weight_decay, ...).
-    All rules that choose a parameter count, a later one over an earlier one. What no rule chooses
-    has the settings of the optimizer. `only`: patterns of names; all else is left to other
-    optimizers. ArgumentError for a pattern that fits nothing.
+    A rule selects parameters by `match`, patterns of names such as `"encoder.*"` or `"*.bias"`, or
+    by `kind`: "norm" (the parameters of normalisation layers), "bias", "embedding". `frozen = true`
+    excludes the selected parameters from training; every other key is a setting of the group (lr,
+    weight_decay, ...). If several rules select a parameter, a later rule overrides an earlier one.
+    Parameters selected by no rule have the settings of the optimizer. `only`: patterns of names;
+    all other parameters are left to other optimizers. Raises ArgumentError for a pattern that
+    matches no parameter.
     """
 
     def __init__(

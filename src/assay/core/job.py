@@ -1,0 +1,88 @@
+"""Job: a frozen command, config and code, with its place and its state in a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+JobState = Literal["waiting", "running", "finished", "failed", "cancelled"]
+"""States of a job. The last three are ends; a retry goes from "running" back to "waiting"."""
+
+ENDED: frozenset[JobState] = frozenset({"finished", "failed", "cancelled"})
+
+FailureClass = Literal[
+    "config", "data", "out-of-memory", "nan", "hang", "killed", "preempted", "exception"
+]
+"""Cause of a failure, coarse enough to decide on a retry and to name in a message."""
+
+FAILURES: tuple[FailureClass, ...] = get_args(FailureClass)
+
+TRANSIENT: tuple[FailureClass, ...] = ("hang", "killed", "preempted")
+"""Failures that say nothing about the config: a job with attempts left is tried again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """Submitted part of a job; nothing in it changes afterwards.
+
+    `command` runs in `cwd` with `environment` and nothing else of the submitting shell. `device` is
+    "auto", "cpu", or devices to choose from, such as "cuda:0,1"; the job gets `devices` of them,
+    each shared by at most `per_device` jobs. `memory_bytes` is the forecast for one device, 0 if
+    unknown. `after` are ids of jobs that must finish first. `title`, `config` (path), `project`
+    (root), `code` (digest of the snapshot) and `group` are for people and filters.
+    """
+
+    command: tuple[str, ...]
+    cwd: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    title: str = ""
+    config: str = ""
+    project: str = ""
+    group: str = ""
+    code: str = ""
+    device: str = "auto"
+    devices: int = 1
+    per_device: int = 1
+    memory_bytes: int = 0
+    priority: int = 0
+    after: tuple[int, ...] = ()
+    max_attempts: int = 1
+    retry: tuple[FailureClass, ...] = TRANSIENT
+    time_limit_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """Changing part of a job. Times are Unix nanoseconds, 0 for not yet.
+
+    `exit_code` and `signal` are those of the last attempt, `run` the id of the run it recorded,
+    `devices` the names of those it holds or held. `failure` is "" unless the state is "failed".
+    """
+
+    state: JobState = "waiting"
+    attempt: int = 0
+    devices: tuple[str, ...] = ()
+    pid: int = 0
+    process_start: str = ""
+    created_ns: int = 0
+    started_ns: int = 0
+    ended_ns: int = 0
+    exit_code: int | None = None
+    signal: int = 0
+    failure: FailureClass | Literal[""] = ""
+    reason: str = ""
+    run: str = ""
+
+    @property
+    def is_ended(self) -> bool:
+        return self.state in ENDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One job of a queue; ids count up from 1 in the order of submission."""
+
+    id: int
+    spec: JobSpec
+    status: JobStatus = field(default_factory=JobStatus)

@@ -1,0 +1,151 @@
+"""Watcher of a project's runs from outside of their OS processes, which may die at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from assay.config.settings import Settings
+from assay.core.directory import create_file
+from assay.core.lease import process_start
+from assay.core.regular_file import open_regular
+from assay.jobs.notify import Notifier
+from assay.query.catalog import Catalog
+from assay.query.inbox import Inbox, Message
+from assay.store.layout import Project
+
+LOG_NAME = "watch.log"
+LOCK_NAME = "watch.lock"
+EVERY_S = 2.0
+SLACK_NS = 5 * 10**9
+"""The end of a run is written a moment before its message can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Result of one look at a project: new messages, notices that could not be sent, live runs."""
+
+    messages: tuple[Message, ...] = ()
+    problems: tuple[str, ...] = ()
+    live: int = 0
+
+
+class Watcher:
+    """Watcher that reads the records of one project, and sends new messages by its rules.
+
+    It reads files and process states only: the runs need not answer, nor know of it. Messages are
+    those since `since_ns`, by default a few seconds ago.
+    """
+
+    def __init__(self, project: Project, notifier: Notifier, *, since_ns: int = 0) -> None:
+        self._catalog = Catalog(project)
+        self._inbox = Inbox(self._catalog)
+        self._notifier = notifier
+        self._since_ns = since_ns or time.time_ns() - SLACK_NS
+        self._known: set[str] = set()
+
+    def look(self, *, now_ns: int = 0) -> Look:
+        """Look at all runs once; each message is new once."""
+        self._catalog.synchronize()
+        found = self._inbox.messages(since_ns=self._since_ns, now_ns=now_ns)
+        found = [each for each in found if each.at_ns > self._since_ns]
+        fresh = [each for each in found if each.id not in self._known]
+        self._known.update(each.id for each in fresh)
+        problems = self._notifier.deliver(found, now_ns=now_ns)
+        live = sum(row.status == "running" for row in self._catalog.open_rows())
+        return Look(tuple(reversed(fresh)), tuple(problems), live)
+
+    @property
+    def is_sending(self) -> bool:
+        """True while a notice that could not be sent waits for another try."""
+        return self._notifier.is_waiting
+
+    def close(self) -> None:
+        self._catalog.close()
+
+
+def notifier_of(project: Project) -> Notifier:
+    """Return the notifier of a project's rules; ConfigError for wrong ones."""
+    rules = Settings(project.root).notify_rules
+    return Notifier(rules, project=str(project.root), folder=project.assay_dir)
+
+
+def watch(
+    project: Project,
+    *,
+    every_s: float = EVERY_S,
+    until_idle: bool = False,
+    pid: int = 0,
+    since_ns: int = 0,
+) -> Iterator[Look]:
+    """Yield a look at the project every `every_s` seconds.
+
+    With `until_idle` it ends when no run lives, the OS process `pid` has ended, and everything is
+    sent.
+    """
+    start = process_start(pid) if pid else None
+    watcher = Watcher(project, notifier_of(project), since_ns=since_ns)
+    try:
+        while True:
+            is_over = start is None or process_start(pid) != start
+            look = watcher.look()
+            yield look
+            if until_idle and is_over and not look.live and not watcher.is_sending:
+                return
+            time.sleep(every_s)
+    finally:
+        watcher.close()
+
+
+@contextlib.contextmanager
+def only_watcher(project: Project, *, waits: bool = False) -> Iterator[bool]:
+    """Hold the right to watch a project; yield False when another OS process has it.
+
+    With `waits` it waits for that one to end. The operating system frees the right when its holder
+    ends, however that may be.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield True
+        return
+    with open(_opened(project.assay_dir / LOCK_NAME), "wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+        except OSError:
+            yield False
+            return
+        yield True
+
+
+def start_watcher(project: Project) -> bool:
+    """Start a watcher beside this OS process, if the project has rules; return whether it did.
+
+    It outlives this process, and ends when no run lives. ConfigError for wrong rules.
+    """
+    if not Settings(project.root).notify_rules:
+        return False
+    command = [sys.executable, "-m", "assay", "watch", "--until-idle", "--pid", str(os.getpid())]
+    with open(_opened(project.assay_dir / LOG_NAME), "ab") as log:
+        subprocess.Popen(
+            command,
+            cwd=project.root,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    return True
+
+
+def _opened(path: Path) -> int:
+    """Open a file of the project to append to it, and make it if it is not there."""
+    with contextlib.suppress(FileExistsError):
+        return create_file(path)
+    return open_regular(path, os.O_WRONLY | os.O_APPEND)

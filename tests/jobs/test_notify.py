@@ -1,0 +1,373 @@
+"""Messages sent by rules: real mail and web servers, real commands, and each message once."""
+
+from __future__ import annotations
+
+import email
+import importlib.util
+import json
+import os
+import socketserver
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from email.message import Message as Mail
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.config.notify_rules import NotifyRule
+from assay.config.settings import Settings
+from assay.core.errors import ConfigError
+from assay.jobs.notice import Notice, NotifyError, notices_of
+from assay.jobs.notify import Notifier
+from assay.jobs.notify_channels import send
+from assay.query.inbox import Message
+
+FAILED = Message(
+    id="kq3f-failed-1000",
+    kind="failed",
+    at_ns=1000,
+    run="kq3f",
+    tag="gpt",
+    text="ValueError: no such column",
+    detail='Traceback (most recent call last):\n  File "train.py", line 3\nValueError: no such column\n',
+)
+SECOND_NS = 10**9
+
+
+class SmtpSession(socketserver.StreamRequestHandler):
+    """As much of SMTP as a client says that sends one mail."""
+
+    def handle(self) -> None:
+        self._say("220 test")
+        while line := self.rfile.readline().decode().strip():
+            word = line.split()[0].upper()
+            if word == "DATA":
+                self._say("354 go on")
+                self.server.mails.append(self._data())  # type: ignore[attr-defined]
+            if word == "QUIT":
+                self._say("221 bye")
+                return
+            self._say("250 fine")
+
+    def _say(self, line: str) -> None:
+        self.wfile.write(f"{line}\r\n".encode())
+
+    def _data(self) -> bytes:
+        lines = []
+        while (line := self.rfile.readline()) != b".\r\n":
+            lines.append(line)
+        return b"".join(lines)
+
+
+class Hook(BaseHTTPRequestHandler):
+    """Web server that keeps what was posted, and answers what it was told to."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.posts.append((self.path, dict(self.headers), json.loads(body)))  # type: ignore[attr-defined]
+        self.send_response(self.server.answer)  # type: ignore[attr-defined]
+        self.send_header("Location", "http://127.0.0.1:1/")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def serving(server: socketserver.BaseServer) -> Iterator[int]:
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server.server_address[1]  # type: ignore[index]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def mailbox() -> Iterator[tuple[int, list[bytes]]]:
+    with socketserver.TCPServer(("127.0.0.1", 0), SmtpSession) as server:
+        mails: list[bytes] = []
+        server.mails = mails  # type: ignore[attr-defined]
+        with serving(server) as port:
+            yield port, mails
+
+
+@pytest.fixture
+def hook() -> Iterator[HTTPServer]:
+    with HTTPServer(("127.0.0.1", 0), Hook) as server:
+        server.posts = []  # type: ignore[attr-defined]
+        server.answer = 200  # type: ignore[attr-defined]
+        with serving(server):
+            yield server
+
+
+def notice(message: Message = FAILED) -> Notice:
+    return notices_of([message], "/home/me/project")[0]
+
+
+def rule(channel: Any, when: Sequence[str] = ("failed",), **options: Any) -> NotifyRule:
+    return NotifyRule(channel=channel, when=tuple(when), options=options)
+
+
+def test_a_mail_says_what_failed_and_where(mailbox: tuple[int, list[bytes]]) -> None:
+    port, mails = mailbox
+    to = rule("email", to="me@example.org", host="127.0.0.1", port=port, security="none")
+
+    send(to, notice())
+
+    mail: Mail = email.message_from_bytes(mails[0])
+    assert mail["To"] == "me@example.org"
+    assert mail["Subject"] == "[assay] failed: gpt (kq3f): ValueError: no such column"
+    text = mail.get_payload(decode=True)
+    assert isinstance(text, bytes)
+    assert b'File "train.py", line 3' in text and b"/home/me/project" in text
+
+
+def test_the_name_of_a_run_adds_no_line_to_a_mail_and_no_control_code(
+    mailbox: tuple[int, list[bytes]],
+) -> None:
+    port, mails = mailbox
+    tag = "x\r\nBcc: all@example.org\r\n\r\nhello \x1b[2J"
+    to = rule("email", to="me@example.org", host="127.0.0.1", port=port, security="none")
+
+    send(to, notice(replace(FAILED, tag=tag, text=tag, detail=tag)))
+
+    mail = email.message_from_bytes(mails[0])
+    assert mail["Bcc"] is None
+    assert "\\r\\nBcc" in mail["Subject"].replace("\n", "")
+    assert b"\x1b" not in mails[0]
+
+
+def test_a_webhook_gets_the_message_as_json_and_the_token_of_the_environment(
+    hook: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOK_TOKEN", "s3cr3t-of-the-hook")
+    url = f"http://127.0.0.1:{hook.server_port}/services/x?y=1"
+
+    send(rule("webhook", url=url, token="${env:HOOK_TOKEN}", private=True), notice())
+
+    ((path, headers, data),) = hook.posts  # type: ignore[attr-defined]
+    assert path == "/services/x?y=1"
+    assert headers["Authorization"] == "Bearer s3cr3t-of-the-hook"
+    assert data["kind"] == "failed" and data["runs"] == ["kq3f"]
+    assert "no such column" in data["text"]
+
+
+def test_a_webhook_on_this_machine_has_to_be_allowed(hook: HTTPServer) -> None:
+    for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "169.254.169.254"):
+        url = f"http://{host}:{hook.server_port}/"
+        with pytest.raises(NotifyError, match="an address of this machine or of a local network"):
+            send(rule("webhook", url=url), notice())
+
+    assert not hook.posts  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("code", "said"), [(302, "redirects"), (500, "answered 500")])
+def test_an_answer_that_is_no_success_is_an_error(hook: HTTPServer, code: int, said: str) -> None:
+    hook.answer = code  # type: ignore[attr-defined]
+    url = f"http://127.0.0.1:{hook.server_port}/"
+
+    with pytest.raises(NotifyError, match=said):
+        send(rule("webhook", url=url, private=True), notice())
+
+    assert len(hook.posts) == 1  # type: ignore[attr-defined]
+
+
+def test_a_command_gets_the_message_on_its_input(tmp_path: Path) -> None:
+    code = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text(sys.stdin.read())"
+    file = tmp_path / "$(touch never) it"
+
+    send(rule("command", command=[sys.executable, "-c", code, str(file)]), notice())
+
+    assert json.loads(file.read_text())["runs"] == ["kq3f"]
+    assert [each.name for each in tmp_path.iterdir()] == [file.name]
+
+
+def test_a_command_that_fails_is_told_with_its_last_line() -> None:
+    code = "import sys; sys.exit('no route')"
+
+    with pytest.raises(NotifyError, match="ended with 1: no route"):
+        send(rule("command", command=[sys.executable, "-c", code]), notice())
+
+
+def test_the_desktop_is_told_by_notify_send(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "notify-send"
+    program.write_text(f'#!/bin/sh\nfor word; do echo "$word"; done > {tmp_path}/said\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    send(rule("desktop"), notice(replace(FAILED, tag="--icon=x")))
+
+    said = (tmp_path / "said").read_text().splitlines()
+    assert said[1:3] == ["--urgency=critical", "--"]
+    assert "--icon=x" in said[3] and said[4] == "ValueError: no such column"
+
+
+def test_a_variable_that_is_not_set_is_named() -> None:
+    with pytest.raises(NotifyError, match="`NOT_SET_HERE` is not set"):
+        send(rule("webhook", url="${env:NOT_SET_HERE}"), notice())
+
+
+def test_apprise_takes_every_other_service(hook: HTTPServer) -> None:
+    if importlib.util.find_spec("apprise") is None:
+        pytest.skip("apprise is not installed")
+    lines = [
+        "from assay.jobs.notify_channels import send",
+        "from jobs.test_notify import notice, rule",
+        "send(rule('apprise', url='${env:SERVICE}'), notice())",
+    ]
+    variables = {
+        "SERVICE": f"json://127.0.0.1:{hook.server_port}/",
+        "PYTHONPATH": ":".join(sys.path),
+    }
+
+    # In a process of its own: its threads outlive the call.
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, env=os.environ | variables)
+
+    ((_, _, data),) = hook.posts  # type: ignore[attr-defined]
+    assert data["title"] == "[assay] failed: gpt (kq3f): ValueError: no such column"
+
+
+def test_apprise_names_its_extra_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    monkeypatch.setenv("SERVICE", "json://127.0.0.1/")
+
+    with pytest.raises(NotifyError) as caught:
+        send(rule("apprise", url="${env:SERVICE}"), notice())
+
+    assert caught.value.fix == "pip install 'assay[notify]'"
+
+
+class Sent:
+    """Stand-in for all channels that remembers, and fails when told to."""
+
+    def __init__(self) -> None:
+        self.notices: list[Notice] = []
+        self.is_down = False
+
+    def __call__(self, _: NotifyRule, notice: Notice) -> None:
+        if self.is_down:
+            raise NotifyError("The server is down.")
+        self.notices.append(notice)
+
+
+def notifier(folder: Path, sent: Sent, **options: Any) -> Notifier:
+    one = replace(rule("desktop", when=("failed", "killed")), **options)
+    return Notifier([one], project="p", folder=folder, send_by=sent)
+
+
+def test_a_message_is_sent_once_even_by_the_next_process(tmp_path: Path) -> None:
+    sent = Sent()
+    first = notifier(tmp_path, sent)
+    first.deliver([FAILED, replace(FAILED, kind="finished", id="a-finished-1")])
+    first.deliver([FAILED])
+    notifier(tmp_path, sent).deliver([FAILED])
+
+    assert [each.kind for each in sent.notices] == ["failed"]
+
+
+def test_runs_that_fail_alike_are_one_notice(tmp_path: Path) -> None:
+    sent = Sent()
+    many = [replace(FAILED, id=f"r{i}-failed-{i}", run=f"r{i}", at_ns=i) for i in range(30)]
+
+    notifier(tmp_path, sent).deliver(many)
+
+    (one,) = sent.notices
+    assert len(one.runs) == 30 and "30 runs" in one.subject and "and 10 more" in one.body
+
+
+def test_more_than_the_limit_of_an_hour_are_counted_in_the_next_notice(tmp_path: Path) -> None:
+    sent = Sent()
+    one = notifier(tmp_path, sent, at_most=2)
+    for i in range(5):
+        message = replace(FAILED, id=f"r-failed-{i}", text=f"error {i}")
+        one.deliver([message], now_ns=(i + 1) * SECOND_NS)
+
+    assert [each.text for each in sent.notices] == ["error 0", "error 1"]
+
+    one.deliver([replace(FAILED, id="late")], now_ns=4000 * SECOND_NS)
+
+    assert "3 more were held back" in sent.notices[2].body
+
+
+def test_a_server_that_is_down_is_tried_again_and_given_up_in_the_end(tmp_path: Path) -> None:
+    sent = Sent()
+    sent.is_down = True
+    one = notifier(tmp_path, sent)
+
+    assert one.deliver([FAILED], now_ns=SECOND_NS) == ["The server is down."]
+    assert one.deliver([FAILED], now_ns=2 * SECOND_NS) == []  # not yet again
+
+    sent.is_down = False
+    one.deliver([FAILED], now_ns=40 * SECOND_NS)
+    assert len(sent.notices) == 1
+
+    sent.is_down = True
+    other = replace(FAILED, id="other")
+    problems = [one.deliver([other], now_ns=(i + 1) * 3600 * SECOND_NS) for i in range(8)]
+    assert len([each for each in problems if each]) == 5
+
+
+def settings_of(tmp_path: Path, text: str) -> Settings:
+    (tmp_path / ".assay").mkdir()
+    (tmp_path / ".assay" / "settings.toml").write_text(text)
+    return Settings(tmp_path)
+
+
+def test_the_rules_stand_in_the_settings_of_the_project(tmp_path: Path) -> None:
+    settings = settings_of(
+        tmp_path,
+        '[[notify]]\nchannel = "email"\nto = ["me@example.org"]\nhost = "smtp.example.org"\n'
+        'password = "${env:SMTP_PASSWORD}"\nwhen = ["failed", "finished"]\ntag = "gpt-*"\n'
+        '[[notify]]\nchannel = "desktop"\n',
+    )
+
+    first, second = settings.notify_rules
+
+    assert first.when == ("failed", "finished") and first.tag == "gpt-*"
+    assert first.options["host"] == "smtp.example.org"
+    assert second.channel == "desktop" and "killed" in second.when
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        ('channel = "mail"', "2:11", "there is no channel `mail`"),
+        ('when = ["failed"]', "1:3", "the rule has no `channel`"),
+        ('channel = "email"\nto = "a@b.c"', "1:3", "the channel `email` needs `host`"),
+        ('channel = "desktop"\nurl = "x"', "3:1", "the channel `desktop` has no `url`"),
+        ('channel = "desktop"\nwhen = ["fialed"]', "3:8", "there are no messages `fialed`"),
+        ('channel = "desktop"\nat_most = 0', "3:11", "`at_most` must be a whole number from 1 on"),
+        (
+            'channel = "webhook"\nurl = "https://x.org"\ntoken = "hunter2"',
+            "4:9",
+            '`token` must be the name of an environment variable, as in "${env:NAME}"',
+        ),
+        (
+            'channel = "webhook"\nurl = "https://me:hunter2secret9@hooks.org/x"',
+            "3:7",
+            "`url` holds a secret, and this file is committed",
+        ),
+    ],
+)
+def test_a_wrong_rule_is_told_with_line_and_column(
+    tmp_path: Path, text: str, place: str, message: str
+) -> None:
+    settings = settings_of(tmp_path, f"[[notify]]\n{text}\n")
+
+    with pytest.raises(ConfigError) as caught:
+        settings.notify_rules  # noqa: B018 - reading is what fails
+
+    (problem,) = caught.value.problems
+    assert problem.message == message
+    assert str(problem.origin) == f"{tmp_path}/.assay/settings.toml:{place}"
