@@ -1,4 +1,4 @@
-"""Names of a text of 2021: `tensorboardX.SummaryWriter`, and History and Canvas of `hiddenlayer`."""
+"""Names of a text of 2021: SummaryWriter of `tensorboardX`, History and Canvas of `hiddenlayer`."""
 
 from __future__ import annotations
 
