@@ -148,11 +148,11 @@ def test_checkpoints_rotate_and_keypoints_and_models_stay_as_files_of_torch(
 
 
 def test_a_state_that_only_code_could_read_back_is_refused(tmp_path: Path) -> None:
-    from assay.compat.thexp.saver import Saver
+    from assay.compat.thexp.saver import TorchFileSaver
     from assay.core.errors import CheckpointError
 
     with pytest.raises(CheckpointError, match="is not plain data"):
-        Saver(tmp_path).save_model(1, {"model": torch.nn.Linear(1, 1)})
+        TorchFileSaver(tmp_path).save_model(1, {"model": torch.nn.Linear(1, 1)})
     assert list(tmp_path.iterdir()) == []
 
 

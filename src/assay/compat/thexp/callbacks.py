@@ -9,7 +9,7 @@ from assay.engine import Trainer
 from assay.record.logger import Logger
 
 
-class LoggerCallback(EpochLines):
+class BatchLines(EpochLines):
     """Prints the start, one line rewritten for each batch, and the time of each epoch with an ETA.
 
     Every line goes to the log of the run too.

@@ -14,14 +14,17 @@ _OWN = {
     "AvgMeter": ("assay.record.meter.AvgMeter", "`assay.AvgMeter`"),
     "Logger": ("assay.record.logger.Logger", "`assay.Logger`"),
     "RndManager": ("assay.engine.RndManager", "`assay.engine.RndManager`"),
-    "Saver": (f"{_HERE}.saver.Saver", "`assay.engine.Saver`"),
+    "Saver": (f"{_HERE}.saver.TorchFileSaver", "`assay.engine.Saver`"),
     "Experiment": (f"{_HERE}.experiment.Experiment", "`assay.start`"),
     "ExperimentViewer": (f"{_HERE}.experiment.ExperimentViewer", "`assay.runs`"),
     "globs": ("assay.config.globs", "`assay.config.globs`"),
-    "Trainer": (f"{_HERE}.trainer.Trainer", "`assay run` with a config, or `assay.engine.Engine`"),
+    "Trainer": (
+        f"{_HERE}.trainer.RecordedTrainer",
+        "`assay run` with a config, or `assay.engine.Engine`",
+    ),
     "Callback": ("assay.engine.Callback", "`assay.engine.Callback`"),
     "EvalCallback": ("assay.engine.EvalCallback", "[evaluate] every"),
-    "LoggerCallback": (f"{_HERE}.callbacks.LoggerCallback", "[display]"),
+    "LoggerCallback": (f"{_HERE}.callbacks.BatchLines", "[display]"),
 }
 _PLACES = {
     "thexp": "Params BaseParams Meter AvgMeter Logger Saver Trainer Experiment globs",

@@ -12,7 +12,7 @@ from assay.core.errors import CheckpointError, InputError
 from assay.engine.checkpoint.torch_file import write_torch_file
 
 
-class Saver:
+class TorchFileSaver:
     """Writes `.ckpt` and `.pth` files that `torch.load(weights_only=True)` reads.
 
     Checkpoints are rotated: the newest `max_to_keep` stay. Keypoints and models are never deleted.

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from assay.compat.thexp.callbacks import LoggerCallback
+from assay.compat.thexp.callbacks import BatchLines
 from assay.core.signals import stopping
 from assay.engine import EvalCallback, Save, State
 from assay.engine import Saver as EngineSaver
@@ -20,7 +20,7 @@ from assay.script import start
 from assay.store.layout import make_project
 
 
-class Trainer(EngineTrainer):
+class RecordedTrainer(EngineTrainer):
     """Training as one class: write `initial_trainer(params)` and `train_batch(...)`.
 
     Then call `initial_exp(folder)` and `train()`. The record lies in the project of that folder:
@@ -39,7 +39,7 @@ class Trainer(EngineTrainer):
     def initial_callback(self) -> None:
         """Hook evaluation after each epoch, a test after each fifth, and the lines of the log."""
         EvalCallback(1, 5).hook(self)
-        LoggerCallback().hook(self)
+        BatchLines().hook(self)
 
     def initial_exp(self, folder: str | os.PathLike[str]) -> None:
         """Begin the record in the project `folder`, which is made, then set up the trainer."""
