@@ -12,9 +12,8 @@ from typing import Any
 
 from assay.compose.launch_ranks import RankTask, config_of, task_of
 from assay.compose.launch_settings import Launch, RunResult
+from assay.compose.run_many import run_one
 from assay.compose.run_record import code_of
-from assay.compose.testing import train_and_test
-from assay.compose.training import train
 from assay.config.loading import Config
 from assay.config.typed_sections import sections_of
 from assay.core.directory import PRIVATE, make_directory
@@ -80,10 +79,7 @@ def work(task_file: str) -> RunResult:
     task = RankTask(**json.loads(Path(task_file).read_text(encoding="utf-8")))
     config, launch = config_of(task, folder.path, 0), _launch(task.launch)
     try:
-        if task.options["then_test"]:
-            result = train_and_test(config, launch, edit=task.options.get("edit_test"))
-        else:
-            result = train(config, launch)
+        result = run_one(config, launch, **task.options)
     except Exception as error:  # whatever could not be built is the job's result
         result = RunResult(
             record_dir=None,
