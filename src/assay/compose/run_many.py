@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+import itertools
 import logging
 import os
 import signal
@@ -12,19 +13,27 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
+<<<<<<< HEAD
 from typing import Any
+=======
+from typing import Any, Protocol
+>>>>>>> main
 
 from assay.compose.checks import problems_of_shape
 from assay.compose.launch_settings import Launch, RunResult
 from assay.compose.run_record import code_of, failed, new_record
-from assay.compose.testing import Edit, train_and_test
+from assay.compose.testing import Edit, test_with_own_weights, train_and_test
 from assay.compose.training import train
 from assay.config import expand, open_config
 from assay.config.edit import inline
 from assay.config.expansion import unique_problems
 from assay.config.loading import Config
+<<<<<<< HEAD
 from assay.config.sources.literals import value_of
 from assay.config.tree import from_plain
+=======
+from assay.config.tree import Leaf, get_at
+>>>>>>> main
 from assay.core.devices import device_names
 from assay.core.diagnostics import Origin, render
 from assay.core.errors import AssayError
@@ -32,12 +41,29 @@ from assay.core.ids import new_run_id
 from assay.core.signals import Terminated
 from assay.record.logfile import LOGGER
 
+<<<<<<< HEAD
 One = str | os.PathLike[str] | Mapping[str, Any]
 """One config: its file, or the config itself as plain data."""
 
 
 def run(
     configs: One | Sequence[One],
+=======
+ConfigLike = str | os.PathLike[str] | Mapping[str, Any]
+"""File of a config, or the config as a mapping."""
+
+
+class TrainApart(Protocol):
+    """Trainer of configs in OS processes; its results come in the order of the configs."""
+
+    def __call__(
+        self, points: Iterable[tuple[Config, Launch]], **settings: Any
+    ) -> Iterator[RunResult]: ...
+
+
+def run(
+    configs: ConfigLike | Sequence[ConfigLike],
+>>>>>>> main
     *,
     overrides: Mapping[str, Any] | Sequence[str] = (),
     seed: int | None = None,
@@ -46,12 +72,13 @@ def run(
     variant: str | Sequence[str] = (),
     sweep: bool = True,
     device: str | int | Sequence[str | int] | None = None,
-    user_dir: str | os.PathLike[str] | None = None,
+    user_dir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     desc: str = "",
     debug: bool = False,
     no_file: bool = False,
     then_test: bool = False,
     edit_test: Edit | str | None = None,
+<<<<<<< HEAD
     check: bool = True,
 ) -> Any:
     """Train a config and return its RunResult; train a list of configs and return a list of them.
@@ -61,6 +88,23 @@ def run(
 
     `overrides`: {"optimizer.lr": 0.01} or ["optimizer.lr=0.01"]; `seed` and `tag` are the keys of
     that name. Of several devices (`[0, 1]`, "cuda:0,1") the runs take one each in turn.
+=======
+    isolate: bool | None = None,
+    stop_at_first: bool = False,
+    per_device: int = 0,
+    train_apart: TrainApart | None = None,
+) -> list[RunResult]:
+    """Train configs; return their results in order, whichever ends first.
+
+    A config is a file or a mapping. `runner = "test"` in one evaluates it instead.
+    An exception is kept in its result, not raised.
+
+    Of a file with variants the base runs, or those named ("all" is every one); of a file with a
+    sweep all its points. On several devices (`[0, 1]`, "cuda:0,1"), or with `isolate`, each run has
+    an OS process and a free device to itself, which `per_device` of them may share; a crash is a
+    result, too. Otherwise they run in this process, one after another. `stop_at_first`: none is
+    started after a failure. `train_apart` is how they are isolated: `assay.run` has it.
+>>>>>>> main
     `then_test`: each is tested when it has finished (`RunResult.test`); `edit_test` may change the
     config of its test.
 
@@ -68,6 +112,7 @@ def run(
     else what the run raised; KeyboardInterrupt at once. With `check=False` every error is kept in
     its result, as `exception`.
     """
+<<<<<<< HEAD
     given: list[Any] = list(configs) if isinstance(configs, list | tuple) else [configs]
     is_list = isinstance(configs, list | tuple)
     names = None if device is None else ",".join(device_names(device))
@@ -80,10 +125,23 @@ def run(
     for one in given:
         try:
             made = expand(open_config(one, assigned, user_dir=user_dir), variants, sweep=sweep)
+=======
+    if isinstance(configs, str | os.PathLike | Mapping):
+        configs = [configs]
+    variants = [variant] if isinstance(variant, str) else list(variant)
+    names = None if device is None else ",".join(device_names(device))
+    launch = Launch(device=names, desc=desc, debug=debug, no_file=no_file)
+    results: list[RunResult | None] = []
+    ready: list[list[tuple[Config, Launch]]] = []
+    for each in configs:
+        try:
+            made = expand(open_config(each, user_dir=user_dir), variants, sweep=sweep)
+>>>>>>> main
         except AssayError as error:
             results.append(_not_started(None, error))
             continue
         _warn(made)
+<<<<<<< HEAD
         is_list = is_list or len(made) > 1
         results += train_each(
             made,
@@ -129,6 +187,43 @@ def _raise_first(results: Sequence[RunResult]) -> None:
 def _note_others(error: BaseException, results: Sequence[RunResult]) -> None:
     bad = sum(result.exception is not None for result in results)
     error.add_note(f"{bad} of {len(results)} runs failed; check=False returns all results")
+=======
+        one = replace(launch, sweep=new_run_id()) if len(made) > 1 else launch
+        ready.append([(config, one) for config in made])
+        results += [None] * len(made)
+    how: dict[str, Any] = {
+        "then_test": then_test,
+        "edit_test": edit_test,
+        "stop_at_first": stop_at_first,
+    }
+    is_isolated = isolate if isolate is not None else len(launch.devices()) > 1
+    if is_isolated and train_apart is not None:
+        ended = train_apart(itertools.chain(*ready), per_device=per_device, **how)
+    else:
+        ended = _train_files(ready, **how)
+    return _in_order(results, ended)
+
+
+def _train_files(
+    ready: Sequence[Sequence[tuple[Config, Launch]]], **how: Any
+) -> Iterator[RunResult]:
+    """Train the configs of several files in this OS process, one after another."""
+    before = 0
+    for made in ready:
+        configs, launch = [config for config, _ in made], made[0][1]
+        records_all = len(made) > 1
+        for result in train_each(configs, launch, before=before, records_all=records_all, **how):
+            yield result
+            if how["stop_at_first"] and result.status == "failed":
+                return
+        before += len(made)
+
+
+def _in_order(results: Sequence[RunResult | None], ended: Iterator[RunResult]) -> list[RunResult]:
+    """Put the results of runs in the places of their configs; those that never ran have none."""
+    placed = [result if result is not None else next(ended, None) for result in results]
+    return [result for result in placed if result is not None]
+>>>>>>> main
 
 
 def _warn(configs: Sequence[Config]) -> None:
@@ -147,8 +242,9 @@ def train_each(
     edit_test: Edit | str | None = None,
     before: int = 0,
     records_all: bool = False,
+    stop_at_first: bool = False,
 ) -> Iterator[RunResult]:
-    """Train one config after another, until one is stopped.
+    """Train one config after another, until one is stopped, or fails with `stop_at_first`.
 
     An exception is kept in its result, not raised.
 
@@ -160,9 +256,7 @@ def train_each(
     for i, config in enumerate(configs, before):
         one = replace(launch, device=devices[i % len(devices)])
         try:
-            result = (
-                train_and_test(config, one, edit=edit_test) if then_test else train(config, one)
-            )
+            result = run_one(config, one, then_test=then_test, edit_test=edit_test)
         except (
             Exception
         ) as error:  # whatever is raised while one run is built, the others are not to blame
@@ -176,8 +270,22 @@ def train_each(
         yield result
         if result.status == "stopped" or result.signal:
             return
+        if stop_at_first and result.status == "failed":
+            return
         _let_go(result.exception)
         _let_go(result.test.exception if result.test is not None else None)
+
+
+def run_one(
+    config: Config, launch: Launch, *, then_test: bool = False, edit_test: Edit | str | None = None
+) -> RunResult:
+    """Train a config, or evaluate it if that is its runner; see `run`."""
+    runner = get_at(config.root, ("runner",))
+    if isinstance(runner, Leaf) and runner.value in ("test", "infer"):
+        return test_with_own_weights(config, launch, infer=runner.value == "infer")
+    if then_test:
+        return train_and_test(config, launch, edit=edit_test)
+    return train(config, launch)
 
 
 def _not_started(config: Config | None, error: BaseException) -> RunResult:
