@@ -16,11 +16,11 @@ from assay.cli.terminal import echo, paint, use_color
 from assay.core.errors import AssayError, ConfigError, InputError, did_you_mean
 from assay.core.version import version
 
-<<<<<<< HEAD
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Train": {
         "init": ("assay.cli.init", "Make a project to begin with."),
         "run": ("assay.cli.run", "Train the model of a config."),
+        "queue": ("assay.cli.queue", "Queue runs on the devices of this machine."),
         "resume": ("assay.cli.resume", "Resume a stopped, failed or killed run."),
         "rerun": ("assay.cli.rerun", "Train the config of a run again, as a new run."),
         "sweep": ("assay.cli.sweep", "Search for good hyper-parameters."),
@@ -73,52 +73,6 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "restore": ("assay.cli.restore", "Restore the code and config of a run in a folder."),
         "import": ("assay.cli.import", "Import runs of TensorBoard, MLflow or wandb."),
     },
-=======
-COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("assay.cli.init", "Make a project to begin with."),
-    "check": ("assay.cli.check", "Check a config and list every mistake, without running it."),
-    "run": ("assay.cli.run", "Train the model of a config."),
-    "queue": ("assay.cli.queue", "Queue runs on the devices of this machine."),
-    "sweep": ("assay.cli.sweep", "Search for good hyper-parameters."),
-    "resume": ("assay.cli.resume", "Resume a stopped, failed or killed run."),
-    "rerun": ("assay.cli.rerun", "Train the config of a run again, as a new run."),
-    "test": ("assay.cli.test", "Evaluate a run on its test data."),
-    "ls": ("assay.cli.ls", "List the runs of this project."),
-    "show": ("assay.cli.show", "Show one run on a page."),
-    "log": ("assay.cli.log", "Print the log of a run; --follow to watch it."),
-    "ui": ("assay.cli.ui", "Show the runs in a browser."),
-    "inbox": ("assay.cli.inbox", "List runs that finished or failed, with the cause."),
-    "watch": ("assay.cli.watch", "Tell what happens to the runs, and send notifications."),
-    "table": ("assay.cli.table", "Read and write result tables."),
-    "live": ("assay.cli.live", "Draw the curves of a run while it trains."),
-    "board": ("assay.cli.board", "Show the curves of runs in TensorBoard."),
-    "plot": ("assay.cli.plot", "Plot curves into a file."),
-    "config": ("assay.cli.config", "Read and change settings; explain a value."),
-    "diff": ("assay.cli.diff", "Compare two runs: config, metrics, environment, code."),
-    "find": ("assay.cli.find", "Find the run that made a file."),
-    "note": ("assay.cli.note", "Add a note to a run."),
-    "label": ("assay.cli.label", "Put labels on a run."),
-    "tag": ("assay.cli.tag", "Give a run another title."),
-    "archive": ("assay.cli.archive", "Leave runs out of lists."),
-    "rm": ("assay.cli.rm", "Remove runs, until `gc` for good."),
-    "gc": ("assay.cli.gc", "Delete what was removed."),
-    "reindex": ("assay.cli.reindex", "Rebuild the index of runs."),
-    "restore": ("assay.cli.restore", "Restore the code and config of a run in a folder."),
-    "pack": ("assay.cli.pack", "Put a run into one file."),
-    "unpack": ("assay.cli.unpack", "Add a packed run to this project."),
-    "import": ("assay.cli.import", "Import runs of TensorBoard, MLflow or wandb."),
-    "bench": ("assay.cli.bench", "Measure how fast the data of a config is loaded."),
-    "replay": ("assay.cli.replay", "Train a recorded run again, and compare the bits."),
-    "diverge": ("assay.cli.diverge", "Find the first step and operation in which runs differ."),
-    "verify-resume": (
-        "assay.cli.verify_resume",
-        "Kill and resume a config's run, and compare the bits.",
-    ),
-    "prove": ("assay.cli.prove", "Compare the first steps with a golden file or a run."),
-    "summary": ("assay.cli.summary", "Show the layers of a model: shapes, parameters, FLOPs."),
-    "graph": ("assay.cli.graph", "Show one batch at each stage of a step."),
-    "events": ("assay.cli.events", "List the callbacks of a run in the order of their calls."),
->>>>>>> main
 }
 """Commands by what they are for: module, which has it as `command`, and line of help.
 

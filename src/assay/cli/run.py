@@ -190,22 +190,6 @@ def command(
             return code
     if not launch.no_file:
         _start_watchers(opened)
-<<<<<<< HEAD
-    is_series = sum(map(len, made)) > 1
-    how: dict[str, Any] = {"then_test": then_test, "edit_test": edit_test, "pdb": options["pdb"]}
-    with json_at_end(options["as_json"], several=is_series) as ended:
-        if is_series:
-            return _series(made, launch, ended, **how)
-        config = made[0][0]
-        if resumed is not None:
-            result = resume_or_train(config, launch, tell=lambda line: echo(line, err=True))
-        elif then_test:
-            result = train_and_test(config, launch, edit=edit_test)
-        else:
-            result = train(config, launch)
-        ended.append(result_data(result))
-        return told_both(result, pdb=options["pdb"])
-=======
     if scheduler is not None:
         from assay.cli.submission import submit
 
@@ -215,21 +199,21 @@ def command(
         configs = [config for same_file in made for config in same_file]
         return submit(scheduler, configs, launch, then_test=then_test)
     is_isolated = isolate if isolate is not None else len(launch.devices()) > 1
-    if sum(map(len, made)) > 1 or (is_isolated and resumed is None):
-        how: dict[str, Any] = {"then_test": then_test, "edit_test": edit_test}
-        how["stop_at_first"] = stop_at_first
-        if is_isolated:
-            how["per_device"] = per_device or 0
-        return _series(made, launch, pdb=options["pdb"], is_isolated=is_isolated, **how)
-    config = made[0][0]
-    if resumed is not None:
-        return told(
-            resume_or_train(config, launch, tell=lambda line: echo(line, err=True)),
-            pdb=options["pdb"],
-        )
-    result = run_one(config, launch, then_test=then_test, edit_test=edit_test)
-    return told_both(result, pdb=options["pdb"])
->>>>>>> main
+    is_series = sum(map(len, made)) > 1 or (is_isolated and resumed is None)
+    with json_at_end(options["as_json"], several=is_series) as ended:
+        if is_series:
+            how: dict[str, Any] = {"then_test": then_test, "edit_test": edit_test}
+            how["stop_at_first"] = stop_at_first
+            if is_isolated:
+                how["per_device"] = per_device or 0
+            return _series(made, launch, ended, pdb=options["pdb"], is_isolated=is_isolated, **how)
+        config = made[0][0]
+        if resumed is not None:
+            result = resume_or_train(config, launch, tell=lambda line: echo(line, err=True))
+        else:
+            result = run_one(config, launch, then_test=then_test, edit_test=edit_test)
+        ended.append(result_data(result))
+        return told_both(result, pdb=options["pdb"])
 
 
 def _start_watchers(configs: Sequence[Config]) -> None:
@@ -290,9 +274,10 @@ def _series(
     else:
         echo(f"{head}, one after another", err=True)
         results = train_each(configs, launch, records_all=True, **how)
-    ended, code = _train_series(configs, results, pdb=pdb)
+    finished, code = _train_series(configs, results, pdb=pdb)
+    ended += map(result_data, finished)
     echo("", err=True)
-    print_summary(summary_of(launch.sweep, configs, ended), has_records=not launch.no_file)
+    print_summary(summary_of(launch.sweep, configs, finished), has_records=not launch.no_file)
     return code
 
 
@@ -309,20 +294,6 @@ def _check_signatures(made: Sequence[Sequence[Config]]) -> None:
             for problem in unique_problems(configs, lambda c: examiner.examined(c).problems)
         ]
     )
-<<<<<<< HEAD
-    configs = [config for same_file in made for config in same_file]
-    launch = replace(launch, sweep=new_run_id())
-    echo(f"sweep {launch.sweep}: {len(configs)} runs, one after another", err=True)
-    results = train_each(
-        configs, launch, then_test=then_test, edit_test=edit_test, records_all=True
-    )
-    finished, code = _train_series(configs, results, pdb=pdb)
-    ended += map(result_data, finished)
-    echo("", err=True)
-    print_summary(summary_of(launch.sweep, configs, finished), has_records=not launch.no_file)
-    return code
-=======
->>>>>>> main
 
 
 def _train_series(

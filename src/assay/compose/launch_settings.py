@@ -12,13 +12,10 @@ from assay.config.loading import Config
 from assay.core.devices import device_names
 from assay.core.errors import InputError
 from assay.core.event_log import EndStatus
-<<<<<<< HEAD
-from assay.query.notebook import html_of_run
-from assay.query.run import RunView
-=======
 from assay.core.json_codec import from_plain
 from assay.core.run_file import Code
->>>>>>> main
+from assay.query.notebook import html_of_run
+from assay.query.run import RunView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,19 +87,11 @@ class RunResult:
     `record_dir` is None with `no_file`; `exception` is the error of a run that failed; `value` has
     its metrics.
 
-<<<<<<< HEAD
-    `test`: how the test that followed it ended, when one was asked for. `is_first`: not of the
-    processes of a run that leave it to another one to record and to tell. `signal` was heard
-    meanwhile, 0 for none: whoever has more to do ends, even if this run came to its own end. `note`
-    is for the person: what could not be kept, what was tested. `reason` says why the run ended: a
-    limit, an early stop, a signal, an error.
-=======
     "crashed" is the end of a run whose OS process died without a result. `test`: how the test that
     followed it ended, when one was asked for. `is_first`: not of the processes of a run that leave
     it to another one to record and to tell. `signal` was heard meanwhile, 0 for none: whoever has
     more to do ends, even if this run came to its own end. `note` is for the person: what could not
-    be kept, what was tested.
->>>>>>> main
+    be kept, what was tested. `reason` says why the run ended.
     """
 
     record_dir: Path | None

@@ -13,11 +13,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
-<<<<<<< HEAD
-from typing import Any
-=======
 from typing import Any, Protocol
->>>>>>> main
 
 from assay.compose.checks import problems_of_shape
 from assay.compose.launch_settings import Launch, RunResult
@@ -28,12 +24,8 @@ from assay.config import expand, open_config
 from assay.config.edit import inline
 from assay.config.expansion import unique_problems
 from assay.config.loading import Config
-<<<<<<< HEAD
 from assay.config.sources.literals import value_of
-from assay.config.tree import from_plain
-=======
-from assay.config.tree import Leaf, get_at
->>>>>>> main
+from assay.config.tree import Leaf, from_plain, get_at
 from assay.core.devices import device_names
 from assay.core.diagnostics import Origin, render
 from assay.core.errors import AssayError
@@ -41,14 +33,6 @@ from assay.core.ids import new_run_id
 from assay.core.signals import Terminated
 from assay.record.logfile import LOGGER
 
-<<<<<<< HEAD
-One = str | os.PathLike[str] | Mapping[str, Any]
-"""One config: its file, or the config itself as plain data."""
-
-
-def run(
-    configs: One | Sequence[One],
-=======
 ConfigLike = str | os.PathLike[str] | Mapping[str, Any]
 """File of a config, or the config as a mapping."""
 
@@ -63,7 +47,6 @@ class TrainApart(Protocol):
 
 def run(
     configs: ConfigLike | Sequence[ConfigLike],
->>>>>>> main
     *,
     overrides: Mapping[str, Any] | Sequence[str] = (),
     seed: int | None = None,
@@ -78,33 +61,22 @@ def run(
     no_file: bool = False,
     then_test: bool = False,
     edit_test: Edit | str | None = None,
-<<<<<<< HEAD
     check: bool = True,
-) -> Any:
-    """Train a config and return its RunResult; train a list of configs and return a list of them.
-
-    One file is several runs with a sweep (all its points; `sweep=False` is the base) or with many
-    variants ("all" is every one): then the result is a list, too.
-
-    `overrides`: {"optimizer.lr": 0.01} or ["optimizer.lr=0.01"]; `seed` and `tag` are the keys of
-    that name. Of several devices (`[0, 1]`, "cuda:0,1") the runs take one each in turn.
-=======
     isolate: bool | None = None,
     stop_at_first: bool = False,
     per_device: int = 0,
     train_apart: TrainApart | None = None,
-) -> list[RunResult]:
-    """Train configs; return their results in order, whichever ends first.
+) -> Any:
+    """Train a config and return its RunResult; train a list of configs and return a list of them.
 
-    A config is a file or a mapping. `runner = "test"` in one evaluates it instead.
-    An exception is kept in its result, not raised.
+    A config is a file or a mapping. `runner = "test"` in one evaluates it instead. One file is
+    several runs with a sweep (all its points) or many variants: then the result is a list, too.
 
-    Of a file with variants the base runs, or those named ("all" is every one); of a file with a
-    sweep all its points. On several devices (`[0, 1]`, "cuda:0,1"), or with `isolate`, each run has
-    an OS process and a free device to itself, which `per_device` of them may share; a crash is a
-    result, too. Otherwise they run in this process, one after another. `stop_at_first`: none is
-    started after a failure. `train_apart` is how they are isolated: `assay.run` has it.
->>>>>>> main
+    `overrides`: {"optimizer.lr": 0.01} or ["optimizer.lr=0.01"]; `seed` and `tag` are the keys of
+    that name. On several devices (`[0, 1]`, "cuda:0,1"), or with `isolate`, each run has an OS
+    process and a free device to itself, which `per_device` of them may share; a crash is a result,
+    too. Otherwise they run in this process, one after another. `stop_at_first`: none is started
+    after a failure. `train_apart` is how they are isolated: `assay.run` has it.
     `then_test`: each is tested when it has finished (`RunResult.test`); `edit_test` may change the
     config of its test.
 
@@ -112,48 +84,62 @@ def run(
     else what the run raised; KeyboardInterrupt at once. With `check=False` every error is kept in
     its result, as `exception`.
     """
-<<<<<<< HEAD
-    given: list[Any] = list(configs) if isinstance(configs, list | tuple) else [configs]
     is_list = isinstance(configs, list | tuple)
-    names = None if device is None else ",".join(device_names(device))
-    launch = Launch(device=names, desc=desc, debug=debug, no_file=no_file, max_steps=max_steps)
+    given: list[Any] = list(configs) if isinstance(configs, list | tuple) else [configs]
     assigned = _assignments(overrides)
     assigned += [f"seed={seed}"] if seed is not None else []
     assigned += [f"tag={tag}"] if tag is not None else []
     variants = [variant] if isinstance(variant, str) and variant else list(variant)
-    results: list[RunResult] = []
-    for one in given:
-        try:
-            made = expand(open_config(one, assigned, user_dir=user_dir), variants, sweep=sweep)
-=======
-    if isinstance(configs, str | os.PathLike | Mapping):
-        configs = [configs]
-    variants = [variant] if isinstance(variant, str) else list(variant)
     names = None if device is None else ",".join(device_names(device))
-    launch = Launch(device=names, desc=desc, debug=debug, no_file=no_file)
+    launch = Launch(device=names, desc=desc, debug=debug, no_file=no_file, max_steps=max_steps)
     results: list[RunResult | None] = []
     ready: list[list[tuple[Config, Launch]]] = []
-    for each in configs:
+    for each in given:
         try:
-            made = expand(open_config(each, user_dir=user_dir), variants, sweep=sweep)
->>>>>>> main
+            made = expand(open_config(each, assigned, user_dir=user_dir), variants, sweep=sweep)
         except AssayError as error:
             results.append(_not_started(None, error))
             continue
         _warn(made)
-<<<<<<< HEAD
         is_list = is_list or len(made) > 1
-        results += train_each(
-            made,
-            replace(launch, sweep=new_run_id()) if len(made) > 1 else launch,
-            then_test=then_test,
-            edit_test=edit_test,
-            before=len(results),
-            records_all=len(made) > 1,
-        )
+        one = replace(launch, sweep=new_run_id()) if len(made) > 1 else launch
+        ready.append([(config, one) for config in made])
+        results += [None] * len(made)
+    how: dict[str, Any] = {
+        "then_test": then_test,
+        "edit_test": edit_test,
+        "stop_at_first": stop_at_first,
+    }
+    is_isolated = isolate if isolate is not None else len(launch.devices()) > 1
+    if is_isolated and train_apart is not None:
+        ended = train_apart(itertools.chain(*ready), per_device=per_device, **how)
+    else:
+        ended = _train_files(ready, **how)
+    placed = _in_order(results, ended)
     if check:
-        _raise_first(results)
-    return results if is_list else results[0]
+        _raise_first(placed)
+    return placed if is_list else placed[0]
+
+
+def _train_files(
+    ready: Sequence[Sequence[tuple[Config, Launch]]], **how: Any
+) -> Iterator[RunResult]:
+    """Train the configs of several files in this OS process, one after another."""
+    before = 0
+    for made in ready:
+        configs, launch = [config for config, _ in made], made[0][1]
+        records_all = len(made) > 1
+        for result in train_each(configs, launch, before=before, records_all=records_all, **how):
+            yield result
+            if how["stop_at_first"] and result.status == "failed":
+                return
+        before += len(made)
+
+
+def _in_order(results: Sequence[RunResult | None], ended: Iterator[RunResult]) -> list[RunResult]:
+    """Put the results of runs in the places of their configs; those that never ran have none."""
+    placed = [result if result is not None else next(ended, None) for result in results]
+    return [result for result in placed if result is not None]
 
 
 def _assignments(overrides: Mapping[str, Any] | Sequence[str]) -> list[str]:
@@ -187,43 +173,6 @@ def _raise_first(results: Sequence[RunResult]) -> None:
 def _note_others(error: BaseException, results: Sequence[RunResult]) -> None:
     bad = sum(result.exception is not None for result in results)
     error.add_note(f"{bad} of {len(results)} runs failed; check=False returns all results")
-=======
-        one = replace(launch, sweep=new_run_id()) if len(made) > 1 else launch
-        ready.append([(config, one) for config in made])
-        results += [None] * len(made)
-    how: dict[str, Any] = {
-        "then_test": then_test,
-        "edit_test": edit_test,
-        "stop_at_first": stop_at_first,
-    }
-    is_isolated = isolate if isolate is not None else len(launch.devices()) > 1
-    if is_isolated and train_apart is not None:
-        ended = train_apart(itertools.chain(*ready), per_device=per_device, **how)
-    else:
-        ended = _train_files(ready, **how)
-    return _in_order(results, ended)
-
-
-def _train_files(
-    ready: Sequence[Sequence[tuple[Config, Launch]]], **how: Any
-) -> Iterator[RunResult]:
-    """Train the configs of several files in this OS process, one after another."""
-    before = 0
-    for made in ready:
-        configs, launch = [config for config, _ in made], made[0][1]
-        records_all = len(made) > 1
-        for result in train_each(configs, launch, before=before, records_all=records_all, **how):
-            yield result
-            if how["stop_at_first"] and result.status == "failed":
-                return
-        before += len(made)
-
-
-def _in_order(results: Sequence[RunResult | None], ended: Iterator[RunResult]) -> list[RunResult]:
-    """Put the results of runs in the places of their configs; those that never ran have none."""
-    placed = [result if result is not None else next(ended, None) for result in results]
-    return [result for result in placed if result is not None]
->>>>>>> main
 
 
 def _warn(configs: Sequence[Config]) -> None:

@@ -14,7 +14,7 @@ from assay.jobs.isolated_runs import IsolatedRuns
 
 
 @wraps(run_in_process)
-def run(*configs: Any, **settings: Any) -> list[RunResult]:
+def run(*configs: Any, **settings: Any) -> Any:
     return run_in_process(*configs, train_apart=train_apart, **settings)
 
 
