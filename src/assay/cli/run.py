@@ -21,6 +21,7 @@ from assay.core.ids import new_run_id
 if TYPE_CHECKING:
     from assay.compose import RunResult
     from assay.config import Config
+    from assay.jobs.backends.submission import Scheduler
 
 
 FAST_STEPS = 20
@@ -88,6 +89,13 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
     help="20 steps with all that a run does on the way: a trial.",
 )
 @click.option(
+    "--on",
+    "scheduler",
+    type=click.Choice(["slurm", "ray", "k8s"]),
+    help="Submit to Slurm, Ray or Kubernetes instead: a job for each run, with a GPU unless"
+    " --device cpu.",
+)
+@click.option(
     "--then-test", is_flag=True, help="Test each run when it has finished, in a record of its own."
 )
 @click.option(
@@ -106,11 +114,12 @@ def command(
     fast: bool,
     resumed: str | None,
     rehearse: bool,
+    scheduler: Scheduler | None,
     then_test: bool,
     edit_test: str | None,
     **options: Any,
 ) -> int:
-    from assay.compose import problems_of_shape, resume_or_train, train, train_and_test
+    from assay.compose import problems_of_shape, resume_or_train, run_one
     from assay.config import open_config
     from assay.config.expansion import repeated, unique_problems
 
@@ -148,6 +157,14 @@ def command(
             return code
     if not launch.no_file:
         _start_watchers(opened)
+    if scheduler is not None:
+        from assay.cli.submission import submit
+
+        if resumed is not None or edit_test is not None or options["pdb"] or launch.no_file:
+            raise InputError("`--on` takes no --resume, --edit-test, --pdb and --no-file.")
+        _check_signatures(made)
+        configs = [config for same_file in made for config in same_file]
+        return submit(scheduler, configs, launch, then_test=then_test)
     if sum(map(len, made)) > 1:
         return _series(made, launch, pdb=options["pdb"], then_test=then_test, edit_test=edit_test)
     config = made[0][0]
@@ -156,7 +173,7 @@ def command(
             resume_or_train(config, launch, tell=lambda line: echo(line, err=True)),
             pdb=options["pdb"],
         )
-    result = train_and_test(config, launch, edit=edit_test) if then_test else train(config, launch)
+    result = run_one(config, launch, then_test=then_test, edit_test=edit_test)
     return told_both(result, pdb=options["pdb"])
 
 
@@ -202,17 +219,9 @@ def _series(
     then_test: bool,
     edit_test: str | None,
 ) -> int:
-    from assay.compose import Examiner, train_each
-    from assay.config.expansion import unique_problems
+    from assay.compose import train_each
 
-    examiner = Examiner()
-    _refuse(
-        [
-            problem
-            for configs in made
-            for problem in unique_problems(configs, lambda c: examiner.examined(c).problems)
-        ]
-    )
+    _check_signatures(made)
     configs = [config for same_file in made for config in same_file]
     launch = replace(launch, sweep=new_run_id())
     echo(f"sweep {launch.sweep}: {len(configs)} runs, one after another", err=True)
@@ -223,6 +232,21 @@ def _series(
     echo("", err=True)
     print_summary(summary_of(launch.sweep, configs, ended), has_records=not launch.no_file)
     return code
+
+
+def _check_signatures(made: Sequence[Sequence[Config]]) -> None:
+    """Stop at a mistake in any config: the last must not come to light after a night."""
+    from assay.compose import Examiner
+    from assay.config.expansion import unique_problems
+
+    examiner = Examiner()
+    _refuse(
+        [
+            problem
+            for configs in made
+            for problem in unique_problems(configs, lambda c: examiner.examined(c).problems)
+        ]
+    )
 
 
 def _train_series(
