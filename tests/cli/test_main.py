@@ -141,7 +141,7 @@ def test_a_command_that_does_not_exist_names_its_neighbour(assay: Assay) -> None
         (["--vers"], "`assay` has no option `--vers`.\n  fix: did you mean `--version`?"),
         (
             ["show"],
-            "`assay show` needs the argument RUN|EXPR.\n  fix: `assay show --help` shows how",
+            "`assay show` needs the argument RUN.\n  fix: `assay show --help` shows how",
         ),
         (["tag", "last"], "`assay tag` needs the argument TITLE."),
         (["show", "a", "b"], "`assay show`: Got unexpected extra argument (b)."),

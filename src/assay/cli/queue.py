@@ -181,13 +181,14 @@ def _expanded(
     return made
 
 
-@command.command(name="ls", help="List running and waiting jobs, and those that ended last.")
-@click.option("--all", "shows_all", is_flag=True, help="List all that ended, too.")
+@command.command(name="ls", help="List running jobs, the first that wait, and the last that ended.")
+@click.option("--all", "shows_all", is_flag=True, help="List all that wait or have ended.")
 def ls(shows_all: bool) -> int:
     with JobJournal() as journal:
         counts, held = journal.counts(), journal.held()
-        ended = journal.jobs(("finished", "failed", "cancelled"), last=-1 if shows_all else _LAST)
-        shown = [*ended, *journal.jobs(("running",)), *journal.line()]
+        most = -1 if shows_all else _LAST
+        ended = journal.jobs(("finished", "failed", "cancelled"), last=most)
+        shown = [*ended, *journal.jobs(("running",)), *journal.line(first=most)]
         color = use_color(sys.stdout)
         for job in shown:
             echo(_line(job, is_held=job.id in held, color=color))

@@ -89,6 +89,22 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
     help="20 steps with all that a run does on the way: a trial.",
 )
 @click.option(
+    "--isolate/--no-isolate",
+    default=None,
+    help="An OS process for each run, so that a crash ends no other; the default on several"
+    " devices.",
+)
+@click.option(
+    "--stop-at-first", is_flag=True, help="Of several runs, start none after one has failed."
+)
+@click.option(
+    "--per-device",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="N",
+    help="Let up to N isolated runs share a device.",
+)
+@click.option(
     "--on",
     "scheduler",
     type=click.Choice(["slurm", "ray", "k8s"]),
@@ -117,6 +133,9 @@ def command(
     scheduler: Scheduler | None,
     then_test: bool,
     edit_test: str | None,
+    isolate: bool | None,
+    stop_at_first: bool,
+    per_device: int | None,
     **options: Any,
 ) -> int:
     from assay.compose import problems_of_shape, resume_or_train, run_one
@@ -165,8 +184,13 @@ def command(
         _check_signatures(made)
         configs = [config for same_file in made for config in same_file]
         return submit(scheduler, configs, launch, then_test=then_test)
-    if sum(map(len, made)) > 1:
-        return _series(made, launch, pdb=options["pdb"], then_test=then_test, edit_test=edit_test)
+    is_isolated = isolate if isolate is not None else len(launch.devices()) > 1
+    if sum(map(len, made)) > 1 or (is_isolated and resumed is None):
+        how: dict[str, Any] = {"then_test": then_test, "edit_test": edit_test}
+        how["stop_at_first"] = stop_at_first
+        if is_isolated:
+            how["per_device"] = per_device or 0
+        return _series(made, launch, pdb=options["pdb"], is_isolated=is_isolated, **how)
     config = made[0][0]
     if resumed is not None:
         return told(
@@ -216,18 +240,24 @@ def _series(
     launch: Any,
     *,
     pdb: bool,
-    then_test: bool,
-    edit_test: str | None,
+    is_isolated: bool,
+    **how: Any,
 ) -> int:
     from assay.compose import train_each
 
     _check_signatures(made)
     configs = [config for same_file in made for config in same_file]
-    launch = replace(launch, sweep=new_run_id())
-    echo(f"sweep {launch.sweep}: {len(configs)} runs, one after another", err=True)
-    results = train_each(
-        configs, launch, then_test=then_test, edit_test=edit_test, records_all=True
-    )
+    launch = replace(launch, sweep=new_run_id() if len(configs) > 1 else "")
+    head = f"sweep {launch.sweep}: {len(configs)} runs" if launch.sweep else "1 run"
+    results: Iterator[RunResult]
+    if is_isolated:
+        from assay.jobs.run import train_apart
+
+        echo(f"{head}, each in an OS process of its own", err=True)
+        results = train_apart([(config, launch) for config in configs], **how)
+    else:
+        echo(f"{head}, one after another", err=True)
+        results = train_each(configs, launch, records_all=True, **how)
     ended, code = _train_series(configs, results, pdb=pdb)
     echo("", err=True)
     print_summary(summary_of(launch.sweep, configs, ended), has_records=not launch.no_file)
@@ -258,7 +288,9 @@ def _train_series(
     code = 0
     for i, config in enumerate(configs, 1):
         echo(f"\n{paint(f'[{i}/{len(configs)}]', 'bold', on=color)} {_title(config)}", err=True)
-        result = next(results)
+        result = next(results, None)
+        if result is None:  # none was started after the one that failed
+            break
         status = told_both(result, pdb=pdb)
         code = status if result.status == "stopped" else code or int(status != 0)
         ended.append(result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from assay.config.loading import Config
 from assay.core.devices import device_names
@@ -25,8 +25,8 @@ class Launch:
     longer, as by a signal if `is_interrupted`. `traced_from`: the step from which every step is
     traced at the full level, whatever the config says. `sweep` is the id that the runs of one
     sweep share, `point` the number of this one among them, where the config does not say it, and
-    `search` the settings of the search that they belong to.
-    `code` is the snapshot that this process runs, where it is not that of the project as it is now.
+    `search` the settings of the search that they belong to. `code` is the snapshot that this
+    process runs, where it is not that of the project as it is now.
     """
 
     device: str | None = None
@@ -83,15 +83,16 @@ class RunResult:
     `record_dir` is None with `no_file`; `exception` is the error of a run that failed; `value` has
     its metrics.
 
-    `test`: how the test that followed it ended, when one was asked for. `is_first`: not of the
-    processes of a run that leave it to another one to record and to tell. `signal` was heard
-    meanwhile, 0 for none: whoever has more to do ends, even if this run came to its own end. `note`
-    is for the person: what could not be kept, what was tested.
+    "crashed" is the end of a run whose OS process died without a result. `test`: how the test that
+    followed it ended, when one was asked for. `is_first`: not of the processes of a run that leave
+    it to another one to record and to tell. `signal` was heard meanwhile, 0 for none: whoever has
+    more to do ends, even if this run came to its own end. `note` is for the person: what could not
+    be kept, what was tested.
     """
 
     record_dir: Path | None
     config: Config | None
-    status: EndStatus
+    status: EndStatus | Literal["crashed"]
     value: Mapping[str, float] = field(default_factory=dict)
     exception: BaseException | None = None
     exit_code: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from assay.config import canonical, config_hash
 from assay.config.loading import Config
@@ -87,6 +88,18 @@ def unfinished(config: Config, *, job: str = "") -> RunView | None:
             if view.status not in (("finished",) if job else ("finished", "running")):
                 found.append(view)
     return max(found, key=lambda view: view.file.created_ns, default=None)
+
+
+def run_of_job(config: Config, job: str) -> RunView | None:
+    """Return the run of a job whose OS process died, whatever it came to; None without a record."""
+    start = config.path.resolve().parent if config.path is not None else Path.cwd()
+    project = find_project(start)
+    for folder in reversed(run_folders(project)) if project is not None else ():
+        with contextlib.suppress(AssayError):
+            view = RunView(folder)
+            if view.file.attempts and view.file.newest.launch.get("job") == job:
+                return view
+    return None
 
 
 def refuse_without_config(view: RunView, *, fix: str = "") -> None:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from assay.core.directory import PRIVATE, make_directory
 from assay.core.errors import RecordError
+from assay.core.event_log import EndStatus
 from assay.core.job import ATTEMPT_VARIABLE, JOB_VARIABLE, FailureClass
 from assay.core.json_codec import read_json, write_json
 
@@ -24,17 +25,20 @@ _MAX_BYTES = 4 << 20
 class JobResult:
     """Result that a training job leaves: the run it recorded, and why it failed.
 
-    `status` is that of the run, "" for a command that leaves no result.
+    `status` is that of the run, "" for a command that leaves no result. `test` is the result of
+    the test that followed the run.
     """
 
     format: int = FORMAT
     run: str = ""
     record_dir: str = ""
-    status: str = ""
+    status: EndStatus | Literal[""] = ""
+    exit_code: int = 0
     value: Mapping[str, float] = field(default_factory=dict)
     step: int = 0
     failure: FailureClass | Literal[""] = ""
     reason: str = ""
+    test: JobResult | None = None
 
 
 @dataclass(frozen=True, slots=True)

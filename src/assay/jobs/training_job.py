@@ -12,9 +12,8 @@ from typing import Any
 
 from assay.compose.launch_ranks import RankTask, config_of, task_of
 from assay.compose.launch_settings import Launch, RunResult
+from assay.compose.run_many import run_one
 from assay.compose.run_record import code_of
-from assay.compose.testing import train_and_test
-from assay.compose.training import train
 from assay.config.loading import Config
 from assay.config.typed_sections import sections_of
 from assay.core.directory import PRIVATE, make_directory
@@ -80,8 +79,7 @@ def work(task_file: str) -> RunResult:
     task = RankTask(**json.loads(Path(task_file).read_text(encoding="utf-8")))
     config, launch = config_of(task, folder.path, 0), _launch(task.launch)
     try:
-        run = train_and_test if task.options["then_test"] else train
-        result = run(config, launch)
+        result = run_one(config, launch, **task.options)
     except Exception as error:  # whatever could not be built is the job's result
         result = RunResult(
             record_dir=None,
@@ -101,18 +99,23 @@ def _launch(written: Mapping[str, Any]) -> Launch:
 
 def _leave(folder: JobFolder, result: RunResult) -> None:
     """Write what the dispatcher and the person who waits want to know of a run."""
+    folder.write_result(int(os.environ.get(ATTEMPT_VARIABLE, 1)), _result(result))
+
+
+def _result(result: RunResult) -> JobResult:
     error = result.exception
     has_failed = error is not None and not isinstance(error, KeyboardInterrupt | Terminated)
-    found = JobResult(
+    return JobResult(
         run=result.id,
         record_dir=str(result.record_dir or ""),
-        status=result.status,
+        status=result.status if result.status != "crashed" else "failed",
+        exit_code=result.exit_code,
         value=dict(result.value),
         step=result.step,
         failure=failure_of(error) if error is not None and has_failed else "",
         reason=_reason(error) if error is not None and has_failed else "",
+        test=_result(result.test) if result.test is not None else None,
     )
-    folder.write_result(int(os.environ.get(ATTEMPT_VARIABLE, 1)), found)
 
 
 def _reason(error: BaseException) -> str:

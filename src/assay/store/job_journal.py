@@ -222,9 +222,9 @@ class JobJournal:
         where = f"WHERE state IN ({marks})" if states else ""
         return self._select(f"{where} ORDER BY id DESC LIMIT ?", *states, last)[::-1]
 
-    def line(self) -> list[Job]:
-        """Return waiting jobs in the order in which they would start."""
-        return self._select(f"WHERE state = 'waiting' {_IN_LINE}")
+    def line(self, *, first: int = -1) -> list[Job]:
+        """Return waiting jobs in the order in which they would start; `first`: so many."""
+        return self._select(f"WHERE state = 'waiting' {_IN_LINE} LIMIT ?", first)
 
     def held(self) -> set[int]:
         """Return ids of waiting jobs that are held back."""
