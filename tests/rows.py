@@ -45,6 +45,8 @@ class Row:
     user: str = ""
     partial: str = ""
     instead: str = ""
+    repairs: Sequence[Mapping[str, str]] = ()
+    """Changed lines of a snippet: `line`, what it `becomes`, and `why`; no line: one put on top."""
 
     @property
     def group(self) -> str:
@@ -265,6 +267,9 @@ def main(
     parser.add_argument(
         "--missing", action="store_true", help="the rows that no test proves yet, or only in part"
     )
+    parser.add_argument(
+        "--snippets", action="store_true", help="each snippet with the lines that are changed in it"
+    )
     options = parser.parse_args(argv)
     table = read_table(table_path)
     marks = read_marks(folder)
@@ -279,7 +284,9 @@ def main(
     }
     results = read_results(results_path)
     proven = passed_proofs(marks, results, folder.parent)
-    if options.list:
+    if options.snippets:
+        print(_repairs(chosen, proven))
+    elif options.list:
         print(_listing(chosen, proven, folder.parent))
     elif options.missing or options.ids:
         unproven = {
@@ -348,6 +355,21 @@ def _listing(rows: Mapping[str, Row], proven: Mapping[str, Sequence[Marked]], ro
             lines += [f"  test:    {marked.name}", f"           {_place(marked, root)}"]
         lines.append("")
     return "\n".join(lines).rstrip() or "no row is proven yet"
+
+
+def _repairs(rows: Mapping[str, Row], proven: Mapping[str, object]) -> str:
+    """Each snippet with its changed lines, and the count of those that run without any."""
+    snippets = [row for row in rows.values() if row.mark == "snippet"]
+    lines: list[str] = []
+    for row in snippets:
+        state = "" if row.id in proven else ", open"
+        lines.append(f"{row.id}  {row.title}  [{len(row.repairs) or 'no'} changed lines{state}]")
+        for each in row.repairs:
+            lines.append(f"  - {each['line']}" if each.get("line") else "  - (nothing)")
+            lines += [f"  + {line}" for line in each["becomes"].splitlines()]
+            lines += _wrapped("why", each["why"])
+    whole = sum(not row.repairs for row in snippets)
+    return "\n".join([*lines, "", f"{whole} of {len(snippets)} snippets have no changed line"])
 
 
 def _missing(

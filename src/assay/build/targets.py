@@ -33,6 +33,7 @@ from assay.config.allow_list import (
     refused_by_name,
     trust_command,
 )
+from assay.config.older_systems import older_name, system_of, unmapped
 from assay.config.user_modules import UserModules
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import InputError, did_you_mean, suggested
@@ -74,9 +75,25 @@ def resolve(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] 
 def find(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> Any:
     """Resolve a target with imports as they are now; see `resolve`."""
     search = _Search(
-        unregistered(target, user_dirs), tuple(user_dirs), roots_of(user_dirs), frozenset(trusted)
+        _known_here(target, user_dirs, trusted),
+        tuple(user_dirs),
+        roots_of(user_dirs),
+        frozenset(trusted),
     )
     return search.run()
+
+
+def _known_here(target: str, user_dirs: Sequence[Path], trusted: Collection[str]) -> str:
+    """Return the target of a registered short name or of a name of an older system."""
+    if not system_of(target) or parts_of(target)[0] in trusted:
+        return unregistered(target, user_dirs)
+    if UserModules(user_dirs).find(target) is not None:
+        return target  # the user's own package of that name
+    older = older_name(target)
+    if older is None:
+        wrong = unmapped(target)
+        raise TargetError("unknown-target", wrong.message, fix=wrong.fix)
+    return older.target
 
 
 def unregistered(target: str, user_dirs: Sequence[Path]) -> str:

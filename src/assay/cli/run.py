@@ -101,7 +101,7 @@ def command(
     edit_test: str | None,
     **options: Any,
 ) -> int:
-    from assay.compose import problems_of_shape, resume_or_train, train, train_and_test
+    from assay.compose import problems_of_shape, resume_or_train, run_one
     from assay.config import expand, open_config
     from assay.config.expansion import unique_problems
 
@@ -147,7 +147,7 @@ def command(
             resume_or_train(config, launch, tell=lambda line: echo(line, err=True)),
             pdb=options["pdb"],
         )
-    result = train_and_test(config, launch, edit=edit_test) if then_test else train(config, launch)
+    result = run_one(config, launch, then_test=then_test, edit_test=edit_test)
     return told_both(result, pdb=options["pdb"])
 
 

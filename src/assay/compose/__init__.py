@@ -13,6 +13,7 @@ from assay.compose.data_tools import bench_data as bench_data
 from assay.compose.launch_settings import Launch as Launch
 from assay.compose.launch_settings import RunResult as RunResult
 from assay.compose.run_many import run as run
+from assay.compose.run_many import run_one as run_one
 from assay.compose.run_many import train_each as train_each
 from assay.compose.run_scope import check_device as check_device
 from assay.compose.testing import test as test

@@ -8,31 +8,36 @@ import inspect
 import logging
 import os
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
+from typing import Any
 
 from assay.compose.checks import problems_of_shape
 from assay.compose.launch_settings import Launch, RunResult
 from assay.compose.run_record import code_of, failed, new_record
-from assay.compose.testing import Edit, train_and_test
+from assay.compose.testing import Edit, test_with_own_weights, train_and_test
 from assay.compose.training import train
 from assay.config import expand, open_config
 from assay.config.expansion import unique_problems
 from assay.config.loading import Config
+from assay.config.tree import Leaf, get_at
 from assay.core.devices import device_names
 from assay.core.diagnostics import render
 from assay.core.errors import AssayError
 from assay.record.logfile import LOGGER
 
+ConfigLike = str | os.PathLike[str] | Mapping[str, Any]
+"""File of a config, or the config as a mapping."""
+
 
 def run(
-    configs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    configs: ConfigLike | Sequence[ConfigLike],
     *,
     variant: str | Sequence[str] = (),
     sweep: bool = True,
     device: str | int | Sequence[str | int] | None = None,
-    user_dir: str | os.PathLike[str] | None = None,
+    user_dir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     desc: str = "",
     debug: bool = False,
     no_file: bool = False,
@@ -41,6 +46,7 @@ def run(
 ) -> list[RunResult]:
     """Train one config after another; return their results in order.
 
+    A config is a file or a mapping. `runner = "test"` in one evaluates it instead.
     An exception is kept in its result, not raised.
 
     Of a file with variants the base runs, or those named ("all" is every one); of a file with a
@@ -48,14 +54,15 @@ def run(
     `then_test`: each is tested when it has finished (`RunResult.test`); `edit_test` may change the
     config of its test.
     """
-    paths = [configs] if isinstance(configs, str | os.PathLike) else list(configs)
+    if isinstance(configs, str | os.PathLike | Mapping):
+        configs = [configs]
     variants = [variant] if isinstance(variant, str) else list(variant)
     names = None if device is None else ",".join(device_names(device))
     launch = Launch(device=names, desc=desc, debug=debug, no_file=no_file)
     results: list[RunResult] = []
-    for path in paths:
+    for each in configs:
         try:
-            made = expand(open_config(path, user_dir=user_dir), variants, sweep=sweep)
+            made = expand(open_config(each, user_dir=user_dir), variants, sweep=sweep)
         except AssayError as error:
             results.append(_not_started(None, error))
             continue
@@ -100,9 +107,7 @@ def train_each(
     for i, config in enumerate(configs, before):
         one = replace(launch, device=devices[i % len(devices)])
         try:
-            result = (
-                train_and_test(config, one, edit=edit_test) if then_test else train(config, one)
-            )
+            result = run_one(config, one, then_test=then_test, edit_test=edit_test)
         except (
             Exception
         ) as error:  # whatever is raised while one run is built, the others are not to blame
@@ -118,6 +123,18 @@ def train_each(
             return
         _let_go(result.exception)
         _let_go(result.test.exception if result.test is not None else None)
+
+
+def run_one(
+    config: Config, launch: Launch, *, then_test: bool = False, edit_test: Edit | str | None = None
+) -> RunResult:
+    """Train a config, or evaluate it if that is its runner; see `run`."""
+    runner = get_at(config.root, ("runner",))
+    if isinstance(runner, Leaf) and runner.value in ("test", "infer"):
+        return test_with_own_weights(config, launch, infer=runner.value == "infer")
+    if then_test:
+        return train_and_test(config, launch, edit=edit_test)
+    return train(config, launch)
 
 
 def _not_started(config: Config | None, error: BaseException) -> RunResult:

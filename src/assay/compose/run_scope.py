@@ -132,7 +132,7 @@ def open_run_scope(
         scope = RunScope(config, root, sections, context, device, stack)
         if joins:
             _join_ranks(scope, launch, resumes)
-        _furnish(scope)
+        _furnish(scope, launch)
         yield scope
 
 
@@ -244,13 +244,15 @@ def _watching(ranks: DistributedGroup, rank: int, timeout: str, stack: ExitStack
     return folder
 
 
-def _furnish(scope: RunScope) -> None:
+def _furnish(scope: RunScope, launch: Launch) -> None:
     """Fill the context: facts known at the start, promises for the rest, and the plugins."""
     from assay.build import as_plugin, plugin_paths, promise_run
 
     context, config = scope.context, scope.config
     context.set("context", context)
+    context.set("run_config", config)
     context.set("cfg", plain(scope.root))
+    context.set("debug", launch.debug)
     context.set("device", scope.device)
     context.set(
         "device_info",

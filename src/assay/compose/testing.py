@@ -78,17 +78,11 @@ def test(
     """
     launch = launch or Launch()
     if is_config(address):
-        config, _ = passed(open_config(address, overrides), "data", training=False)
-        origin = initial_weights(config.root) if not weights else None
-        if origin is not None and origin.path is None:
-            fix = (
-                f"assay test {address} --from RUN, or a checkpoint's folder, or a .safetensors file"
-            )
-            raise InputError(
-                "A config has no weights to test.", fix=f"{fix}; or give it load_weights"
-            )
-        found = weights_at(weights) if origin is None else _weights_of(origin)
-        return test_config(config, found, launch, splits=splits, infer=infer)
+        given = open_config(address, overrides)
+        if not weights:
+            return test_with_own_weights(given, launch, splits=splits, infer=infer)
+        config, _ = passed(given, "data", training=False)
+        return test_config(config, weights_at(weights), launch, splits=splits, infer=infer)
     if weights or overrides:
         what = "--from" if weights else overrides[0]
         raise InputError(
@@ -97,6 +91,19 @@ def test(
         )
     config = recorded(address, trust=trust, tell=tell)
     return test_config(config, weights_at(address), launch, splits=splits, infer=infer)
+
+
+def test_with_own_weights(
+    config: Config, launch: Launch, *, splits: Sequence[str] = (), infer: bool = False
+) -> RunResult:
+    """Evaluate a config with the weights of its `load_weights`; see `test`."""
+    config, _ = passed(config, "data", training=False)
+    origin = initial_weights(config.root)
+    if origin.path is None:
+        address = config.path or "CONFIG"
+        fix = f"assay test {address} --from RUN, or a checkpoint's folder, or a .safetensors file"
+        raise InputError("A config has no weights to test.", fix=f"{fix}; or give it load_weights")
+    return test_config(config, _weights_of(origin), launch, splits=splits, infer=infer)
 
 
 def recorded(address: str, *, trust: Trust = False, tell: Tell = lambda line: None) -> Config:

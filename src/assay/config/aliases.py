@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from assay.config.older_systems import older_calls, older_name, system_of, table_of
 from assay.config.overrides import Setting
 from assay.config.sources.literals import value_of
 from assay.config.tree import (
@@ -208,15 +209,15 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
     """
     own, notes = with_own_calls(root)
     assert isinstance(own, Table)
-    root = _with_larger_length(own)
-    for alias in ALIASES:
+    root, older = _with_older_arguments(_with_runner(_with_larger_length(own)))
+    for alias in (*ALIASES, *_keys_of_older(own)):
         path, to = parse_dotted(alias.old), parse_dotted(alias.new)
         node = get_at(root, path)
         if node is None:
             continue
         origin = key_origin_at(root, path)
         value = alias.value(node)
-        root = delete_at(root, path)
+        root = delete_at(root, path) if alias in ALIASES else _without(root, path)
         is_there = get_at(root, to) is not None
         is_theirs = (
             is_there and key_origin_at(root, to).source != root.origin.source == origin.source
@@ -229,7 +230,60 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
             root = set_at(root, to, value, origin)
         except KeyError:  # a value stands where a table is needed: the check reports it
             continue
-    return root, notes
+    return root, notes + older
+
+
+def _without(root: Table, path: KeyPath) -> Table:
+    """Return `root` without the key at `path`, nor the table that this leaves empty."""
+    root = delete_at(root, path)
+    above = get_at(root, path[:-1])
+    is_empty = len(path) > 1 and isinstance(above, Table) and not above.items
+    return delete_at(root, path[:-1]) if is_empty else root
+
+
+def _keys_of_older(root: Table) -> list[Alias]:
+    """Return the aliases of the older systems that a config names in a target or as its runner."""
+    runner = root.items.get("runner")
+    named = [target for _, _, target in older_calls(root)]
+    if isinstance(runner, Leaf) and isinstance(runner.value, str):
+        named.append(runner.value)
+    systems = dict.fromkeys(filter(None, map(system_of, named)))
+    return [alias for system in systems for alias in table_of(system, "KEYS")]
+
+
+def _with_runner(root: Table) -> Table:
+    """Return `root` with the runner of an older system as `train` or `test`."""
+    runner = root.items.get("runner")
+    older = older_name(str(runner.value)) if isinstance(runner, Leaf) else None
+    if runner is None or older is None:
+        return root
+    origin = root.key_origin("runner")
+    return set_at(root, ("runner",), Leaf(older.target, runner.origin), origin)
+
+
+def _with_older_arguments(root: Table) -> tuple[Table, list[Problem]]:
+    """Set the keys that arguments of older targets stand for; return a note for each target."""
+    notes: dict[str, Problem] = {}
+    for path, call, target in older_calls(root):
+        older = older_name(target)
+        if older is None:
+            continue  # the check of targets reports it
+        for argument, key in older.keys.items():
+            value, to = call.items.get(argument), parse_dotted(key)
+            if value is not None and get_at(root, to) is None:
+                root = set_at(root, to, value, call.key_origin(argument))
+        here = f"here: {older.instead}" if older.instead else f"`{older.target}` here"
+        notes.setdefault(
+            target,
+            Problem(
+                kind="alias",
+                severity="note",
+                message=f"`{target}` is understood; {here}",
+                origin=call.key_origin("type"),
+                key=dotted((*path, "type")),
+            ),
+        )
+    return root, list(notes.values())
 
 
 def _with_larger_length(root: Table) -> Table:

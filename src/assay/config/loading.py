@@ -50,7 +50,7 @@ class Config:
     which `read_problems` concern the text alone, and `notes` what was read as something else
     (`file_notes`: in the file); `check_shape` reports these and everything else. `named` is `root`
     with every target under its one name, once the signature stage has looked at it: the tree that
-    is hashed.
+    is hashed. `unaliased` is the file with the keys of other systems as they were given.
     """
 
     root: Table
@@ -65,6 +65,7 @@ class Config:
     file_notes: tuple[Problem, ...] = ()
     notes: tuple[Problem, ...] = ()
     named: Table | None = None
+    unaliased: Table | None = None
     variant: str = ""
     point: str = ""
     assigned: tuple[tuple[str, Node], ...] = ()
@@ -166,6 +167,7 @@ def _config(
     path: Path | None,
     user_dirs: tuple[Path, ...],
 ) -> Config:
+    unaliased = root
     root, notes = applied(root)
     draws, uses = Draws(), Uses()
     made = merged(root, overrides, draws, uses, is_whole=not read_problems)
@@ -173,6 +175,7 @@ def _config(
         root=made.root,
         written=made.written,
         given=root,
+        unaliased=unaliased,
         path=path,
         files=MappingProxyType(dict(files)),
         user_dirs=user_dirs,

@@ -28,6 +28,9 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
             StreamToSequence
         """,
         "assay.plugins": "TensorBoard",
+        "assay.compat.alchemy.plugins": """
+            Backup BasicSetup DisplayRunningInfo FileLogger Seeding TensorboardLogger
+        """,
     }.items()
 }
 """Names by the package that offers them."""

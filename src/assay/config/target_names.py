@@ -15,6 +15,7 @@ from assay.config.allow_list import (
     refused_by_name,
     trust_command,
 )
+from assay.config.older_systems import older_name, system_of, unmapped
 from assay.config.references import is_unresolved
 from assay.config.standard_keys import problem_at, shown, wrong_type
 from assay.config.tree import KeyPath, Leaf, List, Table, dotted, walk
@@ -73,6 +74,11 @@ def _target(
     package = parts_of(target)[0]
     if package == target:
         yield from _short_name(leaf, target, path, modules)
+        return
+    if system_of(target) and package not in trusted and modules.find(target) is None:
+        if older_name(target) is None:
+            wrong = unmapped(target)
+            yield problem_at("unknown-target", wrong.message, leaf, path, wrong.fix)
         return
     refusal = refused_by_name(target, trusted)
     if refusal is not None:

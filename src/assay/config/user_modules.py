@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
+from assay.config.older_systems import SYSTEMS
 from assay.core.diagnostics import Origin
 from assay.core.regular_file import read_bytes
 
 MAX_BYTES = 8 * 1024 * 1024
 MAX_FILES = 20_000  # looked at for registered names
+REGISTERING = ("assay", *SYSTEMS)
+"""Packages whose `register` gives a class its short name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,12 +298,12 @@ def _read_registered(file: Path, module: str) -> Iterator[RegisteredName]:
 
 
 def _names_of_register(tree: ast.Module) -> set[str]:
-    """Return the expressions by which a file may write assay's `register`, as imported."""
+    """Return the expressions by which a file may write `register`, as imported."""
     names = set()
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.ImportFrom)
-            and (node.module or "").partition(".")[0] == "assay"
+            and (node.module or "").partition(".")[0] in REGISTERING
             and not node.level
         ):
             for alias in node.names:
@@ -308,7 +311,7 @@ def _names_of_register(tree: ast.Module) -> set[str]:
                 names.add(name if alias.name == "register" else f"{name}.register")
         elif isinstance(node, ast.Import):
             for alias in node.names:
-                if alias.name.partition(".")[0] == "assay":
+                if alias.name.partition(".")[0] in REGISTERING:
                     names.add(f"{alias.asname or alias.name}.register")
     return names
 

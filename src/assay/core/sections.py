@@ -24,6 +24,7 @@ NonFinite = Literal["stop", "skip", "ignore"]
 BestMode = Literal["min", "max"]
 PipelineSchedule = Literal["1f1b", "gpipe", "interleaved"]
 TraceLevel = Literal["default", "full"]
+Runner = Literal["train", "test", "infer"]
 
 Switch = bool | str | Sequence[str]
 """Value of a switch: on, off, "blocks", or patterns of module names."""
@@ -366,6 +367,14 @@ class StandardSections:
         "text", "Purpose of the run; the body of its README.", default="", weights=False
     )
     seed: int = key("int", "Seed of every random number of the run.", default=0, minimum=0)
+    runner: Runner = key(
+        "choice",
+        "What `assay run` does with the config: train, or evaluate load_weights as `assay test`"
+        " does; infer keeps the outputs of splits without targets.",
+        default="train",
+        choices=get_args(Runner),
+        weights=False,
+    )
     threads: int | str = key(
         "int",
         "CPU threads of one process; auto, its share of the cores, is chosen once and kept on"

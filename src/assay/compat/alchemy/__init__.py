@@ -1,0 +1,25 @@
+"""Names of alchemy: its plugins, pipelines, symbol table, task and runners over those of assay.
+
+A config that names a target of alchemy uses it with a note, and its modules may `import alchemy`.
+In a script, `import assay.compat.alchemy` comes first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from assay.compat.alchemy.keys import KEYS
+from assay.compat.alchemy.names import NAMES
+from assay.compat.importing import import_target, install
+
+__all__ = ["KEYS", "NAMES"]
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name of alchemy itself (`sym_tbl`, `evaluate`); torch is loaded only for it."""
+    if f"alchemy.{name}" not in NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_target(NAMES[f"alchemy.{name}"].target)
+
+
+install("alchemy")  # a config that names alchemy has modules that import it

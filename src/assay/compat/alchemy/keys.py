@@ -1,0 +1,46 @@
+"""Keys of alchemy's configs that stand for a key of another name here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from assay.config.aliases import Alias
+from assay.config.tree import List, Node, Table, delete_at, from_plain, get_at, set_at
+
+
+def _same(node: Node) -> Node | None:
+    return node
+
+
+def _splits(node: Node) -> Node | None:
+    """Return datasets as splits: pipes that stand alone become the chain that is their source."""
+    if not isinstance(node, Table):
+        return node
+    return replace(node, items={name: _split(item) for name, item in node.items.items()})
+
+
+def _split(node: Node) -> Node:
+    pipes = get_at(node, ("pipes",)) if isinstance(node, Table) else None
+    if not isinstance(node, Table) or not isinstance(pipes, List) or "type" in node.items:
+        return node
+    origin = node.key_origin("pipes")
+    chain = from_plain({"type": "assay.engine.chain"}, origin)
+    assert isinstance(chain, Table)
+    source = set_at(chain, ("pipes",), pipes, origin)
+    return set_at(delete_at(node, ("pipes",)), ("source",), source, origin)
+
+
+KEYS: tuple[Alias, ...] = (
+    Alias(old="task.datasets", new="data", note="one section for each split", value=_splits),
+    Alias(old="task.evalpipes", new="evaluate.pipes", note="a part of [evaluate]", value=_same),
+    Alias(old="optim", new="optimizer", note="in full", value=_same),
+    Alias(old="sched", new="schedule", note="the learning rate over the run", value=_same),
+    Alias(old="model.model_path", new="load_weights", note="weights to begin with", value=_same),
+    Alias(
+        old="use_deterministic_algorithms",
+        new="train.deterministic",
+        note="a setting of training",
+        value=_same,
+    ),
+)
+"""Aliases that hold in a config which names a target or the runner of alchemy."""

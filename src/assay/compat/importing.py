@@ -1,0 +1,115 @@
+"""Imports of older systems: `from thexp.frame import Meter` finds the class that stands for it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from assay.config.older_systems import OlderName, names_of
+from assay.core.errors import InputError, nearest
+
+PACKAGES: Mapping[str, str] = {
+    "alchemy": "alchemy",
+    "tensorboardX": "framework",
+    "hiddenlayer": "framework",
+    "thexp": "thexp",
+    "flame": "flame",
+    "libai": "libai",
+}
+"""Package of an older system -> the module of `assay.compat` that has its names."""
+
+
+class UnmappedImportError(InputError, ImportError):
+    """A name of an older system was imported that nothing here stands for."""
+
+
+def install(*packages: str) -> None:
+    """Let `import PACKAGE` find the names of an older system in this process; all without any.
+
+    An installed package of the same name wins.
+    """
+    unknown = [package for package in packages if package not in PACKAGES]
+    if unknown:
+        raise InputError(
+            f"`{unknown[0]}` is no package of an older system.",
+            fix=f"There are: {', '.join(PACKAGES)}.",
+        )
+    finder = next((each for each in sys.meta_path if isinstance(each, OlderFinder)), None)
+    if finder is None:
+        finder = OlderFinder()
+        sys.meta_path.append(finder)  # last: what is installed is found first
+    finder.packages.update(packages or PACKAGES)
+
+
+class OlderFinder(MetaPathFinder, Loader):
+    """Finder and loader of modules that only offer the names of an older system's table."""
+
+    def __init__(self) -> None:
+        self.packages: set[str] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package = fullname.partition(".")[0]
+        if package not in self.packages:
+            return None
+        names = names_of(PACKAGES[package])
+        if fullname != package and not any(name.startswith(f"{fullname}.") for name in names):
+            return None
+        return ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return OlderModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing: the names of the module are looked up when they are used."""
+
+
+class OlderModule(ModuleType):
+    """Module whose attributes are the targets of an older system's names."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        dotted = f"{self.__name__}.{name}"
+        names = names_of(PACKAGES[self.__name__.partition(".")[0]])
+        if dotted in names:
+            found = import_target(names[dotted].target)
+            setattr(self, name, found)
+            return found
+        if any(each.startswith(f"{dotted}.") for each in names):
+            return importlib.import_module(dotted)
+        raise _unmapped(dotted, names)
+
+
+def import_target(target: str) -> Any:
+    """Return the module, class or function at a dotted path."""
+    module, _, name = target.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except AttributeError:
+        return importlib.import_module(target)
+
+
+def _unmapped(dotted: str, names: Mapping[str, OlderName]) -> UnmappedImportError:
+    """Return the error for a name without an entry: the nearest name, and what is said here."""
+    module, _, last = dotted.rpartition(".")
+    by_last: dict[str, str] = {}
+    for name in names:
+        if name not in by_last.values():
+            by_last.setdefault(name.rpartition(".")[2], name)
+    near = [by_last[last]] if last in by_last else [by_last[one] for one in nearest(last, by_last)]
+    fix = ""
+    if near:
+        instead = names[near[0]].instead
+        fix = f"Did you mean `{near[0]}`?{f' Here: {instead}.' if instead else ''} "
+    package = PACKAGES[dotted.partition(".")[0]]
+    return UnmappedImportError(
+        f"`{last}` of `{module}` has nothing here that stands for it.",
+        fix=f"{fix}docs/compat/{package}.md lists the names that are known.",
+    )

@@ -1,0 +1,91 @@
+"""Names of older systems in a config: `alchemy.plugins.Seeding` is found in `assay.compat`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from assay.config.tree import KeyPath, Leaf, Table, walk
+from assay.core.errors import nearest
+
+SYSTEMS = ("alchemy", "thexp", "flame", "libai")
+"""Older systems; each has a module of its name in `assay.compat`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OlderName:
+    """Name of an older system: its target here, and how the same is said here.
+
+    `keys` are arguments that set a key of the config: `{"seed": "seed"}`.
+    """
+
+    target: str
+    instead: str = ""
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnmappedName:
+    """Message and fix for a name of an older system that is not in its table."""
+
+    message: str
+    fix: str
+
+
+def names_of(system: str) -> Mapping[str, OlderName]:
+    """Return the names of one system, by their dotted path there."""
+    found: Mapping[str, OlderName] = table_of(system, "NAMES")
+    return found
+
+
+def table_of(system: str, name: str) -> Any:
+    """Return the table `name` of `assay.compat.SYSTEM`; empty where the module has none."""
+    # By name: `assay.compat` stands above this room, and only a config that names the system
+    # needs its tables.
+    return getattr(importlib.import_module(f"assay.compat.{system}"), name, {})
+
+
+def older_name(target: str) -> OlderName | None:
+    """Return the entry of a target; None for one that no older system has.
+
+    >>> older_name("alchemy.plugins.Seeding").target
+    'assay.compat.alchemy.plugins.Seeding'
+    """
+    system = system_of(target)
+    return names_of(system).get(target.replace(":", ".")) if system else None
+
+
+def system_of(target: str) -> str:
+    """Return the older system that a target begins with, "" for none."""
+    top = target.partition(".")[0].partition(":")[0]
+    return top if top in SYSTEMS and top != target else ""
+
+
+def unmapped(target: str) -> UnmappedName:
+    """Return the error of a name that its system may have had, and that is not in the table."""
+    system, names = system_of(target), names_of(system_of(target))
+    last = target.replace(":", ".").rpartition(".")[2]
+    by_last = {name.rpartition(".")[2]: name for name in names}
+    near = nearest(target, list(names), cutoff=0.75) or [
+        by_last[name] for name in nearest(last, list(by_last))
+    ]
+    fix = f"docs/compat/{system}.md lists the names that are known"
+    if near:
+        instead = names[near[0]].instead
+        fix = f"did you mean `{near[0]}`?{f' Here: {instead}.' if instead else ''} {fix}"
+    return UnmappedName(
+        message=f"`{target}` of {system} has nothing here that stands for it", fix=fix
+    )
+
+
+def older_calls(root: Table) -> list[tuple[KeyPath, Table, str]]:
+    """Return the calls of older systems in a config: path, table and target."""
+    found: list[tuple[KeyPath, Table, str]] = []
+    for path, node in walk(root):
+        leaf = node.items.get("type") if isinstance(node, Table) else None
+        target = leaf.value if isinstance(leaf, Leaf) else None
+        if isinstance(node, Table) and isinstance(target, str) and system_of(target):
+            found.append((path, node, target))
+    return found

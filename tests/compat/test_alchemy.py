@@ -1,0 +1,398 @@
+"""Texts of the README of alchemy, run as they stand there, in projects as its users have them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from assay.config import check_shape, load, open_config, plain
+from assay.core import run_file
+from assay.core.errors import InputError
+from assay.core.event_log import Evaluated, read_events
+from assay.query.run import RunView
+from assay.store.layout import open_project, run_folders
+from assay.store.series import read_series
+from event_reader import read
+from examples import SRC
+from snippets import executed
+from warm_python import Run
+
+POINTS = '''
+import torch
+
+
+class Points:
+    """Points whose class is the sign of their sum."""
+
+    def __init__(self, seed, size=20):
+        self.points = torch.randn(size, 4, generator=torch.Generator().manual_seed(seed))
+
+    def __len__(self):
+        return len(self.points)
+
+    def __getitem__(self, i):
+        return self.points[i], int(self.points[i].sum() > 0)
+'''
+TRAINING = """
+[model]
+type = "torch.nn.Linear"
+in_features = {features}
+out_features = 2
+[process]
+type = "assay.engine.Supervised"
+criterion = {{ type = "torch.nn.CrossEntropyLoss" }}
+metrics = {{ acc = {{ type = "assay.engine.Accuracy" }} }}
+[optim]
+type = "torch.optim.SGD"
+lr = 0.1
+[train]
+epochs = {epochs}
+"""
+DATASETS = """
+[task.datasets.{split}]
+source = {{ type = "points.Points", seed = {seed} }}
+batch_size = 8
+"""
+
+
+def training(*splits: str, epochs: int = 2) -> str:
+    """Sections of a run over points, with the given splits."""
+    data = [DATASETS.format(split=split, seed=seed) for seed, split in enumerate(splits)]
+    return TRAINING.format(features=4, epochs=epochs) + "".join(data)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "points.py").write_text(POINTS, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def python(warm: Run, project: Path) -> Run:
+    """Runs Python in the project, in a process of its own, to a good end."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        own = {"PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
+        done = warm(list(arguments), folder=project, variables={**os.environ, **own})
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    return run
+
+
+def records(project: Path) -> list[RunView]:
+    return [RunView(folder) for folder in run_folders(open_project(project))]
+
+
+@pytest.mark.row("S-A1", "A30", "A33")
+def test_the_six_plugins_of_the_text_do_what_they_are_called(python: Run, project: Path) -> None:
+    config = f'tag = "tagger"\n{executed("S-A1")}{training("train", "dev")}'
+    (project / "cfg.toml").write_text(config, encoding="utf-8")
+
+    done = python("-m", "assay", "run", "cfg.toml", "--device", "cpu")
+
+    (view,) = records(project)
+    folder = view.folder.path
+    assert "tag tagger" in done.stdout and "python 3." in done.stdout  # DisplayRunningInfo
+    link = project / "records" / "weixin" / "tagger" / "train" / folder.name
+    assert link.resolve() == folder and (folder / "detail_log").is_dir()
+    assert (
+        load(folder / "cfg.toml").root.items.keys() == load(project / "cfg.toml").root.items.keys()
+    )
+    assert "[[plugins]]" in (folder / "cfg.toml").read_text(encoding="utf-8")
+    assert (folder / "backup" / "src" / "points.py").read_text(encoding="utf-8") == POINTS
+    assert (folder / "backup" / "alchemy" / "plugins.py").is_file()
+    assert (folder / "checkpt" / "latest" / "manifest.json").is_file()
+    saved = plain(load(folder / "config.toml").root)
+    assert (saved["seed"], saved["train"]["deterministic"]) == (0, True)
+    losses = read(folder / "board").scalars["train/loss"]
+    assert [step for step, _ in losses] == read_series(view.folder.metrics)[
+        "train/loss"
+    ].steps.tolist()
+
+
+@pytest.mark.row("A33")
+def test_the_seed_of_the_plugin_is_that_of_the_run(project: Path) -> None:
+    config = executed("S-A1").replace("seed = 0", "seed = 7")
+    (project / "cfg.toml").write_text(config, encoding="utf-8")
+
+    assert plain(load(project / "cfg.toml").root)["seed"] == 7
+
+    (project / "cfg.toml").write_text(f"seed = 3\n{config}", encoding="utf-8")
+    assert plain(load(project / "cfg.toml").root)["seed"] == 3  # a key of the config itself wins
+
+
+@pytest.mark.parametrize("name", ["alchemy.plugins.Bakup", "alchemy.plugin.Backup"])
+def test_a_name_that_is_not_mapped_is_one_error_with_the_nearest_and_what_is_said_here(
+    name: str, project: Path
+) -> None:
+    text = f'plugins = [{{ type = "{name}", paths = ["src"] }}]\n{training("train")}'
+    (project / "cfg.toml").write_text(text, encoding="utf-8")
+
+    problems = [p for p in check_shape(open_config(project / "cfg.toml")) if p.severity == "error"]
+
+    assert [problem.kind for problem in problems] == ["unknown-target"]
+    assert f"`{name}` of alchemy" in problems[0].message
+    assert "did you mean `alchemy.plugins.Backup`?" in problems[0].fix
+    assert "every record has a snapshot of the code" in problems[0].fix
+
+
+def test_a_mapped_name_is_used_with_a_note(project: Path) -> None:
+    (project / "cfg.toml").write_text(executed("S-A1") + training("train"), encoding="utf-8")
+
+    told = {problem.key: problem for problem in check_shape(open_config(project / "cfg.toml"))}
+
+    assert {problem.severity for problem in told.values()} == {"note"}
+    assert "`train.deterministic`" in told["plugins.4.type"].message
+    assert "`optim` is `optimizer` here" in told["optim"].message
+
+
+@pytest.mark.parametrize("path", ["/tmp", "../other"])
+def test_no_plugin_writes_or_reads_outside_of_the_working_directory(path: str) -> None:
+    from assay.compat.alchemy.plugins import Backup, FileLogger
+
+    with pytest.raises(InputError, match="leads out of the working directory"):
+        FileLogger(log_dir=path)
+    with pytest.raises(InputError, match="leads out of the working directory"):
+        Backup(paths=[path])
+
+
+DATAPIPE = """
+import json
+
+import numpy as np
+
+
+class JsonLOpener:
+    def __call__(self, items):
+        for name in items:
+            yield from open("data/" + name.rpartition("/")[2], encoding="utf-8")
+
+
+class ParseJsonDoc:
+    def __call__(self, items):
+        return map(json.loads, items)
+
+
+class PruneLongText:
+    def __call__(self, items):
+        for doc in items:
+            yield {**doc, "text": doc["text"][:20]}
+
+
+class Sample2Encoding:
+    def __call__(self, items):
+        for doc in items:
+            counts = [doc["text"].count(chr(97 + i)) for i in range(26)]
+            yield np.array(counts, dtype=np.float32), doc["label"]
+"""
+
+
+@pytest.mark.row("S-A2", "A64", "A69")
+def test_the_data_pipeline_of_the_text_makes_batches_of_eight_for_any_number_of_workers(
+    python: Run, project: Path
+) -> None:
+    ner = project / "src" / "task" / "ner"
+    ner.mkdir(parents=True)
+    (ner / "datapipe.py").write_text(DATAPIPE, encoding="utf-8")
+    (project / "data").mkdir()
+    docs = [{"text": "abcdefgh"[: 1 + i % 7] * 3, "label": i % 2} for i in range(44)]
+    lines = "".join(json.dumps(doc) + "\n" for doc in docs)
+    (project / "data" / "train.jsonl").write_text(lines, encoding="utf-8")
+    config = TRAINING.format(features=26, epochs=1) + f"[task.datasets.train]\n{executed('S-A2')}"
+    (project / "cfg.toml").write_text(config, encoding="utf-8")
+
+    python("-m", "assay", "run", "cfg.toml", "--tag", "0", "--device", "cpu")
+    python(
+        "-m", "assay", "run", "cfg.toml", "--tag", "3", "data.train.workers=3", "--device", "cpu"
+    )
+
+    steps = {
+        view.tag: read_series(view.folder.metrics)["train/loss"].steps.tolist()
+        for view in records(project)
+    }
+    assert steps == {"0": list(range(1, 7)), "3": list(range(1, 7))}  # 44 documents, 8 in a batch
+
+
+@pytest.mark.row("S-A3", "A62", "A63")
+def test_the_pipeline_of_the_text_evaluates_at_the_end_of_every_second_epoch(
+    python: Run, project: Path
+) -> None:
+    (project / "src" / "pipeline.py").write_text(executed("S-A3"), encoding="utf-8")
+    plugin = '{ type = "EvalEpochEEPipeline", period = 2, split = "dev" }'
+    config = f"""
+plugins = [
+    {{ type = "alchemy.plugins.Seeding", seed = 1 }},
+    {{ type = "assay.engine.Pipelines", end_epoch = [{plugin}] }},
+]
+{training("train", "dev", epochs=6)}
+[evaluate]
+every = "never"
+"""
+    (project / "cfg.toml").write_text(config, encoding="utf-8")
+
+    python("-m", "assay", "run", "cfg.toml", "--device", "cpu")
+
+    (view,) = records(project)
+    facts = [event.fact for event in read_events(view.folder.events)]
+    evaluated = [(fact.split, fact.step) for fact in facts if isinstance(fact, Evaluated)]
+    assert evaluated == [("dev", 6), ("dev", 12), ("dev", 18)]  # 3 steps an epoch
+    log = view.folder.log.read_text(encoding="utf-8")
+    said = [
+        line.rpartition("EvalEpoch at ")[2] for line in log.splitlines() if "EvalEpoch at" in line
+    ]
+    assert said == ["epoch 1 step 5", "epoch 3 step 11", "epoch 5 step 17"]
+
+
+EVALPIPE = """
+class Pipe:
+    def __init__(self, store_history=True):
+        self.store_history = store_history
+
+    def __call__(self, outputs):
+        return outputs
+
+
+class EvalNer(Pipe): ...
+class LogBest(Pipe): ...
+class SaveStepExamples(Pipe): ...
+class SaveExamples(Pipe): ...
+class SaveBest(Pipe): ...
+"""
+EVALPIPES = """
+tag = "ner"
+plugins = [
+    { type = "alchemy.plugins.FileLogger", log_dir = "records/train" },
+    { type = "alchemy.plugins.Seeding", seed = 0 },
+]
+[task]
+evalpipes = [
+    { type = "src.task.ner.evalpipe.EvalNer" },
+    { type = "src.task.ner.evalpipe.LogBest" },
+    { type = "src.task.ner.evalpipe.SaveStepExamples" },
+    { type = "src.task.ner.evalpipe.SaveBest" },
+]
+[sched]
+type = "alchemy.sched.NoamScheduler"
+model_size = 4
+warmup_steps = 5
+[checkpoint]
+best = { metric = "dev/acc", mode = "max" }
+"""
+
+
+@pytest.mark.row("S-A4", "A42", "A86")
+def test_training_and_test_of_the_text_make_two_records_with_equal_metrics(
+    python: Run, project: Path
+) -> None:
+    ner = project / "src" / "task" / "ner"
+    ner.mkdir(parents=True)
+    (ner / "evalpipe.py").write_text(EVALPIPE, encoding="utf-8")
+    config = EVALPIPES + training("train", "dev", "test", epochs=4)
+    config = config.replace("seed = 2", "seed = 1")  # test has the points of dev
+    (project / "cfg.toml").write_text(config, encoding="utf-8")
+    call = "\nfor result in train_and_test([prepare_cfg('cfg.toml')], desc='a first try'):\n"
+    call += "    print(result.status, *sorted(result.value))\n"
+    (project / "both.py").write_text(executed("S-A4") + call, encoding="utf-8")
+
+    done = python("-m", "assay.compat", "both.py")
+
+    assert done.stdout.splitlines()[-1] == "finished test/acc test/loss"
+    by_kind = {view.kind: view for view in records(project)}
+    train, test = by_kind["train"], by_kind["test"]
+    assert train.best is not None and test.file.parent == f"{train.id}@best"
+    then = [
+        event.fact
+        for event in train.events
+        if isinstance(event.fact, Evaluated) and event.fact.step == train.best.step
+    ]
+    (now,) = [event.fact for event in test.events if isinstance(event.fact, Evaluated)]
+    assert [now.metrics[f"test/{name}"] for name in ("acc", "loss")] == [
+        then[0].metrics[f"dev/{name}"] for name in ("acc", "loss")
+    ]
+    assert (project / "records" / "test" / test.folder.path.name).is_symlink()
+    pipes = plain(load(test.folder.path / "cfg.toml").root)["task"]["evalpipes"]
+    kept = [(each["type"].rpartition(".")[2], each.get("store_history")) for each in pipes]
+    assert kept == [("EvalNer", False), ("LogBest", None), ("SaveExamples", None)]
+
+
+COLLATE = """
+import torch
+
+from assay.engine import chain
+from assay.engine.data import map_style
+
+
+def collate_fn(samples):
+    longest = max(map(len, samples))
+    filled = [[*sample, *[0] * (longest - len(sample))] for sample in samples]
+    sums = torch.tensor(filled, dtype=torch.float32).sum(1, keepdim=True)
+    return sums, torch.tensor([sum(sample) % 2 for sample in samples])
+"""
+PIPES = """
+    def pipeline(self, split):
+        return chain([map_style.SequenceWrapper([list(range(i % 5 + 1)) for i in range(40)])])
+"""
+
+
+@pytest.mark.row("S-A5")
+def test_the_collate_that_a_task_of_the_text_gives_makes_every_batch(
+    python: Run, project: Path
+) -> None:
+    text = COLLATE + executed("S-A5") + PIPES
+    (project / "src" / "mytask.py").write_text(text, encoding="utf-8")
+    config = 'plugins = [{ type = "alchemy.plugins.Seeding", seed = 0 }]\n[task]\ntype = "mytask.MyTask"\n'
+    config += TRAINING.format(features=1, epochs=1)
+    config += "[data.train]\nbatch_size = 8\n[data.dev]\nbatch_size = 16\n"
+    (project / "cfg.toml").write_text(config, encoding="utf-8")
+
+    python("-m", "assay", "run", "cfg.toml", "--device", "cpu")
+
+    (view,) = records(project)
+    assert read_series(view.folder.metrics)["train/loss"].steps.tolist() == [1, 2, 3, 4, 5]
+    assert np.isfinite(read_series(view.folder.metrics)["dev/loss"].values).all()
+
+
+def test_a_config_is_run_from_a_mapping_and_from_a_list_of_mappings(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import assay
+
+    monkeypatch.chdir(project)
+    text = 'plugins = [{ type = "alchemy.plugins.BasicSetup" }]\n' + training("train", epochs=1)
+    (project / "cfg.toml").write_text(text, encoding="utf-8")
+    config = plain(load(project / "cfg.toml").root)
+
+    (one,) = assay.run(config, user_dir="src", device="cpu")
+    first, second = assay.run(
+        [{**config, "seed": 1}, {**config, "seed": 2}], user_dir="src", device="cpu"
+    )
+
+    assert [each.exception for each in (one, first, second)] == [None] * 3
+    seeds = [
+        run_file.read(result.record_dir).newest.seeds["seed"] for result in (one, first, second)
+    ]
+    assert seeds == [0, 1, 2]
+
+
+def test_an_import_of_an_unmapped_name_is_one_error_with_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("from alchemy import sym_tabl\n", encoding="utf-8")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "assay.compat", "own.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SRC)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "`sym_tabl` of `alchemy`" in done.stderr and "`alchemy.sym_tbl`" in done.stderr

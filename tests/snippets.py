@@ -1,0 +1,49 @@
+"""Snippets of the five older texts, and what is executed of them: the text with its repairs.
+
+`compat/snippets/ROW.txt` is a copy of the text of a row; a row with several texts has
+`ROW.NAME.txt`. Where the texts themselves lie beside the repository, the copy must be in one of
+them, line for line. `repairs` of the row in `rows.toml` are the only changes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import rows
+
+FOLDER = Path(__file__).parent / "compat" / "snippets"
+TEXTS = Path(__file__).resolve().parents[2] / "shared" / "seeds"
+
+
+def original(name: str) -> str:
+    """The text of a snippet, `S-C8` or `S-C9.viewer`."""
+    copy = (FOLDER / f"{name}.txt").read_text(encoding="utf-8")
+    for line in copy.splitlines() if TEXTS.is_dir() else ():
+        assert line in _lines(), f"{name}: no text has the line {line!r}"
+    return copy
+
+
+def executed(name: str) -> str:
+    """The text of a snippet with the repairs of its row, each of which must change something."""
+    row = rows.read_table()[name.partition(".")[0]]
+    lines = original(name).splitlines()
+    top: list[str] = []
+    for repair in row.repairs:
+        if repair.get("of", name) != name:
+            continue
+        if not repair.get("line"):
+            top += repair["becomes"].splitlines()
+            continue
+        places = [i for i, line in enumerate(lines) if line.strip() == repair["line"].strip()]
+        assert places, f"{name}: the repair of {repair['line']!r} changes nothing"
+        for i in places:
+            indent = lines[i][: len(lines[i]) - len(lines[i].lstrip())]
+            lines[i] = "\n".join(f"{indent}{line}" for line in repair["becomes"].splitlines())
+    return "\n".join([*top, *lines]) + "\n"
+
+
+@cache
+def _lines() -> frozenset[str]:
+    texts = (path.read_text(encoding="utf-8") for path in sorted(TEXTS.glob("*.txt")))
+    return frozenset(line for text in texts for line in text.splitlines())
