@@ -37,7 +37,7 @@ _SINGLETON = "__assay_singleton__"
 
 
 def provider(method: F) -> F:
-    """Mark a method of a module: its return value is injected wherever its return type is asked for.
+    """Mark a method of a module: its return value is injected where its return type is asked for.
 
     It is called again each time, unless it is under `singleton` too. Its parameters are injected.
     """
@@ -139,7 +139,7 @@ class Injector:
         missing = [each.name for each in _required(cls) if each.name not in given]
         if missing:
             raise ContextError(
-                f"`{cls.__qualname__}` needs {', '.join(missing)}, and nothing is injected into it.",
+                f"`{cls.__qualname__}` needs {', '.join(missing)}, and is not under `inject`.",
                 fix="put @inject on its `__init__`",
             )
         return cls(**given)
