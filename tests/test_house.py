@@ -27,6 +27,11 @@ FORBIDDEN = {
     "assay": {"torch", "fastapi", "starlette", "uvicorn"},
     "assay.core": HEAVY | {"sqlite3", "click", "tomlkit", "psutil"},
     "assay.cli": HEAVY,
+    "assay.compat": {
+        "fastapi",
+        "starlette",
+        "uvicorn",
+    },  # adapters derive from the engine's classes
     "assay.compose": HEAVY,
     "assay.proof": HEAVY,
     "assay.config": {"torch", "numpy", "fastapi", "rich"},
@@ -39,7 +44,9 @@ FORBIDDEN = {
     "assay.engine": {"fastapi", "starlette", "uvicorn", "sqlite3", "assay.config", "assay.store"},
     "assay.web": {"torch", "numpy"},
 }
-FACE = {"assay", "assay.__main__"}  # the doors: they load nothing heavy whatever lies behind them
+# The faces: they load nothing heavy, whatever lies behind them.
+FACE = {"assay", "assay.__main__", "assay.compat", "assay.compat.importing"}
+FACE |= {f"assay.compat.alchemy{table}" for table in ("", ".names", ".keys")}
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "managers", "misc"}
 
 

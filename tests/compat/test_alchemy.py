@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -318,7 +319,8 @@ def test_training_and_test_of_the_text_make_two_records_with_equal_metrics(
         then[0].metrics[f"dev/{name}"] for name in ("acc", "loss")
     ]
     assert (project / "records" / "test" / test.folder.path.name).is_symlink()
-    pipes = plain(load(test.folder.path / "cfg.toml").root)["task"]["evalpipes"]
+    saved = tomllib.loads((test.folder.path / "cfg.toml").read_text(encoding="utf-8"))
+    pipes = saved["task"]["evalpipes"]
     kept = [(each["type"].rpartition(".")[2], each.get("store_history")) for each in pipes]
     assert kept == [("EvalNer", False), ("LogBest", None), ("SaveExamples", None)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from assay.compat.importing import import_target, install
+from assay.compat.importing import import_target
 from assay.config.older_systems import OlderName
 
 _INJECTOR = {
@@ -46,6 +46,3 @@ def __getattr__(name: str) -> Any:
         if f"{package}.{name}" in NAMES:
             return import_target(NAMES[f"{package}.{name}"].target)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-install("flame", "injector")

@@ -18,22 +18,22 @@ class UnmappedImportError(InputError, ImportError):
     """A name of an older system was imported that nothing here stands for."""
 
 
-def install(*packages: str) -> None:
-    """Let `import PACKAGE` find the names of an older system in this process; all without any.
+def install(*systems: str) -> None:
+    """Let imports of older systems find their names in this process; of all systems without any.
 
     An installed package of the same name wins.
     """
-    unknown = [package for package in packages if package not in PACKAGES]
-    if unknown:
+    known = sorted(set(PACKAGES.values()))
+    if unknown := [system for system in systems if system not in known]:
         raise InputError(
-            f"`{unknown[0]}` is no package of an older system.",
-            fix=f"There are: {', '.join(PACKAGES)}.",
+            f"`{unknown[0]}` is no older system.", fix=f"There are: {', '.join(known)}."
         )
+    packages = {package for package, system in PACKAGES.items() if system in (systems or known)}
     finder = next((each for each in sys.meta_path if isinstance(each, OlderFinder)), None)
     if finder is None:
         finder = OlderFinder()
         sys.meta_path.append(finder)  # last: what is installed is found first
-    finder.packages.update(packages or PACKAGES)
+    finder.packages.update(packages)
 
 
 def offered() -> frozenset[str]:

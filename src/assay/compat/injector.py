@@ -1,7 +1,7 @@
 """Dependency injection with the rules of the package `injector`, for code written against it.
 
-Two rules differ, as each hides a mistake there: a bare `int` or `str` is never made, and a parameter
-with a default keeps it where nothing provides its type.
+Rules that hide a mistake there are left out: neither a bare `int` or `str` nor an alias is made out
+of nothing, and a parameter with a default keeps it where nothing provides its type.
 
 >>> from typing import NewType
 >>> Args = NewType("Args", dict)

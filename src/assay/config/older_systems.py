@@ -35,7 +35,7 @@ def offer(error: ImportError) -> bool:
     finders = importlib.import_module("assay.compat.importing")
     if package in finders.offered():
         return False
-    finders.install(package)
+    finders.install(PACKAGES[package])
     return True
 
 
@@ -66,9 +66,13 @@ def names_of(system: str) -> Mapping[str, OlderName]:
 
 
 def table_of(system: str, name: str) -> Any:
-    """Return the table `name` of `assay.compat.SYSTEM`; empty where the module has none."""
+    """Return the table `name` of `assay.compat.SYSTEM`; empty where the module has none.
+
+    From then on, modules of the user may import the system's packages.
+    """
     # By name: `assay.compat` stands above this room, and only a config that names the system
     # needs its tables.
+    importlib.import_module("assay.compat").install(system)
     return getattr(importlib.import_module(f"assay.compat.{system}"), name, {})
 
 

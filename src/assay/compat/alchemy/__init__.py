@@ -1,7 +1,7 @@
 """Names of alchemy: its plugins, pipelines, symbol table, task and runners over those of assay.
 
 A config that names a target of alchemy uses it with a note, and its modules may `import alchemy`.
-In a script, `import assay.compat.alchemy` comes first.
+In a script, `assay.compat.install()` comes first.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from assay.compat.alchemy.keys import KEYS
 from assay.compat.alchemy.names import NAMES
-from assay.compat.importing import import_target, install
+from assay.compat.importing import import_target
 
 __all__ = ["KEYS", "NAMES"]
 
@@ -20,6 +20,3 @@ def __getattr__(name: str) -> Any:
     if f"alchemy.{name}" not in NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_target(NAMES[f"alchemy.{name}"].target)
-
-
-install("alchemy")  # a config that names alchemy has modules that import it

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import assay
 from assay.compat.alchemy.symbols import sym_tbl
 from assay.config import dump
 from assay.config.loading import Config
@@ -30,7 +29,7 @@ __all__ = [
     "TensorboardLogger",
 ]
 
-_PACKAGE = str(Path(assay.__file__).parent)
+_PACKAGE = str(Path(__file__).parents[2])
 
 
 class _RunPlugin:

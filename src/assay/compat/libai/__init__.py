@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from assay.compat.importing import install
 from assay.compat.libai.names import NAMES
 from assay.compat.libai.translate import translated
 
 __all__ = ["NAMES", "translated"]
-
-install("libai", "oneflow", "flowvision")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from assay.core.events import Event, Handler
 from assay.engine.loop.engine import Engine
+from assay.engine.numerics import private_torch
 
 
 class CompileReport:
@@ -23,10 +24,10 @@ class CompileReport:
         ]
 
     def begin(self) -> None:
-        self._before = _counts()
+        self._before = private_torch.compiler_counts()
 
     def tell(self, engine: Engine) -> None:
-        graphs, breaks = _counts()
+        graphs, breaks = private_torch.compiler_counts()
         known = self._before[1]
         reasons = {
             why: count - known.get(why, 0)
@@ -44,10 +45,3 @@ class CompileReport:
         for why, count in reasons.items():
             self.say(f"graph break ({count}): {why.splitlines()[0]}")
         engine.recorder.log(values, engine.state.step)
-
-
-def _counts() -> tuple[int, dict[str, int]]:
-    """Graphs so far, and breaks by their reason, of this process."""
-    from torch._dynamo.utils import counters  # loading it takes a second: only who compiles pays
-
-    return counters["stats"]["unique_graphs"], dict(counters["graph_break"])

@@ -15,6 +15,7 @@ from assay.core.events import Event, Every, Handler
 from assay.engine.checkpoint.folder import load
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.state import State
+from assay.engine.numerics import private_torch
 from assay.engine.numerics.deferred import copy_unless_
 from assay.engine.numerics.dtensor import distribute_like, local_tensor
 
@@ -111,9 +112,9 @@ class EMA:
         ]
         flag = self._engine.lasting_flag if self._engine is not None else None
         if flag is None:
-            torch._foreach_lerp_(means, live, 1.0 - decay)
+            private_torch.foreach_lerp_(means, live, 1.0 - decay)
         else:
-            copy_unless_(flag, means, torch._foreach_lerp(means, live, 1.0 - decay))
+            copy_unless_(flag, means, private_torch.foreach_lerp(means, live, 1.0 - decay))
         self.updates += 1
         if self._engine is not None:
             self._newest = self._engine.state.step
@@ -126,7 +127,7 @@ class EMA:
         ):  # no live ones: a test, which has loaded what it tests
             return
         self._aside = [local_tensor(weight).clone() for weight in self._live]
-        torch._foreach_copy_(
+        private_torch.foreach_copy_(
             [local_tensor(weight) for weight in self._live],
             [local_tensor(mean) for mean in self._average],
         )
@@ -135,7 +136,9 @@ class EMA:
     def take_out(self) -> None:
         """The model has its own weights again, bit for bit."""
         if self._aside is not None:
-            torch._foreach_copy_([local_tensor(weight) for weight in self._live], self._aside)
+            private_torch.foreach_copy_(
+                [local_tensor(weight) for weight in self._live], self._aside
+            )
             self._aside = None
 
     def state_dict(self) -> dict[str, Any]:

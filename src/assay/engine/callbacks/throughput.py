@@ -9,6 +9,7 @@ import torch
 
 from assay.core.events import NEVER, Event, Handler
 from assay.engine.loop.engine import Engine
+from assay.engine.numerics import private_torch
 
 _OUTSIDE = ("evaluation", "checkpoint")
 _STEP = ("data", "move", "forward", "backward", "optimizer")
@@ -101,7 +102,8 @@ class Throughput:
     def count(self, engine: Engine) -> None:
         """The operations of this step, if anybody wants to know."""
         if self.flops and any(
-            module._compiled_call_impl is not None for module in engine.process.model.modules()
+            private_torch.compiled_call(module) is not None
+            for module in engine.process.model.modules()
         ):
             self.flops = False  # what was compiled into one kernel cannot be counted
         if not self.flops or self.per_sample is not None:

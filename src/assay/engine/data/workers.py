@@ -27,9 +27,6 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.multiprocessing  # which teaches pickle to send tensors through shared memory
-from torch.utils.data._utils import (
-    worker as torch_worker,
-)  # private: `get_worker_info` reads what is set there
 
 from assay.core import signals
 from assay.core.errors import InputError
@@ -45,6 +42,7 @@ from assay.engine.data.patience import (
     standing_still,
 )
 from assay.engine.data.randomness import Fetch
+from assay.engine.numerics import private_torch
 
 StartMethod = Literal["fork", "spawn", "forkserver"]
 Task = tuple[int, int, Sequence[int]]
@@ -396,9 +394,7 @@ def _work(
     signals.ignore()
     torch.set_num_threads(1)
     dataset: Any = fetch.dataset
-    torch_worker._worker_info = torch_worker.WorkerInfo(
-        id=number, num_workers=workers, seed=fetch.seed, dataset=dataset
-    )
+    private_torch.set_worker_info(number=number, workers=workers, seed=fetch.seed, dataset=dataset)
     fetch.alone = True
     on_request(stack)
     fetch.at, at.value = at, NOTHING

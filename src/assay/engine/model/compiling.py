@@ -10,6 +10,7 @@ from torch import nn
 
 from assay.core.errors import InputError
 from assay.engine.model.blocks import modules_named
+from assay.engine.numerics import private_torch
 
 
 def compiled(
@@ -30,7 +31,8 @@ def compiled(
         if type(module).forward.__module__.startswith("torch."):
             # Of its own code torch compiles only what other code calls: a bare Sequential it would
             # leave as it is.
-            module._compiled_call_impl = torch.compile(_called(module), backend=backend)
+            call = torch.compile(_called(module), backend=backend)
+            private_torch.set_compiled_call(module, call)
         else:
             module.compile(backend=backend)
     return [name or "the model" for name in found]
@@ -50,6 +52,6 @@ def _check_home(model: nn.Module, backend: str, torch_file: str) -> None:
 
 def _called(module: nn.Module) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return private_torch.plain_call(module)(*args, **kwargs)
 
     return call

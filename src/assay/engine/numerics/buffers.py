@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
+from assay.engine.numerics import private_torch
 from assay.engine.numerics.deferred import copy_unless_
 
 
@@ -28,7 +28,11 @@ class _Kept:
     is_quiet: bool
 
     def is_unchanged(self, tensor: Tensor | None) -> bool:
-        return tensor is self.tensor and self.tensor._version == self.version and not self.is_quiet
+        return (
+            tensor is self.tensor
+            and private_torch.version_of(self.tensor) == self.version
+            and not self.is_quiet
+        )
 
 
 class Buffers:
@@ -38,12 +42,14 @@ class Buffers:
     def __init__(self, model: nn.Module) -> None:
         self._kept: list[_Kept] = []
         for module in model.modules():
-            for name, tensor in module._buffers.items():
-                if tensor is not None:
-                    copy, is_quiet = tensor.detach().clone(), isinstance(module, _NormBase)
-                    self._kept.append(
-                        _Kept(module._buffers, name, tensor, tensor._version, copy, is_quiet)
-                    )
+            home = private_torch.buffers_of(module)
+            is_quiet = isinstance(module, private_torch.Normalisation)
+            for name, tensor in home.items():
+                if tensor is None:
+                    continue
+                copy = tensor.detach().clone()
+                version = private_torch.version_of(tensor)
+                self._kept.append(_Kept(home, name, tensor, version, copy, is_quiet))
 
     @torch.no_grad()
     def keep(self) -> None:
@@ -59,9 +65,9 @@ class Buffers:
                 tensors.append(tensor)
             else:
                 kept.copy = tensor.detach().clone()
-            kept.tensor, kept.version = tensor, tensor._version
+            kept.tensor, kept.version = tensor, private_torch.version_of(tensor)
         if copies:
-            torch._foreach_copy_(copies, tensors)  # one kernel for all on a GPU
+            private_torch.foreach_copy_(copies, tensors)  # one kernel for all on a GPU
 
     @torch.no_grad()
     def put_back(self) -> None:
@@ -71,7 +77,7 @@ class Buffers:
             if not kept.is_unchanged(tensor):
                 kept.tensor.copy_(kept.copy)
                 kept.home[kept.name] = kept.tensor
-                kept.version = kept.tensor._version
+                kept.version = private_torch.version_of(kept.tensor)
 
     @torch.no_grad()
     def put_back_where(self, flag: Tensor) -> None:

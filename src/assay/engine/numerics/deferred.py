@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from assay.engine.numerics import private_torch
 from assay.engine.numerics.nan_debug import NonFiniteError
 
 MAX_STEPS = 64
@@ -160,6 +161,6 @@ def copy_unless_(flag: Tensor, targets: Sequence[Tensor], sources: Sequence[Tens
         ours.append(target.view(dtype))
         theirs.append(source.view(dtype))
     for dtype, (ours, theirs) in by_dtype.items():
-        change = torch._foreach_sub(theirs, ours)
-        torch._foreach_mul_(change, (1 - flag).to(dtype))
-        torch._foreach_add_(ours, change)
+        change = private_torch.foreach_sub(theirs, ours)
+        private_torch.foreach_mul_(change, (1 - flag).to(dtype))
+        private_torch.foreach_add_(ours, change)

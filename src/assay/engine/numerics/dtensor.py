@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from assay.engine.numerics import private_torch
+from assay.engine.numerics.private_torch import LOCAL_TENSOR
+
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
@@ -34,13 +37,13 @@ the whole."""
 
 
 def is_dtensor(tensor: Any) -> bool:
-    """Return whether this process may have only a part of `tensor`."""
-    return hasattr(tensor, "_local_tensor")  # its class lies in a module that takes long to load
+    """Return whether this rank may have only a part of `tensor`."""
+    return hasattr(tensor, LOCAL_TENSOR)
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
     """Return the local part of a tensor, in the same memory; the tensor itself if it is whole."""
-    local: Tensor = getattr(tensor, "_local_tensor", tensor)
+    local: Tensor = getattr(tensor, LOCAL_TENSOR, tensor)
     return local
 
 
@@ -105,7 +108,7 @@ def global_norm(grads: Iterable[Tensor]) -> Tensor:
         held.setdefault((mesh if dims else None, dims), []).append(value)
     squares = []
     for (mesh, dims), values in held.items():
-        square = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(values))).square()
+        square = torch.linalg.vector_norm(torch.stack(private_torch.foreach_norm(values))).square()
         for dim in dims:
             torch.distributed.all_reduce(square, group=mesh.get_group(dim))
         squares.append(square)
@@ -121,7 +124,7 @@ def clip_dtensor_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
     total = global_norm(grads)
     norm = float(total)
     if math.isfinite(norm) and norm * 1.01 + 1e-6 > max_norm:
-        torch._foreach_mul_(
+        private_torch.foreach_mul_(
             [local_tensor(grad) for grad in grads], (max_norm / (total + 1e-6)).clamp_(max=1.0)
         )
     return norm

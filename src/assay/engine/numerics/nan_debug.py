@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from assay.core.errors import AssayError
+from assay.engine.numerics import private_torch
 from assay.engine.numerics.sparse import entries, is_sparse
 
 
@@ -80,15 +81,17 @@ def first_non_finite(owner: object, again: Callable[[], None]) -> str:
 def _eager(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Inside compiled code nobody can look."""
     compiled = {
-        module: call for module in modules if (call := module._compiled_call_impl) is not None
+        module: call
+        for module in modules
+        if (call := private_torch.compiled_call(module)) is not None
     }
     for module in compiled:
-        module._compiled_call_impl = None
+        private_torch.set_compiled_call(module, None)
     try:
         yield
     finally:
         for module, call in compiled.items():
-            module._compiled_call_impl = call
+            private_torch.set_compiled_call(module, call)
 
 
 class _Watch:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from assay.engine.numerics import private_torch
+
 COMPRESSED = {
     torch.sparse_csr: (Tensor.crow_indices, Tensor.col_indices),
     torch.sparse_csc: (Tensor.ccol_indices, Tensor.row_indices),
@@ -33,8 +35,8 @@ def components(tensor: Tensor) -> list[Tensor]:
     tensor = tensor.detach()
     if tensor.layout is torch.sparse_coo:
         return [
-            tensor._indices(),
-            tensor._values(),
+            private_torch.sparse_indices(tensor),
+            private_torch.sparse_values(tensor),
         ]  # `indices()` refuses a tensor that is not coalesced
     if tensor.layout in COMPRESSED:
         compressed, plain = COMPRESSED[tensor.layout]

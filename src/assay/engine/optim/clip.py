@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
+from assay.engine.numerics import private_torch
 
 
 def clip_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
@@ -25,12 +26,12 @@ def clip_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
         return 0.0
     if _are_mixed(grads):
         return _clip_mixed(parameters, grads, max_norm)
-    total = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+    total = torch.linalg.vector_norm(torch.stack(private_torch.foreach_norm(grads)))
     norm = float(total)
     # The coefficient is clamped at 1: clearly below the limit nothing is to be done, near it
     # torch's rounding decides.
     if math.isfinite(norm) and norm * 1.01 + 1e-6 > max_norm:
-        torch._foreach_mul_(grads, (max_norm / (total + 1e-6)).clamp_(max=1.0))
+        private_torch.foreach_mul_(grads, (max_norm / (total + 1e-6)).clamp_(max=1.0))
     return norm
 
 
@@ -44,7 +45,7 @@ def clip_norm_on_device_(parameters: Iterable[Tensor], max_norm: float) -> Tenso
     norms = (
         torch.nn.utils.get_total_norm(grads)
         if is_mixed
-        else torch.stack(torch._foreach_norm(grads))
+        else torch.stack(private_torch.foreach_norm(grads))
     )
     total = norms if is_mixed else torch.linalg.vector_norm(norms)
     scale = torch.where(total.isfinite(), (max_norm / (total + 1e-6)).clamp_(max=1.0), 1.0)
@@ -52,7 +53,7 @@ def clip_norm_on_device_(parameters: Iterable[Tensor], max_norm: float) -> Tenso
         for grad in grads:
             grad.mul_(scale.to(grad.device))
     else:
-        torch._foreach_mul_(grads, scale)
+        private_torch.foreach_mul_(grads, scale)
     return total
 
 

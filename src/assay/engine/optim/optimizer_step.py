@@ -16,6 +16,7 @@ from torch.optim import SGD, Optimizer
 
 from assay.core.errors import InputError, did_you_mean
 from assay.core.optimizer_closure import needs_closure
+from assay.engine.numerics import private_torch
 from assay.engine.numerics.deferred import DeferredNumbers, DeferredUpdate
 from assay.engine.numerics.dtensor import (
     clip_dtensor_norm_,
@@ -316,9 +317,7 @@ class OptimizerStep(OptimizerStepBase):
         if self._finder is None:
             return self._do_all(all(bool(entries(grad).isfinite().all()) for grad in grads))
         found, one = self._finder
-        torch._amp_foreach_non_finite_check_and_unscale_(
-            grads, found, one
-        )  # a fifth of what a norm costs
+        private_torch.check_and_unscale_(grads, found, one)  # a fifth of what a norm costs
         are_finite = not found.item()
         if not are_finite:
             found.zero_()
@@ -590,7 +589,7 @@ class OptimizerStep(OptimizerStepBase):
         ranks.all_reduce_tied_(self.parameters)
 
     def _divide(self, weight: Tensor | float) -> None:
-        torch._foreach_div_(
+        private_torch.foreach_div_(
             [local_tensor(p.grad) for p in self.parameters if p.grad is not None], weight
         )
 
@@ -696,7 +695,7 @@ class OptimizerStep(OptimizerStepBase):
     def _look(self, flag: Tensor, tensors: list[Tensor]) -> None:
         """Set `flag` if one of them is not finite; nothing waits."""
         assert self._finder is not None
-        torch._amp_foreach_non_finite_check_and_unscale_(tensors, flag, self._finder[1])
+        private_torch.check_and_unscale_(tensors, flag, self._finder[1])
 
     def _fill_momentum(self) -> None:
         """Of a parameter that is new to SGD: torch would leave what an update that is left out does
@@ -713,7 +712,7 @@ def can_leave_out(optimizer: Optimizer) -> bool:
     """Return whether `found_inf` makes its step a no-op, as in torch's fused optimizers."""
     if any(group.get("dampening") for group in optimizer.param_groups):
         return False  # what the first momentum is depends on whether there was one
-    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+    return private_torch.supports_found_inf(optimizer)
 
 
 def _is_plain(grad: Tensor) -> bool:

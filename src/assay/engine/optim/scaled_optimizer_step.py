@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
+from assay.engine.numerics import private_torch
 from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.optim.optimizer_step import OptimizerStep
@@ -115,5 +116,5 @@ class ScaledOptimizerStep(OptimizerStep):
         found = [torch.zeros(1, device=device) for device, _ in kinds]
         for (device, _), flag, grads in zip(kinds, found, kinds.values(), strict=True):
             inverse = torch.full((1,), 1.0 / self.scale, device=device)
-            torch._amp_foreach_non_finite_check_and_unscale_(grads, flag, inverse)
+            private_torch.check_and_unscale_(grads, flag, inverse)
         return not any(flag.item() for flag in found)

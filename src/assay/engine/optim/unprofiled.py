@@ -6,24 +6,14 @@ engine adds to a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
-import torch
 from torch.optim import Optimizer
-from torch.optim import optimizer as home
 
-# Who is called around every step of any optimizer. In a torch that has them elsewhere, somebody
-# always is.
-_CALLED: tuple[Mapping[Any, Any], ...] = tuple(
-    getattr(home, name, {0: None})
-    for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
-)
+from assay.engine.numerics import private_torch
+
 # The code of what torch puts around a step. Others put something around it too, and it may say that
 # it is torch's.
 _wrap = getattr(Optimizer, "profile_hook_step", None)
 _AROUND: object = _wrap(lambda optimizer: None).__code__ if _wrap is not None else object()
-_is_profiled: Callable[[], bool] = getattr(torch.autograd, "_profiler_enabled", lambda: True)
 
 
 def step(optimizer: Optimizer) -> None:
@@ -35,9 +25,8 @@ def step(optimizer: Optimizer) -> None:
     if (
         bare is None
         or "step" in vars(optimizer)
-        or _is_profiled()
-        or any(_CALLED)
-        or _has_hooks(optimizer)
+        or private_torch.is_profiled()
+        or private_torch.has_step_hooks(optimizer)
     ):
         optimizer.step()
     else:
@@ -49,7 +38,3 @@ def forget_gradients(optimizer: Optimizer) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = None
-
-
-def _has_hooks(optimizer: Any) -> bool:
-    return bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from assay.core.errors import InputError, did_you_mean
+from assay.engine.numerics import private_torch
 
 _SHOWN = 6
 
@@ -117,7 +118,7 @@ def keep_weights(model: nn.Module, names: frozenset[str]) -> frozenset[str]:
     whole = model.state_dict().keys()
     kept = {id(tensor) for name, tensor in _all_weights(model) if name in names}
     for module in model.modules():
-        for own in (module._parameters, module._buffers):
+        for own in (private_torch.parameters_of(module), private_torch.buffers_of(module)):
             for name, tensor in own.items():
                 if tensor is not None and id(tensor) not in kept:
                     own[name] = None

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from assay.core.errors import InputError
 from assay.engine.data.batches import mapped
 from assay.engine.model.blocks import blocks_of, modules_named
+from assay.engine.numerics import private_torch
 
 if TYPE_CHECKING:
     from assay.engine.parallel.mesh import Mesh
@@ -50,8 +51,8 @@ class Sharding:
         """
 
         def keep(tensor: Tensor) -> Tensor:
-            if tensor.requires_grad and tensor._is_view():
-                self.given.append((tensor, tensor._version))
+            if tensor.requires_grad and private_torch.is_view(tensor):
+                self.given.append((tensor, private_torch.version_of(tensor)))
             return tensor
 
         mapped(output, keep)
@@ -60,7 +61,7 @@ class Sharding:
         """Prepare a backward pass: the last one of a step leaves the gradient of the whole step."""
         given = list(self.given)
         self.given.clear()
-        if any(tensor._version != version for tensor, version in given):
+        if any(private_torch.version_of(tensor) != version for tensor, version in given):
             raise InputError(
                 "What the model gave, a view of another tensor, was changed in place: its"
                 " gradient would be lost.",

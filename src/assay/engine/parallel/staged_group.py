@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from assay.core.errors import InputError
+from assay.engine.numerics import private_torch
 from assay.engine.numerics.dtensor import global_norm, local_tensor
 from assay.engine.parallel.distributed_group import (
     BUCKET_BYTES,
@@ -100,7 +101,7 @@ class StagedGroup(DistributedGroup):
         self._reduce(square, self._host_of_line)
         norm = math.sqrt(square.item())
         if math.isfinite(norm) and grads:
-            torch._foreach_mul_(grads, min(1.0, max_norm / (norm + 1e-6)))
+            private_torch.foreach_mul_(grads, min(1.0, max_norm / (norm + 1e-6)))
         return norm
 
     def all_reduce_tied_(self, parameters: Sequence[Tensor]) -> None:

@@ -10,46 +10,20 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
+from assay.engine.numerics import private_torch
+from assay.engine.numerics.private_torch import (
+    DTENSOR_PROPAGATION,
+    FAKE_TENSOR_LOGGER,
+    can_see_operations,
+    fake_store,
+)
 
-try:
-    # Tensors with a shape, a dtype and a device, and no memory. torch.compile and torch.export are
-    # made of them; they have no public name. Without them a step is tried for real, on the CPU.
-    from torch._subclasses.fake_tensor import (
-        FakeTensor,
-        FakeTensorMode,
-        unset_fake_temporarily,
-    )
-except ImportError:
-    FakeTensor = FakeTensorMode = unset_fake_temporarily = None  # type: ignore[assignment, misc]
-
-try:
-    # The documented way to see every operation ("Extending PyTorch"), under a path with an
-    # underscore. Without it memory and FLOPs stay unknown.
-    from torch.utils._python_dispatch import TorchDispatchMode
-except ImportError:
-    TorchDispatchMode = None  # type: ignore[assignment, misc]
-
-if TYPE_CHECKING or TorchDispatchMode is not None:
-    DispatchMode = TorchDispatchMode
-else:
-
-    class DispatchMode:
-        """Stand-in that sees nothing."""
-
-        def __enter__(self) -> DispatchMode:
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            pass
-
-
-_LOGGER = "torch._subclasses.fake_tensor"
 _DATA_DEPENDENT_TYPES = ("DataDependentOutputException", "DynamicOutputShapeException")
 _UNFAKEABLE_TYPES = (
     *_DATA_DEPENDENT_TYPES,
@@ -74,16 +48,12 @@ _UNFAKEABLE_WORDS = (
 
 def can_fake() -> bool:
     """Return True if this torch has fake tensors and shows its operations."""
-    return FakeTensorMode is not None and TorchDispatchMode is not None
-
-
-def sees_operations() -> bool:
-    """Return True if a DispatchMode sees operations."""
-    return TorchDispatchMode is not None
+    names = (private_torch.FakeTensorMode, private_torch.unset_fake_temporarily)
+    return can_see_operations() and None not in names
 
 
 def is_fake(value: object) -> bool:
-    return FakeTensor is not None and isinstance(value, FakeTensor)
+    return private_torch.FakeTensor is not None and isinstance(value, private_torch.FakeTensor)
 
 
 def is_foreign(kinds: Sequence[type]) -> bool:
@@ -91,7 +61,7 @@ def is_foreign(kinds: Sequence[type]) -> bool:
     return any(
         kind.__torch_dispatch__ is not Tensor.__torch_dispatch__  # type: ignore[attr-defined]
         for kind in kinds
-        if FakeTensor is None or not issubclass(kind, FakeTensor)
+        if private_torch.FakeTensor is None or not issubclass(kind, private_torch.FakeTensor)
     )
 
 
@@ -125,7 +95,7 @@ class Fakes:
             raise InputError(
                 f"torch {torch.__version__} has no fake tensors.", fix="Install torch 2.6 or newer."
             )
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.mode = private_torch.FakeTensorMode(allow_non_fake_inputs=True)
 
     def of(self, tensor: Tensor) -> Any:
         """Return the fake tensor that stands for `tensor`, the same one each time."""
@@ -133,7 +103,8 @@ class Fakes:
 
     def real(self) -> AbstractContextManager[Any]:
         """Compute for real within, in the middle of a trial."""
-        return unset_fake_temporarily()
+        context: AbstractContextManager[Any] = private_torch.unset_fake_temporarily()
+        return context
 
     def place(self, model: nn.Module, device: torch.device) -> None:
         """Make all parameters and buffers of `model` fake and put them on `device`, in place.
@@ -142,7 +113,7 @@ class Fakes:
         """
         placed: dict[int, tuple[Tensor, Any]] = {}
         for module in model.modules():
-            for tensors in (module._parameters, module._buffers):
+            for tensors in (private_torch.parameters_of(module), private_torch.buffers_of(module)):
                 for name, tensor in tensors.items():
                     if tensor is None:
                         continue
@@ -196,7 +167,7 @@ def stand_in(fakes: Fakes | None, device: torch.device) -> torch.device:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence torch about operations that fail on fake tensors: it logs a traceback for each."""
-    logger = logging.getLogger(_LOGGER)
+    logger = logging.getLogger(FAKE_TENSOR_LOGGER)
     before, logger.disabled = logger.disabled, True
     try:
         yield
@@ -206,18 +177,7 @@ def quiet() -> Iterator[None]:
 
 def can_imagine_world() -> bool:
     """Return True if this torch has process groups of one process."""
-    return torch.distributed.is_available() and _fake_store() is not None
-
-
-def _fake_store() -> Any:
-    try:
-        # A process group whose collectives do nothing, made for torch's own tests. With it FSDP2
-        # and
-        # tensor parallelism run unchanged as one rank of many. Without it a layout is unchecked.
-        from torch.testing._internal.distributed.fake_pg import FakeStore
-    except ImportError:
-        return None
-    return FakeStore
+    return torch.distributed.is_available() and fake_store() is not None
 
 
 def is_propagating() -> bool:
@@ -227,7 +187,7 @@ def is_propagating() -> bool:
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__") == "torch.distributed.tensor._sharding_prop":
+        if frame.f_globals.get("__name__") == DTENSOR_PROPAGATION:
             return True
         frame = frame.f_back
     return False
@@ -236,7 +196,7 @@ def is_propagating() -> bool:
 @contextmanager
 def imagined_world(rank: int, size: int) -> Iterator[None]:
     """Be rank `rank` of `size` in a process group without other processes."""
-    store = _fake_store()
+    store = fake_store()
     torch.distributed.init_process_group("fake", store=store(), rank=rank, world_size=size)
     try:
         yield

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from assay.engine.data.shapes import tensors_in
+from assay.engine.numerics import private_torch
 from assay.engine.rehearse.fake import Fakes, is_device_mismatch, is_fake, is_unfakeable
 
 MOST_WHOLE = 2**22
@@ -115,7 +116,7 @@ class Values:
         """Run an operation of which all inputs have values."""
         if not any(map(is_fake, tensors_in((args, kwargs)))):
             real = self._real(func, args, kwargs)
-            return real if func._schema.is_mutable else replaced(real, self.give)
+            return real if private_torch.schema_of(func).is_mutable else replaced(real, self.give)
         try:
             fake = func(*args, **kwargs)
         except Exception as error:
@@ -174,10 +175,11 @@ class Values:
 
     def _forget_written(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Drop the values of tensors that the operation writes into."""
-        if not func._schema.is_mutable:
+        schema = private_torch.schema_of(func)
+        if not schema.is_mutable:
             return
-        named = dict(zip((each.name for each in func._schema.arguments), args, strict=False))
-        for argument in func._schema.arguments:
+        named = dict(zip((each.name for each in schema.arguments), args, strict=False))
+        for argument in schema.arguments:
             if argument.alias_info is not None and argument.alias_info.is_write:
                 for tensor in tensors_in(named.get(argument.name, kwargs.get(argument.name))):
                     self._forget(tensor)

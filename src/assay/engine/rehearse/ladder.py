@@ -18,8 +18,9 @@ from assay.engine.data.batches import size_of
 from assay.engine.data.shapes import shape_of, tensors_in
 from assay.engine.data.source import Window
 from assay.engine.loop.process import Process
+from assay.engine.numerics.private_torch import can_see_operations
 from assay.engine.rehearse.disk import checkpoint_bytes
-from assay.engine.rehearse.fake import Fakes, can_fake, is_unfakeable, sees_operations
+from assay.engine.rehearse.fake import Fakes, can_fake, is_unfakeable
 from assay.engine.rehearse.findings import finding_of, unchecked
 from assay.engine.rehearse.indices import Bound
 from assay.engine.rehearse.known_values import Values
@@ -292,7 +293,7 @@ class _Rehearsing:
     def _with_prefetched(self, memory: PeakMemory | None) -> PeakMemory | None:
         """Add the batches that an accelerator holds besides: those of this step and of the next."""
         window, device = self.first, self.parts.device
-        if not sees_operations():
+        if not can_see_operations():
             return None
         if memory is None or window is None or device.type == "cpu":
             return memory
@@ -322,7 +323,7 @@ class _Rehearsing:
             layers=layers,
             stages=(*self.parts.stages, *stages),
             memory=self._with_prefetched(self.training),
-            evaluation=self.evaluation if sees_operations() else None,
+            evaluation=self.evaluation if can_see_operations() else None,
             largest=self.largest,
             disk=self._disk(),
         )

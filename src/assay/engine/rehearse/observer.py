@@ -12,7 +12,9 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from assay.engine.data.shapes import tensors_in
-from assay.engine.rehearse.fake import DispatchMode, is_fake, is_foreign, is_propagating
+from assay.engine.numerics import private_torch
+from assay.engine.numerics.private_torch import DispatchMode
+from assay.engine.rehearse.fake import is_fake, is_foreign, is_propagating
 from assay.engine.rehearse.indices import Indices
 from assay.engine.rehearse.known_values import Values, replaced
 from assay.engine.rehearse.ledger import Ledger
@@ -114,7 +116,7 @@ class Observer(DispatchMode):  # type: ignore[no-untyped-call]
         except Exception as error:
             self.failed = Failed(func, _described(args), _described(kwargs), error)
             raise
-        count = flop_registry.get(func._overloadpacket)
+        count = flop_registry.get(private_torch.overload_packet(func))
         if count is not None:
             self.flops += int(count(*args, **kwargs, out_val=out))
         for tensor in tensors_in(out):

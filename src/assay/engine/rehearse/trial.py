@@ -18,6 +18,7 @@ from assay.core.rehearsal import Finding, PeakMemory
 from assay.engine.data.batches import mapped
 from assay.engine.data.shapes import shape_of, tensors_in
 from assay.engine.metrics.metric import as_metric
+from assay.engine.numerics import private_torch
 from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.rehearse.criterion import CriterionCheck
 from assay.engine.rehearse.fake import is_device_mismatch, is_unfakeable, watched_resizes
@@ -298,7 +299,7 @@ def _eager() -> AbstractContextManager[Any]:
 
     Where nothing is compiled torch has not loaded its compiler, which takes a second.
     """
-    if "torch._dynamo" not in sys.modules:
+    if private_torch.COMPILER_MODULE not in sys.modules:
         return nullcontext()
     return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
 

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from assay.core.trace_file import Phase, SiteKind
 from assay.engine.data.shapes import tensors_in
-from assay.engine.rehearse.fake import DispatchMode, is_foreign
+from assay.engine.numerics import private_torch
+from assay.engine.numerics.private_torch import DispatchMode
+from assay.engine.rehearse.fake import is_foreign
 from assay.engine.rehearse.module_stack import ModuleStack
 
 See = Callable[[Phase, str, str, Tensor, SiteKind], None]
@@ -25,10 +27,6 @@ _UNFILLED = frozenset(
 
 _SCRATCH: Mapping[str, int] = {"mkldnn_rnn_layer": 3, "_cudnn_rnn": 3, "_thnn_fused_lstm_cell": 2}
 """Number of results that count; those behind them are working memory of the backward pass."""
-
-# Private: the number of the backward pass that runs on this thread, -1 outside of one (torch 2.13).
-# Without it operations of the backward pass are told as forward.
-_current_backward: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 
 
 class Operations(DispatchMode):  # type: ignore[no-untyped-call]
@@ -65,21 +63,21 @@ class Operations(DispatchMode):  # type: ignore[no-untyped-call]
         phase: Phase = "forward"
         if self.is_updating:
             phase, self._module = "optimizer", ""
-        elif _current_backward() != -1:
+        elif private_torch.current_backward() != -1:
             phase = "backward"
         found = list(tensors_in(out)) or [
             each for i in _written(func) for each in tensors_in(args[i : i + 1])
         ]
         for tensor in found[:count]:
-            self._see(phase, self._module, str(func._overloadpacket), tensor, kind)
+            self._see(phase, self._module, str(private_torch.overload_packet(func)), tensor, kind)
         return out
 
 
 @cache
 def _traits(func: Any) -> tuple[SiteKind | None, int | None]:
     """Return (kind of an operation or None, number of results that count)."""
-    name = func._overloadpacket.__name__
-    returned = [each.alias_info for each in func._schema.returns]
+    name = private_torch.operation_name(func)
+    returned = [each.alias_info for each in private_torch.schema_of(func).returns]
     is_view = bool(returned) and all(each is not None and not each.is_write for each in returned)
     if name in _UNFILLED or is_view:
         return None, None
@@ -90,7 +88,7 @@ def _traits(func: Any) -> tuple[SiteKind | None, int | None]:
 @cache
 def _written(func: Any) -> tuple[int, ...]:
     """Return the places of the arguments that an operation writes into."""
-    arguments = enumerate(func._schema.arguments)
+    arguments = enumerate(private_torch.schema_of(func).arguments)
     return tuple(
         i for i, each in arguments if each.alias_info is not None and each.alias_info.is_write
     )

@@ -31,6 +31,7 @@ from assay.engine.checkpoint.codec import digest
 from assay.engine.data.loader import Loader
 from assay.engine.data.plan import Plan
 from assay.engine.loop.engine import Engine
+from assay.engine.numerics import private_torch
 from assay.engine.trace.fingerprint import algorithm_of, fingerprint, read
 from assay.engine.trace.operations import Operations
 
@@ -193,7 +194,7 @@ class Tracer:
 
     def _watch_operations(self, engine: Engine) -> None:
         model = engine.process.model
-        if any(module._compiled_call_impl is not None for module in model.modules()):
+        if any(private_torch.compiled_call(module) is not None for module in model.modules()):
             # a compiled kernel is one operation of its own; gradients and weights are there all the
             # same
             return

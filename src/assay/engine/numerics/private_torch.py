@@ -1,0 +1,311 @@
+"""Private names of torch that the engine uses, each with its reason and its stand-in.
+
+Tried with torch 2.6 to 2.13. Nothing else in the engine names them. Where a name is gone, a slower
+or a coarser way takes its place, and the docstring says which; a test takes each of them away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim import optimizer as optimizer_module
+from torch.utils.data import _utils as data_utils
+
+# ------------------------------------------------------------------------------- lists of tensors
+
+Tensors = Sequence[Tensor]
+
+
+def _norm_each(tensors: Tensors) -> list[Tensor]:
+    return [torch.linalg.vector_norm(tensor) for tensor in tensors]
+
+
+def _multiply_each_(tensors: Tensors, factor: Any) -> None:
+    for tensor in tensors:
+        tensor.mul_(factor)
+
+
+def _divide_each_(tensors: Tensors, divisor: Any) -> None:
+    for tensor in tensors:
+        tensor.div_(divisor)
+
+
+def _add_each_(tensors: Tensors, others: Tensors) -> None:
+    for tensor, other in zip(tensors, others, strict=True):
+        tensor.add_(other)
+
+
+def _subtract_each(tensors: Tensors, others: Tensors) -> list[Tensor]:
+    return [tensor - other for tensor, other in zip(tensors, others, strict=True)]
+
+
+def _lerp_each(tensors: Tensors, ends: Tensors, weight: float) -> list[Tensor]:
+    return [tensor.lerp(end, weight) for tensor, end in zip(tensors, ends, strict=True)]
+
+
+def _lerp_each_(tensors: Tensors, ends: Tensors, weight: float) -> None:
+    for tensor, end in zip(tensors, ends, strict=True):
+        tensor.lerp_(end, weight)
+
+
+def _copy_each_(tensors: Tensors, sources: Tensors) -> None:
+    for tensor, source in zip(tensors, sources, strict=True):
+        tensor.copy_(source)
+
+
+def _check_and_unscale_each_(tensors: Tensors, found: Tensor, inverse_scale: Tensor) -> None:
+    for tensor in tensors:
+        if not bool(tensor.isfinite().all()):
+            found.fill_(1.0)
+        tensor.mul_(inverse_scale)
+
+
+# One kernel for a list of tensors on a GPU, one call on a CPU. torch's own optimizers are built on
+# them. Without them: a loop with one call for each tensor.
+foreach_norm = getattr(torch, "_foreach_norm", _norm_each)
+foreach_mul_ = getattr(torch, "_foreach_mul_", _multiply_each_)
+foreach_div_ = getattr(torch, "_foreach_div_", _divide_each_)
+foreach_add_ = getattr(torch, "_foreach_add_", _add_each_)
+foreach_sub = getattr(torch, "_foreach_sub", _subtract_each)
+foreach_lerp = getattr(torch, "_foreach_lerp", _lerp_each)
+foreach_lerp_ = getattr(torch, "_foreach_lerp_", _lerp_each_)
+foreach_copy_ = getattr(torch, "_foreach_copy_", _copy_each_)
+
+# The check of `torch.amp.GradScaler`: sets `found` to 1.0 where a value is not finite, and
+# multiplies by `inverse_scale`. It costs a fifth of a norm. Without it: a loop, which waits for
+# the device.
+check_and_unscale_ = getattr(
+    torch, "_amp_foreach_non_finite_check_and_unscale_", _check_and_unscale_each_
+)
+
+
+# ---------------------------------------------------------------------------------- modules
+
+
+def buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
+    """Return the module's own table of buffers, which can be written to.
+
+    `named_buffers` gives copies of the names only; a buffer that user code has put in the place of
+    another has to be put back under its name. Documented by `register_buffer`, and unchanged since
+    torch 0.4.
+    """
+    table: dict[str, Tensor | None] = module._buffers
+    return table
+
+
+def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:
+    """Return the module's own table of parameters, which can be written to, as `buffers_of`."""
+    table: dict[str, nn.Parameter | None] = module._parameters
+    return table
+
+
+def version_of(tensor: Tensor) -> int:
+    """Return the count of writes into the memory of `tensor`.
+
+    autograd's own count: it shows a change without a look at the values. There is no stand-in.
+    """
+    return tensor._version
+
+
+def is_view(tensor: Tensor) -> bool:
+    """Return whether autograd sees `tensor` as a view. There is no stand-in."""
+    return tensor._is_view()
+
+
+# Batch and instance normalisation. They write their running statistics without a change of the
+# count of `version_of`. Without the name: the classes that torch derives from it.
+Normalisation: tuple[type[nn.Module], ...] = (
+    getattr(nn.modules.batchnorm, "_NormBase", nn.BatchNorm2d),
+    nn.SyncBatchNorm,
+    nn.BatchNorm1d,
+    nn.BatchNorm3d,
+)
+
+
+def compiled_call(module: nn.Module) -> Callable[..., Any] | None:
+    """Return the compiled code of a module, None if it was not compiled by `Module.compile`."""
+    return getattr(module, "_compiled_call_impl", None)
+
+
+def set_compiled_call(module: nn.Module, call: Callable[..., Any] | None) -> None:
+    """Set or take away the compiled code of a module, as `Module.compile` would.
+
+    Without the name the module runs as it was written.
+    """
+    module._compiled_call_impl = call
+
+
+def plain_call(module: nn.Module) -> Callable[..., Any]:
+    """Return the call of a module with its hooks, and without its compiled code."""
+    call: Callable[..., Any] = module._call_impl
+    return call
+
+
+def compiler_counts() -> tuple[int, dict[str, int]]:
+    """Return the number of graphs compiled so far in this OS process, and graph breaks by reason.
+
+    Without the name both are 0 and empty.
+    """
+    try:
+        # Loading it takes a second: only who compiles pays.
+        from torch._dynamo.utils import counters
+    except ImportError:
+        return 0, {}
+    return counters["stats"]["unique_graphs"], dict(counters["graph_break"])
+
+
+COMPILER_MODULE = "torch._dynamo"
+"""Module of torch that is loaded once something was compiled."""
+
+
+# ------------------------------------------------------------------------------- sparse, DTensor
+
+
+def sparse_indices(tensor: Tensor) -> Tensor:
+    """Return the indices of a tensor in coordinate layout.
+
+    `Tensor.indices` refuses one that is not coalesced. There is no stand-in.
+    """
+    return tensor._indices()
+
+
+def sparse_values(tensor: Tensor) -> Tensor:
+    """Return the values of a tensor in coordinate layout, as `sparse_indices`."""
+    return tensor._values()
+
+
+LOCAL_TENSOR = "_local_tensor"
+"""Attribute of a DTensor: the local part, in the same memory.
+
+The class lies in a module that takes long to load, and `to_local` would make a new tensor and an
+entry in the graph of autograd. Without the name all tensors count as whole.
+"""
+
+
+# ------------------------------------------------------------------------------------- optimizers
+
+
+def supports_found_inf(optimizer: Optimizer) -> bool:
+    """Return whether `found_inf` makes a step of the optimizer a no-op, as in torch's fused ones.
+
+    Without the name: no, and the host reads the numbers of each step.
+    """
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+# Hooks around every step of any optimizer. In a torch that has them elsewhere, somebody always is
+# called, and `optimizer.step()` runs as it is.
+_GLOBAL_HOOKS: tuple[Mapping[Any, Any], ...] = tuple(
+    getattr(optimizer_module, name, {0: None})
+    for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+)
+
+
+def has_step_hooks(optimizer: Any) -> bool:
+    """Return whether a hook is called around a step of the optimizer."""
+    own = getattr(optimizer, "_optimizer_step_pre_hooks", True) or getattr(
+        optimizer, "_optimizer_step_post_hooks", True
+    )
+    return bool(own) or any(_GLOBAL_HOOKS)
+
+
+# Whether somebody makes a profile. Without the name: always.
+is_profiled: Callable[[], bool] = getattr(torch.autograd, "_profiler_enabled", lambda: True)
+
+
+# ------------------------------------------------------------------------------- seeing operations
+
+# Number of the backward pass that runs on this thread, -1 outside of one. Without it operations of
+# the backward pass are told as forward.
+current_backward: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+
+try:
+    # Documented way to see every operation ("Extending PyTorch"), under a path with an underscore.
+    # Without it memory and FLOPs of a rehearsal stay unknown, and a trace sees no operation.
+    from torch.utils._python_dispatch import TorchDispatchMode
+except ImportError:
+    TorchDispatchMode = None  # type: ignore[assignment, misc]
+
+if TYPE_CHECKING or TorchDispatchMode is not None:
+    DispatchMode = TorchDispatchMode
+else:
+
+    class DispatchMode:
+        """Stand-in that sees nothing."""
+
+        def __enter__(self) -> DispatchMode:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+
+def can_see_operations() -> bool:
+    """Return whether a `DispatchMode` sees operations."""
+    return TorchDispatchMode is not None
+
+
+def operation_name(operation: Any) -> str:
+    """Return the name of an operation without its overload, such as `add` of `add.Tensor`."""
+    return str(overload_packet(operation).__name__)
+
+
+def overload_packet(operation: Any) -> Any:
+    """Return all overloads of an operation together, which `flop_registry` has as its keys."""
+    return operation._overloadpacket
+
+
+def schema_of(operation: Any) -> Any:
+    """Return the schema of an operation: its arguments, its results, and which are aliases."""
+    return operation._schema
+
+
+# ------------------------------------------------------------------------------------ fake tensors
+
+# Tensors with a shape, a dtype and a device, and no memory. torch.compile and torch.export are made
+# of them; they have no public name. Without them a step is tried for real, on the CPU.
+try:
+    from torch._subclasses import fake_tensor
+except ImportError:
+    fake_tensor = None  # type: ignore[assignment]
+FakeTensor: Any = getattr(fake_tensor, "FakeTensor", None)
+FakeTensorMode: Any = getattr(fake_tensor, "FakeTensorMode", None)
+unset_fake_temporarily: Any = getattr(fake_tensor, "unset_fake_temporarily", None)
+
+FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"
+"""Logger by which fake tensors tell of operations that they cannot stand for."""
+
+
+def fake_store() -> Any:
+    """Return the class of stores of process groups whose collectives do nothing, or None.
+
+    Made for torch's own tests. With it FSDP2 and tensor parallelism run unchanged as one rank of
+    many. Without it a layout stays unchecked.
+    """
+    try:
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+    except ImportError:
+        return None
+    return FakeStore
+
+
+DTENSOR_PROPAGATION = "torch.distributed.tensor._sharding_prop"
+"""Module of torch in whose frames DTensor finds out the shape of a result."""
+
+
+# ------------------------------------------------------------------------------------ data workers
+
+
+def set_worker_info(*, number: int, workers: int, seed: int, dataset: Any) -> None:
+    """Set what `torch.utils.data.get_worker_info` returns in this OS process.
+
+    Datasets that split themselves among workers ask it. Without the names it returns None there.
+    """
+    worker = getattr(data_utils, "worker", None)
+    info = getattr(worker, "WorkerInfo", None)
+    if worker is not None and info is not None:
+        worker._worker_info = info(id=number, num_workers=workers, seed=seed, dataset=dataset)
