@@ -110,10 +110,18 @@ def build_nlp_train_val_test_loader(
     if len(splits) != 3:
         raise InputError(f"splits are {len(splits)} numbers; train, valid and test need three.")
     part = import_target("assay.engine.data.map_style.RandomSplit")
-    joined = _joined(dataset)
+    source = import_target("assay.engine.data.map_style.SequenceWrapper")(_joined(dataset))
+    chain = import_target("assay.engine.chain")
     sizes = (train_batch_size, test_batch_size, test_batch_size)
     train, valid, test = (
-        _loader(part(splits, i, seed=seed)(joined), sizes[i], name, num_workers, seed, collate_fn)
+        _loader(
+            chain([source, part(splits, i, seed=seed)]),
+            sizes[i],
+            name,
+            num_workers,
+            seed,
+            collate_fn,
+        )
         for i, name in enumerate(("train", "valid", "test"))
     )
     return train, valid, test

@@ -27,7 +27,11 @@ from assay.config.tree import (
 )
 from assay.core.diagnostics import Origin, Problem
 
-_LOADERS = ("build_image_train_loader", "build_nlp_train_loader")
+_LOADERS = [
+    f"{place}.build_{kind}_train_loader"
+    for place in ("libai.data.build", "assay.compat.libai.loaders")
+    for kind in ("image", "nlp")
+]
 _ENDLESS = 10**8
 """An `eval_iter` from here on means all batches: LiBai's default is 1e9."""
 
@@ -38,7 +42,7 @@ _OPTIMIZER = {"type": "torch.optim.AdamW", "lr": 1e-3, "weight_decay": 0.01}
 def translated(root: Table) -> tuple[Table, list[Problem]]:
     """Return a config of LiBai with the sections of assay, and notes; others as they are."""
     loader = get_at(root, ("dataloader", "train", "type"))
-    if not isinstance(loader, Leaf) or str(loader.value).rpartition(".")[2] not in _LOADERS:
+    if not isinstance(loader, Leaf) or loader.value not in _LOADERS:
         return root, []
     made = _Translation(root)
     tests = _move_data(made)
@@ -111,8 +115,7 @@ def _move_data(made: _Translation) -> list[str]:
     calls = tests.items if isinstance(tests, List) else [tests] if tests is not None else []
     names = ["test"] if len(calls) == 1 else [f"test_{i}" for i in range(len(calls))]
     for name, call in zip(names, calls, strict=True):
-        assert isinstance(call, Table)
-        made.put(f"data.{name}", _split(call))
+        made.put(f"data.{name}", _split(call) if isinstance(call, Table) else call)
     made.drop("dataloader", {})
     return names
 
@@ -179,7 +182,9 @@ def _move_length(made: _Translation) -> None:
 def _move_evaluation(made: _Translation, tests: list[str]) -> None:
     """Set the evaluated splits, the metrics, and which checkpoint is the best."""
     evaluator = made.take("train.evaluation.evaluator")
-    tops = plain(evaluator).get("topk") if _is_call_of(evaluator, "ClsEvaluator") else None
+    tops = None
+    if evaluator is not None and _is_call_of(evaluator, "ClsEvaluator"):
+        tops = plain(evaluator).get("topk")
     stray = get_at(made.root, ("train", "topk"))
     if stray is not None:
         origin = key_origin_at(made.root, ("train", "topk"))
