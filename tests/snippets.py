@@ -2,11 +2,13 @@
 
 `compat/snippets/ROW.txt` is a copy of the text of a row; a row with several texts has
 `ROW.NAME.txt`. Where the texts themselves lie beside the repository, the copy must be in one of
-them, line for line. `repairs` of the row in `rows.toml` are the only changes.
+them, line for line. `repairs` of the row in `rows.toml` are the only changes, but for a margin that
+all lines share.
 """
 
 from __future__ import annotations
 
+import textwrap
 from functools import cache
 from pathlib import Path
 
@@ -27,7 +29,7 @@ def original(name: str) -> str:
 def executed(name: str) -> str:
     """The text of a snippet with the repairs of its row, each of which must change something."""
     row = rows.read_table()[name.partition(".")[0]]
-    lines = original(name).splitlines()
+    lines = textwrap.dedent(original(name)).splitlines()
     top: list[str] = []
     for repair in row.repairs:
         if repair.get("of", name) != name:

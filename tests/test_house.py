@@ -47,6 +47,7 @@ FORBIDDEN = {
 # The faces: they load nothing heavy, whatever lies behind them.
 FACE = {"assay", "assay.__main__", "assay.compat", "assay.compat.importing"}
 FACE |= {f"assay.compat.alchemy{table}" for table in ("", ".names", ".keys")}
+FACE |= {"assay.compat.framework", "assay.compat.thexp", "assay.compat.thexp.names"}
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "managers", "misc"}
 
 
@@ -94,14 +95,20 @@ def imported_fresh(names: list[str], before: list[str]) -> dict[str, dict[str, l
 
 @pytest.fixture(scope="module")
 def fresh() -> dict[str, dict[str, list[str]]]:
-    """Every module imported alone; those of the engine where torch is loaded, those of the page
-    where fastapi is."""
-    rooms = {"assay.engine": ["torch", "numpy"], "assay.web": ["fastapi", "uvicorn"]}
+    """Every module imported alone; those of the engine and adapters of older systems where torch
+    is loaded, those of the page where fastapi is."""
+    rooms = {
+        "assay.engine": ["torch", "numpy"],
+        "assay.compat": ["torch", "numpy"],
+        "assay.web": ["fastapi", "uvicorn"],
+    }
     found = {}
+    heavy: set[str] = set()
     for room, before in rooms.items():
-        found |= imported_fresh([name for name in MODULES if is_under(name, room)], before)
-    light = [name for name in MODULES if not any(is_under(name, room) for room in rooms)]
-    return found | imported_fresh(light, [])
+        names = [name for name in MODULES if is_under(name, room) and name not in FACE]
+        heavy.update(names)
+        found |= imported_fresh(names, before)
+    return found | imported_fresh([name for name in MODULES if name not in heavy], [])
 
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="fresh interpreters are forked")

@@ -7,7 +7,8 @@ Other than there: the names come from assay and torch, and noise made here stand
 import torch
 import torch.nn as nn
 
-from assay import Meter, Params, Trainer
+from assay import Meter, Params
+from assay.compat.thexp import Trainer
 
 
 class MyModel(nn.Module):

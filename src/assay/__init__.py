@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from assay.compose import load_model as load_model
     from assay.compose import run as run
-    from assay.compose.trainer import Trainer as Trainer
     from assay.config.params import BaseParams as BaseParams
     from assay.config.params import Params as Params
     from assay.plugins.tensorboard import TensorBoard as TensorBoard
@@ -31,7 +30,6 @@ _HOMES = {
     "Meter": "assay.record.meter",
     "Params": "assay.config.params",
     "TensorBoard": "assay.plugins.tensorboard",
-    "Trainer": "assay.compose.trainer",
     "load_model": "assay.compose",
     "run": "assay.compose",
     "runs": "assay.query.listing",
@@ -46,7 +44,6 @@ __all__ = [
     "Meter",
     "Params",
     "TensorBoard",
-    "Trainer",
     "__version__",
     "load_model",
     "run",

@@ -173,7 +173,40 @@ def test_repeats_are_listed_as_groups(project: Project, assay: Assay) -> None:
     assert (
         json.loads(assay("ls", "--group", "--columns", "acc", "--json").out)[0]["acc"]["count"] == 2
     )
-    assert assay("ls", "--group", "--csv").code == 2
+
+
+def test_groups_are_sorted_and_show_the_keys_that_differ_in_every_form(
+    project: Project, assay: Assay
+) -> None:
+    for lr, values in ((0.1, (0.5, 0.7)), (0.2, (0.9, 0.8)), (0.3, (0.2,))):
+        for seed, value in enumerate(values):
+            status = "failed" if value == 0.8 else "finished"
+            make_run(
+                project,
+                tag="exp",
+                config=f"seed = {seed}\nsame = 1\n[optimizer]\nlr = {lr}\n",
+                points={"acc": [value]},
+                status=status,
+                attempt={"seedless_hash": str(lr), "launch": {"sweep": "swsw2345"}},
+            )
+    shown = ("ls", "sweep = swsw2345", "--group", "--diff", "--columns", "acc", "--sort", "-acc")
+
+    assert [line.split() for line in assay(*shown).lines] == [
+        ["tag", "runs", "optimizer.lr", "acc"],
+        ["exp", "1", "of", "2", "0.2", "0.850", "±", "0.071"],
+        ["exp", "2", "0.1", "0.60", "±", "0.14"],
+        ["exp", "1", "0.3", "0.2"],
+    ]
+    head, first, _, last = assay(*shown, "--csv").lines
+    assert head == "tag,runs,finished,optimizer.lr,acc,acc.std"
+    assert first.startswith("exp,2,1,0.2,0.85") and last == "exp,1,1,0.3,0.2,"
+    assert [row["optimizer.lr"] for row in json.loads(assay(*shown, "--json").out)] == [
+        0.2,
+        0.1,
+        0.3,
+    ]
+    assert assay("ls", "--group", "--sort", "optimizer.lr", "-n", "1").lines[1].split()[1] == "2"
+    assert "did you mean" in assay("ls", "--group", "--sort", "ac").err
 
 
 def test_more_keys_than_fit_a_terminal_are_counted(

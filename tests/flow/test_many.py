@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+import statistics
 import traceback
 import weakref
 from pathlib import Path
@@ -59,7 +60,7 @@ def test_three_variants_are_listed_and_make_three_runs_that_differ_in_the_listed
     ran = assay("run", "many.toml", "--variant", "all", "--max-steps", "2")
 
     assert ran.returncode == 0, ran.stderr
-    assert ran.stderr.startswith("3 runs, one after another\n")
+    assert re.match(r"sweep \w{8}: 3 runs, one after another\n", ran.stderr)
     assert "[2/3] many.toml  short" in ran.stderr
     base = load(toy / "many.toml").root
     saved = [load(run / "config.toml").root for run in runs(toy)]
@@ -89,7 +90,7 @@ def test_the_points_of_a_sweep_run_one_after_another_and_the_rest_runs_though_on
     ran = assay("run", "many.toml")
 
     assert (
-        "3 runs, one after another" in ran.stderr
+        ": 3 runs, one after another" in ran.stderr
         and "[3/3] many.toml  optimizer.lr=0.001" in ran.stderr
     )
     assert [run_file.read(run).newest.launch["point"] for run in runs(toy)] == ["1/3", "2/3", "3/3"]
@@ -129,14 +130,92 @@ def test_a_point_that_cannot_be_built_keeps_its_record_and_cause_and_the_rest_go
     assert files[0].newest.reason == "ValueError: Invalid learning rate: -1.0"
     assert files[1].newest.reason == "AssertionError: too wide for this machine"
     assert 'picky.py", line 6, in __init__' in (runs(toy)[1] / "log.txt").read_text()
-    *_, first, second, third, fourth, _, last = ran.stderr.splitlines()
+    table = ran.stderr[ran.stderr.index("   4 runs   valid/acc, largest first") :].splitlines()
+    assert table[1].split() == ["optimizer.lr", "model.width", "valid/acc", "run"]
+    assert table[2].split()[:3] == ["1", "0.01", "8"] and table[2].endswith(files[2].id)
     assert re.fullmatch(
-        rf"{files[0].id}  failed    optimizer.lr=-1.0  model.width=8 +ValueError: Invalid learning rate: -1.0",
-        first,
+        rf"{files[0].id}  failed  optimizer.lr=-1.0  model.width=8 +ValueError: Invalid learning rate: -1.0",
+        table[5],
     )
-    assert last == "3 of 4 did not finish"
-    assert "AssertionError: too wide for this machine" in second and "AssertionError" in fourth
-    assert re.fullmatch(rf"{files[2].id}  finished  .*  valid/loss \S+  valid/acc \S+", third)
+    assert "AssertionError: too wide for this machine" in table[6]
+    assert table[9] == "3 of 4 did not finish"
+
+
+BLOWS_UP = """
+import net
+
+class Net(net.Net):
+    def __init__(self, width):
+        assert width != 9, "no width of 9"
+        super().__init__(width)
+        self.is_odd = width == 13
+
+    def forward(self, x):
+        return super().forward(x) * (float("nan") if self.is_odd else 1.0)
+"""
+
+
+@pytest.mark.row("A88")
+def test_a_sweep_of_12_ends_with_a_table_though_one_cannot_be_built_and_one_turns_nan(
+    assay, toy: Path
+) -> None:
+    (toy / "blows.py").write_text(BLOWS_UP)
+    short(toy, f'[sweep]\n"model.width" = {list(range(5, 17))}\n')
+    (toy / "many.toml").write_text((toy / "many.toml").read_text().replace("net.Net", "blows.Net"))
+
+    ran = assay("run", "many.toml")
+
+    assert ran.returncode == 1
+    files = [run_file.read(run) for run in runs(toy)]
+    assert len(files) == 12
+    (sweep,) = {file.newest.launch["sweep"] for file in files}
+    by_width = dict(zip(range(5, 17), files, strict=True))
+    table = ran.stderr[ran.stderr.index(f"sweep {sweep}   12 runs") :].splitlines()
+    assert table[0].endswith("valid/acc, largest first")
+    ranked = [line.split() for line in table[2:12]]
+    assert [row[0] for row in ranked] == [str(place) for place in range(1, 11)]
+    assert {row[1] for row in ranked} == {
+        str(width) for width in (*range(5, 9), *range(10, 13), 14, 15, 16)
+    }
+    scores = [by_width[int(row[1])].summaries["valid/acc"].max for row in ranked]
+    assert scores == sorted(scores, reverse=True)
+    assert "did not finish:" in table and "2 of 12 did not finish" in table
+    causes = {line.split()[0]: line for line in table[14:16]}
+    assert causes[by_width[9].id].endswith("model.width=9   AssertionError: no width of 9")
+    assert "The loss is nan at step 1" in causes[by_width[13].id]
+    listed = assay("ls", f"sweep = {sweep} and status = failed", "--columns", "id,sweep,point")
+    assert [line.split() for line in listed.stdout.splitlines()[1:]] == [
+        [by_width[13].id, sweep, "9/12"], [by_width[9].id, sweep, "5/12"]
+    ]  # fmt: skip
+
+
+@pytest.mark.row("C77")
+def test_repeats_under_other_seeds_are_one_line_with_mean_deviation_and_interval(
+    assay, toy: Path
+) -> None:
+    (toy / "picky.py").write_text(
+        "import torch\n"
+        + PICKY.replace("width < 20, ", "torch.initial_seed() != 0 and width < 20, ")
+    )
+    short(toy, '[sweep]\n"model.width" = [8, 24]\n')
+    (toy / "many.toml").write_text((toy / "many.toml").read_text().replace("net.Net", "picky.Net"))
+
+    ran = assay("run", "many.toml", "--seeds", "3")
+
+    assert ran.returncode == 1
+    configs = [plain(load(run / "config.toml").root) for run in runs(toy)]
+    assert [(each["model"]["width"], each["seed"]) for each in configs] == [
+        (width, seed) for width in (8, 24) for seed in (3, 4, 5)
+    ]
+    table = ran.stderr[ran.stderr.index("   6 runs   valid/acc") :].splitlines()
+    scores = [run_file.read(run).summaries["valid/acc"].max for run in runs(toy)[:3]]
+    mean, half = statistics.mean(scores), 4.30265 * statistics.stdev(scores) / 3**0.5
+    found = re.fullmatch(r"1  8 +(\S+) ± (\S+)  (\S+) to (\S+) +3  \w{8}", table[2])
+    assert found and float(found[1]) == pytest.approx(mean, abs=0.01)
+    assert float(found[4]) - float(found[3]) == pytest.approx(2 * half, rel=0.01)
+    assert [line.split()[3] for line in table[5:8]] == ["seed=3", "seed=4", "seed=5"]
+    swept = assay("run", "many.toml", "sweep.seed=[1, 2]", "--seeds", "2")
+    assert swept.returncode == 2 and "The sweep varies `seed` itself." in swept.stderr
 
 
 def test_points_that_were_not_run_are_named_after_a_signal(assay, toy: Path) -> None:
@@ -151,9 +230,9 @@ def test_points_that_were_not_run_are_named_after_a_signal(assay, toy: Path) -> 
 
     assert ran.returncode == 130
     assert len(runs(toy)) == 1
-    shown = [line.split() for line in ran.stderr.splitlines()[-6:-2]]
-    assert [line[1] for line in shown[:2]] == ["finished", "stopped"]
-    assert shown[2:] == [
+    table = ran.stderr[ran.stderr.index("did not finish:") :].splitlines()
+    assert table[1].split()[1] == "stopped"
+    assert [line.split() for line in table[2:4]] == [
         ["-", "not", "run", "model.width=10"],
         ["-", "not", "run", "model.width=11"],
     ]

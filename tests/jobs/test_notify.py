@@ -125,7 +125,7 @@ def test_a_mail_says_what_failed_and_where(mailbox: tuple[int, list[bytes]]) -> 
 
     mail: Mail = email.message_from_bytes(mails[0])
     assert mail["To"] == "me@example.org"
-    assert mail["Subject"] == "[assay] failed: gpt (kq3f): ValueError: no such column"
+    assert mail["Subject"] == "[assay] failed (exception): gpt (kq3f): ValueError: no such column"
     text = mail.get_payload(decode=True)
     assert isinstance(text, bytes)
     assert b'File "train.py", line 3' in text and b"/home/me/project" in text
@@ -235,7 +235,7 @@ def test_apprise_takes_every_other_service(hook: HTTPServer) -> None:
     subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, env=os.environ | variables)
 
     ((_, _, data),) = hook.posts  # type: ignore[attr-defined]
-    assert data["title"] == "[assay] failed: gpt (kq3f): ValueError: no such column"
+    assert data["title"] == "[assay] failed (exception): gpt (kq3f): ValueError: no such column"
 
 
 def test_apprise_names_its_extra_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,6 +246,31 @@ def test_apprise_names_its_extra_where_it_is_missing(monkeypatch: pytest.MonkeyP
         send(rule("apprise", url="${env:SERVICE}"), notice())
 
     assert caught.value.fix == "pip install 'assay[notify]'"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "detail", "failure"),
+    [
+        ("failed", "ConfigError: unknown key `trian`", "", "config"),
+        ("failed", "LookupError: no sample", "  while loading the sample 3 of data.train", "data"),
+        ("failed", "OutOfMemoryError: no memory left at step 3", "", "out-of-memory"),
+        ("failed", "SystemExit: 3", "", "exception"),
+        ("nan", "The loss is not finite (nan) at step 3.", "", "nan"),
+        ("stalled", "no step for 12 s", "", "hang"),
+        ("killed", "killed after 3 s", "", "killed"),
+        ("stopped", "SIGTERM", "", "preempted"),
+        ("stopped", "SIGINT", "", ""),
+        ("finished", "finished after 3 s", "", ""),
+    ],
+)
+def test_a_notice_names_the_class_of_the_failure(
+    kind: Any, text: str, detail: str, failure: str
+) -> None:
+    found = notice(replace(FAILED, kind=kind, text=text, detail=detail))
+
+    assert found.failure == failure
+    named = failure in ("", kind) or f"{kind} ({failure})" in found.subject
+    assert named and found.body.startswith(found.subject.split("] ")[1].split(":")[0])
 
 
 class Sent:

@@ -6,7 +6,7 @@ import click
 
 from assay.cli.terminal import echo
 from assay.core.terminal import visible
-from assay.query.find import find_run
+from assay.query.select_runs import select_runs
 from assay.query.table import ARCHIVED
 from assay.record import edits
 
@@ -15,10 +15,10 @@ from assay.record import edits
     name="archive",
     help="Leave runs out of lists; nothing of them is deleted. `assay ls --archived` has them.",
 )
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.argument("runs", metavar="RUN|EXPR...", nargs=-1, required=True)
 @click.option("--undo", is_flag=True, help="Show them again.")
 def command(runs: tuple[str, ...], undo: bool) -> int:
-    views = [find_run(run) for run in runs]
+    views = select_runs(runs)
     for view in views:
         if undo and ARCHIVED in view.labels:
             edits.remove_labels(view.folder, [ARCHIVED])

@@ -14,8 +14,8 @@ from assay.cli.terminal import echo
 from assay.core.errors import InputError, MissingExtraError
 from assay.core.ids import slug
 from assay.interop.board import Board
-from assay.query.find import find_run
 from assay.query.run import RunView
+from assay.query.select_runs import select_runs
 
 _EVERY_S = 2.0
 _HOST = "127.0.0.1"
@@ -24,7 +24,7 @@ _HOST = "127.0.0.1"
 @click.command(
     name="board", help="Show the curves of runs in TensorBoard, on this machine only, until Ctrl-C."
 )
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.argument("runs", metavar="RUN|EXPR...", nargs=-1, required=True)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -38,7 +38,7 @@ _HOST = "127.0.0.1"
     help="Write the event files there and leave them; nothing is started.",
 )
 def command(runs: tuple[str, ...], port: int, logdir: str | None) -> int:
-    views = list({view.id: view for view in map(find_run, runs)}.values())
+    views = select_runs(runs)
     named = {_name(view): view for view in views}
     if logdir is not None:
         if Path(logdir).exists() and any(Path(logdir).iterdir()):

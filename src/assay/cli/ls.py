@@ -79,8 +79,8 @@ def command(
     if view:
         names, sort, group = _of_view(view, homes, asked, names, sort, group)
     if group:
-        _refuse_with_group(diff=diff, csv=as_csv, sort=bool(sort))
-        return _print_groups(homes, names, limit, as_json, asked)
+        form = "json" if as_json else "csv" if as_csv else "text"
+        return _print_groups(homes, names, sort, limit, form, asked, diff=diff)
     differing = _differing(homes, asked) if diff else []
     if diff:
         names = ["tag", "id", *differing, *(names or ["best"])]
@@ -155,24 +155,29 @@ def _fitting(table: RunTable, dropped: Sequence[str]) -> tuple[RunTable, list[st
     return table, left_out
 
 
-def _refuse_with_group(**given: bool) -> None:
-    for name, is_given in given.items():
-        if is_given:
-            raise InputError(
-                f"--group and --{name} do not go together.",
-                fix="--group takes --columns and --json",
-            )
-
-
 def _print_groups(
-    homes: list[Project], names: list[str], limit: int | None, as_json: bool, asked: Any
+    homes: list[Project],
+    names: list[str],
+    sort: str,
+    limit: int | None,
+    form: str,
+    asked: Any,
+    *,
+    diff: bool,
 ) -> int:
-    from assay.query.seed_groups import GroupTable, grouped
+    from assay.query.differing_keys import differing_keys
+    from assay.query.seed_groups import GroupTable, default_columns, grouped
 
-    table = grouped(find_runs(homes, **asked), names)
+    found = find_runs(homes, **asked)
+    if diff:
+        differing = [key for key in differing_keys(found) if key != "seed"]
+        names = [*differing, *(names or default_columns(found))]
+    table = grouped(found, names, sort)
     table = GroupTable(table.names, table.groups[:limit])
-    if as_json:
+    if form == "json":
         echo(table.to_json())
+    elif form == "csv":
+        echo(table.to_csv(), end="")
     elif len(table):
         head, *lines = table.text()
         echo("\n".join([paint(head, "dim", on=use_color(sys.stdout)), *lines]))

@@ -54,6 +54,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "assay.cli.verify_resume",
         "Kill and resume a config's run, and compare the bits.",
     ),
+    "prove": ("assay.cli.prove", "Compare the first steps with a golden file or a run."),
     "summary": ("assay.cli.summary", "Show the layers of a model: shapes, parameters, FLOPs."),
     "graph": ("assay.cli.graph", "Show one batch at each stage of a step."),
     "events": ("assay.cli.events", "List the callbacks of a run in the order of their calls."),
@@ -80,6 +81,7 @@ RUNS_CODE: dict[str, str] = {
     "diverge": "the config and the code that were kept with each run, to train steps again. It"
     " asks first if one was not made here. With --no-rerun it runs nothing.",
     "verify-resume": f"{_MODULES}.",
+    "prove": f"{_MODULES}.",
     "summary": f"{_MODULES}.",
     "graph": f"{_MODULES}.",
     "events": f"{_MODULES}.",
@@ -91,7 +93,7 @@ RANK_COMMAND = "_rank"
 """Not for people: `assay run --nproc N` starts it."""
 
 REPLAY_COMMAND = "_replay"
-"""Not for people: `assay replay` starts it."""
+"""Not for people: `assay replay`, `diverge` and `prove` start it."""
 
 REHEARSE_COMMAND = "_rehearse"
 """Not for people: `assay run --rehearse` starts it."""
@@ -247,7 +249,7 @@ def _end_at_once(code: int) -> NoReturn:
 def _train_again(folder: str) -> int:
     """Train as the process of a replay."""
     from assay.cli.launch import told
-    from assay.proof.replay import work
+    from assay.proof.training_process import work
 
     return told(work(folder), can_resume=False)
 

@@ -8,16 +8,20 @@ import click
 
 from assay.cli.terminal import echo
 from assay.cli.text import count
-from assay.query.find import find_run
+from assay.query.select_runs import select_runs
 
 
 @click.command(
     name="plot",
-    help="Draw curves into a file. Runs that differ in nothing but their seed are one line, their"
-    " mean, with a band of one standard deviation: assay plot last last-1 last-2 -m loss -o"
-    " fig.pdf",
+    help="""Draw curves into a file, one panel for each metric. Lines are labelled by the config
+    keys that differ; runs that differ in nothing but their seed are one line, their mean, with a
+    band of one standard deviation:
+
+    \b
+    assay plot last last-1 last-2 -m loss -o fig.pdf
+    assay plot 'tag = sweep' -m valid/acc -o fig.pdf""",
 )
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.argument("runs", metavar="RUN|EXPR...", nargs=-1, required=True)
 @click.option(
     "-m",
     "--metric",
@@ -34,9 +38,9 @@ from assay.query.find import find_run
 def command(runs: tuple[str, ...], metric: tuple[str, ...], to: str, title: str, log: bool) -> int:
     from assay.report.figure import draw, lines
 
-    found = lines([find_run(run) for run in runs], metric)
+    found = lines(select_runs(runs), metric)
     draw(found, Path(to), title=title, log=log)
     for line in found:
-        echo(f"{line.label}  {count(len(line.xs), 'point')}")
+        echo(f"{line.label}  {line.metric}  {count(len(line.xs), 'point')}")
     echo(f"written: {to}")
     return 0

@@ -8,8 +8,8 @@ from assay.cli.terminal import echo
 from assay.core.errors import InputError
 from assay.core.ids import id_of_folder
 from assay.core.terminal import visible
-from assay.query.find import find_run
 from assay.query.project_lookup import project_here
+from assay.query.select_runs import select_runs
 from assay.store.layout import RunFolder
 from assay.store.trash import bring_back, remove, removed
 
@@ -17,7 +17,7 @@ from assay.store.trash import bring_back, remove, removed
 @click.command(
     name="rm", help="Remove runs. Their files stay until `assay gc`; --undo brings them back."
 )
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.argument("runs", metavar="RUN|EXPR...", nargs=-1, required=True)
 @click.option("--undo", is_flag=True, help="Bring back runs that were removed, by id.")
 def command(runs: tuple[str, ...], undo: bool) -> int:
     if undo:
@@ -26,7 +26,7 @@ def command(runs: tuple[str, ...], undo: bool) -> int:
             echo(f"brought back: {folder.id}")
         return 0
     # All are found before the first is removed: `last` must mean the same for each of them.
-    for view in {view.id: view for view in map(find_run, runs)}.values():
+    for view in select_runs(runs):
         tag = visible(view.tag)  # before its folder is somewhere else
         remove(view.folder)
         echo(f"removed: {view.id} {tag}".rstrip() + f"   (assay rm --undo {view.id})")

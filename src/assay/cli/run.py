@@ -6,21 +6,22 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from assay.cli.launch import given, launch_of, launch_options, told, told_both
-from assay.cli.terminal import STATUS_STYLES, echo, paint, use_color, width
+from assay.cli.sweep_table import print_summary, summary_of
+from assay.cli.terminal import echo, paint, use_color
 from assay.core.errors import AssayError, ConfigError, InputError
+from assay.core.ids import new_run_id
 
 if TYPE_CHECKING:
     from assay.compose import RunResult
     from assay.config import Config
 
-
-_WIDEST, _POINT = 160, 40
 
 FAST_STEPS = 20
 FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 steps"]
@@ -74,6 +75,13 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
     "--seed", type=click.IntRange(min=0), metavar="N", help="Instead of the config's seed."
 )
 @click.option(
+    "--seeds",
+    type=click.IntRange(1, 1000),
+    default=1,
+    metavar="N",
+    help="Repeat each config under N successive seeds: mean, deviation and 95 % interval.",
+)
+@click.option(
     "--fast-dev-run",
     "fast",
     is_flag=True,
@@ -94,6 +102,7 @@ def command(
     user_dirs: tuple[str, ...],
     tag: str | None,
     seed: int | None,
+    seeds: int,
     fast: bool,
     resumed: str | None,
     rehearse: bool,
@@ -102,8 +111,8 @@ def command(
     **options: Any,
 ) -> int:
     from assay.compose import problems_of_shape, resume_or_train, run_one
-    from assay.config import expand, open_config
-    from assay.config.expansion import unique_problems
+    from assay.config import open_config
+    from assay.config.expansion import repeated, unique_problems
 
     files, overrides = given(arguments)
     if not files:
@@ -116,7 +125,7 @@ def command(
     for file in files:
         _refuse_run(file)
     opened = [open_config(file, overrides, user_dir=user_dirs or None) for file in files]
-    made = [expand(config, variants, sweep=not no_sweep) for config in opened]
+    made = [repeated(each, variants, sweep=not no_sweep, seeds=seeds) for each in opened]
     # All shapes first: a typo in the last config must not come to light after a night of training
     # the others.
     _refuse(
@@ -205,87 +214,34 @@ def _series(
         ]
     )
     configs = [config for same_file in made for config in same_file]
-    echo(f"{len(configs)} runs, one after another", err=True)
+    launch = replace(launch, sweep=new_run_id())
+    echo(f"sweep {launch.sweep}: {len(configs)} runs, one after another", err=True)
     results = train_each(
         configs, launch, then_test=then_test, edit_test=edit_test, records_all=True
     )
-    rows, code = _train_series(configs, results, pdb=pdb)
-    _print_series(rows)
+    ended, code = _train_series(configs, results, pdb=pdb)
+    echo("", err=True)
+    print_summary(summary_of(launch.sweep, configs, ended), has_records=not launch.no_file)
     return code
 
 
 def _train_series(
     configs: Sequence[Config], results: Iterator[RunResult], *, pdb: bool
-) -> tuple[list[tuple[str, str, str, str]], int]:
-    """Train each config; return a row for each, and the exit code of all."""
+) -> tuple[list[RunResult], int]:
+    """Train each config; return the results up to a signal, and the exit code of all."""
     color = use_color(sys.stderr)
-    rows: list[tuple[str, str, str, str]] = []
+    ended: list[RunResult] = []
     code = 0
     for i, config in enumerate(configs, 1):
         echo(f"\n{paint(f'[{i}/{len(configs)}]', 'bold', on=color)} {_title(config)}", err=True)
         result = next(results)
-        ended = told_both(result, pdb=pdb)
-        code = ended if result.status == "stopped" else code or int(ended != 0)
-        rows.append((result.id, result.status, _point(config), _outcome(result)))
+        status = told_both(result, pdb=pdb)
+        code = status if result.status == "stopped" else code or int(status != 0)
+        ended.append(result)
         if result.status == "stopped" or result.signal:
-            rows += [("", "not run", _point(each), "") for each in configs[i:]]
             code = code or (128 + result.signal if i < len(configs) else 0)
             break
-    return rows, code
-
-
-def _print_series(rows: list[tuple[str, str, str, str]]) -> None:
-    color = use_color(sys.stderr)
-    echo("", err=True)
-    for line, status in _table(rows, width(sys.stderr)):
-        echo(
-            line.replace(status, paint(status, STATUS_STYLES.get(status, ""), on=color), 1),
-            err=True,
-        )
-    if unfinished := sum(status != "finished" for _, status, _, _ in rows):
-        echo(f"\n{unfinished} of {len(rows)} did not finish", err=True)
-
-
-def _outcome(result: RunResult) -> str:
-    """Say what a run measured, or why it failed, in one line."""
-    if result.exception is None:
-        return "  ".join(f"{name} {value:.4f}" for name, value in result.value.items())
-    first = str(result.exception).strip().split("\n", 1)[0]
-    return (
-        first
-        if isinstance(result.exception, AssayError)
-        else f"{type(result.exception).__name__}: {first}"
-    )
-
-
-def _table(
-    rows: Sequence[tuple[str, str, str, str]], limit: int | None
-) -> Iterator[tuple[str, str]]:
-    """Give aligned lines of id, status, point and outcome, each with its status; the outcome is
-    cut."""
-    from assay.core.terminal import elided, visible
-
-    shown = [
-        (run_id or "-", status, visible(point), visible(outcome))
-        for run_id, status, point, outcome in rows
-    ]
-    widths = [max(len(row[i]) for row in shown) for i in range(3)]
-    for row in shown:
-        line = (
-            "  ".join(f"{cell:<{size}}" for cell, size in zip(row, widths, strict=False))
-            + f"  {row[3]}"
-        )
-        yield elided(line.rstrip(), limit or _WIDEST), row[1]
-
-
-def _point(config: Config) -> str:
-    """Name a config by its variant and what was assigned, or by its file."""
-    from assay.core.terminal import elided
-    from assay.query.diff import written
-
-    assigned = "  ".join(f"{key}={written(node)}" for key, node in config.assigned)
-    file = config.path.name if config.path is not None else "-"
-    return elided("  ".join(filter(None, [config.variant, assigned])) or file, _POINT)
+    return ended, code
 
 
 def _title(config: Config) -> str:

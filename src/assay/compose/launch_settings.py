@@ -21,7 +21,8 @@ class Launch:
     `device`: one, or a list such as `cuda:0,1` that several runs take in turn; None: the
     accelerator if there is one. `stop_at`: the step at which the run is left although it is planned
     longer, as by a signal if `is_interrupted`. `traced_from`: the step from which every step is
-    traced at the full level, whatever the config says.
+    traced at the full level, whatever the config says. `sweep` is the id that the runs of one
+    sweep share, `point` the number of this one among them, where the config does not say it.
     """
 
     device: str | None = None
@@ -41,6 +42,8 @@ class Launch:
     stop_at: int | None = None
     is_interrupted: bool = False
     traced_from: int | None = None
+    sweep: str = ""
+    point: str = ""
     command: tuple[str, ...] = ()
 
     def devices(self) -> tuple[str, ...]:
@@ -55,6 +58,8 @@ class Launch:
             **({"max_steps": self.max_steps} if self.max_steps is not None else {}),
             **({"from": self.weights_from} if self.weights_from else {}),
             **({"nproc": self.nproc} if self.nproc is not None else {}),
+            **({"sweep": self.sweep} if self.sweep else {}),
+            **({"point": self.point} if self.point else {}),
             **({"nnodes": self.nnodes} if self.nnodes > 1 else {}),
             **({"max_restarts": self.max_restarts} if self.max_restarts else {}),
         }

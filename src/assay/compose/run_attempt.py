@@ -16,6 +16,7 @@ from assay.compose.launch_settings import Launch, RunResult
 from assay.compose.make_engine import PreparedRun
 from assay.compose.rank_folder import EndOrder
 from assay.compose.run_record import ended, failed, set_recorder
+from assay.compose.signs_of_life import signs_of_life
 from assay.compose.tasks import keep_meta
 from assay.compose.tracing import traced
 from assay.config.loading import Config
@@ -47,6 +48,7 @@ def run_attempt(
         try:
             with signals.held():  # a record that is half begun could not be ended
                 attempt.recorder = begin()
+            stack.enter_context(signs_of_life(prepared, attempt.recorder))
             state = _run_engine(prepared, attempt.recorder, launch)
         except BaseException as error:  # the result carries it, KeyboardInterrupt too
             with signals.held():

@@ -25,6 +25,7 @@ from assay.config.tree import Leaf, get_at
 from assay.core.devices import device_names
 from assay.core.diagnostics import render
 from assay.core.errors import AssayError
+from assay.core.ids import new_run_id
 from assay.record.logfile import LOGGER
 
 ConfigLike = str | os.PathLike[str] | Mapping[str, Any]
@@ -69,7 +70,7 @@ def run(
         _warn(made)
         results += train_each(
             made,
-            launch,
+            replace(launch, sweep=new_run_id()) if len(made) > 1 else launch,
             then_test=then_test,
             edit_test=edit_test,
             before=len(results),

@@ -9,7 +9,8 @@ from assay.config.loading import Config
 from assay.config.merge import Change, merged
 from assay.config.overrides import RefusedError, setting_of
 from assay.config.sweep import SECTION, Point, Sweep, assignments, sweep_of
-from assay.config.tree import KeyPath, walk
+from assay.config.tree import KeyPath, Leaf, walk
+from assay.config.typed_sections import sections_of
 from assay.config.variants import ALL, Variant, variants_of
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError, did_you_mean, few_suggestions
@@ -32,6 +33,38 @@ def expand(config: Config, variants: Sequence[str] = (), *, sweep: bool = True) 
     plan = plan.without(_fixed(config)) if plan is not None else None
     chosen = [known[name] for name in dict.fromkeys(names)] if variants else [None]
     return [made for variant in chosen for made in _at_points(config, variant, plan)]
+
+
+def repeated(
+    config: Config, variants: Sequence[str] = (), *, sweep: bool = True, seeds: int = 1
+) -> list[Config]:
+    """Return the configs of `expand`, each under `seeds` successive seeds, its own one first.
+
+    The repeats of one point follow each other. InputError when the sweep varies the seed itself.
+    """
+    once = expand(config, variants, sweep=sweep)
+    if seeds == 1:
+        return once
+    if any(key == "seed" for each in once for key, _ in each.assigned):
+        raise InputError(
+            "The sweep varies `seed` itself.", fix="take it out of [sweep], or leave --seeds out"
+        )
+    by_seed: dict[int, list[Config]] = {}
+    found = []
+    for i, each in enumerate(once):
+        own = sections_of(each.root).seed
+        for seed in range(own, own + seeds):
+            if seed not in by_seed:
+                by_seed[seed] = expand(_reseeded(config, seed), variants, sweep=sweep)
+            made = by_seed[seed][i]
+            mark = ("seed", Leaf(seed, Origin(source="--seeds")))
+            found.append(replace(made, assigned=(*made.assigned, mark)))
+    return found
+
+
+def _reseeded(config: Config, seed: int) -> Config:
+    overridden = replace(config, overrides=(*config.overrides, f"seed={seed}"))
+    return _made(overridden, None, ())
 
 
 _MAX_VALUES_CHECKED = 200_000

@@ -31,7 +31,7 @@ KINDS = (
     "stalled",
     "plateau",
 )
-BAD = ("failed", "killed", "nan", "disk full", "stalled")
+BAD = ("failed", "killed", "nan", "disk full", "stalled", "plateau")
 SECURITIES = ("starttls", "tls", "none")
 AN_HOUR = 20
 """Messages that a rule sends within an hour, unless it says `at_most`."""

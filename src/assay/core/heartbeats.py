@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 import time
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Protocol
 
-_BEAT = struct.Struct("<qqqdd")
+_BEAT = struct.Struct("<qqqddqd")
 _FADING = 0.9
 """Factor on the longest pause, applied at each next one: a first step that compiles fades."""
 
@@ -28,7 +29,8 @@ class Phase(IntEnum):
 class Heartbeat:
     """Newest heartbeat of a rank. Times are those of `time.monotonic`, one clock for a machine.
 
-    `usual_s` is the longest pause between two heartbeats within steps, fading.
+    `usual_s` is the longest pause between two heartbeats within steps, fading. `at_ns` is `at_s` in
+    Unix time, by the clock of the moment at which the file was made.
     """
 
     phase: Phase
@@ -36,6 +38,7 @@ class Heartbeat:
     count: int
     at_s: float
     usual_s: float
+    at_ns: int = 0
 
 
 class Heartbeats(Protocol):
@@ -78,9 +81,14 @@ class FileHeartbeats:
     """Heartbeats in a memory-mapped file, which outlives a rank that is killed."""
 
     def __init__(self, path: Path) -> None:
-        path.write_bytes(_BEAT.pack(Phase.BUILDING, 0, 0, time.monotonic(), 0.0))
-        with path.open("r+b") as file:
-            self._memory = mmap.mmap(file.fileno(), _BEAT.size)
+        self._made = time.time_ns(), time.monotonic()
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.write(descriptor, _BEAT.pack(Phase.BUILDING, 0, 0, self._made[1], 0.0, *self._made))
+            self._memory = mmap.mmap(descriptor, _BEAT.size)
+        finally:
+            os.close(descriptor)
         self._phase, self._step, self._count = Phase.BUILDING, 0, 0
         self._at, self._usual = time.monotonic(), 0.0
 
@@ -103,13 +111,21 @@ class FileHeartbeats:
             self._usual = max(now - self._at, _FADING * self._usual)
         self._phase, self._at = phase, now
         self._count += 1
-        _BEAT.pack_into(self._memory, 0, phase, self._step, self._count, now, self._usual)
+        beat = phase, self._step, self._count, now, self._usual
+        _BEAT.pack_into(self._memory, 0, *beat, *self._made)
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
     """Return the newest heartbeat in a file, None if there is none yet."""
     try:
-        phase, step, count, at_s, usual_s = _BEAT.unpack(path.read_bytes())
+        phase, step, count, at_s, usual_s, made_ns, made_s = _BEAT.unpack(path.read_bytes())
     except (OSError, struct.error):
         return None
-    return Heartbeat(phase=Phase(phase), step=step, count=count, at_s=at_s, usual_s=usual_s)
+    return Heartbeat(
+        phase=Phase(phase),
+        step=step,
+        count=count,
+        at_s=at_s,
+        usual_s=usual_s,
+        at_ns=made_ns + int((at_s - made_s) * 1e9),
+    )

@@ -10,7 +10,7 @@ from assay.core.trace_file import Phase
 
 FORMAT = 1
 
-Question = Literal["compare", "replay", "diverge", "verify-resume"]
+Question = Literal["compare", "replay", "diverge", "verify-resume", "prove"]
 Cause = Literal[
     "data order",
     "randomness",

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Literal
 
 from assay.core.errors import AssayError
+from assay.core.job import FailureClass
 from assay.core.terminal import elided, for_terminal, visible
+from assay.jobs.failure import classify
 from assay.query.inbox import Message, MessageKind
 
 _SUBJECT = 120
 _TAG = 40
 _LISTED = 20
 _DETAIL = 4_000
+_INPUT_ERRORS = (
+    "InputError",
+    "ConfigError",
+    "ArgumentError",
+    "MissingExtraError",
+    "CriterionError",
+)
+_LOADING = re.compile(r"^\s*(?:while loading |in loader worker )", re.MULTILINE)
+"""Notes that the loader adds to an error."""
 
 
 class NotifyError(AssayError):
@@ -28,6 +41,7 @@ class Notice:
     """
 
     kind: MessageKind
+    failure: FailureClass | Literal[""]
     project: str
     runs: tuple[str, ...]
     tag: str
@@ -43,6 +57,26 @@ def notices_of(messages: Iterable[Message], project: str) -> list[Notice]:
     return [_notice(list(same), project) for _, same in grouped]
 
 
+def failure_class(message: Message) -> FailureClass | Literal[""]:
+    """Return the class of the failure that a message tells of, "" for a message of none."""
+    match message.kind:
+        case "killed":
+            return "killed"
+        case "stalled":
+            return "hang"
+        case "nan":
+            return "nan"
+        case "stopped" if "SIGTERM" in message.text:
+            return "preempted"
+        case "failed" if message.text.startswith(_INPUT_ERRORS):
+            return "config"
+        case "failed" if _LOADING.search(message.detail):
+            return "data"
+        case "failed":
+            return classify(None, 0, f"{message.text}\n{message.detail}")
+    return ""
+
+
 def with_line(notice: Notice, line: str) -> str:
     """Return the body of a notice with one line more at its end."""
     return f"{notice.body}\n{line}\n" if line else notice.body
@@ -55,20 +89,23 @@ def _notice(same: Sequence[Message], project: str) -> Notice:
     if same[1:]:
         who = f"{len(same)} runs"
     text = visible(first.text)
+    failure = failure_class(first)
+    what = f"{first.kind} ({failure})" if failure not in ("", first.kind) else first.kind
     return Notice(
         kind=first.kind,
+        failure=failure,
         project=visible(project),
         runs=tuple(each.run for each in same),
         tag=tag,
         text=text,
-        subject=elided(f"[assay] {first.kind}: {who}: {text}", _SUBJECT),
-        body=_body(same, text, visible(project)),
+        subject=elided(f"[assay] {what}: {who}: {text}", _SUBJECT),
+        body=_body(same, f"{what}: {text}", visible(project)),
     )
 
 
-def _body(same: Sequence[Message], text: str, project: str) -> str:
+def _body(same: Sequence[Message], headline: str, project: str) -> str:
     first = same[0]
-    lines = [f"{first.kind}: {text}", ""]
+    lines = [headline, ""]
     lines += [f"run      {each.run}  {visible(each.tag)}".rstrip() for each in same[:_LISTED]]
     if same[_LISTED:]:
         lines.append(f"         and {len(same) - _LISTED} more")

@@ -53,6 +53,7 @@ def facts_of(notice: Notice) -> dict[str, Any]:
     return {
         "text": f"{notice.subject}\n{notice.body}",
         "kind": notice.kind,
+        "failure": notice.failure,
         "runs": list(notice.runs),
         "tag": notice.tag,
         "reason": notice.text,

@@ -8,17 +8,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assay.config.settings import Settings
+from assay.core import lease as leases
 from assay.core.directory import create_file
 from assay.core.lease import process_start
 from assay.core.regular_file import open_regular
 from assay.jobs.notify import Notifier
+from assay.jobs.stacks import stacks_of
 from assay.query.catalog import Catalog
 from assay.query.inbox import Inbox, Message
-from assay.store.layout import Project
+from assay.store.layout import Project, RunFolder
 
 LOG_NAME = "watch.log"
 LOCK_NAME = "watch.lock"
@@ -49,12 +51,13 @@ class Watcher:
         self._notifier = notifier
         self._since_ns = since_ns or time.time_ns() - SLACK_NS
         self._known: set[str] = set()
+        self._stacks: dict[str, str] = {}
 
     def look(self, *, now_ns: int = 0) -> Look:
         """Look at all runs once; each message is new once."""
         self._catalog.synchronize()
         found = self._inbox.messages(since_ns=self._since_ns, now_ns=now_ns)
-        found = [each for each in found if each.at_ns > self._since_ns]
+        found = [self._with_stacks(each) for each in found if each.at_ns > self._since_ns]
         fresh = [each for each in found if each.id not in self._known]
         self._known.update(each.id for each in fresh)
         problems = self._notifier.deliver(found, now_ns=now_ns)
@@ -68,6 +71,18 @@ class Watcher:
 
     def close(self) -> None:
         self._catalog.close()
+
+    def _with_stacks(self, message: Message) -> Message:
+        """Return a message about a hang with the stacks of all threads, asked for once."""
+        if message.kind != "stalled":
+            return message
+        if message.id not in self._stacks:
+            row = self._catalog.rows([message.run]).get(message.run)
+            lease = leases.read(row.path) if row is not None else None
+            is_here = lease is not None and lease.place == leases.this_place()
+            if row is not None and lease is not None and is_here:
+                self._stacks[message.id] = stacks_of(lease.pid, RunFolder(row.path))
+        return replace(message, detail=self._stacks.get(message.id, "") or message.detail)
 
 
 def notifier_of(project: Project) -> Notifier:

@@ -5,28 +5,24 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from assay.compose.trust import Trust
 from assay.core.errors import AssayError, InputError
 from assay.core.manifest import folder_of_step
 from assay.core.verdict import Verdict
+from assay.proof.changed_inputs import changed_inputs, is_only_environment
 from assay.proof.differences import compare_checkpoints
 from assay.proof.first_difference import cause_of, first_in_records, first_in_traces
-from assay.proof.replay import keep_verdict, permit_again, train_again, unlike
+from assay.proof.replay import keep_verdict, permit_again, train_again
 from assay.proof.step_range import step_range
-from assay.query.diff import diff, flat
 from assay.query.find import find_run
 from assay.query.run import RunView
 from assay.query.traces import Alignment
 from assay.store.known_projects import forget
-
-_WITHOUT_WEIGHT = ("tag", "desc", "threads", "trace", "log", "display", "checkpoint", "evaluate")
-"""Sections of a config that change no bit of the weights; threads are told with the environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +65,7 @@ def diverge(
         fix = "the runs need a step in common; trace.every says which steps are traced"
         raise InputError(f"{a.id} and {b.id} have left nothing that compares{reason}.", fix=fix)
     notes = list(found.notes)
-    changed = _changed(a, b)
+    changed = changed_inputs(a, b)
     if found.difference is not None and reruns and not _is_exact(found):
         try:
             found = _again(a, b, found, notes, trust, tell)
@@ -84,7 +80,7 @@ def diverge(
         last_step=found.last_step,
         compared=found.compared,
         difference=first,
-        cause=cause_of(found, in_environment=_is_environment(changed)) if first else None,
+        cause=cause_of(found, in_environment=is_only_environment(changed)) if first else None,
         changed_inputs={name: list(values) for name, values in changed.items()},
         at_ns=time.time_ns(),
         note="; ".join(notes),
@@ -165,37 +161,3 @@ def _common_checkpoint(a: RunView, b: RunView, before: int) -> _RestartPoint:
             if not any(compare_checkpoints(each.path, other.path).values()):
                 return _RestartPoint(step=step, name=each.name)
     return _RestartPoint()
-
-
-def _is_environment(changed: Mapping[str, tuple[str, str]]) -> bool:
-    return bool(changed) and all(name.startswith("environment ") for name in changed)
-
-
-def _changed(a: RunView, b: RunView) -> dict[str, tuple[str, str]]:
-    """Return the inputs that differ between two runs and can change bits, with both values."""
-    found = diff(a, b, ("config", "code"))
-    changed = {
-        f"config {each.key}": (each.left or "not given", each.right or "not given")
-        for each in found.config
-        if each.key.partition(".")[0] not in _WITHOUT_WEIGHT
-    }
-    changed |= {f"code {each.path}": ("", each.how) for each in found.code}
-    left, right = (view.file.newest for view in (a, b))
-    for name, values in _environment(left.environment, right.environment).items():
-        changed[f"environment {name}"] = values
-    if left.devices != right.devices:
-        changed["environment devices"] = (", ".join(left.devices), ", ".join(right.devices))
-    return changed
-
-
-def _environment(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return versions, threads and variables that differ."""
-    a, b = dict(flat(left)), dict(flat(right))
-    counted = ("packages.", "variables.", "torch.threads")
-    names = [name for name in dict.fromkeys([*a, *b]) if name.startswith(counted)]
-    found = {
-        name: (a.get(name, "not set"), b.get(name, "not set"))
-        for name in names
-        if a.get(name) != b.get(name)
-    }
-    return unlike(left, right) | found

@@ -7,24 +7,17 @@ nothing else changes.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from assay.compose.checks import sound
-from assay.compose.launch_settings import Launch, RunResult
-from assay.compose.resume_run import ResumeOptions, resume_run
 from assay.compose.run_record import refuse_redacted
 from assay.compose.run_scope import check_device
-from assay.compose.training import train
 from assay.compose.trust import Trust, home_of, permit
 from assay.config import open_config
 from assay.config.settings import Settings
@@ -39,22 +32,20 @@ from assay.proof.compare_runs import compare_runs
 from assay.proof.differences import Comparison
 from assay.proof.scratch_project import make_scratch_project
 from assay.proof.step_range import StepRange, config_of, processes, step_range
+from assay.proof.training_process import TrainingTask, only_run, train_in_process
 from assay.query.diff import flat
 from assay.query.find import checkpoint_of, find
 from assay.query.run import RunView
 from assay.record.edits import append
 from assay.record.environment import environment
 from assay.store.known_projects import forget
-from assay.store.layout import RunFolder, scan_runs
+from assay.store.layout import RunFolder
 
 _DECISIVE = (
     *("python", "machine", "packages.torch", "packages.numpy", "packages.assay"),
     *("torch.version", "torch.cuda", "torch.cudnn", "torch.cpu", "torch.devices"),
 )
 """What has to be here as it was for equal bits to be expected."""
-
-_SHOWN_LINES = 20
-_TASK = "task.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,20 +58,6 @@ class ReplayResult:
     verdict: Verdict
     compared: tuple[Comparison, ...]
     kept: Path | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Task:
-    """Task of the OS process that trains the replay."""
-
-    config: str
-    user_dirs: Sequence[str]
-    settings: str
-    threads: int | None
-    launch: Mapping[str, Any]
-    resumed: str
-    checkpoint: str
-    parent: str
 
 
 def replay(
@@ -168,7 +145,7 @@ def train_again(
     """
     attempt = span.attempts[-1]
     scratch = make_scratch_project(view, attempt, folder / "project")
-    task = _Task(
+    task = TrainingTask(
         config=str(_write_config(view, attempt, folder)),
         user_dirs=[str(path) for path in scratch.user_dirs],
         settings=str(scratch.project.root),
@@ -180,9 +157,8 @@ def train_again(
         checkpoint=span.checkpoint,
         parent=view.id,
     )
-    (folder / _TASK).write_text(json.dumps(asdict(task)), encoding="utf-8")
-    said = _train(folder, scratch.cwd, scratch.environment)
-    again = _only_run(scratch.project.runs_dir)
+    said = train_in_process(task, folder, cwd=scratch.cwd, variables=scratch.environment)
+    again = only_run(scratch.project.runs_dir)
     if said is not None:
         raise InputError(
             f"The replay failed, where the run did not, and said:\n{said}", where=str(view.path)
@@ -261,45 +237,6 @@ def _link_or_copy(source: str, to: str) -> None:
         os.link(source, to)
     except OSError:
         shutil.copyfile(source, to)
-
-
-def _train(folder: Path, cwd: Path, variables: Mapping[str, str]) -> str | None:
-    """Train in an OS process; return its last lines when it failed, else None."""
-    said = folder / "said.txt"
-    with said.open("wb") as out:
-        done = subprocess.run(
-            [sys.executable, "-m", "assay", "_replay", str(folder)],
-            cwd=cwd,
-            env=dict(variables),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-    if done.returncode == 0:
-        return None
-    lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "\n".join(lines[-_SHOWN_LINES:])
-
-
-def work(place: str) -> RunResult:
-    """Train the task in the folder `place`."""
-    task = _Task(**json.loads((Path(place) / _TASK).read_text(encoding="utf-8")))
-    changes = [f"threads={task.threads}"] if task.threads is not None else []
-    config = replace(
-        open_config(task.config, changes),
-        user_dirs=tuple(Path(path) for path in task.user_dirs),
-        settings=Settings(Path(task.settings)),
-    )
-    launch = Launch(**task.launch)
-    if not task.resumed:
-        return train(config, launch, parent=task.parent)
-    view = RunView(Path(task.resumed))
-    return resume_run(view, task.checkpoint, sound(config), launch, ResumeOptions())
-
-
-def _only_run(runs_dir: Path) -> RunView | None:
-    return next((RunView(Path(entry.path)) for entry in scan_runs(runs_dir)), None)
 
 
 def _changed_inputs(view: RunView, span: StepRange) -> dict[str, tuple[str, str]]:

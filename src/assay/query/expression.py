@@ -42,6 +42,8 @@ _TEXT_FIELDS = {
     "reason",
     "parent",
     "config_hash",
+    "sweep",
+    "point",
     "group",
     "folder",
     "project",

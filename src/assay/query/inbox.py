@@ -12,20 +12,23 @@ from typing import Literal
 
 from assay.core.errors import AssayError, InputError
 from assay.core.event_log import Ended, Started, Timed, Warned, read_events
+from assay.core.regular_file import read_bytes
 from assay.query.catalog import Catalog
 from assay.query.formatting import duration, number
+from assay.query.plateau import plateau_of
+from assay.query.standstill import STALLED_S, RunStandstill, standstill_of
 from assay.query.table import RunRow
 from assay.store.index import IndexRow
 from assay.store.layout import RunFolder
 from assay.store.read_marks import Marks, read_marks
 
 MessageKind = Literal[
-    "finished", "failed", "stopped", "killed", "resumed", "nan", "disk full", "stalled"
+    "finished", "failed", "stopped", "killed", "resumed", "nan", "disk full", "stalled", "plateau"
 ]
 
 MOST_RUNS = 1_000
-STALLED_S = 600.0
 _SLACK_NS = 60 * 10**9
+_MAX_STACKS = 1 << 20
 _STALLED_FACTOR = 20
 _NOT_FINITE = re.compile(r"\b(not finite|non-finite|nan|inf)\b", re.IGNORECASE)
 _DISK_FULL = re.compile(r"disk is full|no space left|ENOSPC", re.IGNORECASE)
@@ -46,7 +49,7 @@ class Message:
 
     @property
     def is_bad(self) -> bool:
-        return self.kind in ("failed", "killed", "nan", "disk full", "stalled")
+        return self.kind in ("failed", "killed", "nan", "disk full", "stalled", "plateau")
 
 
 class Inbox:
@@ -131,23 +134,45 @@ def at_of(message: str) -> int:
 def _silent(
     row: RunRow, folder: RunFolder, now_ns: int
 ) -> Iterator[tuple[MessageKind, int, str, str]]:
-    """Yield a message for an open run that was killed, or lives while its curves stand still."""
+    """Yield a message for an open run that was killed, hangs, or no longer learns."""
     heard_ns = max(_mtime_ns(folder.metrics), row.written.started_ns)
     if row.status == "killed":
         lasted = duration((heard_ns - row.written.started_ns) / 1e9)
         yield "killed", heard_ns, f"killed after {lasted}, without an end of its own", ""
     elif row.status == "running":
-        points = max((each.count for each in row.summaries.values()), default=0)
-        every_s = (heard_ns - row.written.started_ns) / 1e9 / points if points else 0.0
-        limit_s = max(STALLED_S, _STALLED_FACTOR * every_s)
-        if now_ns - heard_ns > limit_s * 1e9:
-            text = f"alive, and nothing logged for {duration((now_ns - heard_ns) / 1e9)}"
-            yield "stalled", heard_ns + int(limit_s * 1e9), text, ""
+        found = standstill_of(folder)
+        if found is None and not folder.heartbeat.exists():
+            found = _nothing_logged(row, heard_ns, now_ns)
+        if found is not None:
+            yield "stalled", found.at_ns, found.text, _text(folder.stacks)
+        best = row.written.best_metric, row.written.best_mode
+        plateau = plateau_of(folder, best, row.summaries)
+        if plateau is not None:
+            yield "plateau", plateau.at_ns, plateau.text, ""
+
+
+def _nothing_logged(row: RunRow, heard_ns: int, now_ns: int) -> RunStandstill | None:
+    """Return the standstill of a run without heartbeats, if it has logged nothing for long."""
+    points = max((each.count for each in row.summaries.values()), default=0)
+    every_s = (heard_ns - row.written.started_ns) / 1e9 / points if points else 0.0
+    limit_s = max(STALLED_S, _STALLED_FACTOR * every_s)
+    if now_ns - heard_ns <= limit_s * 1e9:
+        return None
+    text = f"alive, and nothing logged for {duration((now_ns - heard_ns) / 1e9)}"
+    return RunStandstill(at_ns=heard_ns + int(limit_s * 1e9), text=text)
 
 
 def _result(row: IndexRow) -> str:
     best = f"{row.best_metric} {number(row.best_value)}" if row.best_value is not None else ""
     return ", ".join(filter(None, [f"finished after {duration(row.seconds)}", best]))
+
+
+def _text(file: Path) -> str:
+    """Return a text file; "" without one."""
+    try:
+        return read_bytes(file, _MAX_STACKS).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def _mtime_ns(path: Path) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,9 +12,10 @@ from typing import Any
 from assay.core.json_codec import dumps
 from assay.core.terminal import elided, visible
 from assay.query.formatting import number
-from assay.query.table import Column, FoundRuns, RunRow
+from assay.query.table import Column, FoundRuns, RunRow, harmless
 
 _TAG_CELLS = 24
+_GROUP_FACTS = ("tag", "runs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,11 @@ class SeedGroup:
         """The tag of the newest."""
         return self.rows[-1].tag
 
+    @property
+    def finished(self) -> int:
+        """Number of runs that finished."""
+        return sum(row.status == "finished" for row in self.rows)
+
 
 @dataclass(frozen=True, slots=True)
 class GroupTable:
@@ -64,13 +72,35 @@ class GroupTable:
         lines = ",\n".join(dumps(_plain(group)) for group in self.groups)
         return f"[\n{lines}\n]" if lines else "[]"
 
+    def to_csv(self) -> str:
+        """Return CSV with a head; after each column its standard deviation, where one has any."""
+        spread_names = {
+            name
+            for name in self.names
+            if any(isinstance(group.cells[name], Spread) for group in self.groups)
+        }
+        head = ["tag", "runs", "finished"]
+        for name in self.names:
+            head += [name, f"{name}.std"] if name in spread_names else [name]
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow(map(harmless, head))
+        for group in self.groups:
+            cells = [group.tag, len(group.rows), group.finished]
+            for name in self.names:
+                cells += _csv_cells(group.cells[name], name in spread_names)
+            writer.writerow(map(harmless, cells))
+        return buffer.getvalue()
+
     def text(self) -> list[str]:
-        """Aligned lines, the head first."""
+        """Aligned lines, the head first; `2 of 3` runs: one of three did not finish."""
         lines = [["tag", "runs", *map(visible, self.names)]]
         for group in self.groups:
             cells = (group.cells[name] for name in self.names)
             tag = elided(visible(group.tag) or "-", _TAG_CELLS)
-            lines.append([tag, str(len(group.rows)), *(_shown(cell) for cell in cells)])
+            total = len(group.rows)
+            runs = str(total) if group.finished == total else f"{group.finished} of {total}"
+            lines.append([tag, runs, *(_shown(cell) for cell in cells)])
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         pads = [str.ljust, *([str.rjust] * (len(widths) - 1))]
         parts = (
@@ -80,13 +110,18 @@ class GroupTable:
         return ["  ".join(line).rstrip() for line in parts]
 
 
-def grouped(found: FoundRuns, columns: Iterable[str] = ()) -> GroupTable:
+def grouped(found: FoundRuns, columns: Iterable[str] = (), sort: str = "") -> GroupTable:
     """Return the runs grouped by config without the seed; a run without a config stays alone.
 
     `columns` as in a list; left out: the best value of each run, or all metrics when none has one.
+    `sort` is a column, `tag` or `runs`, with - for largest first; left out: the newest first.
+    InputError for a column that no run has.
     """
-    names = list(columns) or _default(found)
-    chosen = [_bests() if name == "best" else found.column(name) for name in names]
+    names = list(columns) or default_columns(found)
+    by = sort.removeprefix("-")
+    more = [by] if by and by not in (*names, *_GROUP_FACTS) else []
+    settings = set(found.names().config) - set(found.names().metrics)
+    chosen = [_bests() if name == "best" else found.column(name) for name in [*names, *more]]
     rows_by_key: dict[str, list[RunRow]] = {}
     for row in found.rows:
         rows_by_key.setdefault(row.written.seedless_hash or row.written.folder, []).append(row)
@@ -94,12 +129,38 @@ def grouped(found: FoundRuns, columns: Iterable[str] = ()) -> GroupTable:
         SeedGroup(
             key,
             tuple(rows),
-            {column.name: _together([column.get(row) for row in rows]) for column in chosen},
+            {
+                column.name: _together(
+                    [column.get(row) for row in rows],
+                    is_setting=column.name.removeprefix("config.") in settings,
+                )
+                for column in chosen
+            },
         )
         for key, rows in rows_by_key.items()
     ]
     groups.sort(key=lambda group: group.rows[-1].written.created_ns, reverse=True)
-    return GroupTable(tuple(column.name for column in chosen), tuple(groups))
+    if by:
+        groups = _sorted(groups, by, descending=sort.startswith("-"))
+    return GroupTable(tuple(column.name for column in chosen[: len(names)]), tuple(groups))
+
+
+def _sorted(groups: Sequence[SeedGroup], by: str, *, descending: bool) -> list[SeedGroup]:
+    """Return groups by the mean of a column, or its shared value; those without one come last."""
+    keyed: list[tuple[Any, SeedGroup]] = []
+    without = []
+    for group in groups:
+        facts = {"tag": group.tag, "runs": len(group.rows)}
+        cell = group.cells[by] if by in group.cells else facts[by]
+        value = cell.mean if isinstance(cell, Spread) else cell
+        if value is None or value != value:
+            without.append(group)
+        else:
+            keyed.append((value, group))
+    if any(not isinstance(value, int | float) for value, _ in keyed):
+        keyed = [(str(value), group) for value, group in keyed]
+    keyed.sort(key=lambda pair: pair[0], reverse=descending)
+    return [group for _, group in keyed] + without
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -114,7 +175,8 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(mean, math.sqrt(square / (count - 1)) if count > 1 else math.nan, count)
 
 
-def _default(found: FoundRuns) -> list[str]:
+def default_columns(found: FoundRuns) -> list[str]:
+    """Return the columns of a list of groups: `best`, else the first three metrics."""
     if any(row.written.best_value is not None for row in found.rows):
         return ["best"]
     return found.names().metrics[:3] if found.rows else []  # type: ignore[return-value]
@@ -124,14 +186,26 @@ def _bests() -> Column:
     return Column("best", lambda row: row.written.best_value)
 
 
-def _together(values: Sequence[Any]) -> Any:
+def _together(values: Sequence[Any], *, is_setting: bool) -> Any:
+    """Return the spread of numbers that were measured, and the value that all runs share of a
+    setting."""
     known = [value for value in values if value is not None]
     if not known:
         return None
+    if is_setting and all(value == known[0] for value in known):
+        return known[0]
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
         return spread([float(value) for value in known])
     first = known[0]
     return first if all(value == first for value in known) else None
+
+
+def _csv_cells(cell: Any, has_spread: bool) -> list[Any]:
+    if not has_spread:
+        return [cell if cell is None or isinstance(cell, str | int | float) else dumps(cell)]
+    if not isinstance(cell, Spread):
+        return [cell, None]
+    return [cell.mean, cell.std if cell.count > 1 else None]
 
 
 def _shown(cell: Any) -> str:
@@ -140,6 +214,8 @@ def _shown(cell: Any) -> str:
             return "-"
         case str() | Spread():
             return visible(str(cell))
+        case float():
+            return number(cell)
         case _:
             return visible(dumps(cell))
 
@@ -151,4 +227,10 @@ def _plain(group: SeedGroup) -> dict[str, Any]:
         else cell
         for name, cell in group.cells.items()
     }
-    return {"tag": group.tag, "config": group.key, "runs": [row.id for row in group.rows], **cells}
+    return {
+        "tag": group.tag,
+        "config": group.key,
+        "runs": [row.id for row in group.rows],
+        "finished": group.finished,
+        **cells,
+    }

@@ -48,6 +48,32 @@ def welch(left: Sequence[float], right: Sequence[float]) -> Welch | None:
     return Welch(difference, t, freedom, two_sided(t, freedom))
 
 
+def confidence_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
+    """Return Student's confidence interval of a mean; None for fewer than two finite values.
+
+    >>> low, high = confidence_interval([0.981, 0.985, 0.983])
+    >>> round(low, 5), round(high, 5)
+    (0.97803, 0.98797)
+    """
+    known = [value for value in values if math.isfinite(value)]
+    if len(known) < 2:
+        return None
+    mean = math.fsum(known) / len(known)
+    half = _quantile(1.0 - level, len(known) - 1) * math.sqrt(_square_error(known, mean))
+    return mean - half, mean + half
+
+
+def _quantile(p: float, freedom: float) -> float:
+    """Return the t at which `two_sided` is `p`, by bisection."""
+    low, high = 0.0, 1.0
+    while two_sided(high, freedom) > p:
+        high *= 2.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if two_sided(middle, freedom) > p else (low, middle)
+    return high
+
+
 def two_sided(t: float, freedom: float) -> float:
     """Return how likely Student's t is at least this far from 0.
 

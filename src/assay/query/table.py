@@ -188,6 +188,8 @@ COLUMNS: Mapping[str, Column] = {
         Column("note", lambda row: row.note),
         Column("reason", lambda row: row.written.error or row.written.reason or None),
         Column("parent", lambda row: row.written.parent or None),
+        Column("sweep", lambda row: row.written.sweep or None),
+        Column("point", lambda row: row.written.point or None),
         Column("config", lambda row: row.written.config_hash[:16] or None),
         Column("project", lambda row: str(row.project.root)),
         Column("folder", lambda row: str(row.path)),

@@ -213,8 +213,14 @@ def _shown(digest: Digest | None, other: Digest | None) -> str:
     if digest is None:
         return ABSENT
     site = digest.site
-    if site.name in _NUMBERS:
+    is_of_another_kind = other is not None and (
+        (site.dtype, site.shape) != (other.site.dtype, other.site.shape)
+    )
+    return f"{site.dtype} {list(site.shape)}" if is_of_another_kind else shown_digest(digest)
+
+
+def shown_digest(digest: Digest) -> str:
+    """Return the number of a loss or norm, else the fingerprint in hexadecimal digits."""
+    if digest.site.name in _NUMBERS:
         return repr(_NUMBER.unpack(digest.fingerprint.to_bytes(8, "little"))[0])
-    if other is not None and (site.dtype, site.shape) != (other.site.dtype, other.site.shape):
-        return f"{site.dtype} {list(site.shape)}"
     return f"{digest.fingerprint:08x}"

@@ -1,13 +1,15 @@
-"""Figure of curves in a file: one line a run, or the mean of repeats with a band."""
+"""Figure of curves in a file: a panel a metric, in it a line a run or the mean of repeats."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from assay.core.errors import InputError, MissingExtraError, choose, did_you_mean
+from assay.core.errors import ConfigError, InputError, MissingExtraError, choose, did_you_mean
+from assay.query.config_rows import flat_config
 from assay.query.run import RunView
 
 if TYPE_CHECKING:
@@ -16,7 +18,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SUFFIXES = ("pdf", "png", "svg")
+COLORS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+    "#7f3c8d",
+    "#6b6b6b",
+)
+"""Colours that the colour-blind tell apart (Okabe and Ito), in the order of their use."""
+
+DASHES = ("-", "--", ":", "-.")
+"""Dashes of lines past the last colour: 32 lines look different."""
+
 _BUCKETS = 2000
+_MOST_KEYS = 4
+_PANELS_ABREAST = 2
+_LEGEND_LINES = 12
 _UNDATED: Mapping[str, Mapping[str, None]] = {
     ".pdf": {"CreationDate": None},
     ".svg": {"Date": None},
@@ -26,9 +46,11 @@ _UNDATED: Mapping[str, Mapping[str, None]] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """One line of a figure. `band` is half the height of the area around it, None for none; `runs`
-    are those in it."""
+    are those in it. Lines of one `place` share their colour and dashes in every panel."""
 
     label: str
+    metric: str
+    place: int
     axis: str
     xs: NDArray[np.float64]
     ys: NDArray[np.float64]
@@ -55,58 +77,109 @@ def lines(runs: Sequence[RunView], names: Sequence[str]) -> list[Line]:
     """Return the lines to draw: repeats of one config together, each other run alone.
 
     A group's line is the mean over its runs where all of them have a point; its band is one sample
-    standard deviation.
+    standard deviation. Repeats that did not finish are left out where another one did. Lines are
+    labelled by the config keys that differ. A run without a metric has no line for it; InputError
+    when no run has one of `names`.
     """
+    groups = _grouped(runs)
+    labels = _labels(groups)
+    has_metric = _having(runs, names)
+    found = []
+    for metric in has_metric:
+        for group, label in zip(groups, labels, strict=True):
+            measured = [run for run in group if metric in run.metrics]
+            finished = [run for run in measured if run.status == "finished"] or measured
+            if not finished:
+                continue
+            total = len(group)
+            part = f"{len(finished)} of {total}" if len(finished) < total else str(total)
+            repeats = f" (mean of {part})" if total > 1 else ""
+            found.append(_line(finished, metric, f"{label}{repeats}", groups.index(group)))
+    return found
+
+
+def _grouped(runs: Sequence[RunView]) -> list[list[RunView]]:
+    """Return the runs grouped by config without the seed, each run once."""
     groups: dict[str, list[RunView]] = {}
     for run in runs:
         alike = run.file.newest.seedless_hash if run.file.attempts else ""
         group = groups.setdefault(alike or run.id, [])
         if all(each.id != run.id for each in group):
             group.append(run)
-    found = []
-    for group in groups.values():
-        chosen = dict.fromkeys(
-            metric for run in group for name in names for metric in named(run, name)
-        )
-        title = group[-1].tag or group[-1].id
-        many = len(chosen) > 1 or len(groups) == 1
-        for metric in chosen:
-            label = " ".join(
-                [
-                    title,
-                    *([metric] if many else []),
-                    *([f"(mean of {len(group)})"] if group[1:] else []),
-                ]
-            )
-            found.append(_line(group, metric, label))
-    return found
+    return list(groups.values())
 
 
-def _line(group: Sequence[RunView], metric: str, label: str) -> Line:
+def _having(runs: Sequence[RunView], names: Sequence[str]) -> list[str]:
+    """Return the metrics that the names mean in any of the runs."""
+    found: dict[str, None] = {}
+    for name in names:
+        for run in runs:
+            with contextlib.suppress(InputError):
+                found |= dict.fromkeys(named(run, name))
+        if not any(name in (metric, metric.rpartition("/")[2]) for metric in found):
+            named(max(runs, key=lambda run: len(run.metrics)), name)  # says what there is
+    return list(found)
+
+
+def _labels(groups: Sequence[Sequence[RunView]]) -> list[str]:
+    """Return a label for each group: the config keys that differ, else the tag; an id where two
+    would be the same."""
+    configs = [_settings(group[-1]) for group in groups]
+    keys = sorted({key for config in configs for key in config})
+    differing = [key for key in keys if len({config.get(key) for config in configs}) > 1]
+    shown = _short(differing)
+    labels = []
+    for group, config in zip(groups, configs, strict=True):
+        parts = [f"{shown[key]}={config.get(key, '-')}" for key in differing[:_MOST_KEYS]]
+        if len(differing) > _MOST_KEYS:  # whole sections differ: names tell more than values
+            parts = []
+        labels.append(", ".join(parts) or group[-1].tag or group[-1].id)
+    return [
+        f"{label} {group[-1].id}" if labels.count(label) > 1 else label
+        for label, group in zip(labels, groups, strict=True)
+    ]
+
+
+def _settings(run: RunView) -> dict[str, str]:
+    """Return the saved config by key without seed, tag and desc; of a damaged one nothing."""
+    try:
+        found = flat_config(run)
+    except ConfigError:
+        return {}
+    return {key: value for key, value in found.items() if key not in ("seed", "tag", "desc")}
+
+
+def _short(keys: Sequence[str]) -> dict[str, str]:
+    """Return the last part of each key, the whole key where that stands for two."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return {
+        key: part if last.count(part) == 1 else key for key, part in zip(keys, last, strict=True)
+    }
+
+
+def _line(group: Sequence[RunView], metric: str, label: str, place: int) -> Line:
     import numpy as np
 
     ids = tuple(run.id for run in group)
     curves = [run.metric(metric) for run in group]
     if len(curves) == 1:
         (curve,) = curves
-        return Line(label=label, axis=curve.axis, xs=curve.xs, ys=curve.values, band=None, runs=ids)
-    by_step = [
-        dict(zip(curve.steps.tolist(), curve.values.tolist(), strict=True)) for curve in curves
-    ]
-    steps = sorted(set.intersection(*(set(each) for each in by_step)))
-    if not steps:
-        raise InputError(
-            f"{', '.join(ids)} have no step of `{metric}` in common.", fix="plot them one by one"
-        )
-    values = np.array([[each[step] for step in steps] for each in by_step])
-    xs = np.array(steps, dtype=np.float64)
+        xs, ys, axis, band = curve.xs, curve.values, curve.axis, None
+    else:
+        by_step = [
+            dict(zip(curve.steps.tolist(), curve.values.tolist(), strict=True)) for curve in curves
+        ]
+        steps = sorted(set.intersection(*(set(each) for each in by_step)))
+        if not steps:
+            raise InputError(
+                f"{', '.join(ids)} have no step of `{metric}` in common.",
+                fix="plot them one by one",
+            )
+        values = np.array([[each[step] for step in steps] for each in by_step])
+        xs, axis = np.array(steps, dtype=np.float64), ""
+        ys, band = values.mean(axis=0), values.std(axis=0, ddof=1)
     return Line(
-        label=label,
-        axis="",
-        xs=xs,
-        ys=values.mean(axis=0),
-        band=values.std(axis=0, ddof=1),
-        runs=ids,
+        label=label, metric=metric, place=place, axis=axis, xs=xs, ys=ys, band=band, runs=ids
     )
 
 
@@ -122,16 +195,23 @@ def draw(found: Sequence[Line], to: Path, *, title: str = "", log: bool = False)
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtraError("`assay plot`", extra="plot") from None
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-    axes = figure.add_subplot()
-    for line in found:
-        _draw(axes, line)
-    axes.set_xlabel(", ".join(dict.fromkeys(line.axis or "step" for line in found)))
-    if log:
-        axes.set_yscale("log")
+    metrics = list(dict.fromkeys(line.metric for line in found))
+    columns = min(len(metrics), _PANELS_ABREAST)
+    rows = -(-len(metrics) // columns)
+    figure = Figure(figsize=(6.4 * columns, 4.0 * rows), layout="constrained")
+    for i, metric in enumerate(metrics, 1):
+        axes = figure.add_subplot(rows, columns, i)
+        shown = [line for line in found if line.metric == metric]
+        for line in shown:
+            _draw(axes, line)
+        axes.set_xlabel(", ".join(dict.fromkeys(line.axis or "step" for line in shown)))
+        axes.set_ylabel(metric)
+        if log:
+            axes.set_yscale("log")
+        if len(shown) > 1 or i == 1:
+            axes.legend(frameon=False, fontsize="small", ncols=1 + len(shown) // _LEGEND_LINES)
     if title:
-        axes.set_title(title)
-    axes.legend(frameon=False)
+        figure.suptitle(title)
     metadata: Mapping[str, None] = _UNDATED.get(to.suffix.lower(), {})  # same curves, same file
     try:
         figure.savefig(to, metadata=metadata)
@@ -151,6 +231,18 @@ def _draw(axes: Axes, line: Line) -> None:
             [at for part in parts for at in (part[np.argmin(ys[part])], part[np.argmax(ys[part])])]
         )
         xs, ys = xs[keep], ys[keep]
-    (drawn,) = axes.plot(xs, ys, label=line.label, linewidth=1.2, marker="" if len(xs) > 1 else "o")
-    if band is not None:
-        axes.fill_between(xs, ys - band, ys + band, color=drawn.get_color(), alpha=0.2, linewidth=0)
+    color = COLORS[line.place % len(COLORS)]
+    dashes = DASHES[line.place // len(COLORS) % len(DASHES)]
+    axes.plot(
+        xs,
+        ys,
+        label=line.label,
+        color=color,
+        linestyle=dashes,
+        linewidth=1.2,
+        marker="" if len(xs) > 1 else "o",
+    )
+    if band is not None and len(xs) == 1:
+        axes.errorbar(xs, ys, yerr=band, color=color, capsize=3)
+    elif band is not None:
+        axes.fill_between(xs, ys - band, ys + band, color=color, alpha=0.2, linewidth=0)

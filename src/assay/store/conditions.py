@@ -24,6 +24,8 @@ RUN_FIELDS = {
     "reason": "runs.reason",
     "parent": "runs.parent",
     "config_hash": "runs.config_hash",
+    "sweep": "NULLIF(runs.sweep, '')",
+    "point": "NULLIF(runs.point, '')",
     "group": "COALESCE(NULLIF(runs.seedless_hash, ''), runs.folder)",
     "folder": "runs.folder",
     "project": ":project",

@@ -32,7 +32,7 @@ from assay.core.json_codec import dumps, from_plain
 from assay.core.lease import Lease
 from assay.core.lease import read as read_lease
 from assay.core.regular_file import read_bytes, read_start
-from assay.core.run_file import RunFile, Summary
+from assay.core.run_file import Attempt, RunFile, Summary
 from assay.store.conditions import Condition, Sql
 from assay.store.layout import Project, RunFolder, no_folder, run_in, scan_runs
 from assay.store.migrations import SCHEMA, NewerIndexError, migrate, version_of
@@ -77,6 +77,8 @@ class IndexRow(NamedTuple):
     parent: str
     config_hash: str
     seedless_hash: str
+    sweep: str
+    point: str
     sealed: int
     error: str
     summaries_json: str
@@ -545,6 +547,8 @@ def _row(folder: RunFolder, run: RunFile, error: str, mtime_ns: int) -> IndexRow
         parent=run.parent,
         config_hash=newest.config_hash if newest else "",
         seedless_hash=newest.seedless_hash if newest else "",
+        sweep=_launched(run.attempts, "sweep"),
+        point=_launched(run.attempts, "point"),
         sealed=int(run.sealed),
         error=error,
         summaries_json="{}",
@@ -555,6 +559,15 @@ def _row(folder: RunFolder, run: RunFile, error: str, mtime_ns: int) -> IndexRow
         edits_size=0,
         metrics_mtime_ns=0,
     )
+
+
+def _launched(attempts: Sequence[Attempt], name: str) -> str:
+    """Return a text of the launch metadata, "" without one.
+
+    A resumed attempt does not repeat it.
+    """
+    values = (attempt.launch.get(name) for attempt in attempts)
+    return next((value[:_MOST_TAG] for value in values if isinstance(value, str)), "")
 
 
 def _edits(folder: RunFolder) -> list[Edit]:

@@ -101,6 +101,16 @@ class RunFolder:
         return self.path / LEASE_NAME
 
     @property
+    def heartbeat(self) -> Path:
+        """Newest heartbeat of a run in one OS process, while it trains."""
+        return self.path / "heartbeat.bin"
+
+    @property
+    def stacks(self) -> Path:
+        """Stacks of all threads of such a run, written whenever somebody asks."""
+        return self.path / "stacks.txt"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 

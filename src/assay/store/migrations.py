@@ -29,6 +29,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE texts (folder, text, readme_mtime_ns, PRIMARY KEY (folder)) WITHOUT ROWID",
         "UPDATE runs SET folder_mtime_ns = 0",
     ),
+    # 3: the sweep of a run, and its point.
+    (
+        "ALTER TABLE runs ADD COLUMN sweep DEFAULT ''",
+        "ALTER TABLE runs ADD COLUMN point DEFAULT ''",
+        "UPDATE runs SET folder_mtime_ns = 0",
+    ),
 )
 SCHEMA = len(MIGRATIONS)
 """The newest schema, kept in the file as its `user_version`."""

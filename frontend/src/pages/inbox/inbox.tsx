@@ -23,6 +23,7 @@ const ICONS: Record<string, IconName> = {
   nan: "warning",
   "disk full": "warning",
   stalled: "history",
+  plateau: "warning",
   stopped: "stop",
   resumed: "play",
 };

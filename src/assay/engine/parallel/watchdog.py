@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay.core.heartbeats import Heartbeat, Phase, read_heartbeat
+from assay.core.stacks import is_suspended
 from assay.engine.parallel.stacks import RankStack, request_stack
 
 CHECK_S = 0.25
@@ -73,7 +73,7 @@ class SuspendedRanks:
 
     def __call__(self) -> None:
         for rank, pid in self.pids().items():
-            self._counts[pid] = self._counts.get(pid, 0) + 1 if _is_suspended(pid) else 0
+            self._counts[pid] = self._counts.get(pid, 0) + 1 if is_suspended(pid) else 0
             if self._counts[pid] == STOPPED_CHECKS:
                 self.tell(rank, pid)
                 kill(pid)
@@ -236,16 +236,3 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
     """Signal an OS process that may be gone already."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-
-
-def _is_suspended(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        if Path("/proc/self/stat").exists():
-            return False  # there is /proc, so the process is gone
-        shown = subprocess.run(
-            ["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False
-        )
-        return shown.stdout.startswith("T")
-    return stat[stat.rindex(b")") + 2 :][:1] == b"T"  # t, in small letters, is a debugger's

@@ -1,0 +1,74 @@
+"""Take the pictures of `assay ui` on the home page: `.venv/bin/python docs/screenshots.py FOLDER`.
+
+Trains the digits example and a small sweep of it in FOLDER (reused if it has runs), starts
+`assay ui` there, and writes `docs/_static/ui-light.png` and `docs/_static/ui-dark.png`. Needs the
+environment and the page of `./dev setup`, and a Chromium (or its path in `DEV_BROWSER`).
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parent.parent
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+ASSAY = [sys.executable, "-m", "assay"]
+SIZE = {"width": 1280, "height": 800}
+PICTURES = ROOT / "docs" / "_static"
+SWEEP = '[sweep]\n"optimizer.lr" = [1e-3, 3e-3, 1e-2]\n"model.width" = [16, 32]\n'
+
+
+def train(folder: Path) -> None:
+    """Fill the project in `folder` with runs of the digits example."""
+    shutil.copytree(ROOT / "examples" / "01_digits", folder, dirs_exist_ok=True)
+    base = (folder / "digits.toml").read_text(encoding="utf-8")
+    (folder / "sweep.toml").write_text(
+        base.replace('"digits-cnn"', '"lr-width"') + SWEEP, encoding="utf-8"
+    )
+    run = [*ASSAY, "run", "--quiet", "--device", "cpu"]
+    subprocess.run([*run, "digits.toml"], cwd=folder, check=True)
+    subprocess.run([*run, "sweep.toml", "train.epochs=6"], cwd=folder, check=True)
+
+
+def open_runs(browser: Browser, link: str) -> Page:
+    """Return the page of runs, with all of them selected."""
+    page = browser.new_context(viewport=SIZE, reduced_motion="reduce").new_page()
+    page.goto(link)
+    page.wait_for_url(lambda url: "/login" not in url, wait_until="commit")
+    runs = page.locator("[data-run]")
+    runs.first.click()
+    runs.last.click(modifiers=["Shift"])
+    return page
+
+
+def main(folder: Path) -> None:
+    """Train, start the server, and take one picture for each colour scheme."""
+    program = os.environ.get("DEV_BROWSER") or next(filter(None, map(shutil.which, BROWSERS)))
+    if not (folder / "runs").exists():
+        train(folder)
+    server = subprocess.Popen(
+        [*ASSAY, "ui", "--port", "0"], cwd=folder, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        link = next(line.strip() for line in server.stdout or () if "/login#" in line)
+        with sync_playwright() as driver:
+            browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+            page = open_runs(browser, link)
+            for theme in ("light", "dark"):
+                page.emulate_media(color_scheme=theme)
+                page.reload()  # the selection is in the address
+                page.locator("[data-run]").first.wait_for()
+                page.wait_for_timeout(2_000)  # until every curve is drawn
+                page.screenshot(path=PICTURES / f"ui-{theme}.png")
+            browser.close()
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())

@@ -1,0 +1,117 @@
+"""`assay prove`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from assay.cli.launch import given
+from assay.cli.terminal import echo, echo_json, paint, use_color, width
+from assay.core.errors import InputError
+from assay.core.json_codec import to_plain
+from assay.core.terminal import folded
+from assay.core.verdict import Verdict
+
+if TYPE_CHECKING:
+    from assay.config import Config
+
+
+@click.command(
+    name="prove",
+    help="Train the first steps of a config, and compare their digests with those of a golden file"
+    " or of a recorded run; --write makes the file. It happens in a temporary project. Exit code 0"
+    " for equal, 1 for different, with the first step, phase and module, 2 for what does not"
+    " compare.",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--against", metavar="RUN|FILE", help="A run, or a golden file (.json).")
+@click.option("--write", "path", type=click.Path(), help="Write a golden file.")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of steps; 20. A golden file has its own.",
+)
+@click.option("--variant", "variants", multiple=True, help="A variant of the file.")
+@click.option(
+    "--user-dir",
+    type=click.Path(),
+    help="Where your modules are. Left out: beside the config, then src/.",
+)
+@click.option("--device", help="cpu, cuda, cuda:1, mps. Left out: the accelerator if there is one.")
+@click.option("--json", "as_json", is_flag=True, help="The verdict as JSON.")
+def command(
+    arguments: tuple[str, ...],
+    against: str | None,
+    path: str | None,
+    steps: int | None,
+    variants: tuple[str, ...],
+    user_dir: str | None,
+    device: str | None,
+    as_json: bool,
+) -> int:
+    from assay.compose import Launch
+    from assay.proof import prove, write_golden_run
+    from assay.proof.prove import DEFAULT_STEPS
+
+    if (against is None) == (path is None):
+        raise InputError(
+            "`assay prove` compares, or writes a golden file.",
+            fix="--against golden.json, or --write golden.json",
+        )
+    config = _one_config(arguments, variants, user_dir)
+    launch, count = Launch(device=device), steps or DEFAULT_STEPS
+    if path is not None:
+        golden = write_golden_run(config, Path(path), launch, steps=count)
+        size = Path(path).stat().st_size
+        echo(f"written: {path}, {golden.steps} steps, {size:,} bytes")
+        return 0
+    assert against is not None
+    verdict = prove(config, against, launch, steps=count, tell=lambda line: echo(line, err=True))
+    if as_json:
+        echo_json(to_plain(verdict))
+        return 0 if verdict.equal else 1
+    for line in _lines(verdict, color=use_color(sys.stdout)):
+        for part in folded(line, width(sys.stdout)):
+            echo(part)
+    return 0 if verdict.equal else 1
+
+
+def _one_config(
+    arguments: tuple[str, ...], variants: tuple[str, ...], user_dir: str | None
+) -> Config:
+    """Return the one config that the arguments name; InputError for none or several."""
+    from assay.config import expand, open_config
+
+    files, overrides = given(arguments)
+    if len(files) != 1:
+        raise InputError(
+            "`assay prove` trains one config.",
+            fix="assay prove digits.toml --against golden.json",
+        )
+    configs = expand(open_config(files[0], overrides, user_dir=user_dir), variants, sweep=False)
+    if len(configs) != 1:
+        raise InputError(f"That names {len(configs)} configs.", fix="give one --variant")
+    return configs[0]
+
+
+def _lines(verdict: Verdict, *, color: bool) -> Iterator[str]:
+    """Yield the verdict as text."""
+    first = verdict.difference
+    if first is None:
+        steps = f"steps {verdict.first_step} to {verdict.last_step}"
+        equal = paint("equal", "green bold", on=color)
+        yield f"{equal}: {steps}, {verdict.compared:,} digests compared"
+    else:
+        different = paint("different", "red bold", on=color)
+        yield f"{different}: first at step {first.step}, {first.place}"
+        yield f"  {verdict.runs[0]}  {first.left}"
+        yield f"  now  {first.right}"
+        yield f"cause: {verdict.cause}"
+    for name, (was, now) in verdict.changed_inputs.items():
+        yield f"differs: {name}  {f'{was} -> {now}' if was else now}"

@@ -1,0 +1,69 @@
+"""Stacks of an OS process that no longer responds, written by the process itself on a signal.
+
+The handler is C code of `faulthandler`: it runs wherever the main thread is, in a collective or in
+another C function that keeps Python from running.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+SIGNAL: int = getattr(signal, "SIGRTMAX", signal.SIGUSR2 if hasattr(signal, "SIGUSR2") else 0)
+"""Asks for the stacks; no scheduler and no launcher sends it."""
+
+_PATIENCE_S = 1.0
+_QUIET_S = 0.05
+
+
+@contextmanager
+def offering_stacks(path: Path) -> Iterator[None]:
+    """Inside, write the stacks of all threads to `path` on each request; then delete the file."""
+    path.unlink(missing_ok=True)
+    with path.open("x", encoding="utf-8") as file:
+        if SIGNAL:
+            faulthandler.register(SIGNAL, file=file, all_threads=True)
+        try:
+            yield
+        finally:
+            if SIGNAL:
+                faulthandler.unregister(SIGNAL)
+            path.unlink(missing_ok=True)
+
+
+def request_stacks(pid: int, path: Path) -> str:
+    """Return what a process that offers its stacks under `path` writes; "" for no answer."""
+    try:
+        before = path.stat().st_size
+        os.kill(pid, SIGNAL)
+    except OSError:  # it has not come so far, or is gone
+        return ""
+    until, size, since = time.monotonic() + _PATIENCE_S, before, 0.0
+    while time.monotonic() < until:
+        time.sleep(_QUIET_S / 2)
+        now = path.stat().st_size
+        if now != size:
+            size, since = now, time.monotonic()
+        elif size > before and time.monotonic() - since > _QUIET_S:
+            break
+    return path.read_bytes()[before:].decode("utf-8", "replace")
+
+
+def is_suspended(pid: int) -> bool:
+    """Return True for a process that was stopped (SIGSTOP); one held by a debugger is not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        if Path("/proc/self/stat").exists():
+            return False  # there is /proc, so the process is gone
+        shown = subprocess.run(
+            ["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False
+        )
+        return shown.stdout.startswith("T")
+    return stat[stat.rindex(b")") + 2 :][:1] == b"T"  # t, in small letters, is a debugger's

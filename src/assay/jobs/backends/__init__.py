@@ -1,0 +1,1 @@
+"""Schedulers of other machines behind the port `Backend`: Slurm, Ray and Kubernetes."""

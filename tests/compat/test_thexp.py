@@ -1,0 +1,281 @@
+"""Texts of the README of thexp, run as they stand there but for the repairs of `rows.toml`."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from assay.core import run_file
+from assay.core.event_log import Evaluated, read_events
+from assay.query.run import RunView
+from assay.store.blobs import FileBlobs
+from assay.store.file_changes import files_left
+from assay.store.layout import open_project, run_folders
+from examples import SRC
+from snippets import executed
+from warm_python import Run
+
+FIELDS = (
+    "('epoch', {epoch}),\n ('eidx', 1),\n ('idx', 0),\n ('global_step', 0),\n ('device', 'cpu')"
+)
+TORCHVISION = '''
+import torch
+
+
+class FakeData(torch.utils.data.Dataset):
+    """Stands for torchvision.datasets.FakeData: 1,000 grey images of noise."""
+
+    def __init__(self, image_size, transform=None):
+        self.size = image_size
+
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        draw = torch.Generator().manual_seed(index)
+        image = torch.randn(1, *self.size, generator=draw)
+        return image, int(torch.randint(10, (1,), generator=draw))
+
+
+class datasets:
+    FakeData = FakeData
+
+
+class transforms:
+    ToTensor = staticmethod(lambda: None)
+'''
+
+
+@pytest.fixture
+def snippet(warm: Run, tmp_path: Path) -> Run:
+    """Runs the text of a row in a process of its own, in a new folder, to a good end."""
+    variables = {
+        "PYTHONPATH": str(SRC),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "XDG_DATA_HOME": str(tmp_path / "data"),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+    }
+
+    def run(name: str, *arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
+        script = f"{name}.py"
+        text = executed(name).replace("time.sleep(0.2)", "time.sleep(0.002)")
+        (tmp_path / script).write_text(before + text, encoding="utf-8")
+        done = warm(
+            ["-m", "assay.compat", script, *arguments],
+            folder=tmp_path,
+            variables={**os.environ, **variables},
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    return run
+
+
+@pytest.mark.row("S-C1")
+def test_the_basic_use_of_parameters_prints_what_the_text_prints(snippet: Run) -> None:
+    printed = snippet("S-C1").stdout
+
+    assert printed == f"Params[{FIELDS.format(epoch=400)},\n ('batch_size', 25)]\n"
+
+
+@pytest.mark.row("S-C2")
+def test_parameters_of_a_class_of_ones_own_have_the_fields_of_the_text(snippet: Run) -> None:
+    values = (
+        "('batch_size', 50),\n ('topk', (1, 2, 3, 4)),\n ('optim', {'lr': 0.009, 'moment': 0.9})"
+    )
+
+    printed = snippet("S-C2").stdout
+
+    assert printed == f"BaseParams[{FIELDS.format(epoch=10)},\n {values}]\n"
+
+
+@pytest.mark.row("S-C3")
+def test_parameters_come_from_the_command_line(snippet: Run) -> None:
+    printed = snippet("S-C3", "--epoch=400", "--optim.lr=0.01").stdout
+
+    assert printed == f"Params[{FIELDS.format(epoch=400)},\n ('optim', {{'lr': 0.01}})]\n"
+
+
+@pytest.mark.row("S-C4")
+def test_a_meter_prints_in_the_forms_of_the_text(snippet: Run) -> None:
+    number = r"\d\.\d{4}"
+    row = rf"\[(?:{number}, ){{3}}{number}\]"
+    printed = snippet("S-C4.1").stdout
+    form = rf"@a=1  @b=2  @c={number}  @c1={number}  @c2=tensor\(\[{number}, {number}\]\)  @c3=tensor\(\[{row},\.\.\.\n"
+
+    assert re.fullmatch(form, printed)
+    assert snippet("S-C4.2").stdout == "@a=23.60%\n"
+
+
+@pytest.mark.row("S-C5")
+def test_means_of_an_epoch_stand_in_parentheses(snippet: Run) -> None:
+    lines = snippet("S-C5").stdout.splitlines()
+
+    assert len(lines) == 5
+    for line in lines:
+        assert re.match(r"@a=1  @b=2  @c=\d+\.\d\d%\(\d+\.\d\d%\)  @c1=0\.\d{4}\(0\.\d{4}\)", line)
+        assert line.endswith("@d=[4]  @e={5: '6'}")
+
+
+@pytest.mark.row("S-C6")
+def test_a_state_of_the_generators_that_is_set_again_trains_the_same(snippet: Run) -> None:
+    first, second = snippet("S-C6").stdout.split("[Parameter")[1:]
+
+    assert first == second
+
+
+@pytest.mark.row("S-C7", "C32", "C34")
+def test_checkpoints_rotate_and_keypoints_and_models_stay_as_files_of_torch(
+    snippet: Run, tmp_path: Path
+) -> None:
+    lines = [ast.literal_eval(line) for line in snippet("S-C7").stdout.splitlines()]
+
+    counts = [len(line) for line in lines]
+    assert counts == [*range(1, 11), *(min(i, 3) for i in range(1, 11)), *range(1, 11)]
+    for i, path in enumerate(lines[-1]):
+        assert path.endswith(".pth")
+        assert torch.load(tmp_path / path, weights_only=True) == {"a": i}
+        assert json.loads((tmp_path / f"{path}.json").read_text(encoding="utf-8")) == {"b": i}
+
+
+def test_a_state_that_only_code_could_read_back_is_refused(tmp_path: Path) -> None:
+    from assay.compat.thexp.saver import TorchFileSaver
+    from assay.core.errors import CheckpointError
+
+    with pytest.raises(CheckpointError, match="is not plain data"):
+        TorchFileSaver(tmp_path).save_model(1, {"model": torch.nn.Linear(1, 1)})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.row("S-C8", "C41")
+def test_an_experiment_records_its_log_its_checkpoints_and_its_key_code(
+    snippet: Run, tmp_path: Path
+) -> None:
+    def stored() -> set[str]:
+        return set(FileBlobs(tmp_path / "exp" / ".assay" / "code").digests())
+
+    first = snippet("S-C8")
+    before = stored()
+    snippet("S-C8")
+
+    assert len(re.findall(r"INFO \d$", first.stderr, re.MULTILINE)) == 50
+    assert stored() == before  # the same code is kept once
+    folders = run_folders(open_project(tmp_path / "exp"))
+    assert len(folders) == 2
+    for folder in folders:
+        file = run_file.read(folder.path)
+        assert (file.status, file.tag) == ("finished", "exp")
+        (digest,) = file.newest.code.keys.values()
+        kept = FileBlobs(tmp_path / "exp" / ".assay" / "code").get(digest)
+        assert kept.startswith(b"@exp.keycode()\ndef train():")
+        left = files_left(folder)
+        assert "log/log.log" in left
+        names = {path for path in left if path.startswith("save/")}
+        assert names == {f"save/{i:07d}.task.ckpt" for i in (2, 3, 4)}
+
+
+@pytest.mark.row("S-C9", "C47", "C52")
+def test_the_viewer_and_the_variables_of_the_text_answer(snippet: Run, tmp_path: Path) -> None:
+    snippet("S-C8")
+    (folder,) = run_folders(open_project(tmp_path / "exp"))
+    key = run_file.read(folder.path).id
+
+    viewed = snippet("S-C9.viewer").stdout
+    (tmp_path / ".assay").mkdir()  # thexp init
+    variables = (
+        'from thexp.frame.experiment import globs\nglobs.update("global", "datasets", "/data")\n'
+    )
+    lines = snippet("S-C9.globals", before=variables).stdout.splitlines()
+
+    assert viewed.count(f"{{'{key}': 'exp  finished'}}") == 2
+    assert f"('{key}', 'save/0000004.task.ckpt')" in viewed
+    assert "@exp.keycode()" in viewed and "'status': 'finished'" in viewed
+    assert lines[0] == "/data"
+    assert "datasets" in Path(lines[-1]).read_text(encoding="utf-8")
+
+
+def test_the_logger_of_the_text_prints_whole_lines_and_one_that_is_rewritten(snippet: Run) -> None:
+    lines = snippet("S-C9.logger").stderr.splitlines()
+
+    assert lines[-2].endswith("examples 1 2 3 {4: 4}")
+    assert lines[-1].endswith("long text;") and "@a=3.1352" in lines[-1]
+
+
+@pytest.mark.row("S-C10", "C56", "C63")
+def test_the_trainer_of_the_text_trains_tests_and_keeps_all_of_its_experiment(
+    snippet: Run, tmp_path: Path
+) -> None:
+    package = tmp_path / "torchvision"
+    package.mkdir()
+    (package / "__init__.py").write_text(TORCHVISION, encoding="utf-8")
+    (package / "datasets.py").write_text("from torchvision import FakeData\n", encoding="utf-8")
+
+    errors = snippet("S-C10").stderr
+
+    (folder,) = run_folders(open_project(tmp_path / "experiment"))
+    view = RunView(folder)
+    assert (view.tag, view.status) == ("mytrainer_lr=0.01", "finished")
+    assert view.file.newest.to_step == 310
+    steps: dict[str, list[int]] = {"eval": [], "test": []}
+    for each in read_events(folder.events):
+        if isinstance(each.fact, Evaluated):
+            steps[each.fact.split].append(each.fact.step)
+    assert steps == {"eval": list(range(31, 311, 31)), "test": [155, 310]}
+    assert len(list(folder.checkpoints.glob("step-*"))) == 4
+    assert "start mytrainer_lr=0.01: 10 epochs on cpu" in errors
+    assert re.search(r"epoch 1/10  batch \d+/31  @loss=", errors)
+    assert re.search(r"epoch 10/10  \d+\.\d s  ETA 0:00:00  @loss=", errors)
+
+
+INTERRUPTED = """
+import os, signal
+
+_train_batch = MyTrainer.train_batch
+
+
+def train_batch(self, *given):
+    if self.engine.state.step == 40:
+        os.kill(os.getpid(), signal.{name})
+    return _train_batch(self, *given)
+
+
+MyTrainer.train_batch = train_batch
+"""
+
+
+@pytest.mark.row("C56")
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_saves_a_checkpoint_of_the_step_before_the_trainer_ends(
+    name: str, code: int, tmp_path: Path
+) -> None:
+    package = tmp_path / "torchvision"
+    package.mkdir()
+    (package / "__init__.py").write_text(TORCHVISION, encoding="utf-8")
+    (package / "datasets.py").write_text("from torchvision import FakeData\n", encoding="utf-8")
+    text = executed("S-C10")
+    place = text.index("params = Params()\n")
+    script = text[:place] + INTERRUPTED.format(name=name) + text[place:]
+    (tmp_path / "script.py").write_text(script, encoding="utf-8")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "assay.compat", "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SRC), "XDG_DATA_HOME": str(tmp_path / "data")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == code, done.stderr
+    (folder,) = run_folders(open_project(tmp_path / "experiment"))
+    assert run_file.read(folder.path).status == "stopped"
+    assert (folder.checkpoints / "step-000000041" / "manifest.json").is_file()

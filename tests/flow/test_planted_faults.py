@@ -1,0 +1,330 @@
+"""Two runs in two OS processes, one of them with a planted fault: `assay diverge` names the place
+and the cause without help."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from assay.core.verdict import Verdict
+from assay.proof import diverge
+from assay.store.layout import scan_runs
+from flow.conftest import SRC, commands
+from warm_python import Run, forked
+
+pytestmark = pytest.mark.thorough
+
+CONFIG = """\
+tag = "planted"
+threads = 1
+[model]
+type = "planted_net.Net"
+[data.train]
+source = { type = "planted_data.Points" }
+batch_size = 8
+[process]
+type = "assay.engine.Supervised"
+criterion = { type = "torch.nn.CrossEntropyLoss" }
+[optimizer]
+type = "torch.optim.Adam"
+lr = 1e-2
+[train]
+steps = 6
+[trace]
+every = "1 step"
+level = "full"
+"""
+
+NET = """\
+import os
+from functools import reduce
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import gains
+
+
+class Pool(nn.Module):
+    '''Centers each sample by the mean over the samples of all ranks.'''
+
+    def forward(self, x):
+        parts = [x.detach()]
+        if dist.is_initialized():
+            parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+            dist.all_gather(parts, x.detach())
+        if "POOL_LAST_FIRST" in os.environ:
+            parts.reverse()
+        return x - reduce(torch.add, torch.cat(parts)) / (len(parts) * len(x))
+
+
+class Body(nn.Module):
+    '''An LSTM; its backward pass is noisy from the fourth step on if `noise` is given.'''
+
+    def __init__(self, noise):
+        super().__init__()
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+        self.noise, self.calls = noise, 0
+
+    def forward(self, x):
+        out, _ = self.lstm(x)
+        self.calls += self.training
+        if self.noise and self.calls >= 4:
+            out.register_hook(lambda grad: grad * (1 + self.noise))
+        return out[:, -1]
+
+
+class Wide(nn.Module):
+    '''A sum over so many numbers that it is shared by the threads.'''
+
+    def forward(self, x):
+        return x * x.repeat(1, 40000).sum().tanh()
+
+
+class Net(nn.Module):
+    def __init__(self, act="ReLU", noise=0.0, ulp=False, dropout_seed=0, wide=False):
+        super().__init__()
+        self.inside = nn.Linear(4, 8)
+        self.act = getattr(nn, act)()
+        self.drop = Drop(dropout_seed)
+        self.pool = Pool()
+        self.wide = Wide() if wide else nn.Identity()
+        self.body = Body(noise)
+        self.head = nn.Linear(8, 2)
+        if ulp:
+            with torch.no_grad():
+                self.head.weight.view(torch.int32)[0, 0] ^= 1
+
+    def forward(self, x):
+        x = gains.gain(self.act(self.inside(x)))
+        x = self.wide(self.pool(self.drop(x)))
+        return self.head(self.body(x.unsqueeze(1)))
+
+
+class Drop(nn.Module):
+    def __init__(self, seed):
+        super().__init__()
+        self.draw = torch.Generator().manual_seed(seed)
+
+    def forward(self, x):
+        return x * (torch.rand(x.shape, generator=self.draw) > 0.1)
+"""
+
+DATA = """\
+import os
+
+import torch
+
+
+class Points:
+    '''Points with noise of their own; two samples may be swapped, or changed on one rank.'''
+
+    def __init__(self, swap=False, noise_seed=0, odd_rank=None):
+        self.points = torch.randn(48, 4, generator=torch.Generator().manual_seed(1))
+        self.labels = (self.points.sum(1) > 0).long()
+        if swap:
+            self.points[[3, 11]] = self.points[[11, 3]]
+        self.noise_seed = noise_seed
+        self.is_odd = odd_rank is not None and os.environ.get("RANK") == str(odd_rank)
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, i):
+        draw = torch.Generator().manual_seed(1000 * self.noise_seed + i)
+        x = self.points[i] + 0.1 * torch.randn(4, generator=draw)
+        return x + 1e-3 if self.is_odd else x, self.labels[i]
+"""
+
+GAINS = """\
+def gain(x):
+    return x * {}
+"""
+
+Place = tuple[str, str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """A change of the second run, and the verdict: phase, module and name; the cause; inputs."""
+
+    overrides: tuple[str, ...] = ()
+    change: Callable[[Path], object] = lambda folder: None
+    variables: dict[str, str] = field(default_factory=dict)
+    base: tuple[str, ...] = ()
+    place: Place
+    cause: str
+    inputs: tuple[str, ...] = ()
+    step: int = 1
+
+
+def replace_line(name: str, old: str, new: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        text = (folder / name).read_text()
+        assert old in text
+        (folder / name).write_text(text.replace(old, new))
+
+    return change
+
+
+def install_gains(folder: Path, version: str, factor: str) -> None:
+    """Install a version of the library `gains` beside the project."""
+    site = folder.parent / "site"
+    for old in site.glob("gains-*.dist-info"):
+        old.rmdir()
+    (site / f"gains-{version}.dist-info").mkdir(parents=True)
+    (site / "gains.py").write_text(GAINS.format(factor))
+
+
+RANKS = ("--nproc", "2")
+FAULTS = {
+    "one swapped sample": Fault(
+        overrides=("+data.train.source.swap=true",),
+        place=("data", "", "batch.0"),
+        cause="data",
+        inputs=("config data.train.source.swap",),
+    ),
+    "another augmentation seed": Fault(
+        overrides=("+data.train.source.noise_seed=1",),
+        place=("data", "", "batch.0"),
+        cause="data",
+        inputs=("config data.train.source.noise_seed",),
+    ),
+    "another dropout seed": Fault(
+        overrides=("+model.dropout_seed=1",),
+        place=("forward", "model.drop", "aten.rand"),
+        cause="randomness",
+        inputs=("config model.dropout_seed",),
+    ),
+    "one ulp in one weight at init": Fault(
+        overrides=("+model.ulp=true",),
+        place=("init", "model.head", "weight"),
+        cause="init",
+        inputs=("config model.ulp",),
+        step=0,
+    ),
+    "one operation replaced": Fault(
+        overrides=("+model.act='SiLU'",),
+        place=("forward", "model.act", "aten.relu"),
+        cause="forward",
+        inputs=("config model.act",),
+    ),
+    "noise behind one LSTM layer": Fault(
+        overrides=("+model.noise=1e-6",),
+        place=("backward", "model.body.lstm", "aten.mul"),
+        cause="backward",
+        inputs=("config model.noise",),
+        step=4,
+    ),
+    "another epsilon of the optimizer": Fault(
+        overrides=("+optimizer.eps=1e-7",),
+        place=("optimizer", "", "aten._fused_adam_"),
+        cause="optimizer",
+        inputs=("config optimizer.eps",),
+    ),
+    "two threads instead of one": Fault(
+        base=("+model.wide=true",),
+        overrides=("+model.wide=true", "threads=2"),
+        place=("forward", "model.wide", "aten.sum"),
+        cause="environment",
+        inputs=("environment torch.threads",),
+    ),
+    "one changed line of code": Fault(
+        change=replace_line("planted_net.py", "> 0.1)", "> 0.2)"),
+        place=("forward", "model.drop", "aten.gt"),
+        cause="forward",
+        inputs=("code planted_net.py",),
+    ),
+    "another version of a library": Fault(
+        change=lambda folder: install_gains(folder, "1.1", "1.0000001"),
+        place=("forward", "model", "aten.mul"),
+        cause="environment",
+        inputs=("environment packages.gains",),
+    ),
+    "the batch of one of two ranks": Fault(
+        base=RANKS,
+        overrides=(*RANKS, "+data.train.source.odd_rank=1"),
+        place=("data", "", "batch.0"),
+        cause="data",
+        inputs=("config data.train.source.odd_rank",),
+    ),
+    "another order of a reduction over two ranks": Fault(
+        base=RANKS,
+        overrides=RANKS,
+        variables={"POOL_LAST_FIRST": "1"},
+        place=("forward", "model.pool", "c10d.allgather_"),
+        cause="forward",
+    ),
+}
+
+
+@dataclass
+class PlantedProject:
+    """A folder with the code above, in which runs are trained."""
+
+    folder: Path
+    path: str
+    warm: Run
+    bases: dict[tuple[str, ...], str] = field(default_factory=dict)
+
+    def write(self) -> None:
+        """Write code and config without a fault."""
+        (self.folder / "planted.toml").write_text(CONFIG)
+        (self.folder / "planted_net.py").write_text(NET)
+        (self.folder / "planted_data.py").write_text(DATA)
+        install_gains(self.folder, "1.0", "1.0")
+
+    def train(self, *arguments: str, **variables: str) -> str:
+        """Train in an OS process; return the path of the run."""
+        before = {entry.path for entry in scan_runs(self.folder / "runs")}
+        done = commands(self.warm, self.folder)(
+            "run", "planted.toml", "--quiet", *arguments, PYTHONPATH=self.path, **variables
+        )
+        assert done.returncode == 0, done.stderr
+        (new,) = {entry.path for entry in scan_runs(self.folder / "runs")} - before
+        return new
+
+    def base(self, *arguments: str) -> str:
+        """Return a run without a fault; each set of arguments is trained once."""
+        if arguments not in self.bases:
+            self.bases[arguments] = self.train(*arguments)
+        return self.bases[arguments]
+
+    def verdict(self, fault: Fault) -> Verdict:
+        """Train once without the fault and once with it, and compare."""
+        self.write()
+        base = self.base(*fault.base)
+        fault.change(self.folder)
+        return diverge(base, self.train(*fault.overrides, **fault.variables)).verdict
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlantedProject]:
+    top = tmp_path_factory.mktemp("planted")
+    folder = top / "project"
+    folder.mkdir()
+    path = os.pathsep.join([str(SRC), str(top / "site")])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(top / "data"))
+        patch.setenv("PYTHONPATH", path)
+        with forked(dict(os.environ)) as warm:
+            yield PlantedProject(folder, path, warm)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found_and_classified(planted: PlantedProject, name: str) -> None:
+    fault = FAULTS[name]
+
+    verdict = planted.verdict(fault)
+
+    first = verdict.difference
+    assert first is not None
+    assert (first.phase, first.module, first.op or first.name) == fault.place
+    assert verdict.cause == fault.cause
+    assert tuple(verdict.changed_inputs) == fault.inputs
+    assert first.step == fault.step or (fault.place[0] == "data" and first.step > 0)

@@ -1,0 +1,78 @@
+"""`assay prove`: the first steps of a config are compared with a committed file or a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from assay.query.find import find_run
+
+pytestmark = pytest.mark.thorough
+
+
+@pytest.fixture(autouse=True)
+def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+def test_a_golden_file_of_a_few_kilobytes_holds_until_something_changes(assay, toy: Path) -> None:
+    before = sorted(path.name for path in toy.iterdir())
+    written = assay("prove", "toy.toml", "--write", "golden.json")
+    assert written.returncode == 0, written.stderr
+    assert written.stdout.startswith("written: golden.json, 20 steps, ")
+    assert (toy / "golden.json").stat().st_size < 8192
+
+    equal = assay("prove", "toy.toml", "--against", "golden.json")
+    assert equal.returncode == 0, equal.stdout + equal.stderr
+    assert equal.stdout.startswith("equal: steps 0 to 20, ")
+
+    rate = assay("prove", "toy.toml", "optimizer.lr=0.02", "--against", "golden.json")
+    assert rate.returncode == 1, rate.stderr
+    lines = rate.stdout.splitlines()
+    assert lines[0] == "different: first at step 1, optimizer, model.layers.0: parameters"
+    assert lines[3] == "cause: optimizer" and lines[4].startswith("differs: config  ")
+
+    (toy / "points.py").write_text(
+        (toy / "points.py").read_text().replace("self.loaded += 1", "self.loaded += 1; x = x + 1")
+    )
+    data = assay("prove", "toy.toml", "--against", "golden.json", "--json")
+    verdict = json.loads(data.stdout)
+    assert (data.returncode, verdict["cause"], verdict["changed_inputs"]) == (1, "data", {})
+    assert (verdict["difference"]["step"], verdict["difference"]["phase"]) == (1, "data")
+    left = sorted(path.name for path in toy.iterdir() if path.name != "__pycache__")
+    assert left == sorted([*before, "golden.json"])
+
+
+def test_a_config_is_proved_against_a_recorded_run(
+    assay, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(toy)
+    assert assay("run", "toy.toml", "--quiet").returncode == 0
+
+    equal = assay("prove", "toy.toml", "--against", "last", "--steps", "4")
+    (toy / "net.py").write_text((toy / "net.py").read_text().replace("0.3", "0.31"))
+    different = assay("prove", "toy.toml", "--against", "last", "--steps", "4")
+
+    assert equal.returncode == 0, equal.stdout + equal.stderr
+    assert different.returncode == 1, different.stderr
+    assert "different: first at step 1, " in different.stdout
+    assert "differs: code net.py" in different.stdout
+    assert [(each.question, each.equal) for each in find_run("last").verdicts] == [
+        ("prove", True),
+        ("prove", False),
+    ]
+
+
+def test_what_is_no_golden_file_is_one_clear_error(assay, toy: Path) -> None:
+    (toy / "golden.json").write_text('{"format": 1, "steps": 1, "algorithm": "crc32"')
+
+    neither = assay("prove", "toy.toml")
+    missing = assay("prove", "toy.toml", "--against", "other.json")
+    torn = assay("prove", "toy.toml", "--against", "golden.json")
+
+    assert [each.returncode for each in (neither, missing, torn)] == [2, 2, 2]
+    assert "--against golden.json, or --write golden.json" in neither.stderr
+    assert "There is no such run or file." in missing.stderr
+    assert "It is no golden file" in torn.stderr

@@ -1,0 +1,178 @@
+"""Jobs of a real Slurm: one controller and one node on this machine, with fake GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from assay.core.errors import AssayError, InputError
+from assay.jobs.backend import Backend
+from assay.jobs.backends import slurm
+from assay.jobs.backends.slurm import SlurmBackend
+from jobs.backend_contract import BackendContract, await_jobs, job
+
+PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch")
+IS_MISSING = not all(map(shutil.which, PROGRAMS)) or os.geteuid() != 0
+REASON = "there is no Slurm here: apt-get install slurmctld slurmd slurm-client munge, as root"
+GPUS = 4
+CONFIG = """\
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=sched_interval=1,batch_sched_delay=0
+MpiDefault=none
+GresTypes=gpu
+ReturnToService=2
+KillWait=5
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} Gres=gpu:{gpus} State=UNKNOWN
+PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:16
+"""
+
+pytestmark = [pytest.mark.thorough, pytest.mark.skipif(IS_MISSING, reason=REASON)]
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def configure(folder: Path) -> Path:
+    """Write the configuration of a cluster of one node; return its main file."""
+    for name in ("state", "spool"):
+        (folder / name).mkdir()
+    host = socket.gethostname().partition(".")[0]
+    for number in range(GPUS):
+        null = os.makedev(1, 3)  # Slurm wants devices, and nobody opens these
+        os.mknod(folder / f"gpu{number}", stat.S_IFCHR | 0o600, null)
+    text = CONFIG.format(
+        host=host,
+        folder=folder,
+        ports=(free_port(), free_port()),
+        cpus=os.cpu_count(),
+        gpus=GPUS,
+    )
+    (folder / "slurm.conf").write_text(text)
+    (folder / "gres.conf").write_text(f"NodeName={host} Name=gpu File={folder}/gpu[0-{GPUS - 1}]\n")
+    is_first = Path("/sys/fs/cgroup/memory").exists()
+    (folder / "cgroup.conf").write_text(f"CgroupPlugin=cgroup/v{1 if is_first else 2}\n")
+    key = folder / "munge.key"
+    key.write_bytes(os.urandom(1024))
+    key.chmod(0o400)
+    return folder / "slurm.conf"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Folder of a running cluster, for which SLURM_CONF is set."""
+    folder = tmp_path_factory.mktemp("slurm")
+    folder.chmod(0o755)
+    config = configure(folder)
+    munge = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
+    commands = [
+        ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *munge],
+        ["slurmctld", "-D", "-f", str(config)],
+        ["slurmd", "-D", "-f", str(config)],
+    ]
+    with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", str(config))
+        for command in commands:
+            daemon = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            stack.callback(daemon.wait)
+            stack.callback(daemon.terminate)
+            time.sleep(0.5)
+        await_idle(folder)
+        yield folder
+
+
+def await_idle(folder: Path) -> None:
+    until = time.monotonic() + 60
+    state = ""
+    while state != "idle" and time.monotonic() < until:
+        asked = ["sinfo", "-h", "-o", "%t"]
+        state = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+        time.sleep(0.2)
+    log = folder / "slurmd.log"
+    assert state == "idle", log.read_text() if log.exists() else state
+
+
+class TestSlurm(BackendContract):
+    @pytest.fixture
+    def backend(self, cluster: Path, tmp_path: Path) -> Backend:
+        return SlurmBackend(tmp_path / "slurm files")
+
+    def test_jobs_that_ask_for_the_same_are_one_array(
+        self, backend: Backend, tmp_path: Path
+    ) -> None:
+        handles = backend.submit([job("pass", tmp_path) for _ in range(3)])
+
+        await_jobs(backend, handles)
+
+        assert len({each.split("_")[0] for each in handles}) == 1
+        assert [each.split("_")[1] for each in handles] == ["0", "1", "2"]
+
+    def test_no_two_jobs_hold_one_gpu(self, backend: Backend, tmp_path: Path) -> None:
+        code = "import os, time; print(os.environ['SLURM_JOB_GPUS']); time.sleep(2)"
+        spec = replace(job(code, tmp_path), device="auto", devices=2)
+        handles = backend.submit([spec] * 2)
+
+        await_jobs(backend, handles)
+
+        held = [each for handle in handles for each in backend.logs(handle).strip().split(",")]
+        assert sorted(held) == ["0", "1", "2", "3"]
+
+    def test_a_run_whose_time_is_up_saves_and_goes_on_in_the_queue(
+        self, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(slurm, "WARNING_S", 55)  # Slurm looks at limits of whole minutes
+        code = (
+            "import os, pathlib, signal, sys, time\n"
+            "if pathlib.Path('saved').exists(): print('resumed'); sys.exit(0)\n"
+            "def stop(*_):\n    pathlib.Path('saved').touch(); sys.exit(143)\n"
+            "signal.signal(signal.SIGTERM, stop)\nprint('begun', flush=True)\ntime.sleep(600)"
+        )
+        spec = job(code, tmp_path, time_limit_s=60.0)
+
+        (handle,) = backend.submit([spec])
+        (ended,) = await_jobs(backend, [handle])
+
+        assert ended.state == "finished" and ended.attempt == 2
+        assert backend.logs(handle).split()[0] == "begun"
+        assert backend.logs(handle).split()[-1] == "resumed"
+
+    def test_what_slurm_refuses_is_told_in_its_words(
+        self, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("SBATCH_PARTITION", "nowhere")
+
+        with pytest.raises(AssayError, match="invalid partition"):
+            backend.submit([job("pass", tmp_path)])
+
+    def test_a_handle_of_something_else_is_refused(self, backend: Backend) -> None:
+        with pytest.raises(InputError, match=r"`\.\./\.\./etc` is no job of Slurm"):
+            backend.logs("../../etc")
