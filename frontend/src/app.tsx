@@ -6,6 +6,7 @@ import { Failure } from "./parts/failure";
 import { Frame, NotFound } from "./parts/frame";
 import {
   compareSearch,
+  parametersSearch,
   parseSearch,
   projectSearch,
   runSearch,
@@ -41,6 +42,13 @@ const compare = createRoute({
   component: lazyRouteComponent(() => import("./pages/compare/compare"), "ComparePage"),
 });
 
+const parameters = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/parameters",
+  validateSearch: parametersSearch,
+  component: lazyRouteComponent(() => import("./pages/parameters/parameters"), "ParametersPage"),
+});
+
 const tables = createRoute({
   getParentRoute: () => rootRoute,
   path: "/tables",
@@ -70,7 +78,7 @@ const projects = createRoute({
 });
 
 const router = createRouter({
-  routeTree: rootRoute.addChildren([workspace, run, compare, tables, table, inbox, projects]),
+  routeTree: rootRoute.addChildren([workspace, run, compare, parameters, tables, table, inbox, projects]),
   basepath: new URL(root).pathname,
   parseSearch: (text) => parseSearch(text),
   stringifySearch: (search) => stringifySearch(search),

@@ -230,6 +230,54 @@ def test_a_table_is_made_of_selected_runs_filled_and_exported(
     assert r"\toprule" in page.evaluate("() => navigator.clipboard.readText()")
 
 
+def test_the_parameter_view_names_the_key_that_matters_and_a_brush_chooses_runs(
+    visit: Callable[..., Visitor], tmp_path: Path
+) -> None:
+    project = make_project(tmp_path / "project")
+    ids = {}
+    for number in range(16):
+        width, lr = 8 * 2 ** (number % 4), (0.1, 0.001)[number % 2]
+        folder = make_run(
+            project,
+            tag=f"p{number}",
+            points={"valid/acc": [0.5, 0.5 + width / 200]},
+            config=f"seed = {number}\nlr = {lr}\n[model]\nwidth = {width}\n",
+        )
+        ids[id_of(folder)] = width
+    with serving(project.root) as server:
+        someone = visit(server)
+        page = someone.open("/")
+        page.get_by_text("16 runs, ").wait_for()
+        page.keyboard.press("g")
+        page.keyboard.press("p")
+
+        table = page.get_by_role("region", name="Importance")
+        first = table.get_by_role("row").nth(1)
+        first.wait_for()
+        assert "model.width" in first.inner_text()
+        page.get_by_text("16 of 16 runs chosen").wait_for()
+
+        axis = page.locator('[data-axis="model.width"]').bounding_box()
+        assert axis is not None
+        middle = axis["x"] + axis["width"] / 2
+        page.mouse.move(middle, axis["y"] + 36)
+        page.mouse.down()
+        page.mouse.move(middle, axis["y"] + 60, steps=4)
+        page.mouse.up()
+        page.get_by_text("4 of 16 runs chosen").wait_for()
+        chosen = page.get_by_role("region", name="Chosen runs").get_by_role("row").all_inner_texts()
+        assert {ids[line.split()[0]] for line in chosen[1:]} == {64}
+
+        page.reload()
+        page.get_by_text("4 of 16 runs chosen").wait_for()
+        page.get_by_role("link", name="Curves of 4").click()
+        page.get_by_text("16 runs, 4 selected").wait_for()
+        page.go_back()
+        page.get_by_role("button", name="Choose all").click()
+        page.get_by_text("16 of 16 runs chosen").wait_for()
+        page.close()
+
+
 def test_the_inbox_says_why_a_run_died_and_forgets_it_once_read(someone: Visitor) -> None:
     page = someone.open("/inbox")
     line = page.get_by_role("button", name=re.compile("broken"))
@@ -274,6 +322,7 @@ PAGES = (
     "/runs/{small}",
     "/runs/{small}?tab=config",
     "/compare?runs={small},{wide}",
+    "/parameters",
     "/tables",
     "/inbox",
     "/projects",

@@ -40,10 +40,11 @@ export function Frame() {
   );
 }
 
-export type PageName = "runs" | "tables" | "inbox" | "projects" | "";
+export type PageName = "runs" | "parameters" | "tables" | "inbox" | "projects" | "";
 
 const PAGES = [
   { name: "runs", title: "Runs", to: "/" },
+  { name: "parameters", title: "Parameters", to: "/parameters" },
   { name: "tables", title: "Tables", to: "/tables" },
 ] as const;
 

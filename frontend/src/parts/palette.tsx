@@ -40,6 +40,7 @@ export function Palette() {
   useShortcuts([
     { keys: "ctrl+k", text: "Search runs, pages, acts", run: () => setOpen((open) => !open) },
     { keys: "g r", text: "Go to the runs", run: () => void navigate({ to: "/", search }) },
+    { keys: "g p", text: "Go to the parameters", run: () => void navigate({ to: "/parameters", search }) },
     { keys: "g t", text: "Go to the tables", run: () => void navigate({ to: "/tables", search }) },
     { keys: "g i", text: "Go to the inbox", run: () => void navigate({ to: "/inbox", search }) },
     { keys: "g o", text: "Go to the projects", run: () => void navigate({ to: "/projects", search }) },
@@ -59,6 +60,7 @@ export function Palette() {
 
 const PAGES = [
   { name: "Runs", to: "/" },
+  { name: "Parameters", to: "/parameters" },
   { name: "Tables", to: "/tables" },
   { name: "Inbox", to: "/inbox" },
   { name: "Projects", to: "/projects" },

@@ -117,6 +117,32 @@ export function compareSearch(raw: RawSearch): CompareSearch {
   return clean({ project, p, smooth, x, logx, z, runs: one(raw.runs), base: one(raw.base) });
 }
 
+/** What the parameter view shows. */
+export interface ParametersSearch {
+  project?: string;
+  /** The filter. */
+  w?: string;
+  /** The metric. */
+  m?: string;
+  /** Axes; nothing is the keys that the metric depends on most. */
+  k?: string[];
+  /** The key of the scatter plot. */
+  x?: string;
+  /** Parts of axes: `NAME@LOW:HIGH`, from 0 to 1. */
+  b?: string[];
+}
+
+export function parametersSearch(raw: RawSearch): ParametersSearch {
+  return clean({
+    project: one(raw.project),
+    w: one(raw.w),
+    m: one(raw.m),
+    k: many(raw.k),
+    x: one(raw.x),
+    b: many(raw.b),
+  });
+}
+
 export interface TableSearch {
   project?: string;
   /** Runs that a new table is made of. */

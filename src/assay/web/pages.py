@@ -16,6 +16,7 @@ PAGES = (
     "/compare",
     "/tables",
     "/tables/{name}",
+    "/parameters",
     "/inbox",
     "/projects",
 )

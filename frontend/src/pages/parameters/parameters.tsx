@@ -1,0 +1,300 @@
+/** The parameter view: which keys of the configs a metric depends on, over all runs that are asked for. */
+import { useQuery } from "@tanstack/react-query";
+import { Link, useNavigate, useSearch } from "@tanstack/react-router";
+import { useCallback, useMemo } from "react";
+import { api, ApiError, data, type Schema } from "../../api/client";
+import { Button } from "../../parts/button";
+import { Empty, Failure } from "../../parts/failure";
+import { Head } from "../../parts/frame";
+import { Icon } from "../../parts/icons";
+import { Picker } from "../../parts/picker";
+import { useShortcuts } from "../../parts/shortcuts";
+import type { ParametersSearch } from "../../state/address";
+import { cell, count, whole } from "../../state/format";
+import { useLive, useShared } from "../../state/site";
+import { Filter } from "../workspace/filter";
+import { Parallel } from "./parallel";
+import { brushed, parseBrush, scaleOf, showBrush, type Brush, type Scale, type Value } from "./scale";
+import { Scatter } from "./scatter";
+import styles from "./parameters.module.css";
+
+const MOST_AXES = 6;
+const MOST_LISTED = 20;
+/** An address of more ids than these is too long for a server. */
+const MOST_LINKED = 1000;
+
+export function ParametersPage() {
+  const search = useSearch({ from: "/parameters" });
+  const { project, isDark } = useShared();
+  const navigate = useNavigate({ from: "/parameters" });
+  const change = useCallback(
+    (changes: Partial<ParametersSearch>, stays = false) =>
+      void navigate({ to: "/parameters", search: (before: ParametersSearch) => ({ ...before, ...changes }), replace: stays }),
+    [navigate],
+  );
+  const names = useQuery({
+    queryKey: ["columns", project],
+    queryFn: () => data(api.GET("/api/columns", { params: { query: { project } } })),
+  });
+  const metrics = names.data?.metrics ?? [];
+  const metric = search.m ?? names.data?.best.find((name) => metrics.includes(name)) ?? metrics.find((name) => name.startsWith("valid/")) ?? metrics[0] ?? "";
+  const where = search.w ?? "";
+  const importance = useQuery({
+    queryKey: ["importance", project, where, metric],
+    queryFn: () => data(api.GET("/api/importance", { params: { query: { project, where, metric } } })),
+    enabled: metric !== "",
+    placeholderData: (before) => before,
+  });
+  const varying = importance.data?.keys.map((each) => each.key) ?? [];
+  const keys = search.k?.length ? search.k : varying.slice(0, MOST_AXES);
+  const columns = metric ? [...keys.filter((key) => key !== metric), metric] : [];
+  const values = useQuery({
+    queryKey: ["values", project, where, columns.join("\n")],
+    queryFn: () => data(api.GET("/api/values", { params: { query: { project, where, column: columns } } })),
+    enabled: columns.length > 0 && importance.data !== undefined,
+    placeholderData: (before) => before,
+  });
+  useLive((event) => {
+    if (event.changed?.length) void values.refetch();
+  });
+  useShortcuts([
+    { keys: "escape", text: "Choose all runs", run: () => change({ b: [] }) },
+  ]);
+  const error = [importance.error, values.error].find((each) => each instanceof ApiError) ?? null;
+  return (
+    <>
+      <Head page="parameters" title="Parameters">
+        <Filter value={where} error={error} names={names.data} onChange={(w) => change({ w })} />
+      </Head>
+      <main id="main" className={styles.page}>
+        <div className={styles.inner}>
+          <div className={styles.bar}>
+            <h1>Parameters</h1>
+            <Picker
+              trigger={
+                <Button kind="quiet">
+                  <span className="quiet">metric</span> {metric || "none"} <Icon name="chevron" size={12} />
+                </Button>
+              }
+              label="Metric"
+              placeholder="metric"
+              choices={metrics.map((value) => ({ value }))}
+              onChoose={(m) => change({ m })}
+            />
+            <Picker
+              trigger={
+                <Button kind="quiet">
+                  <span className="quiet">axes</span> {keys.length} <Icon name="chevron" size={12} />
+                </Button>
+              }
+              label="Axes"
+              placeholder="config key, metric"
+              choices={[...(names.data?.config ?? []), ...metrics].map((value) => ({ value }))}
+              chosen={new Set(keys)}
+              stays
+              onChoose={(name) => change({ k: keys.includes(name) ? keys.filter((key) => key !== name) : [...keys, name] }, true)}
+            />
+          </div>
+          {error && !values.data && <Failure error={error} />}
+          {names.data && !metric && (
+            <Empty title="No run has logged a metric yet.">
+              <code>assay run CONFIG</code>
+            </Empty>
+          )}
+          {importance.data && !importance.data.keys.length && (
+            <Empty title="No key differs among these runs.">
+              Runs with other values make this page: <code>assay run CONFIG optimizer.lr=0.1,0.01</code>
+            </Empty>
+          )}
+          {values.data && importance.data && importance.data.keys.length > 0 && (
+            <Views facts={values.data} importance={importance.data} metric={metric} keys={keys} search={search} isDark={isDark} project={project} onChange={change} />
+          )}
+        </div>
+      </main>
+    </>
+  );
+}
+
+interface ViewsProps {
+  facts: Schema["ValuesFacts"];
+  importance: Schema["ImportanceFacts"];
+  metric: string;
+  keys: readonly string[];
+  search: ParametersSearch;
+  isDark: boolean;
+  project: string;
+  onChange: (changes: Partial<ParametersSearch>, stays?: boolean) => void;
+}
+
+function Views({ facts, importance, metric, keys, search, isDark, project, onChange }: ViewsProps) {
+  const scales = useMemo(
+    () => [...keys.filter((key) => key !== metric), metric].filter((name) => facts.columns[name]).map((name) => scaleOf(name, facts.columns[name] as readonly Value[])),
+    [facts, keys, metric],
+  );
+  const places = useMemo(
+    () => new Map(scales.map((scale) => [scale.name, (facts.columns[scale.name] as readonly Value[]).map(scale.place)])),
+    [facts, scales],
+  );
+  const brushes = useMemo(() => (search.b ?? []).map(parseBrush).filter((each): each is Brush => each !== null), [search.b]);
+  const chosen = useMemo(() => brushed(places, brushes, facts.ids.length), [places, brushes, facts.ids.length]);
+  const brush = (name: string, range: { low: number; high: number } | null) => {
+    const others = brushes.filter((each) => each.name !== name);
+    onChange({ b: [...others, ...(range ? [{ name, ...range }] : [])].map(showBrush) });
+  };
+  const y = scales.find((scale) => scale.name === metric);
+  const x = scales.find((scale) => scale.name === search.x && scale.name !== metric) ?? scales.find((scale) => scale.name !== metric);
+  return (
+    <>
+      <section aria-label="Parallel coordinates" className={styles.card}>
+        <Parallel scales={scales} places={places} rows={facts.ids.length} chosen={chosen} brushes={brushes} metric={metric} isDark={isDark} onBrush={brush} />
+        <p className={styles.hint}>
+          {count(chosen.length)} of {count(facts.ids.length)} runs chosen. Drag on an axis to choose a part of it, click it to choose all; strong lines have high values of {metric}.
+          {facts.total > facts.ids.length && ` The first ${count(facts.ids.length)} of ${count(facts.total)} are drawn.`}
+        </p>
+      </section>
+      <div className={styles.two}>
+        <Importance facts={importance} shown={x?.name ?? ""} onShow={(name) => onChange({ x: name, ...(!keys.includes(name) && { k: [...keys, name] }) }, true)} />
+        {x && y && (
+          <section aria-label={`${metric} over ${x.name}`} className={styles.card}>
+            <Scatter x={x} y={y} places={places} chosen={chosen} rows={facts.ids.length} isDark={isDark} />
+          </section>
+        )}
+      </div>
+      <Chosen facts={facts} scales={scales} chosen={chosen} metric={metric} project={project} isAll={!brushes.length} onClear={() => onChange({ b: [] })} />
+    </>
+  );
+}
+
+interface ImportanceProps {
+  facts: Schema["ImportanceFacts"];
+  shown: string;
+  onShow: (name: string) => void;
+}
+
+function Importance({ facts, shown, onShow }: ImportanceProps) {
+  return (
+    <section aria-label="Importance" className={styles.card}>
+      <div className={styles.wide}>
+        <table className={styles.table}>
+          <thead>
+            <tr>
+              <th>key</th>
+              <th title="Share of the variance of the metric that a random forest explains by this key">forest</th>
+              <th title="Spearman's rank correlation with the metric, from -1 to 1">correlation</th>
+              <th>values</th>
+            </tr>
+          </thead>
+          <tbody>
+            {facts.keys.slice(0, MOST_LISTED).map((line) => (
+              <tr key={line.key} data-shown={line.key === shown || undefined}>
+                <th scope="row">
+                  <button type="button" title="Show it in the scatter plot" onClick={() => onShow(line.key)}>
+                    {line.key}
+                  </button>
+                </th>
+                <td>
+                  <Bar share={line.forest} />
+                </td>
+                <td>
+                  <Bar share={line.correlation} isSigned />
+                </td>
+                <td>{line.values}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      <p className={styles.hint}>
+        Of {count(facts.runs)} runs.{" "}
+        {facts.explained === null ? "A forest needs more of them." : `All keys together explain ${Math.round(Math.max(0, facts.explained) * 100)} % of the variance of runs that a tree has not seen.`}
+      </p>
+    </section>
+  );
+}
+
+function Bar({ share, isSigned = false }: { share: number | null; isSigned?: boolean }) {
+  if (share === null) return <span className="quiet">-</span>;
+  const width = Math.min(1, Math.abs(share)) * (isSigned ? 50 : 100);
+  const left = isSigned ? (share < 0 ? 50 - width : 50) : 0;
+  return (
+    <span className={styles.barCell}>
+      <span className={styles.track}>
+        <span className={styles.fill} data-negative={share < 0 || undefined} style={{ left: `${left}%`, width: `${width}%` }} />
+      </span>
+      {share.toFixed(2)}
+    </span>
+  );
+}
+
+interface ChosenProps {
+  facts: Schema["ValuesFacts"];
+  scales: readonly Scale[];
+  chosen: readonly number[];
+  metric: string;
+  project: string;
+  isAll: boolean;
+  onClear: () => void;
+}
+
+/** The chosen runs as a table, highest metric first: what the lines show, for those who cannot see or drag them. */
+function Chosen({ facts, scales, chosen, metric, project, isAll, onClear }: ChosenProps) {
+  const listed = useMemo(() => {
+    const target = facts.columns[metric] ?? [];
+    const known = chosen.filter((row) => typeof target[row] === "number");
+    return known.sort((a, b) => (target[b] as number) - (target[a] as number)).slice(0, MOST_LISTED);
+  }, [chosen, facts, metric]);
+  const ids = chosen.slice(0, MOST_LINKED).map((row) => facts.ids[row]!);
+  const search = project ? { project } : {};
+  return (
+    <section aria-label="Chosen runs" className={styles.card}>
+      <div className={styles.bar}>
+        <h2>Highest {metric}</h2>
+        <Link to="/" search={{ ...search, sel: ids.join(",") }}>
+          Curves of {ids.length < chosen.length ? "the first " : ""}
+          {count(ids.length)}
+        </Link>
+        {chosen.length > 1 && chosen.length <= 50 && (
+          <Link to="/compare" search={{ ...search, runs: ids.join(",") }}>
+            Compare
+          </Link>
+        )}
+        {!isAll && (
+          <Button kind="quiet" onClick={onClear}>
+            Choose all
+          </Button>
+        )}
+      </div>
+      <div className={styles.wide}>
+        <table className={styles.table}>
+          <thead>
+            <tr>
+              <th>run</th>
+              {[...scales].reverse().map((scale) => (
+                <th key={scale.name}>{scale.name}</th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {listed.map((row) => (
+              <tr key={facts.ids[row]}>
+                <th scope="row">
+                  <Link to="/runs/$id" params={{ id: facts.ids[row]! }} search={search}>
+                    {facts.ids[row]}
+                  </Link>
+                </th>
+                {[...scales].reverse().map((scale) => {
+                  const value = facts.columns[scale.name]?.[row];
+                  return (
+                    <td key={scale.name} title={whole(value)}>
+                      {cell(value)}
+                    </td>
+                  );
+                })}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </section>
+  );
+}
