@@ -16,7 +16,7 @@ from assay.config import get_config as read_config
 from assay.config.lazy import Section
 from assay.core.errors import InputError
 
-COMMON = Path(__file__).parent / "common"
+COMMON = Path(__file__).parent / "configs"
 """Configs that LiBai comes with, as `common/train.py`."""
 
 Datasets = Any
