@@ -34,6 +34,7 @@ RESULTS = FOLDER / "RESULTS.md"
         "records",
         "soak",
         "signals",
+        "jobs",
     ],
 )
 def test_a_benchmark_prints_the_figures_that_the_results_name(name: str) -> None:

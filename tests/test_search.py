@@ -55,6 +55,8 @@ FIRST_PAGES = {
     "fine-tuning": "guide/transfer-learning",
     "pretrained weights": "guide/transfer-learning",
     "freeze layers": "guide/transfer-learning",
+    "job queue": "guide/a-night-of-experiments",
+    "several GPUs": "guide/a-night-of-experiments",
     "sweep": "guide/hyperparameter-search",
     "hyperparameter search": "guide/hyperparameter-search",
     "optuna": "guide/hyperparameter-search",

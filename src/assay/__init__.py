@@ -31,7 +31,7 @@ _HOMES = {
     "Params": "assay.config.params",
     "TensorBoard": "assay.plugins.tensorboard",
     "load_model": "assay.compose",
-    "run": "assay.compose",
+    "run": "assay.jobs.run",
     "runs": "assay.query.listing",
     "start": "assay.script",
 }

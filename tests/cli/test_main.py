@@ -139,7 +139,10 @@ def test_a_command_that_does_not_exist_names_its_neighbour(assay: Assay) -> None
         (["ls", "--jsn"], "`assay ls` has no option `--jsn`.\n  fix: did you mean `--json`?"),
         (["ls", "--zzz"], "`assay ls` has no option `--zzz`.\n  fix: `assay ls --help` shows how"),
         (["--vers"], "`assay` has no option `--vers`.\n  fix: did you mean `--version`?"),
-        (["show"], "`assay show` needs the argument RUN.\n  fix: `assay show --help` shows how"),
+        (
+            ["show"],
+            "`assay show` needs the argument RUN.\n  fix: `assay show --help` shows how",
+        ),
         (["tag", "last"], "`assay tag` needs the argument TITLE."),
         (["show", "a", "b"], "`assay show`: Got unexpected extra argument (b)."),
         (
@@ -382,4 +385,4 @@ def test_a_group_of_commands_alone_shows_what_it_has(capsys: pytest.CaptureFixtu
         said = capsys.readouterr()
         assert said.out.startswith(f"Usage: assay {name} ") and "error" not in said.out + said.err
     assert main(["board"]) == 2
-    assert "`assay board` needs the argument RUN." in capsys.readouterr().err
+    assert "`assay board` needs the argument RUN|EXPR." in capsys.readouterr().err

@@ -127,6 +127,10 @@ def test_a_config_sees_the_settings_of_its_own_project(
         ),
         ("globals = 3", ["`globals` must be a table of variables"]),
         ("[globals]\n'a b' = 1", ["`a b` cannot be the name of a variable"]),
+        (
+            "[kubernetes]\nimage = 'x'",
+            ["`kubernetes` must be a table with the texts image, claim, mount"],
+        ),
         ("a = ", ["a value is missing"]),
     ],
 )

@@ -629,11 +629,11 @@ def test_runs_take_the_devices_of_a_list_in_turn(
 
     monkeypatch.setattr("assay.compose.run_many.train", train)
 
-    house.run(["many.toml", "toy.toml"], variant="all", device=[0, 1])
+    house.run(["many.toml", "toy.toml"], variant="all", device=[0, 1], isolate=False)
 
     assert taken == [("wide", "cuda:0"), ("short", "cuda:1"), ("slow", "cuda:0")]
     taken.clear()
-    house.run(["many.toml", "many.toml", "many.toml"], device="cuda:2,5")
+    house.run(["many.toml", "many.toml", "many.toml"], device="cuda:2,5", isolate=False)
     assert taken == [("", "cuda:2"), ("", "cuda:5"), ("", "cuda:2")]
 
 

@@ -4,14 +4,18 @@ and the cause without help."""
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 from assay.core.verdict import Verdict
 from assay.proof import diverge
+from assay.query.find import find_run
 from assay.store.layout import scan_runs
 from flow.conftest import SRC, commands
 from warm_python import Run, forked
@@ -20,6 +24,7 @@ pytestmark = pytest.mark.thorough
 
 CONFIG = """\
 tag = "planted"
+seed = 1
 threads = 1
 [model]
 type = "planted_net.Net"
@@ -60,6 +65,10 @@ class Pool(nn.Module):
             dist.all_gather(parts, x.detach())
         if "POOL_LAST_FIRST" in os.environ:
             parts.reverse()
+        if "STRAY_DRAW" in os.environ and self.training:
+            x = x + 1e-6 * torch.rand(1)
+        if "NAMES" in os.environ:
+            x = x + sum(float(name) for name in {"0.1", "0.2", "0.3", "1e12", "-1e12"})
         return x - reduce(torch.add, torch.cat(parts)) / (len(parts) * len(x))
 
 
@@ -87,7 +96,9 @@ class Wide(nn.Module):
 
 
 class Net(nn.Module):
-    def __init__(self, act="ReLU", noise=0.0, ulp=False, dropout_seed=0, wide=False):
+    def __init__(
+        self, act="ReLU", noise=0.0, ulp=False, dropout_seed=0, wide=False, frozen=False
+    ):
         super().__init__()
         self.inside = nn.Linear(4, 8)
         self.act = getattr(nn, act)()
@@ -96,6 +107,7 @@ class Net(nn.Module):
         self.wide = Wide() if wide else nn.Identity()
         self.body = Body(noise)
         self.head = nn.Linear(8, 2)
+        self.head.bias.requires_grad_(not frozen)
         if ulp:
             with torch.no_grad():
                 self.head.weight.view(torch.int32)[0, 0] ^= 1
@@ -109,7 +121,7 @@ class Net(nn.Module):
 class Drop(nn.Module):
     def __init__(self, seed):
         super().__init__()
-        self.draw = torch.Generator().manual_seed(seed)
+        self.draw = torch.Generator().manual_seed(seed) if seed is not None else None
 
     def forward(self, x):
         return x * (torch.rand(x.shape, generator=self.draw) > 0.1)
@@ -117,6 +129,7 @@ class Drop(nn.Module):
 
 DATA = """\
 import os
+import signal
 
 import torch
 
@@ -124,18 +137,23 @@ import torch
 class Points:
     '''Points with noise of their own; two samples may be swapped, or changed on one rank.'''
 
-    def __init__(self, swap=False, noise_seed=0, odd_rank=None):
+    def __init__(self, swap=False, noise_seed=0, odd_rank=None, wrong_label=None):
         self.points = torch.randn(48, 4, generator=torch.Generator().manual_seed(1))
         self.labels = (self.points.sum(1) > 0).long()
         if swap:
             self.points[[3, 11]] = self.points[[11, 3]]
-        self.noise_seed = noise_seed
+        if wrong_label is not None:
+            self.labels[wrong_label] ^= 1
+        self.noise_seed, self.loaded = noise_seed, 0
         self.is_odd = odd_rank is not None and os.environ.get("RANK") == str(odd_rank)
 
     def __len__(self):
         return len(self.labels)
 
     def __getitem__(self, i):
+        self.loaded += 1
+        if self.loaded == int(os.environ.get("DIE_AT", 0)):
+            os.kill(os.getpid(), signal.SIGKILL)
         draw = torch.Generator().manual_seed(1000 * self.noise_seed + i)
         x = self.points[i] + 0.1 * torch.randn(4, generator=draw)
         return x + 1e-3 if self.is_odd else x, self.labels[i]
@@ -157,6 +175,7 @@ class Fault:
     change: Callable[[Path], object] = lambda folder: None
     variables: dict[str, str] = field(default_factory=dict)
     base: tuple[str, ...] = ()
+    base_variables: dict[str, str] = field(default_factory=dict)
     place: Place
     cause: str
     inputs: tuple[str, ...] = ()
@@ -262,6 +281,57 @@ FAULTS = {
     ),
 }
 
+MORE_FAULTS = {
+    "one wrong label": Fault(
+        overrides=("+data.train.source.wrong_label=20",),
+        place=("data", "", "batch.1"),
+        cause="data",
+        inputs=("config data.train.source.wrong_label",),
+    ),
+    "another beta of the optimizer": Fault(
+        overrides=("+optimizer.betas=[0.9, 0.99]",),
+        place=("optimizer", "", "aten._fused_adam_"),
+        cause="optimizer",
+        inputs=("config optimizer.betas",),
+    ),
+    "a value rounded to half precision": Fault(
+        change=replace_line("planted_net.py", "out[:, -1]", "out[:, -1].half().float()"),
+        place=("forward", "model.body", "aten._to_copy"),
+        cause="forward",
+        inputs=("code planted_net.py",),
+    ),
+    "a frozen parameter": Fault(
+        overrides=("+model.frozen=true",),
+        place=("backward", "model", "aten.sum"),
+        cause="backward",
+        inputs=("config model.frozen",),
+    ),
+    "a random number that is added": Fault(
+        variables={"STRAY_DRAW": "1"},
+        place=("forward", "model.pool", "aten.rand"),
+        cause="randomness",
+    ),
+    "gradients that are clipped": Fault(
+        overrides=("+train.clip_norm=0.01",),
+        place=("backward", "", "gradient norm"),
+        cause="backward",
+        inputs=("config train.clip_norm",),
+    ),
+    "a criterion with label smoothing": Fault(
+        overrides=("+process.criterion.label_smoothing=0.01",),
+        place=("forward", "process.criterion", "aten.sum"),
+        cause="forward",
+        inputs=("config process.criterion.label_smoothing",),
+    ),
+    "a sum over a set of texts": Fault(
+        base_variables={"NAMES": "1", "PYTHONHASHSEED": "1"},
+        variables={"NAMES": "1", "PYTHONHASHSEED": "2"},
+        place=("forward", "model.pool", "aten.add"),
+        cause="environment",
+        inputs=("environment variables.PYTHONHASHSEED",),
+    ),
+}
+
 
 @dataclass
 class PlantedProject:
@@ -279,26 +349,32 @@ class PlantedProject:
         (self.folder / "planted_data.py").write_text(DATA)
         install_gains(self.folder, "1.0", "1.0")
 
-    def train(self, *arguments: str, **variables: str) -> str:
+    def assay(
+        self, *arguments: str, cwd: Path | None = None, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in an OS process."""
+        call = commands(self.warm, self.folder)
+        return call(*arguments, cwd=cwd or self.folder, PYTHONPATH=self.path, **variables)
+
+    def train(self, *arguments: str, code: int = 0, **variables: str) -> str:
         """Train in an OS process; return the path of the run."""
         before = {entry.path for entry in scan_runs(self.folder / "runs")}
-        done = commands(self.warm, self.folder)(
-            "run", "planted.toml", "--quiet", *arguments, PYTHONPATH=self.path, **variables
-        )
-        assert done.returncode == 0, done.stderr
+        done = self.assay("run", "planted.toml", "--quiet", *arguments, **variables)
+        assert done.returncode == code, done.stderr
         (new,) = {entry.path for entry in scan_runs(self.folder / "runs")} - before
         return new
 
-    def base(self, *arguments: str) -> str:
+    def base(self, *arguments: str, **variables: str) -> str:
         """Return a run without a fault; each set of arguments is trained once."""
-        if arguments not in self.bases:
-            self.bases[arguments] = self.train(*arguments)
-        return self.bases[arguments]
+        self.write()
+        key = (*arguments, *variables)
+        if key not in self.bases:
+            self.bases[key] = self.train(*arguments, **variables)
+        return self.bases[key]
 
     def verdict(self, fault: Fault) -> Verdict:
         """Train once without the fault and once with it, and compare."""
-        self.write()
-        base = self.base(*fault.base)
+        base = self.base(*fault.base, **fault.base_variables)
         fault.change(self.folder)
         return diverge(base, self.train(*fault.overrides, **fault.variables)).verdict
 
@@ -316,9 +392,9 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlantedProject
             yield PlantedProject(folder, path, warm)
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", [*FAULTS, *MORE_FAULTS])
 def test_a_planted_fault_is_found_and_classified(planted: PlantedProject, name: str) -> None:
-    fault = FAULTS[name]
+    fault = (FAULTS | MORE_FAULTS)[name]
 
     verdict = planted.verdict(fault)
 
@@ -328,3 +404,75 @@ def test_a_planted_fault_is_found_and_classified(planted: PlantedProject, name: 
     assert verdict.cause == fault.cause
     assert tuple(verdict.changed_inputs) == fault.inputs
     assert first.step == fault.step or (fault.place[0] == "data" and first.step > 0)
+
+
+def test_runs_of_other_length_and_workers_are_equal_as_far_as_both_went(
+    planted: PlantedProject,
+) -> None:
+    base = planted.base()
+    longer = planted.train("train.steps=9")
+    loaded = planted.train("+data.train.workers=2")
+
+    verdicts = [diverge(base, each).verdict for each in (longer, loaded)]
+
+    assert [(each.equal, each.last_step) for each in verdicts] == [(True, 6), (True, 6)]
+
+
+OF_THE_RUN = "+model.dropout_seed=none"
+"""Dropout draws from the generator of the run: one of its own is in no checkpoint."""
+
+
+def test_a_resumed_run_is_compared_across_its_resume(planted: PlantedProject) -> None:
+    often = ("+checkpoint.every=2 steps", "train.steps=12", OF_THE_RUN)
+    base = planted.base(*often)
+    killed = [planted.train(*often, code=-signal.SIGKILL, DIE_AT="90") for _ in range(2)]
+    for path, changes in zip(killed, ((), ("+optimizer.eps=1e-7",)), strict=True):
+        assert planted.assay("resume", path, "--quiet", *changes).returncode == 0
+
+    exact, changed = (diverge(base, path).verdict for path in killed)
+
+    resumed_at = find_run(killed[1]).file.newest.from_step
+    assert exact.equal and exact.last_step == 12
+    first = changed.difference
+    assert first is not None and changed.cause == "optimizer" and resumed_at > 0
+    assert (first.step, first.phase) == (resumed_at + 1, "optimizer")
+
+
+def test_another_number_of_ranks_is_a_changed_input(planted: PlantedProject) -> None:
+    verdict = diverge(planted.base(), planted.base(*RANKS)).verdict
+
+    first = verdict.difference
+    assert first is not None and (first.step, first.phase) == (1, "data")
+    assert any("WORLD_SIZE" in name or "ranks" in name for name in verdict.changed_inputs)
+
+
+def test_a_run_of_another_machine_is_compared_from_its_pack(
+    planted: PlantedProject, tmp_path: Path
+) -> None:
+    base = planted.base()
+    other = planted.train("+optimizer.eps=1e-7")
+    pack = tmp_path / "other.tar.gz"
+    assert planted.assay("pack", other, "--to", str(pack)).returncode == 0
+    here = tmp_path / "here"
+    assert commands(planted.warm, planted.folder)("init", str(here)).returncode == 0
+    unpacked = planted.assay("unpack", str(pack), cwd=here)
+    assert unpacked.returncode == 0, unpacked.stderr
+    (path,) = [entry.path for entry in scan_runs(here / "runs")]
+
+    verdict = diverge(base, path).verdict
+
+    assert verdict.cause == "optimizer" and verdict.difference is not None
+    assert tuple(verdict.changed_inputs) == ("config optimizer.eps",)
+
+
+def test_twenty_pairs_of_seven_equal_runs_are_never_told_as_different(
+    planted: PlantedProject,
+) -> None:
+    planted.write()
+    ways = [(), ("trace.level=default",), ("train.steps=7",), ("+data.train.workers=1",)]
+    runs = [planted.train(*ways[i % len(ways)]) for i in range(7)]
+
+    verdicts = [diverge(left, right).verdict for left, right in combinations(runs, 2)]
+
+    assert len(verdicts) == 21
+    assert all(each.equal and each.last_step >= 6 for each in verdicts)

@@ -12,7 +12,7 @@ import pytest
 from assay.core.job import JobSpec, JobStatus
 from assay.jobs.backend import Backend
 
-PATIENCE_S = 90.0
+PATIENCE_S = 180.0
 POLL_S = 0.2
 
 
@@ -43,6 +43,11 @@ class BackendContract:
     @pytest.fixture
     def backend(self) -> Backend:
         raise NotImplementedError
+
+    @pytest.fixture
+    def unknown(self) -> str:
+        """Handle of a job that nobody submitted."""
+        return "99999999_0"
 
     def test_each_job_ends_in_its_own_state(self, backend: Backend, tmp_path: Path) -> None:
         specs = [
@@ -108,9 +113,7 @@ class BackendContract:
         backend.cancel([handle])
         assert backend.poll([handle])[handle].state == "cancelled"
 
-    def test_a_job_that_nobody_submitted_is_left_out(
-        self, backend: Backend, unknown: str = "99999999_0"
-    ) -> None:
+    def test_a_job_that_nobody_submitted_is_left_out(self, backend: Backend, unknown: str) -> None:
         assert backend.poll([unknown]) == {}
         assert backend.logs(unknown) == ""
         backend.cancel([unknown])

@@ -8,6 +8,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,16 +16,22 @@ from pathlib import Path
 
 import pytest
 
+from assay.core import run_file
 from assay.core.errors import AssayError, InputError
 from assay.jobs.backend import Backend
 from assay.jobs.backends import slurm
 from assay.jobs.backends.slurm import SlurmBackend
+from flow.conftest import CONFIG as CONFIG_OF_TOY
+from flow.conftest import NET, POINTS
 from jobs.backend_contract import BackendContract, await_jobs, job
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch")
 IS_MISSING = not all(map(shutil.which, PROGRAMS)) or os.geteuid() != 0
 REASON = "there is no Slurm here: apt-get install slurmctld slurmd slurm-client munge, as root"
 GPUS = 4
+SLOW_POINTS = POINTS.replace(
+    "x = self.points[i]\n", "x = self.points[i]\n        time.sleep(0.03)\n"
+)
 CONFIG = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -176,3 +183,52 @@ class TestSlurm(BackendContract):
     def test_a_handle_of_something_else_is_refused(self, backend: Backend) -> None:
         with pytest.raises(InputError, match=r"`\.\./\.\./etc` is no job of Slurm"):
             backend.logs("../../etc")
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    folder = tmp_path / "toy project"
+    folder.mkdir()
+    for name, text in {"toy.toml": CONFIG_OF_TOY, "net.py": NET, "points.py": SLOW_POINTS}.items():
+        (folder / name).write_text(text)
+    (folder / ".assay").mkdir()
+    return folder
+
+
+def submitted(toy: Path, *words: str) -> list[str]:
+    """Submit the toy config to Slurm; return the handles."""
+    command = [sys.executable, "-m", "assay", "run", "toy.toml", "--on", "slurm", *words]
+    done = subprocess.run(command, cwd=toy, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [line.split()[1] for line in done.stdout.splitlines()]
+
+
+def test_a_run_that_slurm_puts_back_goes_on_under_its_id_with_the_code_of_its_submission(
+    cluster: Path, toy: Path
+) -> None:
+    backend = SlurmBackend(toy / ".assay" / "slurm")
+    (handle,) = submitted(toy, "--device", "cpu", "tag=again")
+    (toy / "net.py").write_text("raise SystemExit('half edited')")
+    await_jobs(backend, [handle], lambda _: bool(list(toy.glob("runs/*/checkpoints/step-*"))))
+
+    subprocess.run(["scontrol", "requeue", handle], check=True)
+    (ended,) = await_jobs(backend, [handle])
+
+    assert ended.state == "finished", backend.logs(handle)
+    (folder,) = (toy / "runs").iterdir()
+    run = run_file.read(folder)
+    assert run.status == "finished" and len(run.attempts) == 2
+    assert run.newest.from_step > 0
+    assert ended.run == run.id
+
+
+def test_the_points_of_a_sweep_are_jobs_of_one_array(cluster: Path, toy: Path) -> None:
+    with (toy / "toy.toml").open("a") as config:
+        config.write('\n[sweep]\n"optimizer.lr" = [1e-2, 1e-3]\n')
+    handles = submitted(toy, "--device", "cpu", "--max-steps", "5")
+
+    ended = await_jobs(SlurmBackend(toy / ".assay" / "slurm"), handles)
+
+    assert [each.state for each in ended] == ["finished"] * 2
+    assert len({handle.split("_")[0] for handle in handles}) == 1
+    assert len(list((toy / "runs").iterdir())) == 2

@@ -85,6 +85,16 @@ def test_operations_that_change_no_tensor_are_no_difference() -> None:
     assert named([step(MM, result=grad)], [step(MM, RELU, result=other(grad))]) is not None
 
 
+def test_an_operation_before_an_equal_phase_is_not_what_made_the_difference() -> None:
+    extra: Entry = ("forward", "", "ones_like", 9)
+    loss: Entry = ("loss", "", "sum", 7)
+    update: Entry = ("optimizer", "", "add_", 8)
+
+    found = named([traced(MM, extra, loss, update)], [traced(MM, loss, other(update))])
+
+    assert found is not None and found[:3] == (1, "", "add_")
+
+
 def test_phases_and_steps_that_only_one_traced_are_no_difference() -> None:
     grad: Entry = ("backward", "a", "weight.grad", 5)
 

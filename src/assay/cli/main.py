@@ -20,6 +20,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("assay.cli.init", "Make a project to begin with."),
     "check": ("assay.cli.check", "Check a config and list every mistake, without running it."),
     "run": ("assay.cli.run", "Train the model of a config."),
+    "queue": ("assay.cli.queue", "Queue runs on the devices of this machine."),
+    "sweep": ("assay.cli.sweep", "Search for good hyper-parameters."),
     "resume": ("assay.cli.resume", "Resume a stopped, failed or killed run."),
     "rerun": ("assay.cli.rerun", "Train the config of a run again, as a new run."),
     "test": ("assay.cli.test", "Evaluate a run on its test data."),
@@ -72,6 +74,8 @@ _FOREIGN = (
 RUNS_CODE: dict[str, str] = {
     "check": f"{_MODULES}. With --shape it runs nothing.",
     "run": f"{_MODULES}.",
+    "queue": f"`add` checks and rehearses, `work` trains: {_MODULES}. All else reads data only.",
+    "sweep": f"{_MODULES}.",
     "resume": _FOREIGN,
     "rerun": _FOREIGN,
     "test": _FOREIGN,
@@ -95,8 +99,14 @@ RANK_COMMAND = "_rank"
 REPLAY_COMMAND = "_replay"
 """Not for people: `assay replay`, `diverge` and `prove` start it."""
 
+TRIAL_COMMAND = "_trial"
+"""Not for people: `assay sweep` starts it for each of several runs at once."""
+
 REHEARSE_COMMAND = "_rehearse"
 """Not for people: `assay run --rehearse` starts it."""
+
+JOB_COMMAND = "_job"
+"""Not for people: the dispatcher of the queue starts it."""
 
 TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
 COMPLETE_VARIABLE = "_ASSAY_COMPLETE"
@@ -196,6 +206,12 @@ def _run(args: list[str]) -> int:
             from assay.compose.run_rehearsal import work
 
             return work(args[1])
+        if args[0] == JOB_COMMAND:
+            return _train_job(args[1])
+        if args[0] == TRIAL_COMMAND:
+            from assay.jobs.search import do_trial
+
+            return do_trial()
         # Not `commands.main`: it has endings of its own for what is ended below.
         with commands.make_context("assay", args) as context:
             result = commands.invoke(context)
@@ -252,6 +268,14 @@ def _train_again(folder: str) -> int:
     from assay.proof.training_process import work
 
     return told(work(folder), can_resume=False)
+
+
+def _train_job(task: str) -> int:
+    """Train as a job of the queue."""
+    from assay.cli.launch import told_both
+    from assay.jobs.training_job import work
+
+    return told_both(work(task))
 
 
 def _complain(error: AssayError) -> None:

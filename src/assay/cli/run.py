@@ -21,6 +21,7 @@ from assay.core.ids import new_run_id
 if TYPE_CHECKING:
     from assay.compose import RunResult
     from assay.config import Config
+    from assay.jobs.backends.submission import Scheduler
 
 
 FAST_STEPS = 20
@@ -88,6 +89,29 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
     help="20 steps with all that a run does on the way: a trial.",
 )
 @click.option(
+    "--isolate/--no-isolate",
+    default=None,
+    help="An OS process for each run, so that a crash ends no other; the default on several"
+    " devices.",
+)
+@click.option(
+    "--stop-at-first", is_flag=True, help="Of several runs, start none after one has failed."
+)
+@click.option(
+    "--per-device",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="N",
+    help="Let up to N isolated runs share a device.",
+)
+@click.option(
+    "--on",
+    "scheduler",
+    type=click.Choice(["slurm", "ray", "k8s"]),
+    help="Submit to Slurm, Ray or Kubernetes instead: a job for each run, with a GPU unless"
+    " --device cpu.",
+)
+@click.option(
     "--then-test", is_flag=True, help="Test each run when it has finished, in a record of its own."
 )
 @click.option(
@@ -106,8 +130,12 @@ def command(
     fast: bool,
     resumed: str | None,
     rehearse: bool,
+    scheduler: Scheduler | None,
     then_test: bool,
     edit_test: str | None,
+    isolate: bool | None,
+    stop_at_first: bool,
+    per_device: int | None,
     **options: Any,
 ) -> int:
     from assay.compose import problems_of_shape, resume_or_train, run_one
@@ -148,8 +176,21 @@ def command(
             return code
     if not launch.no_file:
         _start_watchers(opened)
-    if sum(map(len, made)) > 1:
-        return _series(made, launch, pdb=options["pdb"], then_test=then_test, edit_test=edit_test)
+    if scheduler is not None:
+        from assay.cli.submission import submit
+
+        if resumed is not None or edit_test is not None or options["pdb"] or launch.no_file:
+            raise InputError("`--on` takes no --resume, --edit-test, --pdb and --no-file.")
+        _check_signatures(made)
+        configs = [config for same_file in made for config in same_file]
+        return submit(scheduler, configs, launch, then_test=then_test)
+    is_isolated = isolate if isolate is not None else len(launch.devices()) > 1
+    if sum(map(len, made)) > 1 or (is_isolated and resumed is None):
+        how: dict[str, Any] = {"then_test": then_test, "edit_test": edit_test}
+        how["stop_at_first"] = stop_at_first
+        if is_isolated:
+            how["per_device"] = per_device or 0
+        return _series(made, launch, pdb=options["pdb"], is_isolated=is_isolated, **how)
     config = made[0][0]
     if resumed is not None:
         return told(
@@ -199,10 +240,33 @@ def _series(
     launch: Any,
     *,
     pdb: bool,
-    then_test: bool,
-    edit_test: str | None,
+    is_isolated: bool,
+    **how: Any,
 ) -> int:
-    from assay.compose import Examiner, train_each
+    from assay.compose import train_each
+
+    _check_signatures(made)
+    configs = [config for same_file in made for config in same_file]
+    launch = replace(launch, sweep=new_run_id() if len(configs) > 1 else "")
+    head = f"sweep {launch.sweep}: {len(configs)} runs" if launch.sweep else "1 run"
+    results: Iterator[RunResult]
+    if is_isolated:
+        from assay.jobs.run import train_apart
+
+        echo(f"{head}, each in an OS process of its own", err=True)
+        results = train_apart([(config, launch) for config in configs], **how)
+    else:
+        echo(f"{head}, one after another", err=True)
+        results = train_each(configs, launch, records_all=True, **how)
+    ended, code = _train_series(configs, results, pdb=pdb)
+    echo("", err=True)
+    print_summary(summary_of(launch.sweep, configs, ended), has_records=not launch.no_file)
+    return code
+
+
+def _check_signatures(made: Sequence[Sequence[Config]]) -> None:
+    """Stop at a mistake in any config: the last must not come to light after a night."""
+    from assay.compose import Examiner
     from assay.config.expansion import unique_problems
 
     examiner = Examiner()
@@ -213,16 +277,6 @@ def _series(
             for problem in unique_problems(configs, lambda c: examiner.examined(c).problems)
         ]
     )
-    configs = [config for same_file in made for config in same_file]
-    launch = replace(launch, sweep=new_run_id())
-    echo(f"sweep {launch.sweep}: {len(configs)} runs, one after another", err=True)
-    results = train_each(
-        configs, launch, then_test=then_test, edit_test=edit_test, records_all=True
-    )
-    ended, code = _train_series(configs, results, pdb=pdb)
-    echo("", err=True)
-    print_summary(summary_of(launch.sweep, configs, ended), has_records=not launch.no_file)
-    return code
 
 
 def _train_series(
@@ -234,7 +288,9 @@ def _train_series(
     code = 0
     for i, config in enumerate(configs, 1):
         echo(f"\n{paint(f'[{i}/{len(configs)}]', 'bold', on=color)} {_title(config)}", err=True)
-        result = next(results)
+        result = next(results, None)
+        if result is None:  # none was started after the one that failed
+            break
         status = told_both(result, pdb=pdb)
         code = status if result.status == "stopped" else code or int(status != 0)
         ended.append(result)

@@ -25,6 +25,7 @@ STATUS_STYLES = {
     "failed": "red",
     "stopped": "yellow",
     "killed": "red",
+    "crashed": "red",
     "unknown": "yellow",
     "damaged": "red",
     "lost": "dim",

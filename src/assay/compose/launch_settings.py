@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from assay.config.loading import Config
 from assay.core.devices import device_names
 from assay.core.event_log import EndStatus
+from assay.core.json_codec import from_plain
+from assay.core.run_file import Code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +24,9 @@ class Launch:
     accelerator if there is one. `stop_at`: the step at which the run is left although it is planned
     longer, as by a signal if `is_interrupted`. `traced_from`: the step from which every step is
     traced at the full level, whatever the config says. `sweep` is the id that the runs of one
-    sweep share, `point` the number of this one among them, where the config does not say it.
+    sweep share, `point` the number of this one among them, where the config does not say it, and
+    `search` the settings of the search that they belong to. `code` is the snapshot that this
+    process runs, where it is not that of the project as it is now.
     """
 
     device: str | None = None
@@ -44,11 +48,17 @@ class Launch:
     traced_from: int | None = None
     sweep: str = ""
     point: str = ""
+    search: Mapping[str, Any] = field(default_factory=dict)
     command: tuple[str, ...] = ()
+    code: Mapping[str, Any] = field(default_factory=dict)
 
     def devices(self) -> tuple[str, ...]:
         """Return the names of the devices; InputError for text that names none."""
         return device_names(self.device) if self.device is not None else ()
+
+    def frozen_code(self) -> Code | None:
+        """Return the snapshot that this process runs; None for that of the project as it is now."""
+        return from_plain(Code, dict(self.code)) if self.code else None
 
     def recorded(self) -> dict[str, Any]:
         return {
@@ -60,6 +70,7 @@ class Launch:
             **({"nproc": self.nproc} if self.nproc is not None else {}),
             **({"sweep": self.sweep} if self.sweep else {}),
             **({"point": self.point} if self.point else {}),
+            **({"search": dict(self.search)} if self.search else {}),
             **({"nnodes": self.nnodes} if self.nnodes > 1 else {}),
             **({"max_restarts": self.max_restarts} if self.max_restarts else {}),
         }
@@ -72,15 +83,16 @@ class RunResult:
     `record_dir` is None with `no_file`; `exception` is the error of a run that failed; `value` has
     its metrics.
 
-    `test`: how the test that followed it ended, when one was asked for. `is_first`: not of the
-    processes of a run that leave it to another one to record and to tell. `signal` was heard
-    meanwhile, 0 for none: whoever has more to do ends, even if this run came to its own end. `note`
-    is for the person: what could not be kept, what was tested.
+    "crashed" is the end of a run whose OS process died without a result. `test`: how the test that
+    followed it ended, when one was asked for. `is_first`: not of the processes of a run that leave
+    it to another one to record and to tell. `signal` was heard meanwhile, 0 for none: whoever has
+    more to do ends, even if this run came to its own end. `note` is for the person: what could not
+    be kept, what was tested.
     """
 
     record_dir: Path | None
     config: Config | None
-    status: EndStatus
+    status: EndStatus | Literal["crashed"]
     value: Mapping[str, float] = field(default_factory=dict)
     exception: BaseException | None = None
     exit_code: int = 0

@@ -184,6 +184,7 @@ def _begin(
         seeds={"seed": engine.seed},
         command=launch.command,
         code_dirs=code_outside(config.user_dirs, project),
+        code=launch.frozen_code(),
         keep_output=True,
         **log_formats(config),
         take_over=options.take_over,

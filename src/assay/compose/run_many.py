@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+import itertools
 import logging
 import os
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from assay.compose.checks import problems_of_shape
 from assay.compose.launch_settings import Launch, RunResult
@@ -32,6 +33,14 @@ ConfigLike = str | os.PathLike[str] | Mapping[str, Any]
 """File of a config, or the config as a mapping."""
 
 
+class TrainApart(Protocol):
+    """Trainer of configs in OS processes; its results come in the order of the configs."""
+
+    def __call__(
+        self, points: Iterable[tuple[Config, Launch]], **settings: Any
+    ) -> Iterator[RunResult]: ...
+
+
 def run(
     configs: ConfigLike | Sequence[ConfigLike],
     *,
@@ -44,14 +53,21 @@ def run(
     no_file: bool = False,
     then_test: bool = False,
     edit_test: Edit | str | None = None,
+    isolate: bool | None = None,
+    stop_at_first: bool = False,
+    per_device: int = 0,
+    train_apart: TrainApart | None = None,
 ) -> list[RunResult]:
-    """Train one config after another; return their results in order.
+    """Train configs; return their results in order, whichever ends first.
 
     A config is a file or a mapping. `runner = "test"` in one evaluates it instead.
     An exception is kept in its result, not raised.
 
     Of a file with variants the base runs, or those named ("all" is every one); of a file with a
-    sweep all its points. Of several devices (`[0, 1]`, "cuda:0,1") the runs take one each in turn.
+    sweep all its points. On several devices (`[0, 1]`, "cuda:0,1"), or with `isolate`, each run has
+    an OS process and a free device to itself, which `per_device` of them may share; a crash is a
+    result, too. Otherwise they run in this process, one after another. `stop_at_first`: none is
+    started after a failure. `train_apart` is how they are isolated: `assay.run` has it.
     `then_test`: each is tested when it has finished (`RunResult.test`); `edit_test` may change the
     config of its test.
     """
@@ -60,7 +76,8 @@ def run(
     variants = [variant] if isinstance(variant, str) else list(variant)
     names = None if device is None else ",".join(device_names(device))
     launch = Launch(device=names, desc=desc, debug=debug, no_file=no_file)
-    results: list[RunResult] = []
+    results: list[RunResult | None] = []
+    ready: list[list[tuple[Config, Launch]]] = []
     for each in configs:
         try:
             made = expand(open_config(each, user_dir=user_dir), variants, sweep=sweep)
@@ -68,15 +85,41 @@ def run(
             results.append(_not_started(None, error))
             continue
         _warn(made)
-        results += train_each(
-            made,
-            replace(launch, sweep=new_run_id()) if len(made) > 1 else launch,
-            then_test=then_test,
-            edit_test=edit_test,
-            before=len(results),
-            records_all=len(made) > 1,
-        )
-    return results
+        one = replace(launch, sweep=new_run_id()) if len(made) > 1 else launch
+        ready.append([(config, one) for config in made])
+        results += [None] * len(made)
+    how: dict[str, Any] = {
+        "then_test": then_test,
+        "edit_test": edit_test,
+        "stop_at_first": stop_at_first,
+    }
+    is_isolated = isolate if isolate is not None else len(launch.devices()) > 1
+    if is_isolated and train_apart is not None:
+        ended = train_apart(itertools.chain(*ready), per_device=per_device, **how)
+    else:
+        ended = _train_files(ready, **how)
+    return _in_order(results, ended)
+
+
+def _train_files(
+    ready: Sequence[Sequence[tuple[Config, Launch]]], **how: Any
+) -> Iterator[RunResult]:
+    """Train the configs of several files in this OS process, one after another."""
+    before = 0
+    for made in ready:
+        configs, launch = [config for config, _ in made], made[0][1]
+        records_all = len(made) > 1
+        for result in train_each(configs, launch, before=before, records_all=records_all, **how):
+            yield result
+            if how["stop_at_first"] and result.status == "failed":
+                return
+        before += len(made)
+
+
+def _in_order(results: Sequence[RunResult | None], ended: Iterator[RunResult]) -> list[RunResult]:
+    """Put the results of runs in the places of their configs; those that never ran have none."""
+    placed = [result if result is not None else next(ended, None) for result in results]
+    return [result for result in placed if result is not None]
 
 
 def _warn(configs: Sequence[Config]) -> None:
@@ -95,8 +138,9 @@ def train_each(
     edit_test: Edit | str | None = None,
     before: int = 0,
     records_all: bool = False,
+    stop_at_first: bool = False,
 ) -> Iterator[RunResult]:
-    """Train one config after another, until one is stopped.
+    """Train one config after another, until one is stopped, or fails with `stop_at_first`.
 
     An exception is kept in its result, not raised.
 
@@ -121,6 +165,8 @@ def train_each(
             result = _recorded(result, config, one)
         yield result
         if result.status == "stopped" or result.signal:
+            return
+        if stop_at_first and result.status == "failed":
             return
         _let_go(result.exception)
         _let_go(result.test.exception if result.test is not None else None)

@@ -76,6 +76,7 @@ def new_record(
         devices=[str(prepared.engine.device if prepared else device)],
         command=launch.command or None,
         code_dirs=code_outside(config.user_dirs, project),
+        code=launch.frozen_code(),
         keep_output=True,
         secrets=secrets,
         **log_formats(config),

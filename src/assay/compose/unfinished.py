@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from assay.config import canonical, config_hash
 from assay.config.loading import Config
@@ -12,6 +13,7 @@ from assay.config.tree import Table
 from assay.config.typed_sections import sections_of
 from assay.core.errors import AssayError, InputError
 from assay.core.event_log import Saved
+from assay.core.job import ATTEMPT_VARIABLE, JOB_VARIABLE
 from assay.core.lease import process_start
 from assay.core.run_file import Attempt
 from assay.query.diff import flat
@@ -23,7 +25,7 @@ _DECISIVE = ("python", "machine", "packages.torch", "packages.numpy", "torch.", 
 
 
 def job_of(variables: Mapping[str, str] | None = None) -> tuple[str, int]:
-    """Return the Slurm or torchrun job of this process, "" for none, and its restarts."""
+    """Return the Slurm, torchrun or queue job of this process, "" for none, and its restarts."""
     from assay.engine.parallel.launcher import JOB_PREFIX
 
     variables = os.environ if variables is None else variables
@@ -37,7 +39,11 @@ def job_of(variables: Mapping[str, str] | None = None) -> tuple[str, int]:
         restarts += int(variables.get("TORCHELASTIC_RESTART_COUNT", 0))
     if slurm := variables.get("SLURM_JOB_ID", ""):
         return f"slurm {slurm}", restarts
-    return (f"torchrun {torchrun}", restarts) if torchrun else ("", 0)
+    if torchrun:
+        return f"torchrun {torchrun}", restarts
+    if job := variables.get(JOB_VARIABLE, ""):
+        return f"queue {job}", int(variables.get(ATTEMPT_VARIABLE, 1)) - 1
+    return "", 0
 
 
 def cut_off(config: Config) -> RunView | None:
@@ -82,6 +88,18 @@ def unfinished(config: Config, *, job: str = "") -> RunView | None:
             if view.status not in (("finished",) if job else ("finished", "running")):
                 found.append(view)
     return max(found, key=lambda view: view.file.created_ns, default=None)
+
+
+def run_of_job(config: Config, job: str) -> RunView | None:
+    """Return the run of a job whose OS process died, whatever it came to; None without a record."""
+    start = config.path.resolve().parent if config.path is not None else Path.cwd()
+    project = find_project(start)
+    for folder in reversed(run_folders(project)) if project is not None else ():
+        with contextlib.suppress(AssayError):
+            view = RunView(folder)
+            if view.file.attempts and view.file.newest.launch.get("job") == job:
+                return view
+    return None
 
 
 def refuse_without_config(view: RunView, *, fix: str = "") -> None:

@@ -62,6 +62,25 @@ def repeated(
     return found
 
 
+def plan_of(config: Config) -> Sweep | None:
+    """Return the sweep of a file without the keys that the command line fixes, None without one.
+
+    ConfigError when `[sweep]` cannot be understood.
+    """
+    plan, problems = sweep_of(config.written)
+    if problems:
+        raise ConfigError(problems)
+    plan = plan.without(_fixed(config)) if plan is not None else None
+    return plan if plan is not None and plan.axes else None
+
+
+def at_point(config: Config, point: Point, *, seed: int) -> Config:
+    """Return the config, of its variant if it is one, with the values of a point under a seed."""
+    overridden = replace(config, overrides=(*config.overrides, f"seed={seed}"))
+    variant = variants_of(config.written)[0].get(config.variant)
+    return _made(overridden, variant, point)
+
+
 def _reseeded(config: Config, seed: int) -> Config:
     overridden = replace(config, overrides=(*config.overrides, f"seed={seed}"))
     return _made(overridden, None, ())

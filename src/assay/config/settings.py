@@ -31,6 +31,8 @@ SCOPES: tuple[Scope, ...] = ("local", "global")
 
 GLOBALS = "globals"
 RUNS_DIR, PERMISSIONS, TRUSTED = "runs_dir", "permissions", "trusted"
+KUBERNETES = "kubernetes"
+KUBERNETES_KEYS = ("image", "claim", "mount")
 SETTINGS: Mapping[str, str] = {
     RUNS_DIR: "Folder of the runs: a path, from the project's folder on.",
     PERMISSIONS: (
@@ -40,6 +42,7 @@ SETTINGS: Mapping[str, str] = {
     TRUSTED: (
         "Packages whose classes and functions configs may name; `assay config trust` adds one."
     ),
+    KUBERNETES: "Image, volume claim and its mount, for `assay run --on k8s`.",
     NOTIFY: "Rules that send messages of runs by mail, webhook, command or to the desktop.",
 }
 """Every setting of a project, and what it is for."""
@@ -94,6 +97,12 @@ class Settings:
     def notify_rules(self) -> list[NotifyRule]:
         """Rules by which messages of this project's runs are sent."""
         return notify_rules(self.local.items.get(NOTIFY))
+
+    @cached_property
+    def kubernetes(self) -> Mapping[str, str] | None:
+        """Image, volume claim and mount of jobs in Kubernetes; None where they are not set."""
+        node = self.local.items.get(KUBERNETES)
+        return plain(node) if node is not None else None
 
     @cached_property
     def variables(self) -> Mapping[str, Any]:
@@ -335,6 +344,8 @@ def _wrong_setting(name: str, node: Node) -> Iterator[Problem]:
     if name == PERMISSIONS and not (isinstance(node, Leaf) and node.value in FOLDER_MODES):
         known = " or ".join(f'"{each}"' for each in FOLDER_MODES)
         yield _problem("wrong-value", f"`{name}` must be {known}", node.origin, name)
+    if name == KUBERNETES:
+        yield from _wrong_kubernetes(node)
     if name == NOTIFY:
         yield from wrong_rules(node)
     if name != TRUSTED:
@@ -349,6 +360,15 @@ def _wrong_setting(name: str, node: Node) -> Iterator[Problem]:
         why = _untrustable(value) if isinstance(value, str) else "a package is named by a string"
         if why:
             yield _problem("wrong-value", why.rstrip("."), item.origin, name)
+
+
+def _wrong_kubernetes(node: Node) -> Iterator[Problem]:
+    found = plain(node)
+    needed = set(KUBERNETES_KEYS)
+    is_right = isinstance(found, dict) and set(found) == needed
+    if not is_right or not all(isinstance(each, str) and each for each in found.values()):
+        message = f"`{KUBERNETES}` must be a table with the texts {', '.join(KUBERNETES_KEYS)}"
+        yield _problem("wrong-type", message, node.origin, KUBERNETES)
 
 
 def _problem(kind: str, message: str, origin: Origin, key: str, fix: str = "") -> Problem:

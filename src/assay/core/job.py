@@ -18,6 +18,9 @@ FailureClass = Literal[
 
 FAILURES: tuple[FailureClass, ...] = get_args(FailureClass)
 
+JOB_VARIABLE, ATTEMPT_VARIABLE = "ASSAY_JOB", "ASSAY_JOB_ATTEMPT"
+"""Environment variables of a job: host and id as `node3:12`, and the number of the attempt."""
+
 TRANSIENT: tuple[FailureClass, ...] = ("hang", "killed", "preempted")
 """Failures that say nothing about the config: a job with attempts left is tried again."""
 
@@ -28,9 +31,10 @@ class JobSpec:
 
     `command` runs in `cwd` with `environment` and nothing else of the submitting shell. `device` is
     "auto", "cpu", or devices to choose from, such as "cuda:0,1"; the job gets `devices` of them,
-    each shared by at most `per_device` jobs. `memory_bytes` is the forecast for one device, 0 if
-    unknown. `after` are ids of jobs that must finish first. `title`, `config` (path), `project`
-    (root), `code` (digest of the snapshot) and `group` are for people and filters.
+    each shared by at most `per_device` jobs (0: a GPU by one, the CPU by one for four cores).
+    `memory_bytes` is the forecast for one device, 0 if unknown. `after` are ids of jobs that must
+    finish first. `title`, `config` (path), `project` (root), `code` (digest of the snapshot) and
+    `group` are for people and filters.
     """
 
     command: tuple[str, ...]
@@ -43,7 +47,7 @@ class JobSpec:
     code: str = ""
     device: str = "auto"
     devices: int = 1
-    per_device: int = 1
+    per_device: int = 0
     memory_bytes: int = 0
     priority: int = 0
     after: tuple[int, ...] = ()

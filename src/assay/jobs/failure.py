@@ -13,6 +13,11 @@ _PATTERNS: tuple[tuple[FailureClass, str], ...] = (
     ("nan", r"NonFiniteError|is not finite|non-finite"),
     ("data", r"DataError|while reading (the )?data|worker .* (raised|died)"),
 )
+_EXCEPTIONS: tuple[tuple[FailureClass, frozenset[str]], ...] = (
+    ("out-of-memory", frozenset({"OutOfMemoryError", "MemoryError"})),
+    ("nan", frozenset({"NonFiniteError"})),
+    ("data", frozenset({"WorkerDiedError", "WorkerError"})),
+)
 _PREEMPTING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -34,6 +39,18 @@ def classify(exit_code: int | None, signal_number: int, last_lines: str) -> Fail
         if re.search(pattern, last_lines, re.IGNORECASE):
             return failure
     return "config" if exit_code == InputError.exit_code else "exception"
+
+
+def failure_of(error: BaseException) -> FailureClass:
+    """Return the class of a failure from the exception that ended a run.
+
+    Exceptions of the engine are known by name: nothing here may import torch.
+    """
+    names = {kind.__name__ for kind in type(error).__mro__}
+    for failure, known in _EXCEPTIONS:
+        if names & known:
+            return failure
+    return "config" if isinstance(error, InputError) else "exception"
 
 
 def describe_end(exit_code: int | None, signal_number: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from assay.query.run import RunView
 from assay.record.environment import VARIABLES
 from assay.store.code_trees import code_blobs, read_tree
 from assay.store.layout import RUNS_DIR_VARIABLE, Project, find_project, make_project
-from assay.store.restore_code import restored, write_tree
+from assay.store.restore_code import link_rest, restored, write_tree
 
 _OF_THE_PLACE = frozenset(
     {
@@ -28,8 +27,6 @@ _OF_THE_PLACE = frozenset(
 
 _STEERING = ("DYLD_", "LD_", "PYTHON")
 """Prefixes of variables that say which code a process loads."""
-
-_NEVER_LINKED = frozenset({".assay", ".git", "__pycache__"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +51,7 @@ def make_scratch_project(run: RunView, attempt: Attempt, folder: Path) -> Scratc
         shutil.copyfile(home.settings, project.settings)
     _write_code(run, attempt, home, folder)
     if home is not None:
-        _link(home.root, folder, skipped=home.runs_dir)
+        link_rest(home.root, folder, skipped=home.runs_dir)
     dirs = [restored(Path(path), was, folder) for path in kept_dirs(run)]
     cwd = Path(attempt.cwd) if attempt.cwd else was
     if any(cwd.is_relative_to(root) for root in (was, was.resolve())):
@@ -86,32 +83,6 @@ def _write_code(run: RunView, attempt: Attempt, home: Project | None, folder: Pa
         where=str(run.path),
         fix="`assay pack` takes the code along, `assay unpack` brings it in",
     )
-
-
-def _link(source: Path, to: Path, *, skipped: Path) -> None:
-    """Link everything below `source` that was not kept with the code: data, above all."""
-    for path in _entries(source):
-        place = to / path.name
-        if path.name in _NEVER_LINKED or path == skipped:
-            continue
-        if path.is_dir() and not path.is_symlink() and (place.is_dir() or _is_above(path, skipped)):
-            place.mkdir(exist_ok=True)
-            _link(path, place, skipped=skipped)
-        elif path.suffix != ".py" and not os.path.lexists(
-            place
-        ):  # a module of today is none of that run
-            place.symlink_to(path)
-
-
-def _entries(folder: Path) -> Iterator[Path]:
-    try:
-        yield from sorted(folder.iterdir())
-    except OSError:
-        return
-
-
-def _is_above(path: Path, other: Path) -> bool:
-    return other.is_relative_to(path)
 
 
 def _environment(attempt: Attempt, was: Path, folder: Path) -> dict[str, str]:

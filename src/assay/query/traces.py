@@ -157,10 +157,21 @@ def _is_same_outcome(a: Places, b: Places) -> bool:
 
 
 def _first_bad(own: Places, other: Places) -> FingerprintKey | None:
-    """Return the first place of `own` that is not there in `other`, or not equal."""
-    return next(
-        (place for place, digest in own.items() if not _is_equal(digest, other.get(place))), None
-    )
+    """Return the first place of `own` that is not there in `other`, or not equal.
+
+    An operation that only one run has counts unless the next phase begins equal. Then it is one of
+    those that the first step of an attempt has more.
+    """
+    candidate: FingerprintKey | None = None
+    for place, digest in own.items():
+        is_extra = place not in other and digest.site.kind == "operation"
+        if is_extra:
+            candidate = candidate or place
+        elif not _is_equal(digest, other.get(place)):
+            return candidate or place
+        elif candidate is not None and candidate.phase != place.phase:
+            candidate = None
+    return candidate
 
 
 def _is_equal(left: Digest, right: Digest | None) -> bool:

@@ -46,9 +46,16 @@ def new_attempt(
 
 
 def keep_snapshot(
-    project: Project, folders: Sequence[Path], patch: Path, secrets: Secrets
+    project: Project,
+    folders: Sequence[Path],
+    patch: Path,
+    secrets: Secrets,
+    *,
+    frozen: Code | None = None,
 ) -> tuple[Code, str]:
     """Take a snapshot of the code and write what is not committed to the file `patch`.
+
+    `frozen` is a snapshot that was taken before: this process runs its files.
 
     Return the snapshot and what went wrong with it: a run without its code is better than none.
     """
@@ -58,7 +65,7 @@ def keep_snapshot(
 
     try:
         blobs = code_blobs(project)
-        code = snapshot(
+        code = frozen or snapshot(
             project.root,
             blobs,
             folders=folders,

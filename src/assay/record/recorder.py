@@ -144,6 +144,7 @@ class RunRecorder:
         devices: Sequence[str] = (),
         command: Sequence[str] | None = None,
         code_dirs: Sequence[Path] = (),
+        code: Code | None = None,
         keep_code: bool = True,
         keep_output: bool = False,
         secrets: Secrets | None = None,
@@ -153,7 +154,8 @@ class RunRecorder:
         """Start a new run in a new folder.
 
         `config_toml` comes without secrets, and `secrets` are those that the caller knows.
-        `code_dirs` are folders outside of the project whose code belongs to it. With `keep_output`
+        `code_dirs` are folders outside of the project whose code belongs to it; `code` is a
+        snapshot that was taken before, of which this process runs the files. With `keep_output`
         all that the process prints is kept in `output.txt` and still shown. `log_format` and
         `date_format` are those of `logging.Formatter`, for `log.txt`.
         """
@@ -180,9 +182,11 @@ class RunRecorder:
         with _undone(folder):
             lease = leases.acquire(folder.path, 1)
             write_config(folder, config_toml, config_files or {}, attempt=1, secrets=secrets)
-            code, problem = Code(), ""
+            kept, problem = Code(), ""
             if keep_code:
-                code, problem = keep_snapshot(project, code_dirs, folder.patch(), secrets)
+                kept, problem = keep_snapshot(
+                    project, code_dirs, folder.patch(), secrets, frozen=code
+                )
             run = RunFile(
                 id=run_id,
                 kind=kind,
@@ -191,7 +195,7 @@ class RunRecorder:
                 created_ns=created_ns,
                 project=str(project.root),
                 config_path=config_path,
-                attempts=(replace(attempt, code=code, environment=environment()),),
+                attempts=(replace(attempt, code=kept, environment=environment()),),
             )
             run = authorship.signed(folder, run)
             readme.write_first(folder.readme, run, desc)
@@ -219,6 +223,7 @@ class RunRecorder:
         devices: Sequence[str] = (),
         command: Sequence[str] | None = None,
         code_dirs: Sequence[Path] = (),
+        code: Code | None = None,
         keep_code: bool = True,
         keep_output: bool = False,
         secrets: Secrets | None = None,
@@ -250,9 +255,11 @@ class RunRecorder:
                     folder, config_toml, config_files or {}, attempt=number, secrets=secrets
                 )
             home = _home_of(folder, before, is_at_home) if project is None else project
-            code, problem = Code(), ""
+            kept, problem = Code(), ""
             if keep_code and home is not None:
-                code, problem = keep_snapshot(home, code_dirs, folder.patch(number), secrets)
+                kept, problem = keep_snapshot(
+                    home, code_dirs, folder.patch(number), secrets, frozen=code
+                )
             attempt = new_attempt(
                 number,
                 started_ns=time.time_ns(),
@@ -269,8 +276,8 @@ class RunRecorder:
                 from_step=from_step,
                 to_step=from_step,
                 changed=tuple(changed),
-                changed_code=changed_files(home, old.code, code),
-                code=code,
+                changed_code=changed_files(home, old.code, kept),
+                code=kept,
                 environment=environment(),
             )
             run = replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from assay.core.errors import InputError, RecordError
@@ -17,6 +17,7 @@ MAX_BYTES = 8 << 30
 OUTSIDE = "outside"
 """The folder for code that lay outside of the project."""
 
+_NEVER_LINKED = frozenset({".assay", ".git", "__pycache__"})
 _ELSEWHERE = "Name another folder with --to."
 
 
@@ -60,6 +61,28 @@ def write_tree(files: Mapping[str, CodeFile], blobs: Blobs, to: Path) -> list[Pa
             raise refusal(error, path, "The file cannot be restored", fix=_ELSEWHERE) from error
         written.append(path)
     return written
+
+
+def link_rest(source: Path, to: Path, *, skipped: Path) -> None:
+    """Link everything below `source` that was not kept with the code: data, above all."""
+    for path in _entries(source):
+        place = to / path.name
+        if path.name in _NEVER_LINKED or path == skipped:
+            continue
+        is_above = skipped.is_relative_to(path)
+        if path.is_dir() and not path.is_symlink() and (place.is_dir() or is_above):
+            place.mkdir(exist_ok=True)
+            link_rest(path, place, skipped=skipped)
+        # A module that is not in the snapshot is none of that code.
+        elif path.suffix != ".py" and not os.path.lexists(place):
+            place.symlink_to(path)
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    try:
+        yield from sorted(folder.iterdir())
+    except OSError:
+        return
 
 
 def make_room(folder: Path, *, force: bool) -> Path | None:

@@ -1,0 +1,363 @@
+"""`assay queue`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from assay.cli.launch import given
+from assay.cli.terminal import echo, paint, use_color
+from assay.core.errors import InputError
+from assay.core.job import FAILURES, TRANSIENT, Job
+from assay.core.lease import process_start
+from assay.core.terminal import elided, visible
+from assay.query.formatting import duration
+from assay.store.job_journal import JobJournal
+
+if TYPE_CHECKING:
+    from assay.config import Config
+
+_STYLES = {"running": "blue", "finished": "green", "failed": "red", "cancelled": "yellow"}
+_LAST = 20
+_TITLE = 48
+_FOLLOW_S = 0.2
+_WORK_LOG = "dispatcher.log"
+
+
+@click.group(
+    name="queue",
+    help="""Queue runs on this machine's devices: each has its device to itself, and what follows a
+    failed one goes on. `assay queue work` starts them.""",
+)
+def command() -> None:
+    pass
+
+
+@command.command(
+    name="add",
+    help="""Check and rehearse a config, freeze it with its code, and put it in line. Variants,
+    points of a sweep and seeds are jobs of their own.""",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("arguments", metavar="CONFIG... [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--variant", "variants", multiple=True, help="A variant of the file, or all.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1, max=1000),
+    metavar="N",
+    help="Queue each N times, with the seed of the config and those that follow it.",
+)
+@click.option("--device", default="auto", help="auto, cpu, or devices to choose from: cuda:0,1.")
+@click.option(
+    "--per-device",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Let up to N jobs share a device.",
+)
+@click.option("--priority", type=int, default=0, help="Higher ones start earlier.")
+@click.option(
+    "--after", type=int, multiple=True, metavar="JOB", help="Wait until that job has finished."
+)
+@click.option(
+    "--attempts",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="Try up to N times; a run that has a checkpoint resumes from it.",
+)
+@click.option(
+    "--retry",
+    default=",".join(TRANSIENT),
+    metavar="CLASSES",
+    help="Failures after which it is tried again, from " + ", ".join(FAILURES) + ".",
+)
+@click.option("--time-limit", metavar="HOURS", type=float, help="Stop it after so many hours.")
+@click.option("--user-dir", "user_dirs", type=click.Path(), multiple=True, help="Your modules.")
+@click.option("--desc", default="", help="What these runs are for.")
+@click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Stop after N steps.")
+@click.option("--then-test", is_flag=True, help="Test each run when it has finished.")
+@click.option("--no-rehearse", is_flag=True, help="Check the config, but try no step of it.")
+def add(
+    arguments: tuple[str, ...],
+    variants: tuple[str, ...],
+    seeds: int | None,
+    user_dirs: tuple[str, ...],
+    no_rehearse: bool,
+    then_test: bool,
+    desc: str,
+    max_steps: int | None,
+    **placed: Any,
+) -> int:
+    from assay.compose import Launch
+    from assay.jobs.submit import submit_configs
+
+    files, overrides = given(arguments)
+    if not files:
+        raise InputError(
+            "`assay queue add` needs a config file.", fix="assay queue add digits.toml"
+        )
+    configs = _expanded(files, overrides, variants, seeds, user_dirs or None)
+    launch = Launch(
+        device=None,
+        desc=desc,
+        quiet=True,
+        max_steps=max_steps,
+        command=("assay", *sys.argv[1:]),
+    )
+    with JobJournal() as journal:
+        ids = submit_configs(
+            journal,
+            configs,
+            launch,
+            is_rehearsed=not no_rehearse,
+            then_test=then_test,
+            tell=lambda line: echo(line, err=True),
+            **_placed(**placed),
+        )
+        for job in ids:
+            echo(f"job {job}  {elided(visible(journal.job(job).spec.title), _TITLE)}")
+        _hint_dispatcher(journal)
+    return 0
+
+
+def _placed(
+    *,
+    device: str,
+    per_device: int | None,
+    priority: int,
+    after: tuple[int, ...],
+    attempts: int,
+    retry: str,
+    time_limit: float | None,
+) -> dict[str, Any]:
+    """Return the fields of JobSpec that the options give; InputError for a class of no failure."""
+    classes = tuple(word.strip() for word in retry.split(",") if word.strip())
+    for word in classes:
+        if word not in FAILURES:
+            raise InputError(
+                f"`--retry` knows no failure `{word}`.", fix=f"it is one of {', '.join(FAILURES)}"
+            )
+    return {
+        "device": device,
+        "per_device": per_device or 0,
+        "priority": priority,
+        "after": after,
+        "max_attempts": attempts,
+        "retry": classes,
+        "time_limit_s": time_limit * 3600 if time_limit is not None else None,
+    }
+
+
+def _expanded(
+    files: Sequence[str],
+    overrides: Sequence[str],
+    variants: Sequence[str],
+    seeds: int | None,
+    user_dir: Sequence[str] | None,
+) -> list[Config]:
+    """Return the configs of all files, variants, points and seeds."""
+    from assay.config import expand, open_config
+    from assay.config.typed_sections import sections_of
+
+    made: list[Config] = []
+    for file in files:
+        opened = open_config(file, overrides, user_dir=user_dir)
+        if seeds is None:
+            made += expand(opened, variants)
+            continue
+        first = sections_of(opened.root).seed
+        for seed in range(first, first + seeds):
+            again = open_config(file, [*overrides, f"seed={seed}"], user_dir=user_dir)
+            made += expand(again, variants)
+    return made
+
+
+@command.command(name="ls", help="List running jobs, the first that wait, and the last that ended.")
+@click.option("--all", "shows_all", is_flag=True, help="List all that wait or have ended.")
+def ls(shows_all: bool) -> int:
+    with JobJournal() as journal:
+        counts, held = journal.counts(), journal.held()
+        most = -1 if shows_all else _LAST
+        ended = journal.jobs(("finished", "failed", "cancelled"), last=most)
+        shown = [*ended, *journal.jobs(("running",)), *journal.line(first=most)]
+        color = use_color(sys.stdout)
+        for job in shown:
+            echo(_line(job, is_held=job.id in held, color=color))
+        total = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+        echo(total or "The queue is empty.")
+        if journal.is_paused:
+            echo("paused: no job starts until `assay queue resume`")
+        _hint_dispatcher(journal)
+    return 0
+
+
+def _line(job: Job, *, is_held: bool, color: bool) -> str:
+    """Return one line on a job: id, state, devices, time, title, and why it failed."""
+    status = job.status
+    state = "held" if is_held else status.state
+    end = status.ended_ns or time.time_ns()
+    took = duration((end - status.started_ns) / 1e9) if status.started_ns else ""
+    place = ",".join(status.devices)
+    cause = f"{status.failure}: {status.reason}" if status.failure else status.reason
+    padded = paint(f"{state:<9}", _STYLES.get(state, ""), on=color)
+    title = elided(visible(job.spec.title), _TITLE)
+    text = f"{job.id:>5}  {padded}  {place:<8}  {took:>8}  {status.run:<4}  {title}"
+    return f"{text}  {visible(cause)}".rstrip()
+
+
+@command.command(name="rm", help="Cancel jobs. A running one gets SIGTERM, and saves a checkpoint.")
+@click.argument("jobs", type=int, nargs=-1, required=True)
+def rm(jobs: tuple[int, ...]) -> int:
+    with JobJournal() as journal:
+        journal.request_cancel(jobs)
+        _hint_dispatcher(journal)
+    return 0
+
+
+@command.command(
+    name="pause", help="Start no job any more, or none of those named. Running ones go on."
+)
+@click.argument("jobs", type=int, nargs=-1)
+def pause(jobs: tuple[int, ...]) -> int:
+    with JobJournal() as journal:
+        _pause(journal, jobs, paused=True)
+    return 0
+
+
+@command.command(name="resume", help="Start jobs again after `pause`.")
+@click.argument("jobs", type=int, nargs=-1)
+def resume(jobs: tuple[int, ...]) -> int:
+    with JobJournal() as journal:
+        _pause(journal, jobs, paused=False)
+        _hint_dispatcher(journal)
+    return 0
+
+
+def _pause(journal: JobJournal, jobs: Sequence[int], *, paused: bool) -> None:
+    if jobs:
+        journal.hold(jobs, held=paused)
+    else:
+        journal.pause(paused=paused)
+
+
+@command.command(name="move", help="Give a waiting job another priority: higher starts earlier.")
+@click.argument("job", type=int)
+@click.argument("priority", type=int)
+def move(job: int, priority: int) -> int:
+    with JobJournal() as journal:
+        journal.set_priority(job, priority)
+    return 0
+
+
+@command.command(name="logs", help="Print what a job has printed; -f to follow it.")
+@click.argument("job", type=int)
+@click.option("-f", "--follow", is_flag=True, help="Print what comes until the job ends.")
+def logs(job: int, follow: bool) -> int:
+    from assay.jobs.job_folder import JobFolder
+
+    with JobJournal() as journal:
+        journal.job(job)
+        log = JobFolder.of(journal.folder, job).log
+        printed = 0
+        while True:
+            has_ended = journal.job(job).status.is_ended
+            printed += _print_from(log, printed)
+            if has_ended or not follow:
+                return 0
+            time.sleep(_FOLLOW_S)
+
+
+def _print_from(log: Path, offset: int) -> int:
+    """Print the bytes of a log after `offset`; return how many they were."""
+    try:
+        with log.open("rb") as file:
+            file.seek(offset)
+            data = file.read()
+    except FileNotFoundError:
+        return 0
+    sys.stdout.write(data.decode("utf-8", "replace"))
+    sys.stdout.flush()
+    return len(data)
+
+
+@command.command(
+    name="work",
+    help="""Start queued jobs on free devices until Ctrl-C or SIGTERM; running jobs go on without
+    it, and the next `assay queue work` looks after them. One at a time for a machine.""",
+)
+@click.option("--until-empty", is_flag=True, help="End when no job is left.")
+@click.option("--detach", is_flag=True, help="In the background; it survives the logout.")
+@click.option("--stop", is_flag=True, help="End the one in the background.")
+def work(until_empty: bool, detach: bool, stop: bool) -> int:
+    with JobJournal() as journal:
+        if stop:
+            return _stop_dispatcher(journal)
+        if detach:
+            return _detach(journal.folder, until_empty=until_empty)
+        from assay.jobs.dispatcher import Dispatcher
+
+        logging.basicConfig(
+            format="%(asctime)s  %(message)s", level=logging.INFO, stream=sys.stderr, force=True
+        )
+        Dispatcher(journal).run(until_empty=until_empty)
+    return 0
+
+
+def _detach(folder: Path, *, until_empty: bool) -> int:
+    """Start the dispatcher in a session of its own, which no logout ends."""
+    from assay.jobs.dispatcher import dispatcher_pid
+
+    if dispatcher_pid(folder):
+        raise InputError("A dispatcher is at work for this queue already.", where=str(folder))
+    words = [sys.executable, "-m", "assay", "queue", "work"]
+    with (folder / _WORK_LOG).open("ab") as log:
+        process = subprocess.Popen(
+            [*words, *(["--until-empty"] if until_empty else [])],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    _wait_for(lambda: bool(dispatcher_pid(folder)) or process.poll() is not None)
+    if process.poll():
+        raise InputError("The dispatcher did not start.", where=str(folder / _WORK_LOG))
+    echo(f"at work: process {process.pid}, log in {folder / _WORK_LOG}", err=True)
+    return 0
+
+
+def _stop_dispatcher(journal: JobJournal) -> int:
+    from assay.jobs.dispatcher import dispatcher_pid
+
+    pid = dispatcher_pid(journal.folder)
+    if not pid:
+        echo("No dispatcher is at work.", err=True)
+        return 0
+    started = process_start(pid)
+    os.kill(pid, signal.SIGTERM)
+    _wait_for(lambda: process_start(pid) != started)
+    return 0
+
+
+def _wait_for(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+    until = time.monotonic() + seconds
+    while not holds() and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+def _hint_dispatcher(journal: JobJournal) -> None:
+    """Print how to start the dispatcher, if something waits for it."""
+    from assay.jobs.dispatcher import dispatcher_pid
+
+    counts = journal.counts()
+    waits = counts.get("waiting", 0) + counts.get("running", 0)
+    if waits and not dispatcher_pid(journal.folder):
+        echo("No dispatcher is at work: start one with `assay queue work --detach`.", err=True)

@@ -1,0 +1,285 @@
+"""`assay sweep`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from assay.cli.launch import given, launch_of
+from assay.cli.sweep_table import print_summary
+from assay.cli.terminal import STATUS_STYLES, echo, echo_json, paint, use_color
+from assay.core.errors import ConfigError, InputError
+from assay.core.ids import new_run_id
+from assay.query.formatting import number
+from assay.query.sweep_summary import SweepSummary, usual_mode
+
+if TYPE_CHECKING:
+    from assay.config import Config
+    from assay.config.sweep import Sweep
+    from assay.config.tree import Node
+    from assay.jobs.search import Search
+    from assay.jobs.study import SearchSpec
+    from assay.jobs.trials import SearchTrial, TrialRun
+
+
+@click.command(
+    name="sweep",
+    help="""Search the space of the config's [sweep] for the best values of a metric. The records
+    are the only state: a search that was killed is resumed from them.
+
+    \b
+    assay sweep digits.toml --sampler tpe --trials 50 --parallel 4
+    assay sweep digits.toml --resume kq3fabcd""",
+)
+@click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Number of trials.")
+@click.option(
+    "--sampler",
+    type=click.Choice(["grid", "zip", "random", "tpe", "cma-es", "nsga2"]),
+    help="Left out: the mode of [sweep]. The last three are those of Optuna.",
+)
+@click.option(
+    "--pruner",
+    type=click.Choice(["none", "asha", "hyperband", "median"]),
+    default="none",
+    help="End trials early that fall behind, by their evaluations so far.",
+)
+@click.option(
+    "-m",
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME[:min|max]",
+    help="Left out: that of [checkpoint] best. Several: a search for all of them at once.",
+)
+@click.option(
+    "--parallel",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="That many runs at once, each an OS process of its own.",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 1000),
+    default=1,
+    metavar="N",
+    help="Repeat each point under N successive seeds; their mean counts.",
+)
+@click.option("--search-seed", type=click.IntRange(min=0), default=0, help="Seed of the sampler.")
+@click.option("--resume", "resumed", metavar="ID", help="Resume the search with this id.")
+@click.option(
+    "--user-dir",
+    "user_dirs",
+    type=click.Path(),
+    multiple=True,
+    help="Where your modules are; may be repeated. Left out: beside the config, then src/.",
+)
+@click.option("--variant", help="The variant of the file that is searched.")
+@click.option("--device", help="cpu, cuda, cuda:1, mps.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def command(
+    arguments: tuple[str, ...],
+    resumed: str | None,
+    user_dirs: tuple[str, ...],
+    variant: str | None,
+    parallel: int,
+    device: str | None,
+    as_json: bool,
+    **asked: Any,
+) -> int:
+    from assay.compose.run_record import project_around
+    from assay.jobs.search import Search
+    from assay.jobs.trials import read_spec
+
+    config, plan = _space(arguments, variant, user_dirs)
+    project = project_around(config.path)
+    spec = read_spec(project, resumed) if resumed else _spec(config, plan, **asked)
+    sweep = resumed or new_run_id()
+    search = Search(
+        config=config,
+        plan=_sized(plan, spec),
+        spec=spec,
+        sweep=sweep,
+        project=project,
+        launch=launch_of(device=device, quiet=True),
+        parallel=parallel,
+        user_dirs=user_dirs,
+        tell=_Progress(spec),
+        warn=lambda line: echo(line, err=True),
+    )
+    what = f"{spec.sampler}, {spec.trials} trials" + (f" x {spec.seeds}" * (spec.seeds > 1))
+    echo(f"{'resuming ' if resumed else ''}sweep {sweep}: {what}", err=True)
+    return _end(search, search.run(), as_json=as_json)
+
+
+class _Progress:
+    """Printer of a line for each run that ended, with the best so far."""
+
+    def __init__(self, spec: SearchSpec) -> None:
+        self.spec = spec
+        self.best: float | None = None
+
+    def __call__(self, run: TrialRun) -> None:
+        name, mode = self.spec.metrics[0]
+        score = run.scores[0]
+        if run.status == "finished" and score is not None and score == score:
+            better = max if mode == "max" else min
+            self.best = score if self.best is None else better(self.best, score)
+        status = paint(run.status, STATUS_STYLES.get(run.status, ""), on=use_color(sys.stderr))
+        shown = [f"[{run.number + 1}/{self.spec.trials}]", run.view.id, status]
+        shown += [f"{name} {number(score)}"] if score is not None else [run.cause]
+        shown += [f"best {number(self.best)}"] if self.best is not None else []
+        echo("  ".join(filter(None, shown)), err=True)
+
+
+def _space(
+    arguments: Sequence[str], variant: str | None, user_dirs: Sequence[str]
+) -> tuple[Config, Sweep]:
+    """Return the config and its sweep; every value of the sweep has passed the check."""
+    from assay.compose import problems_of_shape
+    from assay.config import expand, open_config
+    from assay.config.expansion import plan_of, unique_problems, variations
+
+    files, overrides = given(arguments)
+    if len(files) != 1:
+        raise InputError("`assay sweep` needs one config file.", fix="assay sweep digits.toml")
+    config = open_config(files[0], overrides, user_dir=user_dirs or None)
+    plan = plan_of(config)
+    if plan is None:
+        fix = (
+            'write [sweep] and under it "optimizer.lr" = { low = 1e-5, high = 1e-1, scale = "log" }'
+        )
+        raise InputError(f"{files[0]} has no sweep.", fix=fix)
+    problems = unique_problems(variations(config), problems_of_shape)
+    if errors := [problem for problem in problems if problem.severity == "error"]:
+        raise ConfigError(errors)
+    if variant is not None:
+        (config,) = expand(config, [variant], sweep=False)
+    return config, plan
+
+
+def _spec(
+    config: Config,
+    plan: Sweep,
+    *,
+    trials: int | None,
+    sampler: str | None,
+    pruner: str,
+    metrics: Sequence[str],
+    seeds: int,
+    search_seed: int,
+) -> SearchSpec:
+    from assay.jobs.study import ADAPTIVE, SearchSpec
+
+    sampler = sampler or plan.mode
+    if sampler in ("grid", "zip") and plan.mode == "random":
+        fix = f'write mode = "{sampler}" in [sweep]'
+        raise InputError(f"The sweep is random: there is no {sampler}.", fix=fix)
+    if sampler == "random" and plan.mode != "random":
+        raise InputError("The sweep is not random.", fix='write mode = "random" in [sweep]')
+    most = plan.size()
+    if sampler not in ADAPTIVE and plan.mode != "random":
+        trials = min(trials or most, most)
+    return SearchSpec(
+        sampler=sampler,
+        trials=trials or most,
+        metrics=_metrics(config, metrics),
+        pruner=pruner,
+        seed=search_seed,
+        seeds=seeds,
+    )
+
+
+def _metrics(config: Config, names: Sequence[str]) -> tuple[tuple[str, Any], ...]:
+    from assay.config.typed_sections import sections_of
+
+    best = sections_of(config.root).checkpoint.best
+    if not names and best is None:
+        fix = "give --metric valid/loss, or write [checkpoint] best = { metric, mode }"
+        raise InputError("A search needs a metric.", fix=fix)
+    if not names and best is not None:
+        return ((best.metric, best.mode),)
+    found: list[tuple[str, Any]] = []
+    for each in names:
+        name, _, mode = each.rpartition(":")
+        found.append((name, mode) if mode in ("min", "max") else (each, usual_mode(each)))
+    return tuple(found)
+
+
+def _sized(plan: Sweep, spec: SearchSpec) -> Sweep:
+    """Return a random sweep with as many points as there are trials."""
+    return replace(plan, count=spec.trials) if plan.mode == "random" else plan
+
+
+def _end(search: Search, trials: Sequence[SearchTrial], *, as_json: bool) -> int:
+    """Print the table, the importance of the keys and how to resume; the exit code."""
+    from assay.jobs.trials import sweep_runs
+
+    shown = {
+        place: {axis.key: _shown(node) for axis, node in point}
+        for place, point in search.points.items()
+    }
+    metric, mode = search.spec.metrics[0]
+    summary = SweepSummary.of(search.sweep, sweep_runs(trials, shown), metric, mode)
+    if as_json:
+        echo_json(summary.to_json())
+    else:
+        print_summary(summary, err=False)
+        for line in [*_front(search, trials), *_importance(search, trials)]:
+            echo(line)
+    if search.is_stopped:
+        echo(f"stopped; resume with: assay sweep CONFIG --resume {search.sweep}", err=True)
+        return 130
+    return int(bool(summary.unfinished or search.lost))
+
+
+def _shown(node: Node) -> str:
+    from assay.config.tree import plain
+    from assay.query.diff import written
+
+    value = plain(node)
+    return number(value) if isinstance(value, float) else written(node) or "none"
+
+
+def _importance(search: Search, trials: Sequence[SearchTrial]) -> list[str]:
+    """Return a line on the importance of the keys, where enough trials have finished."""
+    from assay.config.tree import plain
+    from assay.query.importance import importances
+
+    points = [dict(search.points[trial.number]) for trial in trials]
+    columns: dict[str, Sequence[Any]] = {
+        axis.key: [plain(point[axis]) for point in points] for axis in search.plan.axes
+    }
+    scores = [values[0] if (values := trial.values()) else None for trial in trials]
+    found = importances(columns, scores)
+    known = [each for each in found.keys if each.forest == each.forest]
+    if not known:
+        return []
+    parts = [f"{each.key} {each.forest:.2f}" for each in known]
+    return [f"importance for {search.spec.metrics[0][0]}: {', '.join(parts)}"]
+
+
+def _front(search: Search, trials: Sequence[SearchTrial]) -> list[str]:
+    """Return the Pareto front of a search for several metrics: nothing is better in all of them."""
+    metrics = search.spec.metrics
+    if len(metrics) < 2:
+        return []
+    signs = [-1.0 if mode == "max" else 1.0 for _, mode in metrics]
+    found = {trial.number: values for trial in trials if (values := trial.values()) is not None}
+    costs = {
+        place: tuple(sign * value for sign, value in zip(signs, values, strict=True))
+        for place, values in found.items()
+    }
+    lines = ["", "Pareto front:"]
+    for place, cost in costs.items():
+        rivals = (other for other in costs.values() if other != cost)
+        if not any(all(a <= b for a, b in zip(other, cost, strict=True)) for other in rivals):
+            named = zip(metrics, found[place], strict=True)
+            shown = "  ".join(f"{name} {number(value)}" for (name, _), value in named)
+            lines.append(f"trial {place + 1}  {shown}")
+    return lines

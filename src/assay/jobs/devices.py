@@ -1,0 +1,258 @@
+"""Devices of this machine that jobs lease: GPUs by UUID, and cores for jobs on the CPU."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from assay.core.devices import device_names
+from assay.core.errors import InputError
+from assay.core.job import JobSpec
+from assay.store.job_journal import DeviceLease, DeviceSlot
+
+FAKE_VARIABLE = "ASSAY_FAKE_DEVICES"
+CORES_VARIABLE = "ASSAY_CORES"
+DEVICES_VARIABLE = "ASSAY_JOB_DEVICES"
+"""Set for a job: the names of its devices as people know them."""
+TORCH_DEVICES_VARIABLE = "ASSAY_JOB_TORCH_DEVICES"
+"""Set for a job: the names by which torch knows its devices."""
+BUSY_SHARE = 0.1
+"""Share of a device's memory above which it counts as used by somebody else."""
+
+_GB = 10**9
+_CORES_OF_JOB = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """Device as it is now. `key` is what is leased: a UUID, which no renumbering changes.
+
+    `total_bytes` is 0 where nobody can say; then memory is not looked at. A job on a device that
+    `is_fake` trains on the CPU.
+    """
+
+    name: str
+    key: str
+    total_bytes: int = 0
+    used_bytes: int = 0
+    is_fake: bool = False
+
+
+class DevicePool(Protocol):
+    """Source of the machine's accelerators."""
+
+    def devices(self) -> Sequence[Device]:
+        """Return the accelerators with the memory that is used now."""
+        ...
+
+
+class NvmlDevices:
+    """Accelerators by NVIDIA's management library; none without the package `nvidia-ml-py`.
+
+    Names count what CUDA_VISIBLE_DEVICES leaves, in the order of the PCI bus.
+    """
+
+    def __init__(self) -> None:
+        self._nvml = _open_nvml()
+
+    def devices(self) -> Sequence[Device]:
+        if self._nvml is None:
+            return ()
+        nvml = self._nvml
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        uuids = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+        found = []
+        for number, index in enumerate(_visible(uuids)):
+            memory = nvml.nvmlDeviceGetMemoryInfo(handles[index])
+            found.append(
+                Device(
+                    name=f"cuda:{number}",
+                    key=uuids[index],
+                    total_bytes=int(memory.total),
+                    used_bytes=int(memory.used),
+                )
+            )
+        return found
+
+
+class FakeDevices:
+    """Devices that exist in name only, for trials of the queue on a machine without any.
+
+    `text` is a number, or `NAME=USED/TOTAL` in GB, separated by commas.
+
+    >>> FakeDevices("2").devices()[1].name
+    'cuda:1'
+    >>> FakeDevices("cuda:0=70/80").devices()[0].used_bytes
+    70000000000
+    """
+
+    def __init__(self, text: str) -> None:
+        words = [f"cuda:{i}=0/80" for i in range(int(text))] if text.isdigit() else text.split(",")
+        self._devices = [_fake(word.strip()) for word in words]
+
+    def devices(self) -> Sequence[Device]:
+        return self._devices
+
+
+def this_machine() -> DevicePool:
+    """Return the pool of this machine, or the fake one of ASSAY_FAKE_DEVICES."""
+    fake = os.environ.get(FAKE_VARIABLE)
+    return FakeDevices(fake) if fake else NvmlDevices()
+
+
+def cores() -> int:
+    """Return the cores that this process may use; ASSAY_CORES overrides."""
+    given = os.environ.get(CORES_VARIABLE, "")
+    if given.isdigit() and int(given):
+        return int(given)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def wanted_devices(spec: JobSpec, pool: Sequence[Device]) -> list[Device]:
+    """Return the devices that a job may have, preferred ones first.
+
+    A name that the pool does not know, such as "mps", stands for itself: nobody looks at its
+    memory. InputError for a device that cannot be there, or more devices than there are.
+    """
+    if spec.device == "auto":
+        found = list(pool) or [_cpu()]
+    else:
+        known = {device.name: device for device in pool}
+        kinds = {device.name.partition(":")[0] for device in pool}
+        found = []
+        for name in device_names(spec.device):
+            if name == "cpu":
+                found.append(_cpu())
+            elif name in kinds:
+                found += [each for each in pool if each.name.startswith(f"{name}:")]
+            elif name in known:
+                found.append(known[name])
+            elif name.partition(":")[0] in kinds:
+                raise InputError(f"There is no device {name}.", fix=f"there are {', '.join(known)}")
+            else:
+                found.append(Device(name=name, key=name))
+    if spec.devices > len(found):
+        raise InputError(
+            f"The job wants {spec.devices} devices of {spec.device}, and there are {len(found)}."
+        )
+    return found
+
+
+def choose_slots(
+    spec: JobSpec, pool: Sequence[Device], leases: Sequence[DeviceLease]
+) -> list[DeviceSlot] | None:
+    """Return free slots of devices for a job, or None while there are too few.
+
+    A device is free when a slot of it is, and its memory is: the forecast fits beside what is used
+    and promised, or, without a forecast, nobody else uses more than `BUSY_SHARE`.
+    """
+    chosen: list[DeviceSlot] = []
+    for device in wanted_devices(spec, pool):
+        held = [lease for lease in leases if lease.slot.key == device.key]
+        shared_by = spec.per_device or (cpu_jobs() if device.name == "cpu" else 1)
+        most = min([shared_by, *(lease.slot.shared_by for lease in held)])
+        if len(held) < most and _has_memory(device, spec, held):
+            taken = {lease.slot.number for lease in held}
+            number = next(i for i in range(most) if i not in taken)
+            chosen.append(DeviceSlot(device.key, number, device.name, shared_by, spec.memory_bytes))
+        if len(chosen) == spec.devices:
+            return chosen
+    return None
+
+
+def cpu_jobs() -> int:
+    """Return how many jobs share the CPU, unless a job says otherwise: one for four cores."""
+    return max(1, cores() // _CORES_OF_JOB)
+
+
+def job_variables(
+    spec: JobSpec, slots: Sequence[DeviceSlot], pool: Sequence[Device]
+) -> dict[str, str]:
+    """Return variables by which a job sees its devices alone, and its share of the cores.
+
+    OMP_NUM_THREADS that the user has set stays.
+    """
+    keys = [slot.key for slot in slots]
+    leased = [device for device in wanted_devices(spec, pool) if device.key in keys]
+    real = [each for each in leased if not each.is_fake and each.key != each.name]
+    if real:
+        names = ",".join(f"cuda:{i}" for i in range(len(real)))
+    else:
+        names = ",".join("cpu" if each.is_fake else each.name for each in leased[:1])
+    found = {
+        DEVICES_VARIABLE: ",".join(slot.name for slot in slots),
+        TORCH_DEVICES_VARIABLE: names,
+    }
+    if real:
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(each.key for each in real)
+    if "OMP_NUM_THREADS" not in spec.environment:
+        at_once = sum(slot.shared_by for slot in slots[:1]) * max(1, len(pool))
+        found["OMP_NUM_THREADS"] = str(max(1, cores() // at_once))
+    return found
+
+
+def _has_memory(device: Device, spec: JobSpec, held: Sequence[DeviceLease]) -> bool:
+    if not device.total_bytes:
+        return True
+    free = device.total_bytes - device.used_bytes
+    if spec.memory_bytes:
+        promised = sum(lease.slot.memory_bytes for lease in held)
+        return min(free, device.total_bytes - promised) >= spec.memory_bytes
+    return bool(held) or device.used_bytes <= BUSY_SHARE * device.total_bytes
+
+
+def _cpu() -> Device:
+    return Device(name="cpu", key="cpu")
+
+
+def _fake(word: str) -> Device:
+    found = re.fullmatch(r"(?P<name>[a-z]+:\d+)(=(?P<used>[\d.]+)/(?P<total>[\d.]+))?", word)
+    if found is None:
+        raise InputError(
+            f"{FAKE_VARIABLE} has no device in {word!r}.", fix="write 2, or cuda:0=70/80,cuda:1"
+        )
+    used, total = (float(found[part] or default) for part, default in (("used", 0), ("total", 80)))
+    return Device(
+        name=found["name"],
+        key=f"fake {found['name']}",
+        total_bytes=int(total * _GB),
+        used_bytes=int(used * _GB),
+        is_fake=True,
+    )
+
+
+def _open_nvml() -> Any:
+    """Return the module `pynvml`, initialized; None where it or the driver is missing."""
+    try:
+        pynvml: Any = importlib.import_module("pynvml")  # an extra: without a GPU nobody needs it
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml
+
+
+def _visible(uuids: Sequence[str]) -> list[int]:
+    """Return the indices of the devices that CUDA_VISIBLE_DEVICES leaves, in its order."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is None:
+        return list(range(len(uuids)))
+    found: list[int] = []
+    for word in filter(None, (part.strip() for part in given.split(","))):
+        matching = [i for i, uuid in enumerate(uuids) if word == str(i) or uuid.startswith(word)]
+        if not matching:
+            break  # CUDA, too, ignores everything after the first that is not there
+        found.append(matching[0])
+    return found
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("ascii") if isinstance(value, bytes) else value

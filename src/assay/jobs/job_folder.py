@@ -1,0 +1,96 @@
+"""Folder of one job: its log, its frozen task, and how its attempts ended."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from assay.core.directory import PRIVATE, make_directory
+from assay.core.errors import RecordError
+from assay.core.event_log import EndStatus
+from assay.core.job import ATTEMPT_VARIABLE, JOB_VARIABLE, FailureClass
+from assay.core.json_codec import read_json, write_json
+
+FOLDER_VARIABLE = "ASSAY_JOB_FOLDER"
+
+FORMAT = 1
+_MAX_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult:
+    """Result that a training job leaves: the run it recorded, and why it failed.
+
+    `status` is that of the run, "" for a command that leaves no result. `test` is the result of
+    the test that followed the run.
+    """
+
+    format: int = FORMAT
+    run: str = ""
+    record_dir: str = ""
+    status: EndStatus | Literal[""] = ""
+    exit_code: int = 0
+    value: Mapping[str, float] = field(default_factory=dict)
+    step: int = 0
+    failure: FailureClass | Literal[""] = ""
+    reason: str = ""
+    test: JobResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobFolder:
+    """Names inside the folder of one job. Nothing here says that a file exists."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, queue: Path, job: int) -> JobFolder:
+        return cls(queue / "jobs" / str(job))
+
+    def made(self) -> JobFolder:
+        """Make the folder if it is missing; return this object."""
+        make_directory(self.path, PRIVATE)
+        return self
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.txt"
+
+    def exit_file(self, attempt: int) -> Path:
+        """Return the beginning of the name; the supervisor adds its pid."""
+        return self.path / f"exit-{attempt}"
+
+    def result_file(self, attempt: int) -> Path:
+        return self.path / f"result-{attempt}.json"
+
+    def variables(self, attempt: int) -> dict[str, str]:
+        """Return the variables that tell a job who it is."""
+        return {
+            FOLDER_VARIABLE: str(self.path),
+            JOB_VARIABLE: f"{platform.node()}:{self.path.name}",
+            ATTEMPT_VARIABLE: str(attempt),
+        }
+
+    def result(self, attempt: int) -> JobResult:
+        """Return what the command has left; an empty result when it left none."""
+        try:
+            return read_json(self.result_file(attempt), JobResult, version=FORMAT, limit=_MAX_BYTES)
+        except (FileNotFoundError, RecordError):
+            return JobResult()
+
+    def write_result(self, attempt: int, result: JobResult) -> None:
+        write_json(self.result_file(attempt), result, durable=False)
+
+    def tail(self, most_bytes: int) -> str:
+        """Return the end of the log; "" without one."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(0, os.SEEK_END)
+                file.seek(max(0, file.tell() - most_bytes))
+                return file.read().decode("utf-8", "replace")
+        except OSError:
+            return ""

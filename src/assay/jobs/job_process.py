@@ -1,0 +1,171 @@
+"""OS processes of jobs: a process group each, behind a gate, that any dispatcher can judge."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from assay.core.errors import InputError, RecordError
+from assay.core.json_codec import from_plain
+from assay.core.lease import process_start, this_place
+from assay.jobs import supervise
+from assay.store.job_journal import LeaseHolder, holder_of
+
+LOG_NAME = "log.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnd:
+    """End of a command: its exit code, or the signal that killed it; `error` if there is none.
+
+    `not_begun`: whoever started the supervisor died before the command could begin.
+    """
+
+    exit_code: int | None = None
+    signal: int = 0
+    ended_ns: int = 0
+    error: str = ""
+    not_begun: bool = False
+
+
+@dataclass(slots=True)
+class GatedProcess:
+    """Supervisor that has been started and waits for `open_gate` before it runs its command.
+
+    When this process dies before, the command never runs.
+    """
+
+    holder: LeaseHolder
+    _gate: int
+
+    def open_gate(self) -> None:
+        try:
+            os.write(self._gate, supervise.GO)
+        finally:
+            os.close(self._gate)
+
+
+def start_forked(
+    command: Sequence[str], cwd: str, environment: Mapping[str, str], log: Path, exit_file: Path
+) -> GatedProcess:
+    """Fork a supervisor; for OS processes without threads, as it takes a millisecond."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(read)
+        return GatedProcess(holder_of(pid), write)
+    code = supervise.NOT_BEGUN
+    try:
+        os.setsid()
+        _redirect(read, log)
+        os.environ.clear()
+        os.environ.update(environment)
+        code = supervise.supervise(0, str(exit_file), cwd, list(command))
+    finally:
+        os._exit(code)  # nothing of the dispatcher may run in its copy
+
+
+def start_apart(
+    command: Sequence[str], cwd: str, environment: Mapping[str, str], log: Path, exit_file: Path
+) -> tuple[GatedProcess, subprocess.Popen[bytes]]:
+    """Start a supervisor as a new interpreter; for OS processes that may have threads."""
+    read, write = os.pipe()
+    with log.open("ab") as out:
+        words = ["-P", "-m", "assay.jobs.supervise", "0", str(exit_file), cwd, *command]
+        try:
+            process = subprocess.Popen(
+                [sys.executable, *words],
+                stdin=read,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.close(write)
+            raise InputError(f"A job cannot be started: {error}.") from error
+        finally:
+            os.close(read)
+    return GatedProcess(holder_of(process.pid), write), process
+
+
+def _redirect(gate: int, log: Path) -> None:
+    """Leave the child the gate as its standard input, the log as its output, and nothing else."""
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    os.dup2(gate, 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.closerange(3, 65_536)  # the dispatcher's lock is among them
+
+
+def is_alive(holder: LeaseHolder) -> bool:
+    """Return True if the holder lives, or, when it was killed, any process of its group.
+
+    A group's id is not given to a new process while the group has members.
+    """
+    if holder.place != this_place() or not holder.pid:
+        return False
+    start = process_start(holder.pid)
+    if start is not None:
+        return start == holder.process_start
+    return bool(_members(holder.pid))
+
+
+def is_supervised(holder: LeaseHolder) -> bool:
+    """Return True if the supervisor itself lives, which writes the end of the job."""
+    is_here = holder.place == this_place() and bool(holder.pid)
+    return is_here and process_start(holder.pid) == holder.process_start
+
+
+def read_end(exit_file: Path, holder: LeaseHolder) -> ProcessEnd | None:
+    """Return how the command of a supervisor ended; None while there is no word of it."""
+    path = exit_file.with_name(f"{exit_file.name}-{holder.pid}.json")
+    try:
+        return from_plain(ProcessEnd, json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecordError):
+        return None
+
+
+def is_suspended(holder: LeaseHolder) -> bool:
+    """Return True if every living process of the group but the supervisor is stopped (SIGSTOP)."""
+    states = [state for pid, state in _members(holder.pid).items() if pid != holder.pid]
+    return bool(states) and all(state == "T" for state in states)
+
+
+def send(holder: LeaseHolder, number: signal.Signals) -> None:
+    """Send a signal to all processes of a job; nothing if they are gone, or are others by now."""
+    if holder.pid and is_alive(holder):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(holder.pid, number)
+
+
+def _members(group: int) -> dict[int, str]:
+    """Return state by pid of the processes of a group, without zombies.
+
+    `killpg(group, 0)` alone cannot tell: it counts zombies, which stay where there is no init.
+    """
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return {}
+    except PermissionError:
+        pass
+    found: dict[int, str] = {}
+    try:
+        names = [name for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return {group: "?"}
+    for name in names:
+        with contextlib.suppress(OSError, ValueError):
+            stat = Path("/proc", name, "stat").read_bytes()
+            state, _, pgrp = stat[stat.rindex(b")") + 2 :].split()[:3]
+            if int(pgrp) == group and state not in (b"Z", b"X"):
+                found[int(name)] = state.decode("ascii")
+    return found

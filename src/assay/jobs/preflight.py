@@ -1,0 +1,96 @@
+"""Preflight of jobs: checked and rehearsed when they are submitted, not at three in the morning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from assay.compose.checks import Examiner, problems_of_shape
+from assay.compose.launch_settings import Launch
+from assay.compose.run_rehearsal import rehearse_apart
+from assay.config import seedless_hash
+from assay.config.expansion import unique_problems
+from assay.config.loading import Config
+from assay.core.errors import ConfigError, InputError
+from assay.core.regular_file import size_text
+from assay.core.rehearsal import Rehearsal
+
+_CONTEXT_BYTES = 1_000_000_000
+_MARGIN = 1.15
+"""Forecast of a device's memory: the rehearsed peak with a margin for fragments, and a context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Needs of one job in bytes, 0 if unknown: on one device, and on the disk of its record."""
+
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+
+
+def preflight(
+    configs: Sequence[Config],
+    launch: Launch,
+    *,
+    is_rehearsed: bool = True,
+    tell: Callable[[str], None] = lambda line: None,
+) -> list[Forecast]:
+    """Check all configs, rehearse each, and return a forecast for each.
+
+    Configs that differ in the seed alone share a rehearsal. ConfigError with every mistake;
+    InputError for a step that would fail, and for checkpoints that will not fit on the disk.
+    """
+    check(configs)
+    if not is_rehearsed:
+        return [Forecast() for _ in configs]
+    reports: dict[str, Rehearsal] = {}
+    for config in configs:
+        key = seedless_hash(config.named or config.root)
+        if key not in reports:
+            tell(f"rehearsing {config.path.name if config.path else 'the config'} ...")
+            reports[key] = _rehearsed(config, launch)
+    found = [_forecast(reports[seedless_hash(each.named or each.root)]) for each in configs]
+    _refuse_full_disk(list(reports.values()), found)
+    return found
+
+
+def check(configs: Sequence[Config]) -> None:
+    """Raise ConfigError with every mistake of the configs, of shape and of signature."""
+    examiner = Examiner()
+    for find in (problems_of_shape, lambda each: examiner.examined(each).problems):
+        problems = unique_problems(configs, find)
+        if errors := [problem for problem in problems if problem.severity == "error"]:
+            raise ConfigError(errors)
+
+
+def _rehearsed(config: Config, launch: Launch) -> Rehearsal:
+    report = rehearse_apart(config, launch)
+    if report.failures:
+        first = report.failures[0]
+        place = f"{first.source}:{first.line}" if first.source else first.module
+        raise InputError(
+            f"A rehearsed step failed: {first.message}",
+            where=place or str(config.path or ""),
+            fix=first.fix or "assay check CONFIG --rehearse shows all of the report",
+        )
+    return report
+
+
+def _forecast(report: Rehearsal) -> Forecast:
+    is_on_cpu = report.device.startswith("cpu")
+    peak = report.memory.peak_bytes if report.memory is not None and not is_on_cpu else 0
+    return Forecast(
+        memory_bytes=int(peak * _MARGIN) + _CONTEXT_BYTES if peak else 0,
+        disk_bytes=report.disk.needed_bytes if report.disk is not None else 0,
+    )
+
+
+def _refuse_full_disk(reports: Sequence[Rehearsal], forecasts: Sequence[Forecast]) -> None:
+    disks = [report.disk for report in reports if report.disk is not None]
+    needed = sum(forecast.disk_bytes for forecast in forecasts)
+    if disks and needed > disks[0].free_bytes:
+        raise InputError(
+            f"The checkpoints of {len(forecasts)} jobs need {size_text(needed)}, and"
+            f" {size_text(disks[0].free_bytes)} are free.",
+            fix="make room, or keep fewer: checkpoint.keep=1",
+        )

@@ -1,0 +1,57 @@
+"""Supervisor of one job: an OS process that starts the command, waits, and writes how it ended.
+
+It outlives the dispatcher, so that the end of a job is known however the dispatcher ended. It is a
+fork of the dispatcher, or `python -m assay.jobs.supervise` where the parent may have threads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+from assay.core import signals
+
+GO = b"g"
+NOT_BEGUN = 125
+_ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+def supervise(gate: int, exit_file: str, cwd: str, command: list[str]) -> int:
+    """Run `command` in `cwd` once a byte comes through `gate`; write how it ended.
+
+    The name of the file is `exit_file` with the pid of this process. Without the byte, when whoever
+    started this process has died, nothing runs: a job never runs that no journal knows.
+    """
+    signals.ignore()  # they are meant for the command, which is in the same process group
+    is_to_begin = os.read(gate, 1) == GO
+    os.close(gate)
+    end = _run(cwd, command) if is_to_begin else {"not_begun": True}
+    _write(f"{exit_file}-{os.getpid()}.json", {**end, "ended_ns": time.time_ns()})
+    return 0 if is_to_begin else NOT_BEGUN
+
+
+def _run(cwd: str, command: list[str]) -> dict[str, object]:
+    """Return the exit code of a command, or the signal that killed it."""
+    # The lowest free number: it becomes the standard input of the command.
+    os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)
+    try:
+        os.chdir(cwd)
+        pid = os.posix_spawnp(command[0], command, os.environ, setsigdef=_ASKING)
+    except OSError as error:
+        return {"exit_code": 127, "error": f"{error.filename or command[0]}: {error.strerror}"}
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return {"exit_code": code} if code >= 0 else {"signal": -code}
+
+
+def _write(path: str, end: dict[str, object]) -> None:
+    """Write the file whole or not at all: a reader may come at any moment."""
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        json.dump(end, file)
+    os.replace(path + ".new", path)
+
+
+if __name__ == "__main__":
+    sys.exit(supervise(int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]))

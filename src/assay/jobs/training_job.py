@@ -1,0 +1,133 @@
+"""Training job: a config frozen at submission, and the OS process that trains it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from assay.compose.launch_ranks import RankTask, config_of, task_of
+from assay.compose.launch_settings import Launch, RunResult
+from assay.compose.run_many import run_one
+from assay.compose.run_record import code_of
+from assay.config.loading import Config
+from assay.config.typed_sections import sections_of
+from assay.core.directory import PRIVATE, make_directory
+from assay.core.errors import AssayError
+from assay.core.job import ATTEMPT_VARIABLE, JobSpec
+from assay.core.json_codec import to_plain, write_json
+from assay.core.signals import Terminated
+from assay.jobs.devices import TORCH_DEVICES_VARIABLE
+from assay.jobs.failure import failure_of
+from assay.jobs.frozen_code import FrozenCode
+from assay.jobs.job_folder import FOLDER_VARIABLE, JobFolder, JobResult
+
+TRAIN_COMMAND = "_job"
+_LEFT_OUT = ("ASSAY_JOB", "LS_COLORS", "_")
+_TASKS = "tasks"
+
+
+def training_spec(
+    config: Config,
+    launch: Launch,
+    frozen: FrozenCode,
+    queue: Path,
+    *,
+    then_test: bool = False,
+    **placed: Any,
+) -> JobSpec:
+    """Write a config down for a job, with the code that it will run; return the job to submit.
+
+    `placed` are fields of JobSpec: device, priority, after, limits.
+    """
+    moved = replace(config, user_dirs=tuple(frozen.moved(path) for path in config.user_dirs))
+    launch = replace(launch, code=to_plain(frozen.code))
+    task = task_of(moved, launch, then_test=then_test)
+    tasks = queue / _TASKS
+    make_directory(tasks, PRIVATE)
+    path = tasks / f"{os.urandom(8).hex()}.json"
+    write_json(path, asdict(task))
+    return JobSpec(
+        command=(sys.executable, "-m", "assay", TRAIN_COMMAND, str(path)),
+        cwd=os.getcwd(),
+        environment=frozen.variables(_environment()),
+        title=title_of(config),
+        config=str(config.path or ""),
+        project=str(frozen.root),
+        code=frozen.code.snapshot,
+        **placed,
+    )
+
+
+def title_of(config: Config) -> str:
+    """Return a short name of a config: its tag or file, its variant, and the point of its sweep."""
+    from assay.query.diff import written
+
+    file = config.path.name if config.path is not None else ""
+    assigned = "  ".join(f"{key}={written(node)}" for key, node in config.assigned)
+    tag = sections_of(config.root).tag
+    return "  ".join(filter(None, [tag or file, config.variant, assigned]))
+
+
+def work(task_file: str) -> RunResult:
+    """Train the config of a task as the job that this OS process is, and leave the result."""
+    folder = JobFolder(Path(os.environ[FOLDER_VARIABLE]))
+    task = RankTask(**json.loads(Path(task_file).read_text(encoding="utf-8")))
+    config, launch = config_of(task, folder.path, 0), _launch(task.launch)
+    try:
+        result = run_one(config, launch, **task.options)
+    except Exception as error:  # whatever could not be built is the job's result
+        result = RunResult(
+            record_dir=None,
+            config=config,
+            status="failed",
+            exception=error,
+            exit_code=code_of(error),
+        )
+    _leave(folder, result)
+    return result
+
+
+def _launch(written: Mapping[str, Any]) -> Launch:
+    device = os.environ.get(TORCH_DEVICES_VARIABLE) or written["device"]
+    return Launch(**{**written, "command": tuple(written["command"]), "device": device})
+
+
+def _leave(folder: JobFolder, result: RunResult) -> None:
+    """Write what the dispatcher and the person who waits want to know of a run."""
+    folder.write_result(int(os.environ.get(ATTEMPT_VARIABLE, 1)), _result(result))
+
+
+def _result(result: RunResult) -> JobResult:
+    error = result.exception
+    has_failed = error is not None and not isinstance(error, KeyboardInterrupt | Terminated)
+    return JobResult(
+        run=result.id,
+        record_dir=str(result.record_dir or ""),
+        status=result.status if result.status != "crashed" else "failed",
+        exit_code=result.exit_code,
+        value=dict(result.value),
+        step=result.step,
+        failure=failure_of(error) if error is not None and has_failed else "",
+        reason=_reason(error) if error is not None and has_failed else "",
+        test=_result(result.test) if result.test is not None else None,
+    )
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first line of an error, with the type of a foreign one."""
+    first = str(error).strip().split("\n", 1)[0]
+    return first if isinstance(error, AssayError) else f"{type(error).__name__}: {first}"
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables of the submitting shell, without those of a job it may itself be."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not any(name == left or name.startswith(f"{left}_") for left in _LEFT_OUT)
+    } | {"PYTHONUNBUFFERED": "1"}

@@ -1,0 +1,487 @@
+"""Journal of this machine's jobs and device leases: one SQLite file, the only state of the queue.
+
+Any number of processes read and write it at once. A device and slot are a primary key, so that no
+two holders can have the same. What is running is known from the file alone: a dispatcher that
+starts after the death of another one continues from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from platformdirs import user_state_path
+
+from assay.core.directory import PRIVATE, make_directory
+from assay.core.errors import InputError, RecordError
+from assay.core.job import Job, JobSpec, JobState, JobStatus
+from assay.core.json_codec import dumps, from_plain
+from assay.core.lease import process_start, this_place
+
+QUEUE_DIR_VARIABLE = "ASSAY_QUEUE_DIR"
+FILE_NAME = "queue.sqlite"
+SCHEMA = 1
+_BUSY_S = 20.0
+
+_TABLES = (
+    "CREATE TABLE jobs (id INTEGER PRIMARY KEY AUTOINCREMENT, spec, state, priority, held, cancel,"
+    " attempt, devices, pid, process_start, place, created_ns, started_ns, started_boot_ns,"
+    " ended_ns, exit_code, signal, failure, reason, run)",
+    "CREATE INDEX jobs_in_line ON jobs (state, priority DESC, id)",
+    "CREATE TABLE waits (job, on_job, PRIMARY KEY (job, on_job)) WITHOUT ROWID",
+    "CREATE TABLE leases (device, slot, name, shared_by, memory_bytes, job, pid, process_start,"
+    " place, since_ns, PRIMARY KEY (device, slot)) WITHOUT ROWID",
+    "CREATE TABLE settings (name PRIMARY KEY, value) WITHOUT ROWID",
+)
+_STATUS = (
+    "state, attempt, devices, pid, process_start, created_ns, started_ns, ended_ns, exit_code,"
+    " signal, failure, reason, run"
+)
+_IN_LINE = "ORDER BY priority DESC, id"
+_BLOCKED = (
+    "SELECT 1 FROM waits JOIN jobs AS other ON other.id = waits.on_job"
+    " WHERE waits.job = jobs.id AND other.state != 'finished'"
+)
+
+
+class LeaseHolder(NamedTuple):
+    """OS process, the leader of its process group, that holds a device or runs a job.
+
+    `process_start` tells two processes of one pid apart, `place` two boots and pid namespaces.
+    """
+
+    pid: int
+    process_start: str
+    place: str
+
+
+class DeviceSlot(NamedTuple):
+    """One slot of a device, which is known by its `key`; at most `shared_by` jobs share the device.
+
+    `memory_bytes` is the memory promised to the holder, 0 if unknown.
+    """
+
+    key: str
+    number: int
+    name: str
+    shared_by: int = 1
+    memory_bytes: int = 0
+
+
+class DeviceLease(NamedTuple):
+    """Right of one holder to a slot of a device; `job` is 0 for a run outside of the queue."""
+
+    slot: DeviceSlot
+    job: int
+    holder: LeaseHolder
+
+
+Choose = Callable[[Sequence[DeviceLease]], Sequence[DeviceSlot] | None]
+"""Choice of slots, given all leases; None while nothing suitable is free."""
+
+
+class RunningJob(NamedTuple):
+    """Job that is running, with what its dispatcher needs to judge it.
+
+    `started_boot_ns` is on the clock that counts since the boot, which nobody sets.
+    """
+
+    job: Job
+    holder: LeaseHolder
+    is_cancelled: bool
+    started_boot_ns: int
+
+
+def holder_of(pid: int) -> LeaseHolder:
+    """Return the holder for a living OS process of this machine."""
+    return LeaseHolder(pid, process_start(pid) or "", this_place())
+
+
+def queue_dir() -> Path:
+    """Return the folder of this machine's queue: ASSAY_QUEUE_DIR, else in the user's state."""
+    given = os.environ.get(QUEUE_DIR_VARIABLE)
+    if given:
+        return Path(given).expanduser().absolute()
+    return user_state_path("assay", appauthor=False) / "queue" / (platform.node() or "localhost")
+
+
+def boot_ns() -> int:
+    """Return nanoseconds since the boot; a change of the wall clock does not move it."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime_ns(clock)
+
+
+class JobJournal:
+    """Open journal. One object belongs to one thread; RecordError for a disk that refuses."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or queue_dir()
+        with self._explained():
+            make_directory(self.folder, PRIVATE)
+            # Transactions are begun by hand: those of sqlite3 begin too late for a claim.
+            self._database = sqlite3.connect(
+                self.folder / FILE_NAME, timeout=_BUSY_S, isolation_level=None
+            )
+            self._database.execute("PRAGMA journal_mode = WAL")
+            # With WAL a power failure loses the newest commits at worst, never the file.
+            self._database.execute("PRAGMA synchronous = NORMAL")
+            self._make_tables()
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self) -> JobJournal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -------------------------------------------------------------------------------- submission
+
+    def submit(self, specs: Iterable[JobSpec]) -> list[int]:
+        """Put jobs at the end of the line, all or none; return their ids.
+
+        InputError for a job that waits for one that is not there.
+        """
+        ids: list[int] = []
+        with self._transaction() as database:
+            for spec in specs:
+                row = database.execute(
+                    "INSERT INTO jobs (spec, state, priority, held, cancel, attempt, devices, pid,"
+                    " process_start, place, created_ns, started_ns, started_boot_ns, ended_ns,"
+                    " signal, failure, reason, run) VALUES"
+                    " (?, 'waiting', ?, 0, 0, 0, '[]', 0, '', '', ?, 0, 0, 0, 0, '', '', '')",
+                    (dumps(spec), spec.priority, time.time_ns()),
+                )
+                assert row.lastrowid is not None
+                ids.append(row.lastrowid)
+                for other in spec.after:
+                    self._refuse_missing(other)
+                    database.execute("INSERT INTO waits VALUES (?, ?)", (ids[-1], other))
+        return ids
+
+    def request_cancel(self, ids: Iterable[int]) -> None:
+        """Cancel waiting jobs at once, and ask the dispatcher to end running ones."""
+        with self._transaction() as database:
+            for job in ids:
+                self._refuse_missing(job)
+                database.execute("UPDATE jobs SET cancel = 1 WHERE id = ?", (job,))
+                database.execute(
+                    "UPDATE jobs SET state = 'cancelled', ended_ns = ?"
+                    " WHERE id = ? AND state = 'waiting'",
+                    (time.time_ns(), job),
+                )
+
+    def hold(self, ids: Iterable[int], *, held: bool) -> None:
+        """Keep waiting jobs from being started, or let them start again."""
+        with self._transaction() as database:
+            for job in ids:
+                self._refuse_missing(job)
+                database.execute("UPDATE jobs SET held = ? WHERE id = ?", (int(held), job))
+
+    def set_priority(self, job: int, priority: int) -> None:
+        """Move a waiting job: a higher priority starts earlier."""
+        with self._transaction() as database:
+            self._refuse_missing(job)
+            database.execute("UPDATE jobs SET priority = ? WHERE id = ?", (priority, job))
+
+    @property
+    def is_paused(self) -> bool:
+        """True while no job of the queue may start."""
+        with self._explained():
+            row = self._database.execute(
+                "SELECT value FROM settings WHERE name = 'paused'"
+            ).fetchone()
+        return row is not None and bool(row[0])
+
+    def pause(self, *, paused: bool) -> None:
+        """Keep the whole queue from starting jobs, or let it start them again."""
+        with self._transaction() as database:
+            database.execute("INSERT OR REPLACE INTO settings VALUES ('paused', ?)", (int(paused),))
+
+    # ------------------------------------------------------------------------------------ looking
+
+    def job(self, job: int) -> Job:
+        """Return one job; InputError for an id that nobody has."""
+        found = self._select("WHERE id = ?", job)
+        if not found:
+            raise InputError(f"There is no job {job}.", fix="assay queue ls --all")
+        return found[0]
+
+    def jobs(self, states: Sequence[JobState] = (), *, last: int = -1) -> list[Job]:
+        """Return jobs in these states (none: all) in the order of their ids; `last`: the newest."""
+        marks = ", ".join("?" * len(states))
+        where = f"WHERE state IN ({marks})" if states else ""
+        return self._select(f"{where} ORDER BY id DESC LIMIT ?", *states, last)[::-1]
+
+    def line(self, *, first: int = -1) -> list[Job]:
+        """Return waiting jobs in the order in which they would start; `first`: so many."""
+        return self._select(f"WHERE state = 'waiting' {_IN_LINE} LIMIT ?", first)
+
+    def held(self) -> set[int]:
+        """Return ids of waiting jobs that are held back."""
+        with self._explained():
+            rows = self._database.execute(
+                "SELECT id FROM jobs WHERE state = 'waiting' AND held"
+            ).fetchall()
+        return {row[0] for row in rows}
+
+    def counts(self) -> dict[JobState, int]:
+        """Return the number of jobs in each state."""
+        with self._explained():
+            rows = self._database.execute(
+                "SELECT state, count(*) FROM jobs GROUP BY state"
+            ).fetchall()
+        return dict(rows)
+
+    def leases(self) -> list[DeviceLease]:
+        """Return all leases, those of dead holders included."""
+        with self._explained():
+            rows = self._database.execute(
+                "SELECT device, slot, name, shared_by, memory_bytes, job, pid, process_start,"
+                " place FROM leases"
+            ).fetchall()
+        return [DeviceLease(DeviceSlot(*row[:5]), row[5], LeaseHolder(*row[6:])) for row in rows]
+
+    def version(self) -> int:
+        """Return a number that changes when another process has written."""
+        with self._explained():
+            return int(self._database.execute("PRAGMA data_version").fetchone()[0])
+
+    # -------------------------------------------------------------------------------- dispatching
+
+    def startable(self, limit: int = 64) -> list[Job]:
+        """Return waiting jobs that may start now, in line; none while the queue is paused."""
+        if self.is_paused:
+            return []
+        return self._select(
+            f"WHERE state = 'waiting' AND NOT held AND NOT EXISTS ({_BLOCKED}) {_IN_LINE} LIMIT ?",
+            limit,
+        )
+
+    def running(self) -> list[RunningJob]:
+        """Return running jobs with their holders."""
+        with self._explained():
+            rows = self._database.execute(
+                f"SELECT place, cancel, started_boot_ns, id, spec, {_STATUS} FROM jobs"
+                " WHERE state = 'running'"
+            ).fetchall()
+        found = [(row, _job(row[3:])) for row in rows]
+        return [
+            RunningJob(
+                job=job,
+                holder=LeaseHolder(job.status.pid, job.status.process_start, row[0]),
+                is_cancelled=bool(row[1]),
+                started_boot_ns=row[2],
+            )
+            for row, job in found
+        ]
+
+    def claim(self, job: int, choose: Choose) -> Sequence[DeviceSlot] | None:
+        """Turn a waiting job into a running one that holds slots, for this process at first.
+
+        Return the slots, or None when the job waits no longer or nothing suitable is free.
+        """
+        me = holder_of(os.getpid())
+        with self._transaction() as database:
+            slots = self._lease(choose, job, me)
+            if slots is None:
+                return None
+            names = json.dumps([slot.name for slot in slots])
+            changed = database.execute(
+                "UPDATE jobs SET state = 'running', attempt = attempt + 1, devices = ?, pid = 0,"
+                " process_start = '', place = ?, started_ns = ?, started_boot_ns = ?, ended_ns = 0,"
+                " exit_code = NULL, signal = 0, failure = '', reason = ''"
+                " WHERE id = ? AND state = 'waiting' AND NOT held",
+                (names, me.place, time.time_ns(), boot_ns(), job),
+            )
+            if not changed.rowcount:
+                database.execute("ROLLBACK")
+                return None
+            return slots
+
+    def begin(self, job: int, holder: LeaseHolder) -> None:
+        """Hand a claimed job and its leases over to the OS process that runs it."""
+        with self._transaction() as database:
+            database.execute(
+                "UPDATE jobs SET pid = ?, process_start = ?, place = ? WHERE id = ?",
+                (*holder, job),
+            )
+            database.execute(
+                "UPDATE leases SET pid = ?, process_start = ?, place = ? WHERE job = ?",
+                (*holder, job),
+            )
+
+    def unclaim(self, job: int) -> None:
+        """Put a job back in line whose command has never begun; the attempt does not count."""
+        with self._transaction() as database:
+            database.execute(
+                "UPDATE jobs SET state = 'waiting', attempt = attempt - 1, pid = 0,"
+                " process_start = '', started_ns = 0 WHERE id = ? AND state = 'running'",
+                (job,),
+            )
+            database.execute("DELETE FROM leases WHERE job = ?", (job,))
+
+    def end(self, job: int, status: JobStatus) -> None:
+        """Write how an attempt ended and free its devices; the state "waiting" is a retry.
+
+        Jobs that wait for a failed or cancelled one are cancelled with it.
+        """
+        with self._transaction() as database:
+            database.execute(
+                "UPDATE jobs SET state = ?, ended_ns = ?, exit_code = ?, signal = ?, failure = ?,"
+                " reason = ?, run = ? WHERE id = ? AND state = 'running'",
+                (
+                    status.state,
+                    status.ended_ns,
+                    status.exit_code,
+                    status.signal,
+                    status.failure,
+                    status.reason,
+                    status.run,
+                    job,
+                ),
+            )
+            database.execute("DELETE FROM leases WHERE job = ?", (job,))
+
+    def cancel_dependents(self) -> None:
+        """Cancel waiting jobs whose predecessor failed or was cancelled, and theirs."""
+        with self._transaction() as database:
+            while database.execute(
+                "UPDATE jobs SET state = 'cancelled', ended_ns = ?, reason = 'a job that it waits"
+                " for did not finish' WHERE state = 'waiting' AND EXISTS (SELECT 1 FROM waits JOIN"
+                " jobs AS other ON other.id = waits.on_job WHERE waits.job = jobs.id"
+                " AND other.state IN ('failed', 'cancelled'))",
+                (time.time_ns(),),
+            ).rowcount:
+                pass
+
+    # ------------------------------------------------------------------- leases without a queue
+
+    def take(self, choose: Choose, holder: LeaseHolder) -> Sequence[DeviceSlot] | None:
+        """Lease slots of devices for a run outside of the queue; None while there are too few."""
+        with self._transaction():
+            return self._lease(choose, 0, holder)
+
+    def hand_over(self, slots: Sequence[DeviceSlot], holder: LeaseHolder) -> None:
+        """Make another OS process the holder of leases."""
+        with self._transaction() as database:
+            database.executemany(
+                "UPDATE leases SET pid = ?, process_start = ?, place = ?"
+                " WHERE device = ? AND slot = ?",
+                [(*holder, slot.key, slot.number) for slot in slots],
+            )
+
+    def give_back(self, slots: Sequence[DeviceSlot], holder: LeaseHolder) -> None:
+        """Free slots that `holder` has."""
+        with self._transaction() as database:
+            database.executemany(
+                "DELETE FROM leases WHERE device = ? AND slot = ? AND pid = ?"
+                " AND process_start = ? AND place = ?",
+                [(slot.key, slot.number, *holder) for slot in slots],
+            )
+
+    def free_dead(self, is_alive: Callable[[LeaseHolder], bool]) -> None:
+        """Free the leases whose holder is dead, whoever it was."""
+        dead = [lease for lease in self.leases() if not is_alive(lease.holder)]
+        for lease in dead:
+            self.give_back([lease.slot], lease.holder)
+
+    # ----------------------------------------------------------------------------------- database
+
+    def _lease(self, choose: Choose, job: int, holder: LeaseHolder) -> Sequence[DeviceSlot] | None:
+        """Insert the leases of chosen slots; the open transaction keeps everybody else out."""
+        slots = choose(self.leases())
+        if slots is None:
+            return None
+        self._database.executemany(
+            "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [(*slot, job, *holder, time.time_ns()) for slot in slots],
+        )
+        return slots
+
+    def _refuse_missing(self, job: int) -> None:
+        if self._database.execute("SELECT 1 FROM jobs WHERE id = ?", (job,)).fetchone() is None:
+            raise InputError(f"There is no job {job}.", fix="assay queue ls --all")
+
+    def _select(self, clauses: str, *values: Any) -> list[Job]:
+        with self._explained():
+            rows = self._database.execute(
+                f"SELECT id, spec, {_STATUS} FROM jobs {clauses}", values
+            ).fetchall()
+        return [_job(row) for row in rows]
+
+    def _make_tables(self) -> None:
+        with self._transaction() as database:
+            version = int(database.execute("PRAGMA user_version").fetchone()[0])
+            if version > SCHEMA:
+                raise RecordError(
+                    "The queue was written by a newer assay.",
+                    where=str(self.folder),
+                    fix="update assay, or set ASSAY_QUEUE_DIR to another folder",
+                )
+            if not version:
+                for statement in _TABLES:
+                    database.execute(statement)
+                database.execute(f"PRAGMA user_version = {SCHEMA}")
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Hold the write lock; commit at the end, undo when something is raised."""
+        with self._explained():
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._database
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._database.execute("ROLLBACK")
+                raise
+            if self._database.in_transaction:
+                self._database.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise RecordError(
+                f"The queue cannot be read or written: {error}.",
+                where=str(self.folder / FILE_NAME),
+                fix="look whether the disk is full or read-only",
+            ) from error
+
+
+def _job(row: Sequence[Any]) -> Job:
+    """Return the job of a row: id, spec, and the columns of `_STATUS`."""
+    number, spec, state, attempt, devices, *rest = row
+    pid, start, created, started, ended, code, signal, failure, reason, run = rest
+    status = JobStatus(
+        state=state,
+        attempt=attempt,
+        devices=tuple(json.loads(devices)),
+        pid=pid,
+        process_start=start,
+        created_ns=created,
+        started_ns=started,
+        ended_ns=ended,
+        exit_code=code,
+        signal=signal,
+        failure=failure,
+        reason=reason,
+        run=run,
+    )
+    return Job(id=number, spec=_spec(spec), status=status)
+
+
+@lru_cache(maxsize=1024)
+def _spec(text: str) -> JobSpec:
+    """Return the spec of a row; a dispatcher reads those of waiting jobs again and again."""
+    return from_plain(JobSpec, json.loads(text))

@@ -1,0 +1,130 @@
+"""`assay queue`: frozen jobs in order, refusals at submission, and a dispatcher that may die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import assay as house
+from assay.core import run_file
+from assay.core.job import Job
+from assay.store.job_journal import JobJournal
+
+pytestmark = pytest.mark.thorough
+
+
+@pytest.fixture
+def queue(toy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JobJournal]:
+    """The queue of a machine with one device, which exists in name only."""
+    whole = (toy / "toy.toml").read_text().replace("epochs = 4", "steps = 2")
+    (toy / "toy.toml").write_text(whole)
+    monkeypatch.chdir(toy)
+    monkeypatch.setenv("ASSAY_FAKE_DEVICES", "1")
+    monkeypatch.setenv("ASSAY_QUEUE_DIR", str(toy / "queue"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(house.__file__).parents[1]))
+    with JobJournal() as journal:
+        yield journal
+
+
+def work() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "assay", "queue", "work", "--until-empty"])
+
+
+def running(queue: JobJournal) -> Job:
+    """The job that has begun to train."""
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        for each in queue.running():
+            if each.holder.pid:
+                return each.job
+        time.sleep(0.05)
+    raise AssertionError("no job was started")
+
+
+@pytest.mark.row("C78")
+def test_jobs_run_in_order_on_one_device_though_the_dispatcher_is_killed(
+    assay, queue: JobJournal, toy: Path
+) -> None:
+    """What was edited after the submission is not what runs."""
+    added = assay("queue", "add", "toy.toml", "--seeds", "3", "--no-rehearse")
+    assert added.returncode == 0, added.stderr
+    assert [line.split()[:2] for line in added.stdout.splitlines()] == [
+        ["job", "1"],
+        ["job", "2"],
+        ["job", "3"],
+    ]
+    (toy / "net.py").write_text("raise RuntimeError('half-edited')")
+
+    first = work()
+    begun = running(queue)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    assert queue.running()[0].job.id == begun.id == 1
+    second = work()
+
+    assert second.wait(300) == 0
+    jobs = queue.jobs()
+    assert [job.status.state for job in jobs] == ["finished"] * 3
+    assert [job.status.attempt for job in jobs] == [1, 1, 1]
+    starts = [job.status.started_ns for job in jobs]
+    assert starts == sorted(starts)
+    assert all(job.status.ended_ns <= later for job, later in zip(jobs, starts[1:], strict=False))
+    seeds = {run_file.read(path).newest.seeds["seed"] for path in (toy / "runs").iterdir()}
+    assert seeds == {3, 4, 5}
+    listed = assay("queue", "ls")
+    assert listed.stdout.splitlines()[-1] == "3 finished"
+    assert "finished" in assay("queue", "logs", "2").stdout
+
+
+@pytest.mark.row("C78")
+def test_a_waiting_job_is_cancelled_and_a_mistake_never_gets_in_line(
+    assay, queue: JobJournal, toy: Path
+) -> None:
+    assert assay("queue", "add", "toy.toml", "--no-rehearse").returncode == 0
+    assert assay("queue", "rm", "1").returncode == 0
+    assert queue.job(1).status.state == "cancelled"
+
+    for words, said in (
+        (["toy.toml", "optimizer.lrr=1"], "lrr"),
+        (["toy.toml", "--device", "cuda:7"], "There is no device cuda:7"),
+        (["toy.toml", "--after", "99"], "There is no job 99"),
+        (["toy.toml", "model.width=-3"], "rehears"),
+    ):
+        refused = assay("queue", "add", *words)
+        assert refused.returncode == 2, words
+        assert said in refused.stderr
+    assert [job.id for job in queue.jobs()] == [1]
+
+
+def test_a_killed_job_with_attempts_left_resumes_its_run(
+    assay, queue: JobJournal, toy: Path
+) -> None:
+    (toy / "slow.py").write_text(
+        "import os, signal, time\nimport net\n\nclass Net(net.Net):\n"
+        "    def forward(self, *given):\n"
+        "        self.calls = getattr(self, 'calls', 0) + 1\n"
+        "        if self.calls == 9 and os.environ['ASSAY_JOB_ATTEMPT'] == '1':\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        return super().forward(*given)\n"
+    )
+    text = (toy / "toy.toml").read_text().replace("net.Net", "slow.Net")
+    (toy / "toy.toml").write_text(text.replace("steps = 2", "steps = 12"))
+    added = assay("queue", "add", "toy.toml", "--attempts", "2", "--no-rehearse")
+    assert added.returncode == 0, added.stderr
+
+    assert work().wait(300) == 0
+
+    status = queue.job(1).status
+    assert (status.state, status.attempt) == ("finished", 2)
+    (run,) = (toy / "runs").iterdir()
+    attempts = run_file.read(run).attempts
+    assert [attempt.from_step for attempt in attempts] == [0, attempts[1].from_step]
+    assert attempts[1].from_step in (3, 6)
+    assert status.run == run_file.read(run).id

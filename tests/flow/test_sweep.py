@@ -1,0 +1,194 @@
+"""Searches: trials proposed by a study, remembered by records alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.config.expansion import plan_of
+from assay.config.loading import loads
+from assay.core import run_file
+from assay.jobs.study import SearchSpec, make_study
+from assay.jobs.trials import read_trials, recorded_values
+from assay.store.layout import Project, open_project
+
+from .conftest import SRC, wait_for
+
+pytest.importorskip("optuna")
+
+SPACE = """
+[sweep]
+mode = "random"
+points = 40
+"optimizer.lr" = { low = 1e-4, high = 1.0, scale = "log" }
+"model.width" = [4, 8, 16]
+"""
+
+
+@pytest.fixture
+def searched(toy: Path) -> Path:
+    text = (toy / "toy.toml").read_text().replace("epochs = 4", "steps = 2")
+    (toy / "space.toml").write_text(text + SPACE)
+    return toy
+
+
+def points(folder: Path) -> list[str]:
+    """The points of all runs that finished, in the order of the folders."""
+    return [file.newest.launch["point"] for file in files_of(folder) if file.status == "finished"]
+
+
+def files_of(folder: Path) -> list[run_file.RunFile]:
+    """The runs that were begun; a folder may have been made the moment before a SIGKILL."""
+    runs = [run for run in (folder / "runs").iterdir() if (run / "run.json").exists()]
+    return [run_file.read(run) for run in runs]
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "assay", "sweep", "space.toml", *arguments]
+
+
+def variables() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1"}
+
+
+def searched_whole(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A search to its end: longer than the commands of other tests may take."""
+    return subprocess.run(
+        command(*arguments), cwd=folder, env=variables(), capture_output=True, text=True
+    )
+
+
+def searching(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command(*arguments),
+        cwd=folder,
+        env=variables(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def measured(project: Project, sweep: str) -> list[tuple[dict[str, Any], list[float] | None]]:
+    trials = read_trials(project, sweep, [("valid/acc", "max")])
+    return [
+        (recorded_values(trial, ["optimizer.lr", "model.width"]), trial.values())
+        for trial in trials
+    ]
+
+
+@pytest.mark.thorough
+@pytest.mark.row("A88")
+def test_40_trials_killed_and_resumed_twice_are_those_of_an_uninterrupted_search(
+    searched: Path,
+) -> None:
+    whole = searched_whole(searched, "--sampler", "tpe", "--json")
+    assert whole.returncode == 0, whole.stderr
+    expected = json.loads(whole.stdout)
+    (searched / "runs").rename(searched / "kept")
+    (searched / "runs").mkdir()
+
+    arguments = ["--sampler", "tpe"]
+    for count in (12, 25):
+        begun = searching(searched, *arguments)
+        wait_for(lambda count=count: len(list((searched / "runs").iterdir())) >= count)
+        begun.send_signal(signal.SIGKILL)
+        begun.wait()
+        arguments = ["--resume", files_of(searched)[0].newest.launch["sweep"]]
+    last = searched_whole(searched, *arguments, "--json")
+
+    assert last.returncode == 0, last.stderr
+    assert sorted(points(searched)) == sorted(f"{i}/40" for i in range(1, 41))
+    found = json.loads(last.stdout)
+    assert [(each["values"], each["mean"]) for each in found["points"]] == [
+        (each["values"], each["mean"]) for each in expected["points"]
+    ]
+    trials = measured(open_project(searched), arguments[1])
+    assert len({json.dumps(values) for values, _ in trials}) == 40
+
+
+@pytest.mark.thorough
+@pytest.mark.row("C77")
+def test_parallel_trials_repeat_each_point_and_a_failing_one_is_told_with_its_cause(
+    toy: Path,
+) -> None:
+    text = (toy / "toy.toml").read_text().replace("epochs = 4", "steps = 2")
+    (toy / "space.toml").write_text(text + '[sweep]\n"optimizer.lr" = [0.01, -1.0]\n')
+
+    ran = searched_whole(toy, "--parallel", "2", "--seeds", "2", "--json")
+
+    assert ran.returncode == 1, ran.stderr
+    good, bad = json.loads(ran.stdout)["points"]
+    assert (good["values"], good["n"]) == ({"optimizer.lr": "0.01"}, 2)
+    scores = [run["score"] for run in good["runs"]]
+    assert good["mean"] == sum(scores) / 2 and [run["seed"] for run in good["runs"]] == [3, 4]
+    assert [run["cause"] for run in bad["runs"]] == ["ValueError: Invalid learning rate: -1.0"] * 2
+    files = files_of(toy)
+    assert len({file.newest.pid for file in files}) == 4
+    assert os.getpid() not in {file.newest.pid for file in files}
+
+
+def study_of(text: str, **changes: Any) -> Any:
+    spec = {"sampler": "tpe", "trials": 20, "metrics": (("loss", "min"),), **changes}
+    plan = plan_of(loads(text))
+    assert plan is not None
+    return make_study(SearchSpec(**spec), plan)
+
+
+def run_study(study: Any, count: int, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Continue a study after its history up to `count` trials of a small objective."""
+    found = []
+    for number in range(count):
+        is_known = number < len(history)
+        point = study.replay(history[number]) if is_known else study.ask()
+        values = {axis.key: node.value for axis, node in point}
+        is_pruned = False
+        for step in range(1, 10):
+            loss = (values["lr"] - 0.3) ** 2 + values["width"] / step
+            is_pruned = is_pruned or study.report(number, step, loss)
+        study.tell(number, [loss], is_pruned=is_pruned)
+        found.append({**values, "pruned": is_pruned})
+    return found
+
+
+STUDY = 'lr = 0.1\nwidth = 1\n[sweep]\nmode = "random"\npoints = 20\nlr = { low = 0.01, high = 1.0 }\nwidth = { low = 1, high = 9 }\n'
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "cma-es", "nsga2"])
+def test_a_study_rebuilt_from_its_trials_goes_on_with_the_same_points(sampler: str) -> None:
+    whole = run_study(study_of(STUDY, sampler=sampler), 20, [])
+
+    for cut in (1, 9, 15):
+        assert run_study(study_of(STUDY, sampler=sampler), 20, whole[:cut]) == whole
+    assert len({each["lr"] for each in whole}) == 20
+    assert run_study(study_of(STUDY, sampler=sampler, seed=1), 20, []) != whole
+
+
+@pytest.mark.parametrize("pruner", ["asha", "hyperband", "median"])
+def test_a_pruned_trial_is_pruned_again_when_its_study_is_rebuilt(pruner: str) -> None:
+    whole = run_study(study_of(STUDY, pruner=pruner), 20, [])
+
+    assert 0 < sum(each["pruned"] for each in whole) < 20
+    assert run_study(study_of(STUDY, pruner=pruner), 20, whole[:12]) == whole
+
+
+def test_a_search_that_makes_no_sense_is_refused(assay, searched: Path) -> None:
+    for arguments, said in (
+        (("--sampler", "grid"), "The sweep is random: there is no grid."),
+        (
+            ("--sampler", "cma-es", "-m", "valid/acc", "-m", "valid/loss"),
+            "CMA-ES optimizes one metric.",
+        ),
+        (("--pruner", "asha"), "--pruner asha needs an adaptive sampler."),
+        (("--resume", "nowhere2"), "There is no search `nowhere2`."),
+        (("optimizer.lr=0.1", "model.width=8"), "space.toml has no sweep."),
+    ):
+        ran = assay("sweep", "space.toml", *arguments)
+        assert ran.returncode == 2 and said in ran.stderr, ran.stderr
+    assert not (searched / "runs").exists() or not list((searched / "runs").iterdir())

@@ -1,0 +1,284 @@
+"""Dispatcher of the queue: devices, ends of jobs, and what it survives."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from assay.core.errors import InputError
+from assay.core.job import Job, JobSpec
+from assay.core.lease import process_start
+from assay.jobs.devices import FakeDevices
+from assay.jobs.dispatcher import Dispatcher, only_dispatcher
+from assay.jobs.job_folder import JobFolder
+from assay.jobs.job_process import is_alive, start_forked
+from assay.store.job_journal import JobJournal, LeaseHolder, holder_of
+
+SOURCE = str(Path(__file__).resolve().parents[2] / "src")
+WORK = """
+import sys
+from pathlib import Path
+from assay.jobs.devices import FakeDevices
+from assay.jobs.dispatcher import Dispatcher
+from assay.store.job_journal import JobJournal
+Dispatcher(JobJournal(Path(sys.argv[1])), FakeDevices("8"), grace_s=2.0).run(until_empty=True)
+"""
+"""A dispatcher in an OS process of its own, on eight devices that exist in name only."""
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[JobJournal]:
+    with JobJournal(tmp_path / "queue") as opened:
+        yield opened
+
+
+def shell(text: str, **fields: object) -> JobSpec:
+    """A job that runs a line of shell."""
+    environment = {"PATH": os.environ["PATH"]}
+    return JobSpec(command=("sh", "-c", text), cwd="/", environment=environment, **fields)  # type: ignore[arg-type]
+
+
+def dispatched(
+    journal: JobJournal, *specs: JobSpec, devices: str = "2", grace_s: float = 0.5
+) -> list[Job]:
+    """The jobs after a dispatcher has run them all."""
+    ids = journal.submit(specs)
+    Dispatcher(journal, FakeDevices(devices), grace_s=grace_s).run(until_empty=True)
+    return [journal.job(each) for each in ids]
+
+
+def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.02)
+
+
+def dispatcher(journal: JobJournal) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": SOURCE}
+    return subprocess.Popen([sys.executable, "-c", WORK, str(journal.folder)], env=environment)
+
+
+def test_an_exit_code_a_signal_and_a_time_limit_are_told_apart_and_the_rest_runs(
+    journal: JobJournal,
+) -> None:
+    good, three, killed, stopped, missing = dispatched(
+        journal,
+        shell("exit 0"),
+        shell("exit 3"),
+        shell("kill -KILL $$"),
+        shell("kill -STOP $$; exit 0", time_limit_s=0.2),
+        JobSpec(command=("no-such-program",), cwd="/", environment={}),
+    )
+
+    assert good.status.state == "finished"
+    assert (three.status.failure, three.status.reason) == ("exception", "exit code 3")
+    assert (killed.status.failure, killed.status.reason) == ("killed", "killed by SIGKILL")
+    assert stopped.status.failure == "killed"
+    assert stopped.status.reason == "time limit of 0.2 s; killed by SIGKILL"
+    assert missing.status.reason == "no-such-program: No such file or directory"
+    assert journal.leases() == []
+
+
+def test_a_job_that_was_killed_is_tried_again_and_one_that_failed_by_itself_is_not(
+    journal: JobJournal, tmp_path: Path
+) -> None:
+    once = f"mkdir {tmp_path}/first && kill -KILL $$; exit 0"
+
+    killed, failed = dispatched(
+        journal, shell(once, max_attempts=3), shell("exit 1", max_attempts=3)
+    )
+
+    assert (killed.status.state, killed.status.attempt) == ("finished", 2)
+    assert (failed.status.state, failed.status.attempt) == ("failed", 1)
+
+
+def test_jobs_start_by_priority_then_in_line_and_after_those_that_they_wait_for(
+    journal: JobJournal, tmp_path: Path
+) -> None:
+    order = tmp_path / "order"
+    first, second = journal.submit([shell(f"echo first >> {order}"), shell("exit 1")])
+    waiting = shell(f"echo after >> {order}", after=(first,), priority=9)
+    urgent, never = shell(f"echo urgent >> {order}", priority=5), shell("exit 0", after=(second,))
+
+    *_, cancelled = dispatched(journal, waiting, urgent, never, devices="1")
+
+    assert order.read_text().split() == ["urgent", "first", "after"]
+    assert cancelled.status.state == "cancelled"
+    assert cancelled.status.reason == "a job that it waits for did not finish"
+
+
+def test_a_cancelled_job_gets_sigterm_and_what_it_left_behind_is_killed(
+    journal: JobJournal, tmp_path: Path
+) -> None:
+    ready, said = tmp_path / "ready", tmp_path / "said"
+    text = f"trap 'echo saved > {said}; exit 0' TERM; sleep 600 & echo $! > {ready}; wait"
+    running, waiting = journal.submit([shell(text), shell("exit 0")])
+
+    def cancel() -> None:
+        until(lambda: ready.exists() and ready.read_text().strip())
+        with JobJournal(journal.folder) as other:
+            other.request_cancel([running, waiting])
+
+    thread = threading.Thread(target=cancel)
+    work = dispatcher(journal)
+    thread.start()
+    assert work.wait(60) == 0
+    thread.join()
+
+    assert said.read_text() == "saved\n"
+    assert journal.job(waiting).status.state in ("cancelled", "finished")
+    until(lambda: process_start(int(ready.read_text())) is None)
+    assert journal.leases() == []
+
+
+def test_a_paused_queue_and_a_held_job_start_nothing(journal: JobJournal) -> None:
+    (held,) = journal.submit([shell("exit 0")])
+    journal.hold([held], held=True)
+    (free,) = dispatched(journal, shell("exit 0"))
+    assert journal.job(held).status.state == "waiting"
+    assert free.status.state == "finished"
+
+    journal.hold([held], held=False)
+    journal.pause(paused=True)
+    dispatched(journal)
+    assert journal.job(held).status.state == "waiting"
+
+    journal.pause(paused=False)
+    dispatched(journal)
+    assert journal.job(held).status.state == "finished"
+
+
+def test_a_second_dispatcher_is_refused(journal: JobJournal) -> None:
+    with (
+        only_dispatcher(journal.folder),
+        pytest.raises(InputError, match="at work for this queue already"),
+    ):
+        Dispatcher(journal, FakeDevices("1")).run(until_empty=True)
+
+
+def test_running_jobs_of_another_boot_were_killed_with_the_machine(
+    journal: JobJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their pids may be those of anybody by now: nobody gets a signal."""
+    (job,) = journal.submit([shell("exit 0")])
+    assert journal.claim(job, lambda leases: []) is not None
+    living = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        mine = holder_of(living.pid)
+        journal.begin(job, LeaseHolder(mine.pid, mine.process_start, "host/another boot/"))
+
+        dispatched(journal)
+
+        status = journal.job(job).status
+        assert (status.failure, status.reason) == ("killed", "the machine was restarted")
+        assert living.poll() is None
+    finally:
+        living.kill()
+        living.wait()
+
+
+def test_a_pid_that_was_given_to_another_process_is_not_the_holder() -> None:
+    mine = holder_of(os.getpid())
+    assert is_alive(mine)
+    assert not is_alive(mine._replace(process_start="1"))
+
+
+def test_a_command_whose_dispatcher_died_before_the_journal_knew_it_never_runs(
+    journal: JobJournal, tmp_path: Path
+) -> None:
+    folder = JobFolder.of(journal.folder, 1).made()
+    process = start_forked(
+        ["touch", str(tmp_path / "ran")], "/", dict(os.environ), folder.log, folder.exit_file(1)
+    )
+    os.close(process._gate)  # what the kernel does for a dispatcher that is killed
+    os.waitpid(process.holder.pid, 0)
+    assert not (tmp_path / "ran").exists()
+
+    (job,) = journal.submit([shell("exit 0")])
+    assert journal.claim(job, lambda leases: []) is not None
+    journal.begin(job, process.holder)
+    dispatched(journal)
+    assert (journal.job(job).status.state, journal.job(job).status.attempt) == ("finished", 1)
+
+
+JOB = """
+echo run >> {folder}/starts-$1
+exec 9>> "{folder}/lock of $ASSAY_JOB_DEVICES"
+flock -n 9 || echo "$1 on $ASSAY_JOB_DEVICES" >> {folder}/overlaps
+sleep 0.$2
+touch {folder}/done-$1
+"""
+"""Holds a lock of its device, in all its processes: the kernel says whether two overlap."""
+
+
+@pytest.mark.slow
+def test_no_device_is_held_twice_or_leaked_though_jobs_and_dispatchers_are_killed_at_random(
+    journal: JobJournal, tmp_path: Path
+) -> None:
+    chance = random.Random(16)
+    script = tmp_path / "job.sh"
+    script.write_text(JOB.format(folder=tmp_path))
+    environment = {"PATH": os.environ["PATH"]}
+    ids = journal.submit(
+        JobSpec(
+            command=("sh", str(script), str(i), f"{chance.randint(5, 30):02}"),
+            cwd="/",
+            environment=environment,
+        )
+        for i in range(1, 201)
+    )
+
+    work, dispatchers, killed = dispatcher(journal), 1, set[int]()
+    deadline = time.monotonic() + 300
+    while work.poll() is None and time.monotonic() < deadline:
+        time.sleep(chance.uniform(0.02, 0.1))
+        running = journal.running()
+        holders = [lease.slot[:2] for lease in journal.leases()]
+        assert len(holders) == len(set(holders)) <= 8
+        if running and chance.random() < 0.4:
+            victim = chance.choice(running)
+            killed.add(victim.job.id)
+            kill_part(victim.holder, chance)
+        if dispatchers < 12 and chance.random() < 0.1:
+            work.kill()
+            work.wait()
+            work, dispatchers = dispatcher(journal), dispatchers + 1
+
+    assert work.wait(60) == 0
+    assert not (tmp_path / "overlaps").exists()
+    assert dispatchers > 3 and len(killed) > 10
+    assert journal.leases() == []
+    for job in map(journal.job, ids):
+        starts = (
+            (tmp_path / f"starts-{job.id}").read_text().splitlines()
+            if (tmp_path / f"starts-{job.id}").exists()
+            else []
+        )
+        assert len(starts) <= 1, job
+        if job.status.state == "finished":
+            assert (tmp_path / f"done-{job.id}").exists(), job
+        else:
+            assert job.status.failure == "killed" and job.id in killed, job
+
+
+def kill_part(holder: LeaseHolder, chance: random.Random) -> None:
+    """Kill the supervisor of a job, or all of its processes."""
+    if not holder.pid or process_start(holder.pid) != holder.process_start:
+        return
+    try:
+        if chance.random() < 0.5:
+            os.kill(holder.pid, signal.SIGKILL)
+        else:
+            os.killpg(holder.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
