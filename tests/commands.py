@@ -26,7 +26,7 @@ $ assay --version
 assay ...
 ```
 
-`resume`, `rerun`, `test` and `replay` ask before they run a record that [was not made here](records.md#from-elsewhere).
+`resume`, `rerun`, `test` and `replay` ask before they run a record that [was not made here](records.md#runs-made-elsewhere).
 Commands that import your modules say so at the end of their help; `assay check --shape` and all others only read data.
 
 | exit code | what it says |

@@ -27,6 +27,7 @@ def test_there_is_a_chinese_page_for_the_home_page_and_each_page_of_the_tour() -
     assert sorted(chinese for _, chinese in pairs()) == there and len(there) >= 8
 
 
+@pytest.mark.row("C81")
 @pytest.mark.parametrize(("english", "chinese"), PAIRS)
 def test_a_chinese_page_has_the_code_the_outline_and_the_links_of_the_english_one(
     english: Path, chinese: Path

@@ -633,7 +633,7 @@ def test_inject_on_a_class_and_on_its_init_give_the_same_and_nothing_needs_to_be
     assert calls == ["args", "config"]
 
 
-@pytest.mark.row("D02", "D06", "S-D1")
+@pytest.mark.row("D02", "D06")
 def test_the_snippet_on_dependency_injection_prints_what_it_should() -> None:
     script = EXAMPLES / "seeds" / "dependency_injection.py"
 

@@ -542,8 +542,8 @@ def test_the_command_trains_all_that_can_be_and_says_in_the_end_that_one_was_not
     places = [said.index(f"[{i}/3] {name}") for i, name in enumerate(three, 1)]
     assert places == sorted(places)
     assert (
-        "ZeroDivisionError: planted" in said and said.count("finished") == 4
-    )  # each also in the table at the end
+        "ZeroDivisionError: planted" in said and said.count("finished") == 2
+    )  # the table at the end has their values
     assert said.rstrip().endswith("1 of 3 did not finish")
 
 

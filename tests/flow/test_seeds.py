@@ -254,7 +254,7 @@ def test_plugins_and_pipes_are_checked_built_and_entered_in_order(
     assert [step for step, _ in losses] == curve.steps.tolist() == list(range(1, 13))
 
 
-@pytest.mark.row("S-E1", "E10")
+@pytest.mark.row("E10")
 def test_a_config_in_python_with_its_imports_and_objects_of_omegaconf(run, tmp_path: Path) -> None:
     done = run("mnist/show.py", folder=tmp_path)
 
@@ -503,7 +503,7 @@ def test_a_process_without_a_base_class_is_called_and_learns_as_in_the_loops_of_
     ]
 
 
-@pytest.mark.row("S-D3", "D19", "D20")
+@pytest.mark.row("D19", "D20")
 def test_a_state_has_the_fields_and_defaults_of_the_text(run, tmp_path: Path) -> None:
     lines = run("state.py", folder=tmp_path).stdout.splitlines()
 
@@ -526,7 +526,7 @@ def test_a_state_has_the_fields_and_defaults_of_the_text(run, tmp_path: Path) ->
     ]
 
 
-@pytest.mark.row("S-E2", "E17", "E19")
+@pytest.mark.row("E17", "E19")
 def test_a_model_with_its_loss_inside_gives_losses_in_training_and_scores_in_evaluation(
     run, tmp_path: Path
 ) -> None:
@@ -540,7 +540,7 @@ def test_a_model_with_its_loss_inside_gives_losses_in_training_and_scores_in_eva
 
 
 @pytest.mark.slow
-@pytest.mark.row("S-E3", "E58")
+@pytest.mark.row("E58")
 def test_the_whole_project_of_the_tutorial_runs_to_its_end_and_learns_the_digits(
     assay, tmp_path: Path
 ) -> None:

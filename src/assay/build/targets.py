@@ -33,7 +33,7 @@ from assay.config.allow_list import (
     refused_by_name,
     trust_command,
 )
-from assay.config.older_systems import older_name, system_of, unmapped
+from assay.config.older_systems import offer, older_name, system_of, unmapped
 from assay.config.user_modules import UserModules
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import InputError, did_you_mean, suggested
@@ -251,6 +251,10 @@ class _Search:
     def _import(self, name: str) -> types.ModuleType:
         try:
             return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if offer(error):  # a module of the user that imports an older system
+                return self._import(name)
+            self._import_failed(name, error)
         except (
             Exception,
             SystemExit,

@@ -10,18 +10,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from assay.config.older_systems import OlderName, names_of
+from assay.config.older_systems import PACKAGES, OlderName, names_of
 from assay.core.errors import InputError, nearest
-
-PACKAGES: Mapping[str, str] = {
-    "alchemy": "alchemy",
-    "tensorboardX": "framework",
-    "hiddenlayer": "framework",
-    "thexp": "thexp",
-    "flame": "flame",
-    "libai": "libai",
-}
-"""Package of an older system -> the module of `assay.compat` that has its names."""
 
 
 class UnmappedImportError(InputError, ImportError):
@@ -46,6 +36,12 @@ def install(*systems: str) -> None:
     finder.packages.update(packages)
 
 
+def offered() -> frozenset[str]:
+    """Return the packages that are found in this process."""
+    finders = [each for each in sys.meta_path if isinstance(each, OlderFinder)]
+    return frozenset(name for finder in finders for name in finder.packages)
+
+
 class OlderFinder(MetaPathFinder, Loader):
     """Finder and loader of modules that only offer the names of an older system's table."""
 
@@ -59,7 +55,8 @@ class OlderFinder(MetaPathFinder, Loader):
         if package not in self.packages:
             return None
         names = names_of(PACKAGES[package])
-        if fullname != package and not any(name.startswith(f"{fullname}.") for name in names):
+        is_known = fullname in names or any(name.startswith(f"{fullname}.") for name in names)
+        if fullname != package and not is_known:
             return None
         return ModuleSpec(fullname, self, is_package=True)
 
@@ -67,17 +64,26 @@ class OlderFinder(MetaPathFinder, Loader):
         return OlderModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Do nothing: the names of the module are looked up when they are used."""
+        """Put a module that stands for a whole one in its place.
+
+        Otherwise the names of the module are looked up when they are used.
+        """
+        older = names_of(PACKAGES[module.__name__.partition(".")[0]]).get(module.__name__)
+        if older is not None:
+            sys.modules[module.__name__] = importlib.import_module(older.target)
 
 
 class OlderModule(ModuleType):
     """Module whose attributes are the targets of an older system's names."""
 
     def __getattr__(self, name: str) -> Any:
+        names = names_of(PACKAGES[self.__name__.partition(".")[0]])
+        if name == "__all__":  # of `from flame.pytorch.typing_prelude import *`
+            inside = [each.removeprefix(f"{self.__name__}.") for each in names]
+            return [each for each in inside if "." not in each]
         if name.startswith("__"):
             raise AttributeError(name)
         dotted = f"{self.__name__}.{name}"
-        names = names_of(PACKAGES[self.__name__.partition(".")[0]])
         if dotted in names:
             found = import_target(names[dotted].target)
             setattr(self, name, found)

@@ -209,6 +209,8 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
     """
     own, notes = with_own_calls(root)
     assert isinstance(own, Table)
+    own, theirs = _translated(own)
+    notes += theirs
     root, older = _with_older_arguments(_with_runner(_with_larger_length(own)))
     for alias in (*ALIASES, *_keys_of_older(own)):
         path, to = parse_dotted(alias.old), parse_dotted(alias.new)
@@ -231,6 +233,14 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
         except KeyError:  # a value stands where a table is needed: the check reports it
             continue
     return root, notes + older
+
+
+def _translated(root: Table) -> tuple[Table, list[Problem]]:
+    """Return a config whose sections are LiBai's with those of assay, and notes."""
+    if not isinstance(root.items.get("dataloader"), Table):
+        return root, []
+    found: tuple[Table, list[Problem]] = table_of("libai", "translated")(root)
+    return found
 
 
 def _without(root: Table, path: KeyPath) -> Table:

@@ -13,6 +13,31 @@ from assay.core.errors import nearest
 SYSTEMS = ("alchemy", "thexp", "flame", "libai")
 """Older systems; each has a module of its name in `assay.compat`."""
 
+PACKAGES: Mapping[str, str] = {
+    "alchemy": "alchemy",
+    "tensorboardX": "framework",
+    "hiddenlayer": "framework",
+    "thexp": "thexp",
+    "flame": "flame",
+    "injector": "flame",
+    "libai": "libai",
+    "oneflow": "libai",
+    "flowvision": "libai",
+}
+"""Package that texts of an older system import -> the module of `assay.compat` with its names."""
+
+
+def offer(error: ImportError) -> bool:
+    """Make the package that was not found importable; return False if it is of no older system."""
+    package = (error.name or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or package not in PACKAGES:
+        return False
+    finders = importlib.import_module("assay.compat.importing")
+    if package in finders.offered():
+        return False
+    finders.install(PACKAGES[package])
+    return True
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OlderName:

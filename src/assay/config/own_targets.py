@@ -28,6 +28,13 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
             StreamToSequence
         """,
         "assay.plugins": "TensorBoard",
+        "assay.compat.libai.loaders": """
+            ClsEvaluator build_image_test_loader build_image_train_loader
+        """,
+        "assay.compat.libai.schedules": """
+            WarmupCosineAnnealingLR WarmupCosineLR WarmupExponentialLR WarmupMultiStepLR
+            WarmupPolynomialLR WarmupStepLR
+        """,
         "assay.compat.alchemy.plugins": """
             Backup BasicSetup DisplayRunningInfo FileLogger Seeding TensorboardLogger
         """,

@@ -80,7 +80,7 @@ class When(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """At every multiple of `n`, from `start` on (`start` 0 leaves out count 0 itself)."""
+    """Condition: every multiple of `n`, from `start` on (`start` 0 excludes count 0 itself)."""
 
     n: int = 1
     start: int = 0
@@ -106,7 +106,7 @@ class Every:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """At these counts only."""
+    """Condition: exactly these counts."""
 
     counts: frozenset[int]
 

@@ -23,7 +23,7 @@ FOLDER = "board"
 
 
 class TensorBoard:
-    """Writes event files into `board/` of the run. Without a record (`--no-file`) it does nothing.
+    """Plugin that writes event files to `board/` of the run; without a record it does nothing.
 
     `scalars`: patterns of the metrics that go in; `every`: only steps that it divides; `by`: what
     their x axis is. `parameters`: how often a histogram of each parameter is written, and of its

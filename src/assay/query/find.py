@@ -24,9 +24,9 @@ _LISTED = 8
 
 
 def find_run(address: str, project: Project | None = None) -> RunView:
-    """The run that `address` means, in `project` (else the one around the working directory).
+    """Return the run at `address`, in `project` (default: that of the working directory).
 
-    InputError when there is none, or more than one, with what there is.
+    Raises InputError when no run matches, or several do, with the candidates.
     """
     folder = _by_path(address)
     if folder is not None:

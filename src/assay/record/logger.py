@@ -36,7 +36,7 @@ Listener = Callable[[str, str], object]
 
 
 class Logger:
-    """Says lines to the console (stderr), to files, and to listeners. Any thread may use it.
+    """Thread-safe logger that writes to the console (stderr), to files, and to listeners.
 
     `fmt` and `datefmt` are those of `logging.Formatter`; `level` is the least that the console and
     files take.

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.config.lazy import Section, calling_frame
+from assay.config.older_systems import offer
 from assay.config.sources.classes import tree_of
 from assay.config.sources.objects import OversizedError, TreeMaker, is_holder, lifted, mark, uses
 from assay.config.sources.positions import MAX_BYTES, too_deep, too_large
@@ -243,7 +244,12 @@ class _Loading:
                     return self.view(self.config(found.with_suffix(".py"), name), names)
                 if found.is_dir() and any(_is_config(found / f"{each}.py") for each in names):
                     return self.relative(folder, name, names, "")
-        module = builtins.__import__(name, globals, locals, names, 0)
+        try:
+            module = builtins.__import__(name, globals, locals, names, 0)
+        except ModuleNotFoundError as error:
+            if not offer(error):
+                raise
+            return self.imported(path, name, globals, locals, names, level)
         return _relaxed(module) if name == "omegaconf" else module
 
     def relative(

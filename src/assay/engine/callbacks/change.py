@@ -72,8 +72,7 @@ class _Change(ABC):
 
 
 class SetRequiresGrad(_Change):
-    """Freezes the parameters whose names match one of the patterns when `step` steps are completed,
-    or frees them.
+    """Callback that freezes or unfreezes parameters after `step` steps, by patterns of names.
 
     A frozen parameter gets no gradient and is left out by the optimizer, weight decay and momentum
     included.
@@ -134,7 +133,7 @@ class SetRequiresGrad(_Change):
 
 
 class SetValue(_Change):
-    """Sets a value when `step` steps are completed.
+    """Callback that sets a value after `step` steps.
 
     `key` begins with `optimizer` (a setting of all its groups, as in optimizer.lr; of one of
     several optimizers, as in optimizer.critic.lr), `model`, `process` or `backward` (an attribute,
@@ -226,8 +225,7 @@ class SetValue(_Change):
 
 
 class ResetOptimizer(_Change):
-    """Lets the optimizer forget what it has gathered (moments, step counts) when `step` steps are
-    completed."""
+    """Callback that clears the state of the optimizer (moments, step counts) after `step` steps."""
 
     changes: ClassVar[str] = "the state of the optimizer"
 

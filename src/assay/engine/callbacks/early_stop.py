@@ -13,8 +13,8 @@ from assay.engine.loop.engine import Engine
 
 
 class EarlyStop:
-    """Stops the run after `patience` evaluations in which `metric` was no better than before by
-    more than `min_delta`.
+    """Callback that stops the run after `patience` evaluations without an improvement of `metric`
+    by more than `min_delta`.
 
     nan is never better. What it has seen is kept in checkpoints: a run that goes on stops where it
     would have stopped.

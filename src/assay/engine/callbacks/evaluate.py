@@ -36,8 +36,9 @@ from assay.engine.parallel.pipeline import Pipeline
 
 
 class Evaluate:
-    """Evaluates splits at a period and, if not just done, at the end; results go to `state.metrics`
-    and the record.
+    """Callback that evaluates splits periodically, and at the end unless just done.
+
+    Results go to `state.metrics` and to the record.
 
     `limit`: at most that many batches of each; what comes of a part is recorded as such. `pipes`
     get the outputs, and `metrics` measure them beside those of the process. Without a `seed` of its
@@ -191,8 +192,9 @@ def evaluate(
     before: Callable[[], None] | None = None,
     after: Callable[[], None] | None = None,
 ) -> tuple[dict[str, float], int]:
-    """Metrics of one split by name (`valid/loss`), and how many samples there were. The process is
-    left in eval mode.
+    """Return the metrics of one split by name (`valid/loss`), and its number of samples.
+
+    The process is left in eval mode.
 
     Outputs go through `pipes`, then to the metrics of the process and to `metrics`. `infer`: there
     is no loss and nothing is measured; the pipes alone get the outputs of `inference_step`. `step`

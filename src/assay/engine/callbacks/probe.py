@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 
 class Probe:
-    """Saves the outputs of the modules whose names match, in the training steps that are recorded
-    as `steps`.
+    """Callback that saves the outputs of modules, by patterns of names, at the given `steps`.
 
     Each step makes an artifact `probe/step-000000010.safetensors` of tensors by module:
     `encoder.0.attn` for a module that gives a tensor, `encoder.0.attn/1` or

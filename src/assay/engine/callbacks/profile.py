@@ -16,7 +16,7 @@ from assay.engine.metrics.artifact import keep_artifact
 
 
 class Profile:
-    """Profiles `steps` steps from when `start` steps are completed.
+    """Callback that profiles `steps` steps, after `start` steps.
 
     Makes two artifacts: `profile/steps-11-15.json.gz`, to be opened in ui.perfetto.dev or
     chrome://tracing, and `profile/steps-11-15.txt`, the operators that took longest. These steps

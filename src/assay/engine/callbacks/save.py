@@ -36,7 +36,7 @@ _LOGGER = logging.getLogger("assay.checkpoint")
 
 
 class Save:
-    """Writes checkpoints. A save that fails is reported and never ends the training.
+    """Callback that writes checkpoints. A failed save is reported and does not end the training.
 
     `failure` is why the newest one was not written, None if it was. The same failure again is told
     once more only for the final one.

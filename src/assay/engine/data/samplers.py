@@ -27,7 +27,7 @@ class Sampler(Protocol):
 
 
 class Weighted:
-    """Samples drawn by weight: weight 2 comes twice as often as 1; `num_samples` defaults to all.
+    """Sampler by weight: weight 2 is drawn twice as often as 1; `num_samples` defaults to all.
 
     `weights` is a sequence, or the name of an attribute of the data set. Without `replacement` each
     comes once at most, the heavy ones earlier (Efraimidis & Spirakis, "Weighted random sampling
@@ -63,7 +63,7 @@ class Weighted:
 
 
 class Balanced:
-    """Every class as often as every other, and within a class every sample as often as its fellows.
+    """Sampler that draws all classes equally often, and all samples of a class equally often.
 
     `labels` is a sequence of whole numbers or words, or the name of an attribute of the data set.
     An epoch has `num_samples` samples, by default as many as the data set.
@@ -81,7 +81,7 @@ class Balanced:
 
 
 class ByLength:
-    """Batches of samples of similar length, to save padding; batches and their order are shuffled.
+    """Batch sampler that groups samples of similar length, to save padding; order is shuffled.
 
     `lengths` is a sequence, or the name of an attribute of the data set. Of every `window` batches
     of a shuffle the samples are sorted by length and dealt out: a larger window pads less and
@@ -99,7 +99,7 @@ class ByLength:
 
 
 class Subset:
-    """Part of the data: `indices`, or those from `start` to `stop`; fractions are shares of all.
+    """Sampler of a part of the data: `indices`, or `start` to `stop`; fractions are shares of all.
 
     Shuffled unless `shuffle` is false.
     """

@@ -52,7 +52,7 @@ _LOGGER = logging.getLogger("assay")
 
 
 class Engine:
-    """Runs a process over training data until the first bound is reached.
+    """Training loop: runs a process over training data until the first bound is reached.
 
     Either by `run()`, or by hand: `for batch in engine`. `process` may be written in any style that
     `as_process` knows. `train` is a `Loader` or any iterable of batches. Bounds: `epochs`, `steps`

@@ -14,7 +14,7 @@ from assay.core.schema import parse_period
 def every(
     period: str, fn: Callable[..., Any], *, priority: int = 0, name: str = ""
 ) -> Handler | None:
-    """A handler for `fn` each time that much training is completed; None for "never".
+    """Return a handler that calls `fn` once per period of training; None for "never".
 
     >>> every("2 epochs", print).event
     <Event.EPOCH_END: 'epoch_end'>

@@ -31,7 +31,7 @@ Model = nn.Module
 
 
 class Process(ABC):
-    """Write `forward_step`; everything else is a template that may be replaced.
+    """Training step that you write: `forward_step` is required, every other method can be replaced.
 
     Training calls `train()`, then for each window of micro-batches `training_step(batch)` for each
     and `update(step)` once. Evaluation calls `eval()`, then `validation_step(batch)`; where there
@@ -137,7 +137,7 @@ Part = str | int
 
 
 class Supervised(Process):
-    """A model, a criterion and batches of (input, target).
+    """Training step of a model and a criterion, for batches of (input, target).
 
     `input` and `target` name the parts of other batches: keys of a mapping, fields of a dataclass,
     a namespace, a named tuple or an `Instance`, places of a tuple. Several make several arguments:

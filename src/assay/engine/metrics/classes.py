@@ -224,14 +224,14 @@ class Score(ABC):
 
 @final
 class Precision(Score):
-    """Of those taken for a class, the share that is of it."""
+    """Share of the samples predicted as a class that belong to it."""
 
     wrong = (1.0, 0.0)
 
 
 @final
 class Recall(Score):
-    """Of those of a class, the share that was taken for it."""
+    """Share of the samples of a class that are predicted as it."""
 
     wrong = (0.0, 1.0)
 

@@ -88,8 +88,10 @@ class Mean:
 
 
 class Perplexity:
-    """e to the mean loss in nats. Where the samples are not of one length, the loss is to be a
-    (sum, weight) pair."""
+    """Exponential of the mean loss in nats.
+
+    If the samples have different lengths, the loss must be a (sum, weight) pair.
+    """
 
     def __init__(self, of: str = "loss") -> None:
         self.mean = Mean(of)

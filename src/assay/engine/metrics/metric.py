@@ -40,8 +40,10 @@ class Computing(Protocol):
 
 
 class Adapted:
-    """A metric that has `update`, `compute` and `reset`: `takes` names the parts of the output that
-    it is given."""
+    """Adapter of a metric with `update`, `compute` and `reset`, such as one of torchmetrics.
+
+    `takes` names the parts of the output that `update` gets.
+    """
 
     def __init__(self, metric: Computing, *, takes: Sequence[str] = ("pred", "target")) -> None:
         self.metric = metric

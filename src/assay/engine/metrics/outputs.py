@@ -109,8 +109,8 @@ class Pipes:
 
 
 class Collect:
-    """Keeps what the model gave for every sample of a split, on the CPU, for whoever scores it as a
-    whole.
+    """Pipe that collects the outputs of all samples of a split on the CPU, for metrics of the whole
+    split.
 
     `fields`: which parts of the output; left out, all that hold one value for each sample. A later
     pipe finds this object as `evaluation.data[name]`: it has a length, and fields by name.
@@ -177,8 +177,8 @@ class Collect:
 
 
 class SaveOutputs:
-    """Keeps what the model gave as an artifact of the run, `valid/outputs_step100.jsonl`: one line
-    for each sample.
+    """Pipe that saves the outputs as an artifact, `valid/outputs_step100.jsonl`: one line for each
+    sample.
 
     A line holds `step`, `split`, `index` (the place in the split) and the `fields` of the output,
     or all that have one value for each sample. At most the first `limit` samples are kept.

@@ -7,8 +7,8 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The module that the user wrote, whatever is around it: `torch.compile`,
-    DistributedDataParallel, DataParallel.
+    """Return the user's module without its wrappers: `torch.compile`, DistributedDataParallel,
+    DataParallel.
 
     >>> model = nn.Linear(2, 2)
     >>> unwrap(DataParallel(model)) is model

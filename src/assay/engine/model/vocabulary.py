@@ -8,8 +8,9 @@ from assay.core.errors import ArgumentError
 
 
 def padded_vocabulary(size: int | Sized, *, multiple: int = 128, tensor: int = 1) -> int:
-    """The least number that has room for `size` words, or those of a tokenizer, and divides by
-    `multiple` x `tensor`.
+    """Return the least multiple of `multiple` x `tensor` that is at least `size`.
+
+    `size` is a number of tokens, or a tokenizer.
 
     Rows by the multiple suit the tiles that GPUs compute in, and come out among `tensor` processes,
     each with as many (Megatron-LM's make_vocab_size_divisible_by).

@@ -83,8 +83,7 @@ def key_all(value: int) -> None:
 
 
 def seed_all(value: int) -> dict[str, int]:
-    """Key the global generators of torch, numpy and `random`; what each of them was given, by
-    name."""
+    """Seed the global generators of torch, numpy and `random`; return each seed by name."""
     key_all(value)
     return {"torch": value, "numpy": value & 0xFFFFFFFF, "random": value}
 
@@ -101,8 +100,7 @@ def get_state() -> dict[str, Any]:
 
 
 def set_state(state: Mapping[str, Any]) -> None:
-    """Put the generators back to where `get_state` found them; those of devices that are not there
-    are left out."""
+    """Restore the generators to states of `get_state`; states of absent devices are ignored."""
     random.setstate(state["random"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])

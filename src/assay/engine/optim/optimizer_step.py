@@ -61,7 +61,7 @@ def debugged(*, enabled: bool = True) -> Iterator[None]:
 
 
 class OptimizerStep(OptimizerStepBase):
-    """Owns the order of one update; the engine tells it which window is coming.
+    """Update of the weights from the losses of one window: backward, clip, step, schedule.
 
     A window of several micro-batches gives the gradient of the whole window: means are weighted by
     their real number of samples, (sum, weight) pairs by their weights. A mapping of losses by name

@@ -60,8 +60,7 @@ _UP = {"linear": linear_up, "cosine": cosine_up, "sigmoid": sigmoid_up}
 
 
 class Ramp:
-    """A value that goes from `low` to `high` over `over` steps, after it was `low` for `after`
-    steps.
+    """Value that rises from `low` to `high` over `over` steps, after `after` steps at `low`.
 
     `high` may be below `low`. The sigmoid begins a little above `low`: it is 0.0067 of the way
     there.
@@ -83,8 +82,7 @@ class Ramp:
 
 
 class Cycle:
-    """A value that goes from `low` to `high` and back in every `period` steps; `saw` jumps back
-    instead.
+    """Value that cycles from `low` to `high` and back every `period` steps; `saw` jumps back.
 
     >>> [Cycle(0.0, 1.0, period=4)(step) for step in range(6)]
     [0.0, 0.5, 1.0, 0.5, 0.0, 0.5]

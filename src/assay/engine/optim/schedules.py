@@ -245,8 +245,10 @@ class WarmupExponential(_Warmup):
 
 
 class TorchSchedule:
-    """A scheduler of `torch.optim.lr_scheduler`, by the step or the epoch. A bare one goes by the
-    step."""
+    """Schedule of `torch.optim.lr_scheduler`, stepped per optimizer step or per epoch.
+
+    A scheduler of torch without this wrapper is stepped per optimizer step.
+    """
 
     def __init__(self, scheduler: LRScheduler, *, unit: Unit = "step") -> None:
         if isinstance(scheduler, ReduceLROnPlateau):

@@ -26,7 +26,7 @@ COMPLETE = ("training_step", "validation_step", "update", "train", "eval", "back
 def as_process(
     thing: Any, *, model: nn.Module | None = None, backward: OptimizerStepBase | None = None
 ) -> Any:
-    """The process itself, or one around something of another style; InputError when it is of none.
+    """Return a process for a training step of any style; raises InputError for an unknown style.
 
     Model and optimizer are its own if it has them (`model`; `backward`, `optimizer` or `optim`),
     else those given. A plain `OptimizerStep` of its own gives way to the one given, which has

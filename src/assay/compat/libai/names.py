@@ -1,0 +1,62 @@
+"""Table of the names that texts of LiBai import, with what stands for each here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from assay.compat.libai.schedules import HERE as SCHEDULES
+from assay.config.older_systems import OlderName
+
+_HERE = "assay.compat.libai"
+_LOADERS = ("image_train", "image_test", "nlp_train", "nlp_test", "nlp_train_val_test")
+_TORCH = {
+    "nn": "torch.nn",
+    "optim": "torch.optim",
+    "utils.data": "torch.utils.data",
+    "tensor": "torch.tensor",
+    "Tensor": "torch.Tensor",
+    "float32": "torch.float32",
+    "float": "torch.float32",
+    "int64": "torch.int64",
+    "long": "torch.int64",
+    "int": "torch.int64",  # the losses of torch take class numbers of 64 bits alone
+}
+
+
+def _entry(target: str) -> OlderName:
+    return OlderName(target=target, instead=f"`{target}`")
+
+
+NAMES: Mapping[str, OlderName] = {
+    "libai.config.LazyCall": _entry("assay.config.LazyCall"),
+    "libai.config.get_config": OlderName(
+        target=f"{_HERE}.loaders.get_config", instead="`get_config` of assay.config"
+    ),
+    "libai.config.configurable": _entry("assay.build.configurable"),
+    "libai.config.instantiate": _entry("assay.build.instantiate"),
+    "libai.data.structures.Instance": _entry("assay.engine.Instance"),
+    "libai.data.structures.DistTensorData": _entry("assay.engine.DistTensorData"),
+    "libai.evaluation.ClsEvaluator": OlderName(
+        target=f"{_HERE}.loaders.ClsEvaluator",
+        instead="`process.metrics`, with one `assay.engine.Accuracy` for each k",
+    ),
+    "libai.optim.get_default_optimizer_params": OlderName(
+        target=f"{_HERE}.loaders.get_default_optimizer_params",
+        instead="`assay.engine.Groups` as the optimizer's `params`, and `train.clip_norm`",
+    ),
+    **{
+        f"libai.data.build.build_{kind}_loader": OlderName(
+            target=f"{_HERE}.loaders.build_{kind}_loader", instead="a section [data.NAME]"
+        )
+        for kind in _LOADERS
+    },
+    **{
+        f"libai.scheduler.{name}": OlderName(
+            target=f"{_HERE}.schedules.{name}", instead=f"`{here}`"
+        )
+        for name, (here, _) in SCHEDULES.items()
+    },
+    **{f"oneflow.{name}": _entry(target) for name, target in _TORCH.items()},
+    "flowvision.transforms": _entry("assay.engine.data.images"),
+    "flowvision.datasets": _entry("assay.engine.data.images"),
+}

@@ -1,0 +1,291 @@
+"""Translation of a config of LiBai, `dataloader`, `train`, `optim`, `graph`, to our sections.
+
+Keys of `train` that have an alias stay for it: `train_iter`, `train_epoch`, `eval_period`,
+`log_period`, `amp`, `recompute_grad`, `zero_optimization` and those of NCCL. A key that means
+nothing here is left where it is, so that the check of the config reports it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from assay.compat.libai.schedules import HERE as SCHEDULES
+from assay.compat.libai.schedules import arguments
+from assay.config.tree import (
+    KeyPath,
+    Leaf,
+    List,
+    Node,
+    Table,
+    delete_at,
+    from_plain,
+    get_at,
+    key_origin_at,
+    parse_dotted,
+    plain,
+    set_at,
+)
+from assay.core.diagnostics import Origin, Problem
+
+_LOADERS = [
+    f"{place}.build_{kind}_train_loader"
+    for place in ("libai.data.build", "assay.compat.libai.loaders")
+    for kind in ("image", "nlp")
+]
+_ENDLESS = 10**8
+"""An `eval_iter` from here on means all batches: LiBai's default is 1e9."""
+
+_OPTIMIZER = {"type": "torch.optim.AdamW", "lr": 1e-3, "weight_decay": 0.01}
+"""Optimizer of LiBai's `common/optim.py`, for a config that has no `optim`."""
+
+
+def translated(root: Table) -> tuple[Table, list[Problem]]:
+    """Return a config of LiBai with the sections of assay, and notes; others as they are."""
+    loader = get_at(root, ("dataloader", "train", "type"))
+    if not isinstance(loader, Leaf) or loader.value not in _LOADERS:
+        return root, []
+    made = _Translation(root)
+    tests = _move_data(made)
+    _move_batch_sizes(made, tests)
+    _move_length(made)
+    _move_evaluation(made, tests)
+    _move_optimizer(made)
+    _move_schedule(made)
+    _move_checkpoints(made)
+    _move_parallel(made)
+    _move_rest(made)
+    note = "a config of LiBai: `dataloader` is `data` here, `optim` is `optimizer`"
+    made.note(("dataloader",), note, root.key_origin("dataloader"))
+    return made.root, made.notes
+
+
+class _Translation:
+    """Config that is being translated: keys are taken from the old places and put to new ones."""
+
+    def __init__(self, root: Table) -> None:
+        self.root = root
+        self.notes: list[Problem] = []
+        self.origin = root.origin
+
+    def take(self, path: str) -> Node | None:
+        """Remove a node and return it; None if there is none."""
+        parts = parse_dotted(path)
+        node = get_at(self.root, parts)
+        if node is not None:
+            self.origin = key_origin_at(self.root, parts)
+            self.root = delete_at(self.root, parts)
+        return node
+
+    def value(self, path: str) -> Any:
+        """Remove a value and return it as plain data; None if there is none."""
+        node = self.take(path)
+        return None if node is None else plain(node)
+
+    def drop(self, path: str, *empty: Any) -> None:
+        """Remove a value that says nothing, such as `load_weight=""`; keep any other."""
+        node = get_at(self.root, parse_dotted(path))
+        if node is not None and plain(node) in (None, *empty):
+            self.take(path)
+
+    def put(self, path: str, value: Any) -> None:
+        """Set a node or plain data unless the config has the key; its origin is what was taken."""
+        parts = parse_dotted(path)
+        if value is None or get_at(self.root, parts) is not None:
+            return
+        is_node = isinstance(value, Table | List | Leaf)
+        node = value if is_node else from_plain(value, self.origin)
+        self.root = set_at(self.root, parts, node, self.origin)
+
+    def note(self, path: KeyPath, message: str, origin: Origin) -> None:
+        """Say once what became of a key."""
+        key = ".".join(map(str, path))
+        self.notes.append(
+            Problem(
+                kind="alias", severity="note", message=f"`{key}`: {message}", origin=origin, key=key
+            )
+        )
+
+
+def _move_data(made: _Translation) -> list[str]:
+    """Make the splits; return the names of those that are for tests."""
+    train = made.take("dataloader.train")
+    assert isinstance(train, Table)
+    made.put("data.train", _split(train))
+    tests = made.take("dataloader.test")
+    calls = tests.items if isinstance(tests, List) else [tests] if tests is not None else []
+    names = ["test"] if len(calls) == 1 else [f"test_{i}" for i in range(len(calls))]
+    for name, call in zip(names, calls, strict=True):
+        made.put(f"data.{name}", _split(call) if isinstance(call, Table) else call)
+    made.drop("dataloader", {})
+    return names
+
+
+def _split(call: Table) -> Table:
+    """Return the section of a split for a call of one of LiBai's loaders."""
+    names = {"dataset": "source", "num_workers": "workers", "collate_fn": "collate"}
+    split = Table({}, call.origin)
+    for key, node in call.items.items():
+        if key == "type" or (isinstance(node, Leaf) and node.value is None):
+            continue
+        item = _joined(node) if key == "dataset" else node
+        split = set_at(split, (names.get(key, key),), item, call.key_origin(key))
+    return split
+
+
+def _joined(datasets: Node) -> Node:
+    """Return one source for a dataset or a list of them."""
+    if not isinstance(datasets, List):
+        return datasets
+    if len(datasets.items) == 1:
+        return datasets.items[0]
+    join = from_plain({"type": "assay.engine.data.map_style.ConcatSequences"}, datasets.origin)
+    assert isinstance(join, Table)
+    return set_at(join, ("sequences",), datasets, datasets.origin)
+
+
+def _move_batch_sizes(made: _Translation, tests: list[str]) -> None:
+    """Set the batch of one step: micro-batch x accumulation x processes, or the global batch."""
+    micro = made.value("train.train_micro_batch_size") or 32
+    accumulate = made.value("train.num_accumulation_steps")
+    whole = made.value("train.global_batch_size")
+    ranks = _plain_at(made, "train.dist.data_parallel_size") or 1
+    if whole is not None and accumulate is None and whole == micro * ranks:
+        micro = None
+    made.put("data.train.batch_size", whole or micro * (accumulate or 1) * ranks)
+    if accumulate and accumulate > 1:
+        made.put("train.accumulate", accumulate)
+    elif whole is not None and micro is not None:
+        made.put("data.train.micro_batch_size", micro)
+    size = made.value("train.test_micro_batch_size") or 32
+    for name in tests:
+        made.put(f"data.{name}.batch_size", size)
+
+
+def _plain_at(made: _Translation, path: str) -> Any:
+    """Return a value as plain data, None if there is none."""
+    node = get_at(made.root, parse_dotted(path))
+    return None if node is None else plain(node)
+
+
+def _move_length(made: _Translation) -> None:
+    """Set the number of steps where the length of an epoch is given too."""
+    per_epoch = made.value("train.iter_per_epoch")
+    if per_epoch:
+        epochs = made.value("train.train_epoch") or 0
+        made.put("train.steps", max(made.value("train.train_iter") or 0, epochs * per_epoch))
+    for key in ("consumed_train_samples", "consumed_valid_samples", "start_iter"):
+        made.drop(f"train.{key}", 0)
+    made.drop("train.train_samples")
+    made.put("train.samples", made.value("train.train_samples"))
+
+
+def _move_evaluation(made: _Translation, tests: list[str]) -> None:
+    """Set the evaluated splits, the metrics, and which checkpoint is the best."""
+    evaluator = made.take("train.evaluation.evaluator")
+    tops = None
+    if evaluator is not None and _is_call_of(evaluator, "ClsEvaluator"):
+        tops = plain(evaluator).get("topk")
+    stray = get_at(made.root, ("train", "topk"))
+    if stray is not None:
+        origin = key_origin_at(made.root, ("train", "topk"))
+        made.note(("train", "topk"), "one metric `Acc@k` of `process` for each", origin)
+        tops = made.value("train.topk")
+    if tops is None:
+        tops = [1, 5] if evaluator is None else []
+    metrics = {f"Acc@{k}": {"type": "assay.engine.Accuracy", "top": k} for k in tops}
+    made.put("process", {"type": "assay.engine.OwnLoss", "metrics": metrics})
+    if evaluator is not None and not _is_call_of(evaluator, "ClsEvaluator"):
+        made.put("process.metrics.evaluator", evaluator)
+    enabled = made.value("train.evaluation.enabled")
+    made.put("evaluate.enabled", enabled)
+    made.put("evaluate.splits", tests)
+    period = made.value("train.evaluation.eval_period")
+    if period is not None and get_at(made.root, ("train", "eval_period")) is None:
+        made.put("evaluate.every", f"{int(period)} steps")
+    limit = made.value("train.evaluation.eval_iter")
+    if limit is not None and limit < _ENDLESS:
+        made.put("evaluate.limit", int(limit))
+    metric = made.value("train.evaluation.eval_metric") or next(iter(metrics), None)
+    mode = made.value("train.evaluation.eval_mode") or "max"
+    if metric is not None and tests and enabled is not False:
+        made.put("checkpoint.best", {"metric": f"{tests[0]}/{metric}", "mode": mode})
+    made.drop("train.evaluation", {})
+
+
+def _is_call_of(node: Node | None, name: str) -> bool:
+    target = get_at(node, ("type",)) if isinstance(node, Table) else None
+    return isinstance(target, Leaf) and str(target.value).rpartition(".")[2] == name
+
+
+def _move_optimizer(made: _Translation) -> None:
+    """Set the optimizer, the groups of its parameters, and the norm that clips gradients."""
+    optimizer = made.take("optim")
+    if not isinstance(optimizer, Table):
+        made.put("optimizer", _OPTIMIZER)
+        return
+    groups = get_at(optimizer, ("params",))
+    for key in ("params", "do_bias_correction"):
+        if get_at(optimizer, (key,)) is not None:
+            optimizer = delete_at(optimizer, (key,))
+    made.put("optimizer", optimizer)
+    given = plain(groups) if groups is not None else {}
+    made.put("train.clip_norm", given.get("clip_grad_max_norm"))
+    rules = [
+        {"kind": kind, "weight_decay": given[f"weight_decay_{kind}"]}
+        for kind in ("norm", "bias")
+        if given.get(f"weight_decay_{kind}") is not None
+    ]
+    if rules:
+        made.put("optimizer.params", {"type": "assay.engine.Groups", "rules": rules})
+
+
+def _move_schedule(made: _Translation) -> None:
+    scheduler = made.take("train.scheduler")
+    given = plain(scheduler) if isinstance(scheduler, Table) else {}
+    name = str(given.pop("type", "")).rpartition(".")[2]
+    if name in SCHEDULES:
+        made.put("schedule", {"type": SCHEDULES[name][0], **arguments(name, given)})
+    elif scheduler is not None:
+        made.put("schedule", scheduler)
+    else:
+        made.put("schedule", {"type": "assay.engine.WarmupCosine", "final": 0.01})
+
+
+def _move_checkpoints(made: _Translation) -> None:
+    period = made.value("train.checkpointer.period")
+    if period is not None:
+        made.put("checkpoint.every", f"{int(period)} steps")
+    made.put("checkpoint.keep", made.value("train.checkpointer.max_to_keep"))
+    made.drop("train.checkpointer", {})
+    made.drop("train.load_weight", "")
+    weights = made.value("train.load_weight")
+    made.put("load_weights", {"path": weights} if weights else None)
+
+
+def _move_parallel(made: _Translation) -> None:
+    for axis in ("data", "tensor", "pipeline"):
+        size = made.value(f"train.dist.{axis}_parallel_size")
+        if size is not None and size > 1:
+            made.put(f"parallel.{axis}", size)
+    for key in ("pipeline_num_layers", "custom_pipeline_stage_id"):
+        made.drop(f"train.dist.{key}", 0)
+    made.drop("train.dist", {})
+    if _plain_at(made, "train.zero_optimization.enabled") is False:
+        made.take("train.zero_optimization")
+
+
+def _move_rest(made: _Translation) -> None:
+    """Set the switches, the seed and the title."""
+    recompute = _plain_at(made, "train.activation_checkpoint")
+    if isinstance(recompute, dict):
+        made.take("train.activation_checkpoint")
+        if get_at(made.root, ("train", "recompute_grad")) is None:
+            made.put("train.activation_checkpoint", recompute.get("enabled", False))
+    graph = made.value("graph")
+    if isinstance(graph, dict) and graph.get("enabled"):
+        made.put("train.compile", True)
+    made.put("seed", made.value("train.seed"))
+    folder = made.value("train.output_dir")
+    if folder:
+        title = str(folder).strip("./").rpartition("/")[2]
+        made.put("tag", title if title not in ("", "output") else None)

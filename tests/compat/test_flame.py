@@ -1,0 +1,158 @@
+"""Texts of the README of flame, run as they stand there."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any, NewType
+
+import pytest
+import torch
+
+from assay.build.context import ContextError
+from assay.compat.injector import Binder, Injector, Module, inject, provider, singleton
+from assay.engine import Engine, State, Supervised
+from examples import SRC
+from snippets import executed
+from warm_python import Run
+
+Settings = NewType("Settings", dict[str, Any])
+
+
+@pytest.mark.row("S-D1", "D02", "D06")
+def test_the_text_on_dependency_injection_prints_what_it_says(warm: Run, tmp_path: Path) -> None:
+    (tmp_path / "text.py").write_text(executed("S-D1"), encoding="utf-8")
+    own = {"PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    done = warm(["-m", "assay.compat", "text.py"], folder=tmp_path, variables={**os.environ, **own})
+
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "{'train_batch_size': 16, 'val_batch_size': 16}\n",
+        "",
+    )
+
+
+class Counting(Module):
+    """Two providers of which one is under `singleton`."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    @provider
+    def settings(self) -> Settings:
+        self.calls.append("settings")
+        return Settings({"number": len(self.calls)})
+
+    @singleton
+    @provider
+    def state(self, settings: Settings) -> State:
+        self.calls.append("state")
+        return State(epoch=settings["number"])
+
+
+class Plain:
+    pass
+
+
+class NotMarked:
+    def __init__(self, plain: Plain) -> None:
+        self.plain = plain
+
+
+@inject
+class WithDefault:
+    def __init__(self, plain: Plain, size: int = 3) -> None:
+        self.plain, self.size = plain, size
+
+
+class One:
+    @inject
+    def __init__(self, other: Other) -> None: ...
+
+
+class Other:
+    @inject
+    def __init__(self, one: One) -> None: ...
+
+
+@pytest.mark.row("D03")
+def test_a_provider_is_called_each_time_and_one_under_singleton_once() -> None:
+    module = Counting()
+    container = Injector(module)
+
+    assert container.get(State) is container.get(State)
+    assert container.get(Settings) is not container.get(Settings)
+    assert module.calls == ["settings", "state", "settings", "settings"]
+    assert container.get(Injector) is container
+
+
+@pytest.mark.row("D05", "D06")
+def test_a_class_is_built_by_its_annotations_and_anew_each_time() -> None:
+    container = Injector()
+
+    made = container.get(WithDefault)
+
+    assert type(made.plain) is Plain and made.size == 3
+    assert container.get(WithDefault).plain is not made.plain
+    assert container.get(Plain) is not container.get(Plain)
+
+
+def test_a_function_of_the_binder_binds_objects_and_classes() -> None:
+    def configure(binder: Binder) -> None:
+        binder.bind(Settings, to={"given": True})
+        binder.bind(Plain, scope=singleton)
+
+    container = Injector(configure)
+
+    assert container.get(Settings) == {"given": True}
+    assert container.get(Plain) is container.get(Plain)
+    assert container.call_with_injection(inject(lambda number: number), args=(4,)) == 4
+
+
+@pytest.mark.row("D04")
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (Other, "These need each other: Other -> One -> Other."),
+        (NotMarked, "`NotMarked` needs plain, and is not under `inject`."),
+        (Settings, "Nothing provides `Settings`."),
+        (int, "Nothing provides `int`."),
+    ],
+)
+def test_what_cannot_be_made_is_one_error_that_names_it(wanted: Any, said: str) -> None:
+    with pytest.raises(ContextError, match=said):
+        Injector().get(wanted)
+
+
+@pytest.mark.row("S-D3", "D19")
+def test_a_state_has_every_field_of_the_text_with_its_default_and_each_can_be_set() -> None:
+    theirs: dict[str, Any] = {}
+    exec(executed("S-D3"), theirs)
+    state = State()
+
+    fields = dataclasses.fields(theirs["State"])
+    assert len(fields) == 10
+    defaults = theirs["State"]()
+    for number, field in enumerate(fields):
+        assert getattr(state, field.name) == getattr(defaults, field.name), field.name
+        setattr(state, field.name, number)
+        assert getattr(state, field.name) == number, field.name
+    assert (state.epoch_step, state.step, state.max_steps) == (2, 3, 5)
+
+
+@pytest.mark.row("D22")
+def test_a_handler_that_sets_the_last_iteration_ends_the_run_there() -> None:
+    model = torch.nn.Linear(2, 2)
+    process = Supervised(
+        model, torch.nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1)
+    )
+    batch = (torch.ones(4, 2), torch.zeros(4, dtype=torch.long))
+    engine = Engine(process, [batch] * 4, epochs=3)
+
+    @engine.on("step_end", every=5)
+    def shorten(state: State) -> None:
+        state.max_iterations = 1  # behind the run: it ends at the current step
+
+    assert engine.run().global_iteration == 5

@@ -1,0 +1,269 @@
+"""The tutorial of LiBai, followed line by line in a folder of its own, and its library functions."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from assay.build import instantiate
+from assay.compat.libai.loaders import (
+    ClsEvaluator,
+    build_image_test_loader,
+    build_nlp_test_loader,
+    build_nlp_train_loader,
+    build_nlp_train_val_test_loader,
+    get_config,
+    get_default_optimizer_params,
+)
+from assay.config import check_shape, load, plain
+from assay.core import run_file
+from assay.core.errors import ConfigError, InputError
+from assay.engine import DistTensorData, Instance
+from assay.store.series import read_series
+from examples import EXAMPLES, SRC
+from snippets import executed
+from warm_python import Run
+
+CONFIG = ("S-E1.model", "S-E1.dataloader", "S-E1.train")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The files of the tutorial as it says to write them, and 5,000 digits."""
+    files = {
+        "modeling/model.py": executed("S-E2"),
+        "dataset/dataset.py": executed("S-E1.dataset"),
+        "configs/train.py": executed("S-E1.defaults"),
+        "configs/config.py": "\n".join(map(executed, CONFIG)),
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    for folder in (".assay", "data"):
+        (tmp_path / folder).mkdir()
+    shutil.copy(EXAMPLES / "01_digits" / "digits.npz", tmp_path / "data")
+    return tmp_path
+
+
+@pytest.fixture
+def python(warm: Run, project: Path) -> Run:
+    """Runs Python in the project, in a process of its own, to a good end."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        own = {"PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
+        done = warm(list(arguments), folder=project, variables={**os.environ, **own})
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    return run
+
+
+TRAIN = ("-m", "assay", "run", "configs/config.py", "--user-dir", ".", "--device", "cpu")
+
+
+@pytest.mark.row("S-E1", "E10", "E15")
+def test_the_config_of_the_tutorial_says_the_same_in_the_sections_of_assay(project: Path) -> None:
+    config = load(project / "configs" / "config.py", user_dir=project)
+    root: Any = plain(config.root)
+
+    assert [p.message for p in check_shape(config) if p.severity == "error"] == []
+    told = {note.key for note in config.notes}
+    assert {"train.eval_period", "train.topk", "train.recompute_grad", "dataloader"} <= told
+    assert root["model"] == {"type": "modeling.model.NeuralNetwork", "num_classes": 10}
+    source = {"type": "dataset.dataset.MnistDataSet", "path": "data/", "is_train": True}
+    assert root["data"]["train"] == {"source": source, "workers": 4, "batch_size": 128}
+    assert root["data"]["test"]["batch_size"] == 32
+    assert root["train"] == {"activation_checkpoint": True, "epochs": 20, "precision": "bf16"}
+    assert root["evaluate"] == {"enabled": True, "splits": ["test"], "every": "100 steps"}
+    assert root["checkpoint"]["best"] == {"metric": "test/Acc@1", "mode": "max"}
+    assert root["schedule"]["warmup_ratio"] == 0.01 and root["schedule"]["final"] == 0.01
+    assert (root["seed"], root["tag"], root["display"]) == (1234, "MNIST", {"every": "10 steps"})
+
+
+MORE = """
+train.update(dict(
+    global_batch_size=256, num_accumulation_steps=2, train_iter=30, train_epoch=2, eval_period=40,
+    evaluation=dict(evaluator=LazyCall("libai.evaluation.ClsEvaluator")(topk=(1, 3)), eval_iter=5,
+                    eval_metric="Acc@3", eval_mode="min"),
+    checkpointer=dict(period=7, max_to_keep=2), load_weight="start.safetensors", amp=dict(enabled=False),
+    scheduler=LazyCall("libai.scheduler.WarmupMultiStepLR")(warmup_factor=0.1, milestones=[0.5]),
+    dist=dict(data_parallel_size=2, tensor_parallel_size=1, pipeline_parallel_size=1),
+    zero_optimization=dict(enabled=True, stage=1),
+))
+del train["topk"]
+from libai.config import get_config
+graph = get_config("common/models/graph.py").graph
+graph.enabled = True
+optim = get_config("common/optim.py").optim
+from copy import deepcopy
+dataloader.test = [dataloader.test[0], deepcopy(dataloader.test[0])]
+"""
+
+
+def test_every_other_key_of_the_tutorial_is_a_key_of_assay(project: Path) -> None:
+    with (project / "configs" / "config.py").open("a", encoding="utf-8") as file:
+        file.write(MORE)
+
+    config = load(project / "configs" / "config.py", user_dir=project)
+    root: Any = plain(config.root)
+
+    assert [p.message for p in check_shape(config) if p.severity == "error"] == []
+    assert root["data"].keys() == {"train", "test_0", "test_1"}
+    assert root["data"]["train"]["batch_size"] == 256
+    assert root["evaluate"]["limit"] == 5 and root["evaluate"]["splits"] == ["test_0", "test_1"]
+    assert root["process"]["metrics"].keys() == {"Acc@1", "Acc@3"}
+    best = {"metric": "test_0/Acc@3", "mode": "min"}
+    assert root["checkpoint"] == {"every": "7 steps", "keep": 2, "best": best}
+    assert root["load_weights"] == {"path": "start.safetensors"}
+    assert root["parallel"]["data"] == 2 and root["parallel"]["zero"]["stage"] == 1
+    train = {"steps": 30, "epochs": 2, "until": "last", "accumulate": 2, "clip_norm": 1.0}
+    assert root["train"].items() >= {**train, "compile": True, "precision": "fp32"}.items()
+    assert root["schedule"]["type"] == "assay.engine.WarmupMultiStep"
+    rules = root["optimizer"]["params"]["rules"]
+    assert [rule["kind"] for rule in rules] == ["norm", "bias"]
+
+
+def test_a_key_that_means_nothing_is_refused_by_name(project: Path) -> None:
+    with (project / "configs" / "config.py").open("a", encoding="utf-8") as file:
+        file.write("train.update(dict(planted=1))\n")
+
+    problems = check_shape(load(project / "configs" / "config.py", user_dir=project))
+
+    assert [p.key for p in problems if p.severity == "error"] == ["train.planted"]
+
+
+def test_a_name_that_libai_has_and_assay_has_not_is_one_error_with_the_nearest(
+    project: Path,
+) -> None:
+    (project / "configs" / "config.py").write_text("from libai.scheduler import WarmupCosinLR\n")
+
+    with pytest.raises(ConfigError) as caught:
+        load(project / "configs" / "config.py", user_dir=project)
+
+    (problem,) = caught.value.problems
+    assert "WarmupCosinLR" in problem.message and "`libai.scheduler.WarmupCosineLR`" in problem.fix
+
+
+@pytest.mark.slow
+@pytest.mark.row("S-E3", "E58")
+def test_the_tutorial_trains_as_it_is_printed(python: Run, project: Path) -> None:
+    said = python("-W", "ignore", *TRAIN, "train.epochs=5", "data.train.workers=0").stderr
+
+    (run,) = (project / "runs").glob("*-mnist")
+    curve = read_series(run / "metrics.bin")["test/Acc@1"]
+    assert "5 epochs x 32 (4,000 samples / 128, rounded up) = 160 steps" in said
+    assert list(curve.steps) == [100, 160] and curve.values[-1] > 0.88
+    shown = re.findall(r"^epoch .*step +(\d+) ", said, re.MULTILINE)
+    assert [int(step) for step in shown] == list(range(10, 161, 10))
+    best = run_file.read(run).best
+    assert best is not None and best.metric == "test/Acc@1"
+
+
+@pytest.mark.slow
+@pytest.mark.row("S-E2", "E17", "E19")
+def test_the_model_gives_losses_in_training_and_scores_in_evaluation(
+    python: Run, project: Path
+) -> None:
+    (project / "show.py").write_text(
+        "import oneflow as flow\nfrom modeling.model import NeuralNetwork\n"
+        "model = NeuralNetwork()\nx, y = flow.tensor([[[0.5] * 28] * 28] * 3), flow.tensor([1, 2, 3])\n"
+        "print({k: tuple(v.shape) for k, v in model(x, y).items()})\n"
+        "print({k: tuple(v.shape) for k, v in model.eval()(x, y).items()})\n"
+    )
+
+    lines = python("-m", "assay.compat", "show.py").stdout.splitlines()
+
+    assert lines == ["{'losses': ()}", "{'prediction_scores': (3, 10)}"]
+
+
+@pytest.mark.slow
+@pytest.mark.row("E08")
+def test_a_configurable_model_takes_a_dictionary(python: Run, project: Path) -> None:
+    (project / "text.py").write_text(executed("S-E1.configurable"))
+    (project / "show.py").write_text(
+        "from libai.config import instantiate\nfrom text import model\n"
+        "print(model, type(instantiate(model)).__name__)\n"
+    )
+
+    said = python("-m", "assay.compat", "show.py").stdout
+
+    assert said == "L('text.NeuralNetwork')(Section(num_classes=10)) NeuralNetwork\n"
+
+
+class Words:
+    """Sentences as numbers of words, which differ in length."""
+
+    randomness = "none"
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Instance:
+        ids = torch.full((1 + index % 3,), index)
+        return Instance(
+            input_ids=DistTensorData(ids),
+            labels=DistTensorData(torch.tensor(index % 2), placement_idx=-1),
+        )
+
+
+def padded(samples: list[Instance]) -> Instance:
+    ids = [sample.input_ids for sample in samples]
+    joined = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=-1)
+    return Instance(input_ids=joined, labels=torch.stack([each.labels for each in samples]))
+
+
+@pytest.mark.row("E25")
+def test_loaders_of_text_give_batches_of_one_or_several_sets_and_parts_of_the_sizes_asked() -> None:
+    train = build_nlp_train_loader([Words(10), Words(5)], 4, collate_fn=padded)
+    test = build_nlp_test_loader(Words(10), 4, collate_fn=padded)
+
+    assert [len(batch.labels) for batch in train] == [4, 4, 4, 3]
+    assert [int(batch.input_ids[0, 0]) for batch in test] == [0, 4, 8]
+    assert [tuple(batch.input_ids.shape) for batch in test] == [(4, 3), (4, 3), (2, 3)]
+    parts = build_nlp_train_val_test_loader(
+        [Words(100)], (70, 20, 10), train_batch_size=8, test_batch_size=5, collate_fn=padded
+    )
+    seen = [[int(i) for batch in part for i in batch.input_ids[:, 0]] for part in parts]
+    assert [len(each) for each in seen] == [70, 20, 10]
+    assert sorted(i for each in seen for i in each) == list(range(100))
+    with pytest.raises(InputError, match="need three"):
+        build_nlp_train_val_test_loader(Words(9), (1, 2))
+
+
+@pytest.mark.row("E04", "E05")
+def test_the_packaged_configs_are_found_and_their_calls_are_built() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+
+    train, optim = get_config("common/train.py").train, get_config("common/optim.py").optim
+    given = {name: value for name, value in optim.params.items() if name != "type"}
+    optimizer = instantiate(optim, params=get_default_optimizer_params(model, **given))
+    evaluator = instantiate(train.evaluation.evaluator)
+    schedule = instantiate(train.scheduler, warmup_ratio=0.1)
+
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.01, 0.0]
+    assert isinstance(evaluator, ClsEvaluator) and evaluator.metrics().keys() == {"Acc@1", "Acc@5"}
+    assert schedule.factor(100, 100) == pytest.approx(0.01)
+    assert get_config("common/models/graph.py").graph.enabled is False
+    with pytest.raises(InputError, match=r"common/optim\.py"):
+        get_config("common/optimm.py")
+
+
+def test_digits_that_are_not_there_say_where_to_put_them(tmp_path: Path) -> None:
+    from assay.engine.data.images import MNIST
+
+    with pytest.raises(InputError, match="nothing is downloaded"):
+        MNIST(str(tmp_path), download=True, source_url="https://example.org/")
+    shutil.copy(EXAMPLES / "01_digits" / "digits.npz", tmp_path)
+    digits = MNIST(str(tmp_path), train=False)
+    assert len(digits) == 1000 and digits[0][0].shape == (28, 28)
+    assert len(next(iter(build_image_test_loader(digits, 64)))[1]) == 64
