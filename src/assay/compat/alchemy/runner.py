@@ -34,12 +34,13 @@ def run(
     The folder that holds `user_dir` is searched too, as in `type = "src.task.Task"`.
     """
     folders = [path for path in (Path(user_dir).resolve().parent, Path(user_dir)) if path.is_dir()]
-    results = run_configs(
-        cfgs,
+    results: list[RunResult] = run_configs(
+        list(cfgs) if isinstance(cfgs, list | tuple) else [cfgs],
         device=device,
         user_dir=folders,
         desc=desc,
         debug=debug,
         no_file=no_file,
+        check=False,
     )
     return [result if result.exception is None else result.exception for result in results]
