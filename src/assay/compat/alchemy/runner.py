@@ -34,8 +34,9 @@ def run(
     The folder that holds `user_dir` is searched too, as in `type = "src.task.Task"`.
     """
     folders = [path for path in (Path(user_dir).resolve().parent, Path(user_dir)) if path.is_dir()]
+    configs: list[Any] = list(cfgs) if isinstance(cfgs, list | tuple) else [cfgs]
     results: list[RunResult] = run_configs(
-        list(cfgs) if isinstance(cfgs, list | tuple) else [cfgs],
+        configs,
         device=device,
         user_dir=folders,
         desc=desc,
