@@ -372,7 +372,7 @@ def test_a_config_is_run_from_a_mapping_and_from_a_list_of_mappings(
     (project / "cfg.toml").write_text(text, encoding="utf-8")
     config = plain(load(project / "cfg.toml").root)
 
-    (one,) = assay.run(config, user_dir="src", device="cpu")
+    one = assay.run(config, user_dir="src", device="cpu")
     first, second = assay.run(
         [{**config, "seed": 1}, {**config, "seed": 2}], user_dir="src", device="cpu"
     )

@@ -34,12 +34,14 @@ def run(
     The folder that holds `user_dir` is searched too, as in `type = "src.task.Task"`.
     """
     folders = [path for path in (Path(user_dir).resolve().parent, Path(user_dir)) if path.is_dir()]
-    results = run_configs(
-        cfgs,
+    configs: list[Any] = list(cfgs) if isinstance(cfgs, list | tuple) else [cfgs]
+    results: list[RunResult] = run_configs(
+        configs,
         device=device,
         user_dir=folders,
         desc=desc,
         debug=debug,
         no_file=no_file,
+        check=False,
     )
     return [result if result.exception is None else result.exception for result in results]
