@@ -34,9 +34,9 @@ def run(
     The folder that holds `user_dir` is searched too, as in `type = "src.task.Task"`.
     """
     folders = [path for path in (Path(user_dir).resolve().parent, Path(user_dir)) if path.is_dir()]
-    is_one = isinstance(cfgs, str | os.PathLike | Mapping)
-    results = run_configs(
-        [cfgs] if is_one else list(cfgs),
+    configs: list[Any] = list(cfgs) if isinstance(cfgs, list | tuple) else [cfgs]
+    results: list[RunResult] = run_configs(
+        configs,
         device=device,
         user_dir=folders,
         desc=desc,
