@@ -380,7 +380,7 @@ def test_the_digits_in_every_language_are_one_config_and_train_to_the_same_bits(
 
     found = {}
     for file in [*files, "lazy.py", "params.py"]:
-        (result,) = house.run(file)
+        result = house.run(file)
         assert result.exception is None, (file, result.exception)
         assert result.record_dir is not None and result.step == 20
         weights = house.load_model(f"{result.id}@latest").state_dict()

@@ -280,7 +280,7 @@ def test_the_devices_of_a_machine_are_counted_at_the_start_and_kept(
     monkeypatch.chdir(toy)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
 
-    (result,) = house.run("many.toml", device="cpu")
+    result = house.run("many.toml", device="cpu")
     main(["check", "many.toml"])
 
     assert result.exception is None
@@ -289,7 +289,7 @@ def test_the_devices_of_a_machine_are_counted_at_the_start_and_kept(
     assert plain(load(run / "config.toml").root)["model"]["width"] == 4
     assert newest.config_hash[:16] == capsys.readouterr().out.split()[-1]
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    again = house.run(run / "config.toml", device="cpu", user_dir=".")[0]
+    again = house.run(run / "config.toml", device="cpu", user_dir=".")
     assert again.config is not None and again.record_dir is not None
     assert plain(again.config.root)["model"]["width"] == 4
     assert run_file.read(again.record_dir).newest.config_hash == newest.config_hash
@@ -314,7 +314,7 @@ def test_a_variable_that_looks_like_a_number_is_text_for_a_parameter_that_wants_
     monkeypatch.chdir(toy)
     monkeypatch.setenv("A_NAME", variable)
 
-    (result,) = house.run("many.toml")
+    result = house.run("many.toml")
 
     assert result.exception is None
     assert house.load_model(f"{result.id}@latest").name == variable
@@ -429,8 +429,8 @@ def test_python_runs_the_same_variants_and_points_in_order(
         ("wide", "1/2", "finished"),
         ("wide", "2/2", "finished"),
     ]
-    assert [one.step for one in house.run("many.toml", sweep=False, no_file=True)] == [2]
-    assert house.run("many.toml", variant="wdie", no_file=True)[0].exit_code == 2
+    assert [one.step for one in house.run(["many.toml"], sweep=False, no_file=True)] == [2]
+    assert house.run("many.toml", variant="wdie", no_file=True, check=False).exit_code == 2
 
 
 @pytest.fixture
@@ -464,7 +464,7 @@ class Broken(Net):
 def test_results_come_in_the_order_of_the_configs_and_a_failure_is_kept_in_its_own(
     three: list[str],
 ) -> None:
-    results = house.run(three, device="cpu", user_dir=".", desc="three", debug=False, no_file=False)
+    results = house.run(three, device="cpu", user_dir=".", desc="three", check=False)
 
     assert [one.status for one in results] == ["finished", "failed", "finished"]
     assert [one.config.path.name for one in results if one.config and one.config.path] == three
@@ -492,7 +492,9 @@ def test_results_come_in_the_order_of_the_configs_and_a_failure_is_kept_in_its_o
 def test_a_config_that_is_wrong_or_not_there_is_a_result_among_the_others(three: list[str]) -> None:
     Path("bad.toml").write_text("[modle]\n")
 
-    results = house.run([three[0], "bad.toml", "not there.toml", three[2]], no_file=True)
+    results = house.run(
+        [three[0], "bad.toml", "not there.toml", three[2]], no_file=True, check=False
+    )
 
     assert [(one.status, one.exit_code) for one in results] == [
         ("finished", 0),
@@ -523,7 +525,7 @@ def test_what_a_run_held_is_freed_before_the_next_is_built(
 
     monkeypatch.setattr(torch.nn.Module, "__init__", counted)
 
-    results = house.run([*three, *three], no_file=True)
+    results = house.run([*three, *three], no_file=True, check=False)
 
     assert [one.status for one in results] == ["finished", "failed", "finished"] * 2
     assert alive == [0] * 6
@@ -629,11 +631,13 @@ def test_runs_take_the_devices_of_a_list_in_turn(
 
     monkeypatch.setattr("assay.compose.run_many.train", train)
 
-    house.run(["many.toml", "toy.toml"], variant="all", device=[0, 1], isolate=False)
+    house.run(["many.toml", "toy.toml"], variant="all", device=[0, 1], isolate=False, check=False)
 
     assert taken == [("wide", "cuda:0"), ("short", "cuda:1"), ("slow", "cuda:0")]
     taken.clear()
-    house.run(["many.toml", "many.toml", "many.toml"], device="cuda:2,5", isolate=False)
+    house.run(
+        ["many.toml", "many.toml", "many.toml"], device="cuda:2,5", isolate=False, check=False
+    )
     assert taken == [("", "cuda:2"), ("", "cuda:5"), ("", "cuda:2")]
 
 
