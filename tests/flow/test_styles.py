@@ -147,13 +147,13 @@ def test_a_config_of_any_style_trains_the_same_bits(
         config.read_text().replace("clip_norm = 1.0", "clip_norm = 1.0\naccumulate = 4")
     )
     original = config.read_text()
-    (reference,) = library.run("toy.toml")
+    reference = library.run("toy.toml")
     expected = weights(reference)
 
     for style in [*PROCESSES, "own_loss"]:
         config.write_text(original)
         write(styled, style)
-        (result,) = library.run("toy.toml")
+        result = library.run("toy.toml")
         found = weights(result)
         assert found.keys() == expected.keys()
         assert all(torch.equal(value, expected[name]) for name, value in found.items()), style

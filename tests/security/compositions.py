@@ -84,6 +84,9 @@ CHANGES = (
     "os.chmod",
     "os.truncate",
 )
+NAMING = ("open", "os.scandir", "os.listdir", *CHANGES)
+"""Events of a file, whose name in the project may be any text of the config."""
+WITH_TWO_PATHS = ("os.rename", "os.link", "os.symlink")
 ASKED_BY_TORCH = ("triton",)
 """Packages that torch imports where they are, whatever a config says: its counter of operations does."""
 LIMIT_S = 10
@@ -116,7 +119,7 @@ class Watch:
         if CANARY in str(arguments[:2]) and event.startswith(
             ("open", "import", "exec", "compile", "os.", "subprocess")
         ):
-            return not (event == "open" and self._is_inside(arguments[0]))
+            return not (event in NAMING and self._are_inside(event, arguments))
         if event == "open":
             path, mode, flags = arguments
             writes = set(str(mode or "")) & set("wax+") or (
@@ -124,7 +127,7 @@ class Watch:
             )
             return bool(writes) and not self._is_inside(path)
         if event in CHANGES or event.startswith("shutil."):
-            return not self._is_inside(arguments[0])
+            return not self._are_inside(event, arguments)
         if event == "import":
             top = str(arguments[0]).partition(".")[0]
             is_known = top in sys.modules or top in sys.stdlib_module_names or top in self.installed
@@ -143,6 +146,10 @@ class Watch:
         if event == "subprocess.Popen":
             return arguments[0] == "git" and "snapshot.py" in names
         return event == "pickle.find_class" and bool(names & {"dataloader.py", "workers.py"})
+
+    def _are_inside(self, event: str, arguments: tuple[Any, ...]) -> bool:
+        """Whether a change stays in the project, at both of its ends if it has two."""
+        return all(map(self._is_inside, arguments[: 2 if event in WITH_TWO_PATHS else 1]))
 
     def _is_inside(self, path: Any) -> bool:
         if isinstance(path, int):

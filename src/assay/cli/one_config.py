@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,10 +73,10 @@ def _is_run(name: str) -> bool:
     """Return whether `name` is a run: nothing that lies there or looks like a config file."""
     from assay.query.find import find
 
-    path = Path(name)
-    if path.is_file() or name == "-":
+    # os.path, which takes a name that is too long for what it is: not there.
+    if os.path.isfile(name) or name == "-":
         return False
-    if not path.suffix or path.is_dir():
+    if not Path(name).suffix or os.path.isdir(name):
         return True
     try:
         find(name)
