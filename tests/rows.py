@@ -46,6 +46,8 @@ class Row:
     partial: str = ""
     instead: str = ""
     repairs: Sequence[Mapping[str, str]] = ()
+    rewritten: str = ""
+    """Of a snippet that is not run from its text: what runs instead."""
     """Changed lines of a snippet: `line`, what it `becomes`, and `why`; no line: one put on top."""
 
     @property
@@ -363,13 +365,20 @@ def _repairs(rows: Mapping[str, Row], proven: Mapping[str, object]) -> str:
     lines: list[str] = []
     for row in snippets:
         state = "" if row.id in proven else ", open"
-        lines.append(f"{row.id}  {row.title}  [{len(row.repairs) or 'no'} changed lines{state}]")
+        lines.append(f"{row.id}  {row.title}  [{_changes(row)}{state}]")
         for each in row.repairs:
             lines.append(f"  - {each['line']}" if each.get("line") else "  - (nothing)")
             lines += [f"  + {line}" for line in each["becomes"].splitlines()]
             lines += _wrapped("why", each["why"])
-    whole = sum(not row.repairs for row in snippets)
+    whole = sum(not row.repairs and not row.rewritten for row in snippets)
     return "\n".join([*lines, "", f"{whole} of {len(snippets)} snippets have no changed line"])
+
+
+def _changes(row: Row) -> str:
+    """What is changed of the text of a snippet."""
+    if row.rewritten:
+        return f"rewritten: {row.rewritten}"
+    return f"{len(row.repairs) or 'no'} changed lines"
 
 
 def _missing(

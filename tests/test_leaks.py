@@ -101,6 +101,13 @@ def house(pytester: pytest.Pytester, source: str) -> None:
     pytester.makeini(
         "[pytest]\nmarkers =\n    row(*ids): rows\npythonpath = .\naddopts = --import-mode=importlib"
     )
-    for name in ("conftest.py", "repeatable.py", "rows.py", "rows.toml", "warm_python.py"):
+    for name in (
+        "conftest.py",
+        "repeatable.py",
+        "row_results.py",
+        "rows.py",
+        "rows.toml",
+        "warm_python.py",
+    ):
         shutil.copy(TESTS / name, pytester.path / name)
     pytester.makepyfile(source)

@@ -155,14 +155,25 @@ def test_a_mapped_name_is_used_with_a_note(project: Path) -> None:
     assert "`optim` is `optimizer` here" in told["optim"].message
 
 
-@pytest.mark.parametrize("path", ["/tmp", "../other"])
-def test_no_plugin_writes_or_reads_outside_of_the_working_directory(path: str) -> None:
+@pytest.mark.parametrize("path", ["/tmp", "../other", "a/../b", "out/logs", "circle", "a\0b"])
+def test_no_plugin_writes_or_reads_outside_of_the_working_directory(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from assay.compat.alchemy.plugins import Backup, FileLogger
 
-    with pytest.raises(InputError, match="leads out of the working directory"):
-        FileLogger(log_dir=path)
-    with pytest.raises(InputError, match="leads out of the working directory"):
-        Backup(paths=[path])
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "out").symlink_to(tmp_path, target_is_directory=True)
+    (here / "circle").symlink_to(here / "circle")
+    monkeypatch.chdir(here)
+
+    for plugin in (
+        lambda: FileLogger(log_dir=path),
+        lambda: FileLogger(log_dir="logs", subdirs=[path]),
+        lambda: Backup(paths=[path]),
+    ):
+        with pytest.raises(InputError, match="is no path inside of the working directory"):
+            plugin()
 
 
 DATAPIPE = """

@@ -54,6 +54,7 @@ def test_what_does_not_change_the_weights_is_marked() -> None:
     assert {key.name for key in schema.SECTIONS if not key.weights} == {
         "tag",
         "desc",
+        "runner",
         "threads",
         "evaluate",
         "checkpoint",

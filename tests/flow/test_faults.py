@@ -326,7 +326,10 @@ def test_a_disk_that_fills_up_ends_no_run_and_is_told(in_child, toy: Path) -> No
         sum("checkpoint" in each.message for each in warned) == 2
     )  # the first one and the final one
     assert run_file.read(run).status == "finished"
-    assert run_file.read(run).newest.reason == f"{lost}; not kept: 176 points, of steps 1 to 32"
+    assert (
+        run_file.read(run).newest.reason
+        == f"{lost}; limit of 4 epochs; not kept: 176 points, of steps 1 to 32"
+    )
     assert "finished" in ran.stderr and lost in ran.stderr
     assert not [path for path in (run / "checkpoints").iterdir() if path.name.endswith(".tmp")]
 
@@ -373,8 +376,8 @@ def test_a_run_on_a_disk_that_is_really_full_keeps_its_last_good_checkpoint_and_
         tested = assay("test", "last", "--split", "valid", ASSAY_RUNS_DIR=str(disk))
         said = " ".join(tested.stderr.split())
         assert (
-            f"@step-000000003: the newest that were kept (step 32 was the last; finished: {lost})"
-            in said
+            "@step-000000003: the newest that were kept"
+            f" (step 32 was the last; finished: {lost}; limit of 4 epochs)" in said
         )
 
         subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
@@ -515,7 +518,7 @@ def test_a_run_and_a_config_that_were_taken_for_each_other_are_told_with_the_com
         ),
         (
             ["resume", "last", "toy"],
-            "resumes one run, not 2: last, toy.",
+            "`assay resume` takes one run, not 2: last, toy.",
             "assay resume last",
         ),
         (

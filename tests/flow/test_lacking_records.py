@@ -57,6 +57,8 @@ def test_what_a_record_lacks_is_told_at_the_end_and_by_the_exit_code(
     (run,) = (toy / "runs").iterdir()
     written = json.loads((run / "run.json").read_text())
     assert written["status"] == "finished"
-    assert written["attempts"][-1]["reason"] == (f"not kept: {lacks}" if lacks else "")
+    assert written["attempts"][-1]["reason"] == (
+        f"limit of 7 steps; not kept: {lacks}" if lacks else "limit of 7 steps"
+    )
     kept = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
     assert "step-000000007" in kept

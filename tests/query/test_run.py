@@ -42,7 +42,7 @@ def test_a_run_recorded_by_a_script_shows_all_of_itself(project: Project) -> Non
     assert [artifact.name for artifact in view.artifacts] == ["plot.png"]
     assert view.environment["python"]
     assert view.duration_s > 0
-    assert str(view.path) in repr(view)
+    assert view.id in repr(view)
 
 
 def test_a_run_that_goes_on_shows_what_it_has_so_far(project: Project) -> None:

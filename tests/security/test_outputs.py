@@ -29,6 +29,10 @@ PLACES = (
     "dest",
     "url",
 )
+CONFINED = {
+    # a link to the record, in a folder inside the working directory
+    "assay.compat.alchemy.plugins.FileLogger": ["log_dir"],
+}
 NAMES = (
     "../../../out",
     "/tmp/../../{here}/out",
@@ -99,6 +103,26 @@ def test_no_target_of_assay_is_told_where_to_write() -> None:
     for module, names in own_targets.ALLOWED.items():
         for name in names:
             target = getattr(importlib.import_module(module), name)
-            assert [
-                each for each in inspect.signature(target).parameters if each in PLACES
-            ] == [], f"{module}.{name}"
+            told = [each for each in inspect.signature(target).parameters if each in PLACES]
+            assert told == CONFINED.get(f"{module}.{name}", []), f"{module}.{name}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("log_dir", ["../out", "{here}/out", "link/out"])
+def test_a_file_logger_that_is_told_to_write_elsewhere_is_refused(
+    log_dir: str, tmp_path: Path, warm: Run
+) -> None:
+    here = tmp_path / "project"
+    here.mkdir()
+    (here / "link").symlink_to(tmp_path, target_is_directory=True)
+    given = json.loads(config("plain"))
+    place = log_dir.replace("{here}", str(tmp_path))
+    given["plugins"] = [{"type": "alchemy.plugins.FileLogger", "log_dir": place}]
+    (here / "a.json").write_text(json.dumps(given))
+    variables = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1"}
+
+    done = warm(["-m", "assay", "run", "a.json"], folder=here, variables=variables)
+
+    assert "`log_dir` is no path inside of the working directory" in done.stderr
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()

@@ -1,5 +1,6 @@
 """Targets of assay that a config may name: they write only into the record of the run.
 
+`FileLogger` of alchemy also makes a link to the record, in a folder inside the working directory.
 Classes that save, load or run by a path of their own are left out: a config names them by a
 section, or code calls them.
 """

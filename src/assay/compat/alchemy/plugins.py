@@ -182,13 +182,21 @@ class DisplayRunningInfo(_RunPlugin):
 
 
 def inside_working_directory(name: str, argument: str) -> Path:
-    """Return the relative path of `name`; InputError for one outside the working directory."""
+    """Return the relative path of `name`, which stays inside any folder that it is joined to.
+
+    Raises InputError for an absolute path, one with `..`, and one whose links lead out of the
+    working directory.
+    """
     path = Path(name)
     home = Path.cwd().resolve()
-    if path.is_absolute() or not (home / path).resolve().is_relative_to(home):
+    try:
+        is_inside = (home / path).resolve().is_relative_to(home)
+    except (OSError, RuntimeError, ValueError):  # links in a circle, a null byte
+        is_inside = False
+    if path.is_absolute() or ".." in path.parts or not is_inside:
         raise InputError(
-            f"`{argument}` leads out of the working directory: {name!r}.",
-            fix="Give a relative path inside of it.",
+            f"`{argument}` is no path inside of the working directory: {name!r}.",
+            fix="Give a relative path without `..`.",
         )
     return path
 
