@@ -27,7 +27,6 @@ HARMLESS: dict[str, list[list[str]]] = {
     "log": [["RUN"], ["RUN", "--events"]],
     "metrics": [["RUN"], ["RUN", "--csv"]],
     "live": [["RUN", "--help"]],
-    "watch": [["--help"]],
     "ui": [["--help"]],
     "inbox": [["--keep"], ["--all", "--json"]],
     "table": [

@@ -79,7 +79,7 @@ def test_a_trusted_record_runs_with_the_modules_of_the_working_tree(
 ) -> None:
     run = given.name[12:20]
 
-    done = assay(*command, run, "--trust", "--quiet")
+    done = assay(*command, run, "--trust")
 
     assert done.returncode == 0, done.stderr
     assert f"{run} was made elsewhere: its modules are taken from {toy}" in " ".join(
@@ -134,7 +134,7 @@ def test_a_project_that_was_moved_uses_the_modules_where_it_is_now(
 
     (run,) = (moved / "runs").iterdir()
     for command in (("test",), ("rerun",), ("resume",)):
-        done = assay(*command, run.name[12:20], "--quiet", cwd=moved)
+        done = assay(*command, run.name[12:20], cwd=moved)
         assert done.returncode == 0, done.stderr
         assert f"its modules are taken from {moved}" in " ".join(done.stderr.split())
 

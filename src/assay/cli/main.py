@@ -104,6 +104,7 @@ RUNS_CODE: dict[str, str] = {
     "summary": f"{_MODULES}.",
     "graph": f"{_MODULES}.",
     "events": f"{_MODULES}.",
+    "watch": "no module, but the `command` of a [[notify]] rule in the settings of the project.",
     "config": "only `explain`, a Python config, and modules for a key that is not written.",
 }
 """Name -> what of the user's a command runs. Every other command reads data only."""

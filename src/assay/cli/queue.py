@@ -284,8 +284,7 @@ def _print_from(log: Path, offset: int) -> int:
             data = file.read()
     except FileNotFoundError:
         return 0
-    sys.stdout.write(data.decode("utf-8", "replace"))
-    sys.stdout.flush()
+    echo(data.decode("utf-8", "replace"), end="")
     return len(data)
 
 
