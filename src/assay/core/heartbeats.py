@@ -112,7 +112,9 @@ class FileHeartbeats:
         self._phase, self._at = phase, now
         self._count += 1
         beat = phase, self._step, self._count, now, self._usual
-        _BEAT.pack_into(self._memory, 0, *beat, *self._made)
+        # Not `pack_into`: it fills the place with zeros first, and a watchdog that reads just then
+        # would see a rank that has been silent since the machine was started.
+        self._memory[:] = _BEAT.pack(*beat, *self._made)
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
