@@ -26,9 +26,7 @@ from assay.engine.callbacks.probe import Probe
 from assay.engine.callbacks.profile import Profile
 from assay.engine.callbacks.save import Save
 from assay.engine.callbacks.throughput import Throughput
-from assay.engine.callbacks.trainer import Callback, EvalCallback, LoggerCallback, Trainer
 from assay.engine.checkpoint.folder import Where
-from assay.engine.checkpoint.rnd import RndManager
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.weights import load_checkpoint, load_weights, save_weights
 from assay.engine.data.chain import chain
@@ -59,6 +57,7 @@ from assay.engine.metrics import (
     Recall,
 )
 from assay.engine.metrics.outputs import Collect, Evaluation, SaveOutputs
+from assay.engine.model.keras_model import KerasModel
 from assay.engine.model.unwrap import unwrap
 from assay.engine.model.vocabulary import padded_vocabulary
 from assay.engine.numerics.nan_debug import NonFiniteError
@@ -91,7 +90,6 @@ __all__ = [
     "BatchDigest",
     "ByHand",
     "ByLength",
-    "Callback",
     "Collect",
     "Confusion",
     "Constant",
@@ -100,7 +98,6 @@ __all__ = [
     "DistTensorData",
     "EarlyStop",
     "Engine",
-    "EvalCallback",
     "Evaluate",
     "Evaluation",
     "Event",
@@ -108,8 +105,8 @@ __all__ = [
     "Groups",
     "Handler",
     "Instance",
+    "KerasModel",
     "Loader",
-    "LoggerCallback",
     "Mean",
     "Memory",
     "ModelWrapper",
@@ -130,7 +127,6 @@ __all__ = [
     "Ramp",
     "Recall",
     "ResetOptimizer",
-    "RndManager",
     "Save",
     "SaveOutputs",
     "Saver",
@@ -144,7 +140,6 @@ __all__ = [
     "Task",
     "Throughput",
     "TorchSchedule",
-    "Trainer",
     "WarmupCosine",
     "WarmupExponential",
     "WarmupLinear",

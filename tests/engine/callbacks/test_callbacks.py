@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 import assay.engine.callbacks
+from assay.compat.thexp.callbacks import Callback
 from assay.core.ports import MemoryRecorder
 from assay.engine import (
     EMA,
@@ -41,7 +42,6 @@ from assay.engine import (
 )
 from assay.engine.callbacks.batch_digest import BatchDigest
 from assay.engine.callbacks.compile_report import CompileReport
-from assay.engine.callbacks.trainer import Callback
 from assay.engine.loop.engine_state import capture, restore, unlike
 from engine.toys import Noisy, engine, hard_net, loader, same_bits, supervised
 

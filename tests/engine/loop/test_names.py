@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW
 
-from assay.build import Context
+from assay.build import Context, inject
 from assay.engine import Loader, State, WarmupCosine
 from assay.engine.loop import names
 
@@ -45,4 +45,18 @@ def test_the_other_names_are_types_of_what_a_run_holds() -> None:
         context.set(type(thing).__name__, thing)
 
     assert all(context.get(kind) is thing for kind, thing in things.items())
-    assert isinstance(nn.CrossEntropyLoss(), names.Criterion)
+
+
+def test_a_criterion_is_found_by_its_type_or_by_its_name_and_never_taken_for_the_model() -> None:
+    @inject
+    def step(model: names.Model, criterion: names.Criterion) -> tuple[nn.Module, nn.Module]:
+        return model, criterion
+
+    model, loss = nn.Linear(1, 1), nn.CrossEntropyLoss()
+    named, typed = Context(), Context()
+    for context in (named, typed):
+        context.set("model", model)
+    named.set("criterion", loss)
+    typed.set("the_loss", loss, type=names.Criterion)
+
+    assert named.bind(step)() == typed.bind(step)() == (model, loss)

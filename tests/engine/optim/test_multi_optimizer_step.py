@@ -26,7 +26,7 @@ from assay.engine import (
     WarmupCosine,
 )
 from assay.engine.loop.engine_state import capture, restore
-from assay.engine.optim.optimizer_step import debugged
+from assay.engine.numerics.nan_debug import debugged
 from engine.toys import engine, kept, net, points, same_bits, weights_of
 
 F64 = torch.float64

@@ -158,6 +158,17 @@ def test_means_and_pairs_in_one_window_are_refused() -> None:
             backward(((model(inputs[2:]) - targets[2:]).square().sum(), weight))
 
 
+def test_a_loss_without_a_name_and_named_ones_in_one_window_are_refused() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    backward = OptimizerStep(torch.optim.SGD([weight], lr=0.1))
+    backward.begin([1, 1])
+    backward(weight.sum())
+    backward({"aux": weight.sum()})
+
+    with pytest.raises(InputError, match="some have names, and some have none"):
+        backward.update(0)
+
+
 def test_batches_of_unknown_size_cannot_be_accumulated() -> None:
     with pytest.raises(InputError, match="how many these hold is unknown"):
         frozen(net()).begin([0, 0])

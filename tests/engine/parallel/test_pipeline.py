@@ -117,7 +117,7 @@ def test_a_process_that_calls_its_model_twice_says_so_and_the_other_stage_does_n
 def test_sums_by_name_are_refused_by_who_hands_his_loss_on() -> None:
     weight = torch.nn.Parameter(torch.ones(2))
     backward = OptimizerStep(torch.optim.SGD([weight]))
-    backward.hand_on = [].append
+    backward.gradients.hand_on = [].append
     backward.begin([1, 1])
 
     with pytest.raises(

@@ -227,17 +227,10 @@ def evaluate(
             logged.is_idle = is_idle
             if before is not None and not is_idle:
                 before()
-            if pipeline is not None:
-                batch = pipeline.drop_unused_data(batch)
-            if device.type != "cpu":
-                batch = to_device(batch, device)
+            batch = _needed_here(batch, pipeline, device)
             place = number * ranks.size + ranks.rank
             seed_all(key(seed, EVALUATE, crc32(split.encode()), place))
-            try:
-                output = forward(batch)
-            except RuntimeError as error:
-                blame_device(batch, device, error)
-                raise
+            output = _output_of(forward, batch, device)
             if is_idle:
                 continue
             evaluation.batch, evaluation.size = batch, _counted(batch, split)
@@ -255,8 +248,7 @@ def evaluate(
             ranks.reshard()
             gather_evaluation(ranks, evaluation, pipes.pipes, {"": loss, **used})
         if not evaluation.samples:
-            fix = f"Look at [data.{split}]."
-            raise InputError(f"The split {split} is empty: there is nothing to evaluate.", fix=fix)
+            raise _empty(split)
         results = evaluation.metrics
         if not loss.is_empty:
             results[f"{split}/loss"] = loss.value()
@@ -265,6 +257,28 @@ def evaluate(
             evaluation.add(name, metric.value())
         pipes.end(evaluation)
     return evaluation.metrics, evaluation.samples
+
+
+def _needed_here(batch: Any, pipeline: Pipeline | None, device: torch.device) -> Any:
+    """Return the batch on the device; of a pipeline, with only what its stages here need."""
+    if pipeline is not None:
+        batch = pipeline.drop_unused_data(batch)
+    return batch if device.type == "cpu" else to_device(batch, device)
+
+
+def _output_of(forward: Callable[[Any], Any], batch: Any, device: torch.device) -> Any:
+    try:
+        return forward(batch)
+    except RuntimeError as error:
+        blame_device(batch, device, error)
+        raise
+
+
+def _empty(split: str) -> InputError:
+    return InputError(
+        f"The split {split} is empty: there is nothing to evaluate.",
+        fix=f"Look at [data.{split}].",
+    )
 
 
 def _in_step(batches: Iterable[Any], ranks: DataParallelGroup) -> Iterator[tuple[Any, bool]]:

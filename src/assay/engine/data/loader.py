@@ -128,32 +128,27 @@ class Loader:
         self.warn: Callable[[str], None] = _warn
         self._told = 0
         self._is_tried = False
-        self._lists: Listed | None = None
         # a rank that has fewer micro-batches of a window than others repeats one, of size 0
         self.fills = False
         self._accumulate = accumulate or 1
+        self._lists: Listed | None = None
         if batch_sampler is not None:
-            name = f"data.{split}.batch_sampler"
-            self._lists = Listed(batch_sampler, seed=seed, name=name, batches=True)
-            self.order: Order = self._lists
-            whole = self._lists.batch_size * self._accumulate
-            self.sizes = divided(whole, accumulate=self._accumulate, ranks=ranks, split=split)
-        else:
-            self.sizes = divided(
-                batch_size, micro=micro_batch_size, accumulate=accumulate, ranks=ranks, split=split
+            self._lists = Listed(
+                batch_sampler, seed=seed, name=f"data.{split}.batch_sampler", batches=True
             )
-            if sampler is None:
-                self.order = Plan(len(dataset), seed=seed, shuffle=bool(shuffle))
-            else:
-                size, name = self.sizes.whole, f"data.{split}.sampler"
-                self.order = order_of(sampler, dataset, seed=seed, batch_size=size, name=name)
+            accumulate = self._accumulate
+            batch_size = self._lists.batch_size * accumulate
+        self.sizes = divided(
+            batch_size, micro=micro_batch_size, accumulate=accumulate, ranks=ranks, split=split
+        )
+        self.order = self._order_of(sampler, shuffle=bool(shuffle))
         self.batch_size, self.micro_batch_size = self.sizes.whole, self.sizes.micro
-        is_plain = type(dataset) is TensorDataset and self.collate is collate_samples
         self.fetch = Fetch(
             dataset, collate=self.collate, randomness=self.randomness, seed=seed, split=split
         )
+        is_plain = type(dataset) is TensorDataset and self.collate is collate_samples
         self._load: Callable[..., Any] = partial(_rows, dataset) if is_plain else self.fetch  # type: ignore[arg-type]
-        new_pool = partial(
+        self._new_pool = partial(
             Workers,
             self.fetch,
             workers,
@@ -163,9 +158,22 @@ class Loader:
             start_method=start_method,
             warn=_warner(weakref.ref(self)),
         )
-        self._pool = new_pool() if workers else None
-        self._new_pool = new_pool
+        self._pool = self._new_pool() if workers else None
         self._persistent = persistent_workers
+
+    def _order_of(self, sampler: Any, *, shuffle: bool) -> Order:
+        """Return the order of the samples: that of a sampler, else the plan of the seed."""
+        if self._lists is not None:
+            return self._lists
+        if sampler is None:
+            return Plan(len(self.dataset), seed=self.seed, shuffle=shuffle)
+        return order_of(
+            sampler,
+            self.dataset,
+            seed=self.seed,
+            batch_size=self.sizes.whole,
+            name=f"data.{self.split}.sampler",
+        )
 
     def exactness(self, epoch: int = 0) -> str:
         """Return the exactness of a mid-epoch resume; loads a sample if none was loaded yet."""

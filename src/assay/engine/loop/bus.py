@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -88,10 +89,39 @@ class Bus:
 
     def __init__(self, bind: Bind) -> None:
         self._bind = bind
+        self._num_fired: Counter[Event] = Counter()
         self.points = {event: Point(event) for event in Event}
+
+    def start_at(self, counts: Mapping[Event, int]) -> None:
+        """Begin or resume a run: events before these counts were fired before."""
+        for event, count in counts.items():
+            self.points[event].start_at(count)
+
+    def fire(self, event: Event) -> None:
+        """Fire `event`, counted by how often it was fired."""
+        before = self._num_fired[event]
+        self._num_fired[event] += 1
+        self.fire_at(event, before if event.endswith("_begin") else before + 1)
+
+    def fire_at(self, event: Event, count: int) -> None:
+        """Call the handlers of `event` that are due at `count`."""
+        point = self.points[event]
+        if point.due <= count:
+            point.fire(count)
 
     def add(self, handler: Handler) -> None:
         self.points[handler.event].add(handler, self._bind(handler.fn))
+
+    def on(
+        self, event: str, *, when: When, priority: int
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Return a decorator that adds a function as a handler of `event`."""
+
+        def add(fn: Callable[..., Any]) -> Callable[..., Any]:
+            self.add(Handler(event=event_named(event), fn=fn, when=when, priority=priority))
+            return fn
+
+        return add
 
     def extend(self, handlers: Iterable[Handler | Listens]) -> None:
         """Add handlers, and those of objects that have several."""
@@ -140,6 +170,19 @@ def event_named(name: str) -> Event:
     except ValueError:
         fix = did_you_mean(name, list(Event)) or f"Events: {', '.join(Event)}."
         raise InputError(f"There is no event {name!r}.", fix=fix) from None
+
+
+def roles_of(engine: Any) -> dict[str, Any]:
+    """Return what handlers may ask for by the names of their parameters."""
+    process = engine.process
+    return {
+        "engine": engine,
+        "process": process,
+        "model": getattr(process, "model", None),
+        "state": engine.state,
+        "recorder": engine.recorder,
+        "backward": getattr(process, "backward", None),
+    }
 
 
 def bind_by_name(roles: Mapping[str, Any]) -> Bind:

@@ -16,7 +16,8 @@ from assay.engine.optim.losses import Losses
 class HandTrainer:
     """Hands out the micro-batches of a window; the loop computes gradients, or updates the weights.
 
-    `updates` counts the updates that the loop makes with an optimizer of the process.
+    `updates` counts the updates that the loop makes with an optimizer of the process. `is_left`
+    marks a loop that was left early.
     """
 
     def __init__(self, process: Process, micro_batches: MicroBatches, logged: LoggedMeans) -> None:
@@ -25,6 +26,7 @@ class HandTrainer:
         self.logged = logged
         self.updates = OwnUpdates(process.backward, "the loop")
         self.num_given = 0
+        self.is_left = False
 
     def batches(self, window: Window) -> Iterator[Any]:
         """Yield each micro-batch of the window, as handlers of `backward_begin` left it."""

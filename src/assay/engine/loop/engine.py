@@ -3,45 +3,38 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from assay.core.errors import InputError, PeerError
-from assay.core.event_log import Warned
 from assay.core.events import ALWAYS, Event, Every, Handler
 from assay.core.ports import Bind, NullRecorder, Recorder
 from assay.core.signals import NO_SIGNALS, Signals, obeyed, stopping
 from assay.core.stop import Stop
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.data.adopt import as_source
-from assay.engine.data.ahead import ahead
 from assay.engine.data.dead_worker import died
-from assay.engine.data.loader import Loader
 from assay.engine.data.source import Window, seeded
 from assay.engine.loop.bounds import Bounds, is_done
-from assay.engine.loop.bus import Bus, Listens, bind_by_name, event_named
+from assay.engine.loop.bus import Bus, Listens, bind_by_name, roles_of
 from assay.engine.loop.by_hand import HandTrainer
-from assay.engine.loop.engine_state import restore
-from assay.engine.loop.failed_step import FailedStep, located
+from assay.engine.loop.engine_state import resume
+from assay.engine.loop.epoch_windows import EpochWindows, end_epoch
+from assay.engine.loop.failed_step import FailedStep
 from assay.engine.loop.process import Process
 from assay.engine.loop.state import State
 from assay.engine.loop.step_results import StepResults
 from assay.engine.loop.styles.adapt import as_process
-from assay.engine.loop.windows import (
-    MicroBatches,
-    PipelineTrainer,
-    SequentialTrainer,
-    WindowTrainer,
-)
+from assay.engine.loop.trainable import check_trainable
+from assay.engine.loop.windows import MicroBatches, WindowTrainer, trainer_of
 from assay.engine.metrics.logged_means import LoggedMeans
-from assay.engine.numerics.buffers import Buffers
-from assay.engine.numerics.deferred import DeferredStep
+from assay.engine.numerics.buffers import Buffers, NoBuffers, kept_buffers
+from assay.engine.numerics.deferred import DeferredStep, DeferredSteps
 from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.seed import StepRandomness, checked_seed
 from assay.engine.optim.data_parallel_group import DataParallelGroup
@@ -93,9 +86,8 @@ class Engine:
         self.process: Process = as_process(process)
         data, seed = seeded(train, seed)
         self.source = as_source(data, accumulate=accumulate, seed=seed)
-        self._owns_source = id(self.source) != id(
-            train
-        )  # then nobody else ends its worker processes
+        # Else somebody else ends its worker processes.
+        self._owns_source = id(self.source) != id(train)
         self.seed = checked_seed(seed)
         self.device = torch.device(device)
         self.recorder: Recorder = recorder if recorder is not None else NullRecorder()
@@ -110,11 +102,11 @@ class Engine:
         """True while the engine waits for a batch: every handler has seen the last step."""
         self.is_between_steps = True
         """False while an update is made that other ranks do not have yet."""
-        self._num_fired: Counter[Event] = Counter()
-        self._moving = self._updating = 0.0
+        self._updating = 0.0
         self._can_repeat = False
         self._randomness = StepRandomness(self.seed)
-        self._buffers: Buffers | None = None
+        self._windows = EpochWindows(self.source, self.state, self.device)
+        self._buffers: Buffers = NoBuffers()
         self._trainer: WindowTrainer
         self._micro_batches: MicroBatches
         self._failed: FailedStep
@@ -122,7 +114,7 @@ class Engine:
         self._results: StepResults | None = None
         self.bounds = Bounds(epochs, steps, samples, seconds)
         self.bounds.apply(self.state, self.source)
-        self.bus = Bus(bind or bind_by_name(self._roles()))
+        self.bus = Bus(bind or bind_by_name(roles_of(self)))
         self._defers = self.device.type != "cpu" if deferred is None else deferred
         if self._defers:
             for event in (Event.CHECKPOINT_BEGIN, Event.RUN_END, Event.EXCEPTION):
@@ -139,20 +131,22 @@ class Engine:
         handlers of `run_end`, and are raised then, as KeyboardInterrupt and Terminated (a
         SystemExit). A second one is raised at once.
         """
-        with self._signals() as signals:
-            state = self._run()
-        if signals.heard:
-            raise obeyed(signals.heard[0])
-        return state
-
-    def _run(self) -> State:
-        state = self.state
         self._can_repeat = True
-        try:
-            self._begin()
+        with self._signals() as signals, self._begin_and_end():
             while not self._is_done():
                 for window in self._train_epoch():
                     self.train_step(window)
+        if signals.heard:
+            raise obeyed(signals.heard[0])
+        return self.state
+
+    @contextmanager
+    def _begin_and_end(self) -> Iterator[None]:
+        """Begin a run; then fire `run_end`, or `exception` with the error that ended it."""
+        state = self.state
+        try:
+            self._begin()
+            yield
             state.stop.settle()
             self.fire(Event.RUN_END)
         except BaseException as error:
@@ -163,8 +157,10 @@ class Engine:
                 raise clear from error
             raise
         finally:
-            self._release()
-        return state
+            if self._owns_source:
+                self._windows.close()
+            if self._results is not None:
+                self._results.close()
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of the whole run, with all that `run` does around the step.
@@ -185,38 +181,26 @@ class Engine:
 
     def _run_by_hand(self) -> Generator[Any, None, bool]:
         """Yield the batches, without answering signals; return whether the loop was left."""
-        state, is_left = self.state, False
-        try:
-            self._begin()
+        state = self.state
+        with self._begin_and_end():
             hand = self._by_hand = HandTrainer(self.process, self._micro_batches, self.logged)
             try:
-                while not self._is_done() and not is_left:
+                while not self._is_done() and not hand.is_left:
                     for window in self._train_epoch():
                         before = self._begin_step(window)
-                        for batch in hand.batches(window):
-                            try:
-                                yield batch
-                            except GeneratorExit:
-                                is_left = True
-                                break
-                        state.micro_step = before + len(window.batches)
-                        if is_left:
+                        try:
+                            yield from hand.batches(window)
+                        except GeneratorExit:
+                            hand.is_left = True
                             self.stop("the loop was left", interrupts=True)
-                            if not hand.updates.made:
-                                state.micro_step = before
-                                break
+                        if hand.is_left and not hand.updates.made:
+                            state.micro_step = before
+                            break
+                        state.micro_step = before + len(window.batches)
                         self._end_step_by_hand(hand, window)
             finally:
                 hand.updates.stop()
-            state.stop.settle()
-            self.fire(Event.RUN_END)
-        except BaseException as error:
-            state.error = error
-            self.fire(Event.EXCEPTION)
-            raise
-        finally:
-            self._release()
-        return is_left
+        return hand.is_left
 
     def resume(self, saver: Saver, name: str | int = "") -> int:
         """Restore the newest readable checkpoint of `saver`, or the one named; return its step.
@@ -226,22 +210,7 @@ class Engine:
         later checkpoints are set aside. CheckpointError for a name that is not there, or when none
         of those there can be read.
         """
-        found, skipped = saver.complete()
-        step = 0
-        if name:
-            step, parts = saver.find(name).step, saver.load(name)
-            restore(self, parts)
-        elif found:
-            newest, parts, skipped = saver.newest()
-            step = newest.step
-            restore(self, parts)
-        self.recorder.rewind(step)
-        if saver.is_first:
-            saver.set_aside(step)
-        for each in skipped:
-            message = f"{each.name} is no checkpoint: {each.why}. The run resumes from step {step}."
-            self.recorder.tell(Warned(message=message, step=step))
-        return step
+        return resume(self, saver, name)
 
     def backward(self, loss: Losses) -> None:
         """In a loop by hand: add the gradients of one micro-batch, weighted as its window needs."""
@@ -278,19 +247,11 @@ class Engine:
         The function may ask for `state`, `model` and the other roles by name.
         """
 
-        def add(fn: Callable[..., Any]) -> Callable[..., Any]:
-            when = Every(every) if every else ALWAYS
-            handler = Handler(event=event_named(event), fn=fn, when=when, priority=priority)
-            self.bus.add(handler)
-            return fn
-
-        return add
+        return self.bus.on(event, when=Every(every) if every else ALWAYS, priority=priority)
 
     def fire(self, event: Event) -> None:
         """Fire `event`, counted by how often it was fired."""
-        before = self._num_fired[event]
-        self._num_fired[event] += 1
-        self._fire_at(event, before if event.endswith("_begin") else before + 1)
+        self.bus.fire(event)
 
     def add_seconds(self, name: str, seconds: float) -> None:
         """Add to the time that was spent on `name`."""
@@ -299,10 +260,7 @@ class Engine:
     @property
     def lasting_flag(self) -> Tensor | None:
         """Device flag, set by the first non-finite step; None if every loss is read at once."""
-        if self._results is None or self._results.deferred is None:
-            return None
-        lasts = self._results.is_deferring and self.process.backward.non_finite == "stop"
-        return self._results.deferred.flag if lasts else None
+        return None if self._results is None else self._results.lasting_flag
 
     def train_step(self, window: Window) -> None:
         """Compute the gradients of each micro-batch, update the weights once, and count the step.
@@ -321,26 +279,22 @@ class Engine:
             raise
         self.is_between_steps = True
         self.state.loss = self.process.backward.loss
-        self._count_step(window)
+        self.state.count_step(window.samples)
 
     def _begin_step(self, window: Window) -> int:
         """Keep the buffers and tell the optimizer step its window; return the micro-step."""
         before = self.state.micro_step
-        if self._buffers is not None:
-            self._buffers.keep()
+        self._buffers.keep()
         self.ranks.begin_step(window, self.state.step)
         self.process.backward.begin(window.sizes)
         return before
 
     def _update(self) -> None:
         """Update the weights; a step that is left out leaves nothing behind."""
-        is_taken = self.process.update(self.state.step) is not False
-        if self._buffers is None:
-            return
-        if not is_taken:
+        if self.process.update(self.state.step) is False:
             self._buffers.put_back()
-        elif self._results is not None and self._results.deferred is not None:
-            self._buffers.put_back_where(self._results.deferred.flag)
+        elif self._deferred is not None:
+            self._buffers.put_back_where(self._deferred.flag)
 
     def _end_step_of_ranks(self, before: int) -> None:
         """Give each rank the buffers of rank 0, and count the micro-steps of the longest rank."""
@@ -352,21 +306,14 @@ class Engine:
     def _fail_step(self, window: Window, before: int, error: BaseException) -> None:
         """Take back what the step has counted; raise what says more than `error`, if found."""
         self.state.micro_step = before
-        if isinstance(error, PeerError) and self.is_between_steps and self._buffers is not None:
+        if isinstance(error, PeerError) and self.is_between_steps:
             self._buffers.put_back()  # so that the last step can be saved: another rank failed
         self._failed.explain(window, error)
-
-    def _count_step(self, window: Window) -> None:
-        state = self.state
-        state.step += 1
-        state.epoch_step += 1
-        state.samples += window.samples
-        state.epoch_samples += window.samples
 
     def _end_step_by_hand(self, hand: HandTrainer, window: Window) -> None:
         """Make the update, unless the loop has made it; then count the step."""
         self._updating = perf_counter()
-        is_deferred = self._results is not None and self._results.deferred is not None
+        is_deferred = self._deferred is not None
         has_updated = hand.updates.made
         loss = hand.settle(window, is_deferred=is_deferred)
         if not has_updated:
@@ -374,12 +321,11 @@ class Engine:
                 self._update()
             except NonFiniteError:
                 self.state.micro_step -= len(window.batches)
-                if self._buffers is not None:
-                    self._buffers.put_back()
+                self._buffers.put_back()
                 raise
             hand.updates.made = 0
         self.state.loss = self.process.backward.loss if loss is None or is_deferred else loss
-        self._count_step(window)
+        self.state.count_step(window.samples)
 
     def _train_epoch(self) -> Iterator[Window]:
         """Yield the windows of an epoch, or the rest of it; the caller makes a step of each.
@@ -390,9 +336,9 @@ class Engine:
         step_begin, step_end = self.bus.points[Event.STEP_BEGIN], self.bus.points[Event.STEP_END]
         end_step = None if results is None or results.is_idle else results.end_step
         waiting = computing = updating = telling = 0.0
-        moved, differentiated = self._moving, self.process.backward.seconds
-        windows = self._windows()
-        self._fire_at(Event.EPOCH_BEGIN, state.epoch)
+        moved, differentiated = self._windows.moved_s, self.process.backward.seconds
+        windows = self._windows.rest(self.pipeline)
+        self.bus.fire_at(Event.EPOCH_BEGIN, state.epoch)
         now = perf_counter()
         self.is_loading = True
         for window in windows:
@@ -419,7 +365,7 @@ class Engine:
             self.is_loading = True
         self.is_loading = False
         ranks.beats.between()
-        moved = self._moving - moved
+        moved = self._windows.moved_s - moved
         differentiated = self.process.backward.seconds - differentiated
         self.add_seconds("data", waiting - moved)
         self.add_seconds("move", moved)
@@ -427,52 +373,13 @@ class Engine:
         self.add_seconds("backward", differentiated)
         self.add_seconds("optimizer", updating)
         self.add_seconds("telling", telling)
-        self._leave_epoch()
-
-    def _leave_epoch(self) -> None:
-        """Read what waits on the device, and end the epoch if it is complete."""
-        state = self.state
         self._fetch()
-        is_bounded = bool(state.stop.reason) or state.step == state.max_steps
-        is_complete = state.epoch_step == state.epoch_length or not is_bounded
-        if not is_complete or state.stop.interrupts:
-            return
-        if state.epoch_step == 0:
-            raise _empty()
-        state.epoch_length = state.epoch_step
-        state.epoch += 1
-        state.epoch_step = 0
-        state.epoch_samples = 0
-        self._fire_at(Event.EPOCH_END, state.epoch)
-
-    def _windows(self) -> Iterator[Window]:
-        """Return the rest of the epoch, on the device.
-
-        Batches of a `Loader` are counted by samples: they may have other sizes than before.
-        """
-        state, source = self.state, self.source
-        if state.epoch_samples and isinstance(source, Loader):
-            windows = source.windows_after(state.epoch, state.epoch_samples)
-        else:
-            windows = source.windows(state.epoch, state.epoch_step)
-        if state.epoch_step and "(replayed" in source.exactness(state.epoch):
-            windows = _replayed(windows, state.epoch_step)
-        if self.pipeline is not None:
-            windows = self.pipeline.drop_unused_windows(windows)
-        if self.device.type == "cpu":
-            return windows
-
-        def took(seconds: float) -> None:
-            self._moving += seconds
-
-        def is_last() -> bool:
-            return bool(state.stop.reason) or state.step + 1 == state.max_steps
-
-        return ahead(windows, self.device, is_last=is_last, took=took)
+        if end_epoch(state):
+            self.bus.fire_at(Event.EPOCH_END, state.epoch)
 
     def _begin(self) -> None:
         """Check and make everything that the steps need, then fire `run_begin`."""
-        self._check()
+        check_trainable(self.process, self.state, self.device)
         state, backward = self.state, self.process.backward
         state.stop.is_settled = False  # an engine may be run again, after its bound was moved
         self._randomness.draws = state.draws
@@ -489,26 +396,14 @@ class Engine:
             defer_to=self.device if self._defers and not self.ranks.is_distributed else None,
             go_back=self._go_back,
         )
-        if self._results.deferred is not None and not self._results.is_deferring:
-            self._warn_waits()
         if isinstance(self.process, Process):
             self.process.attach(state, self.device, self.logged)
         backward.start(state.step, total=state.max_steps, epoch_length=state.epoch_length)
-        model = getattr(self.process, "model", None)
-        if isinstance(model, nn.Module) and backward.non_finite != "ignore":
-            has_buffers = next(model.buffers(), None) is not None
-            self._buffers = Buffers(model) if has_buffers else None
+        if backward.non_finite != "ignore":
+            self._buffers = kept_buffers(getattr(self.process, "model", None))
         self._make_trainer()
         self.process.train()
-        for event, count in (
-            (Event.STEP_BEGIN, state.step),
-            (Event.STEP_END, state.step + 1),
-            (Event.EPOCH_BEGIN, state.epoch),
-            (Event.EPOCH_END, state.epoch + 1),
-            (Event.BACKWARD_BEGIN, state.micro_step),
-            (Event.BACKWARD_END, state.micro_step + 1),
-        ):
-            self.bus.points[event].start_at(count)
+        self.bus.start_at(state.event_counts())
         self.fire(Event.RUN_BEGIN)
 
     def _make_trainer(self) -> None:
@@ -516,10 +411,7 @@ class Engine:
         loop = self._micro_batches = MicroBatches(
             self.state, self.bus, self._randomness, self.recorder, self.logged, self.ranks
         )
-        if self.pipeline is None:
-            self._trainer = SequentialTrainer(self.process, loop)
-        else:
-            self._trainer = PipelineTrainer(self.pipeline, loop)
+        self._trainer = trainer_of(self.process, self.pipeline, loop)
         self._failed = FailedStep(
             self.process,
             self.source,
@@ -531,81 +423,21 @@ class Engine:
             key_of=loop.key,
         )
 
-    def _release(self) -> None:
-        """End the workers of the data, and what still waits on the device."""
-        if isinstance(self.source, Loader) and self._owns_source:
-            self.source.close()
-        if self._results is not None:
-            self._results.close()
-
     def _fetch(self) -> None:
-        """Fetch and record what waits on the device; NonFiniteError if a step was not finite.
-
-        After another error nothing more is raised, and if that is one of the device, what waits is
-        lost.
-        """
-        if self._results is None:
-            return
-        with suppress(RuntimeError) if self.state.error is not None else nullcontext():
+        """Fetch and record what waits on the device; NonFiniteError if a step was not finite."""
+        if self._results is not None:
             self._results.fetch()
 
     def _go_back(self, bad: DeferredStep, error: NonFiniteError) -> None:
-        """Set the run back to before a non-finite step; later steps have changed no weight."""
-        state, backward, results = self.state, self.process.backward, self._results
-        for name, count in bad.before.items():
-            setattr(state, name, count)
-        if results is not None and results.deferred is not None:
-            state.loss = results.deferred.loss
-        backward.start(state.step, total=state.max_steps, epoch_length=state.epoch_length)
-        if state.error is not None:
-            state.error.add_note(f"before that: {error}")
-            return
-        where = ""
-        if self._can_repeat and self.source.exactness(state.epoch).startswith("exact"):
-            window = next(self._windows(), None)
-            where = self._failed.origin(window) if window is not None else ""
-        raise located(error, where)
+        self._failed.go_back(bad, error, self._first_window_again)
 
-    def _warn_waits(self) -> None:
-        kinds = ", ".join(type(each).__name__ for each in self.process.backward.optimizers.values())
-        message = (
-            "Each step waits for the device, to see if it is finite:"
-            f" {kinds} cannot leave out an update there."
-        )
-        self.recorder.tell(Warned(message=message, step=self.state.step))
+    def _first_window_again(self) -> Window | None:
+        return self._windows.first_again(self.pipeline) if self._can_repeat else None
 
-    def _check(self) -> None:
-        """Raise InputError for a process, data or device that cannot train."""
-        if getattr(self.process, "backward", None) is None:
-            raise InputError(
-                f"{type(self.process).__name__} cannot train: it has no `backward`.",
-                fix="Set process.backward = OptimizerStep(optimizer), or give Supervised an"
-                " optimizer.",
-            )
-        if self.state.epoch_length == 0:
-            raise _empty()
-        model = getattr(self.process, "model", None)
-        weights = model.parameters() if isinstance(model, nn.Module) else ()
-        devices = {parameter.device for parameter in weights}
-        if devices and self.device.type not in {device.type for device in devices}:
-            there = ", ".join(sorted(map(str, devices)))
-            raise InputError(
-                f"The model is on {there}, the engine on {self.device}.",
-                fix=f'Give Engine(..., device="{there}"), or move the model before its optimizer is'
-                " made.",
-            )
-
-    def _roles(self) -> dict[str, Any]:
-        """Return what handlers may ask for by the names of their parameters."""
-        process = self.process
-        return {
-            "engine": self,
-            "process": process,
-            "model": getattr(process, "model", None),
-            "state": self.state,
-            "recorder": self.recorder,
-            "backward": getattr(process, "backward", None),
-        }
+    @property
+    def _deferred(self) -> DeferredSteps | None:
+        """Steps whose numbers are still on the device; None if each is read at once."""
+        return None if self._results is None else self._results.deferred
 
     def _signals(self) -> AbstractContextManager[Signals]:
         """Return the context in which signals end this run in order; none if a `stop` was given."""
@@ -620,29 +452,3 @@ class Engine:
     def _agree(self) -> None:
         """Stop where one rank was asked to, and at the least bound that one has reached."""
         self.state.max_steps = self.ranks.agree(self.state.stop, self.state.max_steps)
-
-    def _fire_at(self, event: Event, count: int) -> None:
-        point = self.bus.points[event]
-        if point.due <= count:
-            point.fire(count)
-
-
-def _replayed(windows: Iterator[Window], steps: int) -> Iterator[Window]:
-    """Yield the rest of an epoch whose first steps are read again; say how long that took."""
-    begun = perf_counter()
-    first = next(windows, None)
-    _LOGGER.warning(
-        "data.train: the %d steps of this epoch before were gone through again, in %.1f s",
-        steps,
-        perf_counter() - begun,
-    )
-    if first is not None:
-        yield first
-        yield from windows
-
-
-def _empty() -> InputError:
-    return InputError(
-        "The training data is empty: an epoch has no batch.",
-        fix="Look at [data.train]; drop_last wants one full batch.",
-    )

@@ -4,34 +4,49 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import nn
 from torch.optim import Optimizer
 
 from assay.core.errors import CheckpointError
 from assay.core.event_log import Warned
+from assay.core.ports import Recorder
 from assay.engine.checkpoint.codec import digest
+from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.weights import load_model_state
+from assay.engine.data.source import Source
+from assay.engine.loop.bus import Bus
+from assay.engine.loop.process import Process
+from assay.engine.loop.state import State
 from assay.engine.numerics.dtensor import distribute_state_like
 from assay.engine.optim.criterion import criterion_state, load_criterion_state
 from assay.engine.optim.optimizer_step_base import Stateful
-
-if TYPE_CHECKING:
-    from assay.engine.loop.engine import Engine
+from assay.engine.parallel.pipeline import Pipeline
 
 PARTS = ("model", "optimizer", "scaler", "backward", "criterion", "state")
 """Parts of an engine's own state; of several optimizers each has a part of its own, as
 `optimizer.critic`."""
 
 
-def capture(engine: Engine) -> dict[str, Any]:
+class EngineParts(Protocol):
+    """Parts of an engine that have a state, or that restoring one needs."""
+
+    process: Process
+    state: State
+    source: Source
+    bus: Bus
+    recorder: Recorder
+    pipeline: Pipeline | None
+
+
+def capture(engine: EngineParts) -> dict[str, Any]:
     """Everything a checkpoint keeps, by part; each listener with a state is a part of its own."""
     parts = _own(engine)
     return parts if engine.pipeline is None else engine.pipeline.merge_checkpoint(parts)
 
 
-def _own(engine: Engine) -> dict[str, Any]:
+def _own(engine: EngineParts) -> dict[str, Any]:
     """The same of what this process has of the model."""
     model, backward = engine.process.model, engine.process.backward
     parts = {"model": model.state_dict(), "state": engine.state.state_dict()}
@@ -40,7 +55,7 @@ def _own(engine: Engine) -> dict[str, Any]:
     return parts | {name: listener.state_dict() for name, listener in stateful(engine).items()}
 
 
-def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
+def restore(engine: EngineParts, parts: Mapping[str, Any]) -> None:
     """Put a loaded checkpoint into an engine that has not run yet, and into those that listen to it
     by now."""
     if engine.pipeline is not None:
@@ -68,7 +83,30 @@ def restore(engine: Engine, parts: Mapping[str, Any]) -> None:
     restore_listeners(engine, parts)
 
 
-def unlike(engine: Engine, parts: Mapping[str, Any]) -> list[str]:
+def resume(engine: EngineParts, saver: Saver, name: str | int = "") -> int:
+    """Restore the newest readable checkpoint of `saver`, or the one named; return its step.
+
+    See `Engine.resume`.
+    """
+    found, skipped = saver.complete()
+    step = 0
+    if name:
+        step, parts = saver.find(name).step, saver.load(name)
+        restore(engine, parts)
+    elif found:
+        newest, parts, skipped = saver.newest()
+        step = newest.step
+        restore(engine, parts)
+    engine.recorder.rewind(step)
+    if saver.is_first:
+        saver.set_aside(step)
+    for each in skipped:
+        message = f"{each.name} is no checkpoint: {each.why}. The run resumes from step {step}."
+        engine.recorder.tell(Warned(message=message, step=step))
+    return step
+
+
+def unlike(engine: EngineParts, parts: Mapping[str, Any]) -> list[str]:
     """The parts of a loaded checkpoint that, asked for their state now, do not give what it holds
     of them."""
     now = _own(engine)
@@ -91,7 +129,7 @@ def _is_of_optimizer(part: str) -> bool:
     return part.partition(".")[0] == "optimizer"
 
 
-def restore_listeners(engine: Engine, parts: Mapping[str, Any]) -> None:
+def restore_listeners(engine: EngineParts, parts: Mapping[str, Any]) -> None:
     """Give those that listen to an engine their states of a checkpoint. A state too many or too few
     is a warning."""
     if engine.pipeline is not None:
@@ -109,7 +147,7 @@ def restore_listeners(engine: Engine, parts: Mapping[str, Any]) -> None:
         engine.recorder.tell(Warned(message=message, step=engine.state.step))
 
 
-def stateful(engine: Engine) -> dict[str, Stateful]:
+def stateful(engine: EngineParts) -> dict[str, Stateful]:
     """The data, if they have a state, and the listeners that have one, by the name of their part.
 
     That of a listener is the name of its class, numbered from the second on.

@@ -13,6 +13,7 @@ from assay.engine.data.source import Source, Window
 from assay.engine.loop.process import Process
 from assay.engine.loop.state import State
 from assay.engine.numerics.buffers import Buffers
+from assay.engine.numerics.deferred import DeferredStep
 from assay.engine.numerics.nan_debug import (
     DATA,
     MEND,
@@ -42,7 +43,7 @@ class FailedStep:
         state: State,
         device: torch.device,
         *,
-        buffers: Buffers | None,
+        buffers: Buffers,
         ranks: DataParallelGroup,
         is_pipelined: bool,
         key_of: Callable[[int], int],
@@ -59,8 +60,7 @@ class FailedStep:
     def explain(self, window: Window, error: BaseException) -> None:
         """Raise an error that says more than `error` about the step, if one is found."""
         if isinstance(error, NonFiniteError):
-            if self.buffers is not None:
-                self.buffers.put_back()
+            self.buffers.put_back()
             raise located(error, self.origin(window)) from None
         process, step = self.process, self.state.step
         if is_out_of_memory(error):
@@ -80,6 +80,26 @@ class FailedStep:
             error.add_note(f"It is about {samples}.")
         blame_dtype(self.state.batch, error)
         blame_device(self.state.batch, self.device, error)
+
+    def go_back(
+        self, bad: DeferredStep, error: NonFiniteError, again: Callable[[], Window | None]
+    ) -> None:
+        """Set the run back to before a non-finite step, and raise its error.
+
+        Later steps have changed no weight. `again` returns the window of the bad step, None where
+        it cannot be read again. After another error, that gains a note instead.
+        """
+        state = self.state
+        for name, count in bad.before.items():
+            setattr(state, name, count)
+        self.process.backward.start(
+            state.step, total=state.max_steps, epoch_length=state.epoch_length
+        )
+        if state.error is not None:
+            state.error.add_note(f"before that: {error}")
+            return
+        window = again()
+        raise located(error, "" if window is None else self.origin(window))
 
     def origin(self, window: Window) -> str:
         """Return where the first non-finite value of the step is: in the data or in a module.
@@ -108,8 +128,7 @@ class FailedStep:
         try:
             return first_non_finite(self.process, again)
         finally:
-            if self.buffers is not None:
-                self.buffers.put_back()
+            self.buffers.put_back()
             self.process.model.zero_grad(set_to_none=True)
 
     def _current_samples(self, window: Window) -> list[int]:

@@ -1,11 +1,11 @@
 """Standard types to annotate parameters with: what is annotated so is filled in. Each is one thing
 of the run.
 
-Model        the model                              Optimizer    the optimizer
-Criterion    a module too: give it by its name      Scheduler    the schedule, which gives a factor
-for each step Device       where the run computes                 State        counters and results
-TrainLoader  the batches of data.train              ValLoader    of data.valid TestLoader   of
-data.test
+    Model        the model                   Optimizer   the optimizer
+    Criterion    the loss, a module too      Scheduler   the schedule: a factor for each step
+    Device       where the run computes      State       counters and results
+    TrainLoader  the batches of data.train   ValLoader   those of data.valid
+    TestLoader   those of data.test
 
 `from assay.engine.loop.names import *` gives all of them.
 """
@@ -21,7 +21,8 @@ from assay.engine.loop.state import State
 from assay.engine.optim.schedules import Factor as Scheduler
 
 Model = nn.Module
-Criterion = nn.Module
+Criterion = NewType("Criterion", nn.Module)
+"""A type of its own: by `nn.Module` a parameter would be given the model."""
 Device = torch.device
 TrainLoader = NewType("TrainLoader", Loader)
 ValLoader = NewType("ValLoader", Loader)

@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
+from assay.core.events import Event
 from assay.core.stop import Stop
 
 SAVED = (
@@ -99,6 +100,24 @@ class State:
     @loss.setter
     def loss(self, loss: float | Callable[[], float]) -> None:
         self._loss = loss
+
+    def count_step(self, samples: int) -> None:
+        """Count a step of so many samples."""
+        self.step += 1
+        self.epoch_step += 1
+        self.samples += samples
+        self.epoch_samples += samples
+
+    def event_counts(self) -> dict[Event, int]:
+        """Return the counts at which the events of epochs and steps are fired next."""
+        return {
+            Event.STEP_BEGIN: self.step,
+            Event.STEP_END: self.step + 1,
+            Event.EPOCH_BEGIN: self.epoch,
+            Event.EPOCH_END: self.epoch + 1,
+            Event.BACKWARD_BEGIN: self.micro_step,
+            Event.BACKWARD_END: self.micro_step + 1,
+        }
 
     @property
     def local_iteration(self) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from functools import partial
 
 import torch
+from torch import Tensor
 
+from assay.core.event_log import Warned
 from assay.core.events import Event
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.data.source import Window
@@ -48,11 +51,20 @@ class StepResults:
         self.go_back = go_back
         self.deferred = None if defer_to is None else DeferredSteps(defer_to)
         self.is_deferring = self.deferred is not None and backward.defer(self.deferred.flag)
+        if self.deferred is not None and not self.is_deferring:
+            self._warn_waits()
         self._step_end = bus.points[Event.STEP_END]
         # Ranks merge what they logged, whether or not this one records it.
         self._is_silent = (
             isinstance(recorder, NullRecorder) and not ranks.is_distributed and not self.deferred
         )
+
+    @property
+    def lasting_flag(self) -> Tensor | None:
+        """Device flag, set by the first non-finite step; None if every loss is read at once."""
+        if self.deferred is None or not self.is_deferring or self.backward.non_finite != "stop":
+            return None
+        return self.deferred.flag
 
     @property
     def is_idle(self) -> bool:
@@ -73,7 +85,15 @@ class StepResults:
             self._record(self._epoch(), self.state.step)
 
     def fetch(self) -> None:
-        """Fetch and record what waits on the device; NonFiniteError if a step was not finite."""
+        """Fetch and record what waits on the device; NonFiniteError if a step was not finite.
+
+        After another error nothing more is raised, and if that is one of the device, what waits is
+        lost.
+        """
+        with suppress(RuntimeError) if self.state.error is not None else nullcontext():
+            self._fetch()
+
+    def _fetch(self) -> None:
         if self.deferred is None:
             return
         for step, values, means in self.deferred.fetch():
@@ -82,6 +102,7 @@ class StepResults:
                 step.update.recall(values)
                 error = step.update.judge(values, step.step)
                 if error is not None:
+                    self.state.loss = self.deferred.loss
                     self.go_back(step, error)
                     return
                 self.deferred.loss = self.state.loss = self.backward.loss
@@ -97,6 +118,14 @@ class StepResults:
         if self.deferred is not None:
             self.deferred = None
             self.backward.defer(None)
+
+    def _warn_waits(self) -> None:
+        kinds = ", ".join(type(each).__name__ for each in self.backward.optimizers.values())
+        message = (
+            "Each step waits for the device, to see if it is finite:"
+            f" {kinds} cannot leave out an update there."
+        )
+        self.recorder.tell(Warned(message=message, step=self.state.step))
 
     def _defer(self, steps: DeferredSteps, window: Window, now: float) -> None:
         """Let the numbers of the step wait on the device; fetch all that wait when it is due."""
@@ -121,7 +150,7 @@ class StepResults:
             epoch = state.epoch if state.epoch_step == 1 else None
             steps.waiting.append(DeferredStep(state.step, update, logged, before, epoch))
         if steps.is_due(now) or self._step_end.is_due_for_few(state.step):
-            self.fetch()
+            self._fetch()
 
     def _results(self) -> Mapping[str, float]:
         """Return what is recorded of the newest step, by name."""

@@ -128,3 +128,12 @@ class PipelineTrainer:
             state.micro_step += 1
             if end.due <= state.micro_step:
                 end.fire(state.micro_step)
+
+
+def trainer_of(
+    process: Process, pipeline: Pipeline | None, micro_batches: MicroBatches
+) -> WindowTrainer:
+    """Return what trains a window: in this process, or through the stages of a pipeline."""
+    if pipeline is None:
+        return SequentialTrainer(process, micro_batches)
+    return PipelineTrainer(pipeline, micro_batches)

@@ -96,3 +96,26 @@ class Buffers:
                 tensors.append(tensor)
         if copies:
             copy_unless_(1 - flag, tensors, copies)
+
+
+class NoBuffers(Buffers):
+    """Buffers of a model that has none, or whose changes always count: nothing is kept."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Module())
+
+    def keep(self) -> None:
+        """Keep nothing."""
+
+    def put_back(self) -> None:
+        """Put nothing back."""
+
+    def put_back_where(self, flag: Tensor) -> None:
+        """Put nothing back."""
+
+
+def kept_buffers(model: object) -> Buffers:
+    """Return the buffers of a model; `NoBuffers` where there are none."""
+    if isinstance(model, nn.Module) and next(model.buffers(), None) is not None:
+        return Buffers(model)
+    return NoBuffers()

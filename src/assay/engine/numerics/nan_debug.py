@@ -20,6 +20,16 @@ class NonFiniteError(AssayError):
     """A loss or gradient became nan or infinite; the weights are those of before the step."""
 
 
+@contextmanager
+def debugged(*, enabled: bool = True) -> Iterator[None]:
+    """Show the line of the forward pass in an error of the backward pass, and name its loss.
+
+    An op that gives nan in the backward pass is such an error.
+    """
+    with torch.autograd.set_detect_anomaly(enabled or torch.is_anomaly_enabled()):
+        yield
+
+
 DATA = "the data: "
 MEND = (
     "The weights are still those of before. Mend or leave out that sample, or [train]"

@@ -1,1 +1,1 @@
-"""From losses to an update: gradients, clipping, optimizer step, groups and schedules."""
+"""Losses -> gradients: add up, unscale, clip, check finite -> optimizer step; schedules, groups."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
-from assay.engine.numerics.deferred import DeferredNumbers, Slot
+from assay.engine.numerics.deferred import Slot
 
 LOSS = "loss"
 """The name of the loss in the output of a process; `loss_weight` beside it is what divided it,
@@ -52,39 +52,6 @@ Read = Callable[[Any], float]
 """Gives the number that a tensor holds, or what stands for one."""
 
 
-@dataclass(slots=True)
-class Term:
-    """One of several named losses over a window. `grads`: those of its sums, until the weights are
-    all known."""
-
-    scalars: list[tuple[Tensor, float]] = field(default_factory=list)
-    weight: Tensor | float | None = None
-    grads: list[Tensor | None] | None = None
-    over: int = 1
-    """By what the weight is to be divided: the samples of the window for weighed means, whose
-    shares are of these."""
-
-    @property
-    def kind(self) -> str:
-        return "" if self.weight is None else "pair" if self.over == 1 else "weighed"
-
-    def settle(self) -> None:
-        """Let `weight` be what divides the sum, once all of it is known."""
-        if self.weight is not None and self.over != 1:
-            self.weight, self.over = self.weight / self.over, 1
-
-    def sum(self, read: Read) -> float:
-        return sum(read(scalar) * share for scalar, share in self.scalars)
-
-    def value(self, read: Read) -> float:
-        total = self.sum(read)
-        return total if self.weight is None else total / read(self.weight)
-
-    def put(self, numbers: DeferredNumbers) -> Term:
-        """The same with places in `numbers` for what is on the device."""
-        return Term(*put_all(numbers, self.scalars, self.weight))
-
-
 def read_now(value: Any) -> float:
     """The number that a value holds; waits for the device."""
     return value.item() if isinstance(value, Tensor) else float(value)
@@ -93,15 +60,6 @@ def read_now(value: Any) -> float:
 def read_at(values: Sequence[float], value: Any) -> float:
     """The number that a value stands for among those that were read together."""
     return values[value] if isinstance(value, Slot) else float(value)
-
-
-def put_all(
-    numbers: DeferredNumbers, scalars: Sequence[tuple[Any, float]], weight: Any
-) -> tuple[list[Any], Any]:
-    """Losses with their shares, and what divides them, each with its place among `numbers`
-    instead."""
-    placed = [(numbers.add(scalar), share) for scalar, share in scalars]
-    return placed, None if weight is None else numbers.add(weight)
 
 
 def worth_nothing(loss: Any) -> Any:
@@ -122,20 +80,6 @@ def detached(loss: Any) -> Any:
     if isinstance(loss, tuple):
         return tuple(detached(part) for part in loss)
     return loss.value.detach() if isinstance(loss, WeighedMean) else loss
-
-
-def two_kinds() -> InputError:
-    """For losses of one window that cannot be added up."""
-    return InputError(
-        "The losses of one window are of two kinds: some are means, some (sum, weight) pairs or"
-        " sums.",
-        fix="Return the same kind for every batch.",
-    )
-
-
-def added(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    """The sum of two gradients, of which either may be missing."""
-    return other if one is None else one if other is None else one + other
 
 
 def blame_loss(loss: object, error: Exception) -> None:

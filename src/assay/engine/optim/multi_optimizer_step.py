@@ -89,7 +89,7 @@ class MultiOptimizerStep(OptimizerStepBase):
                 raise InputError(
                     f"There is no loss for {name!r}, which this step updates.", where="forward_step"
                 )
-            part.share_graph(keep=i + 1 < len(self._due))
+            part.gradients.share_graph(keep=i + 1 < len(self._due))
             try:
                 part(loss[name])
             except InputError as error:
@@ -150,7 +150,7 @@ class MultiOptimizerStep(OptimizerStepBase):
                 ).amax()
             )
         rows = {name: part.deferred for name, part in due.items() if part.deferred is not None}
-        told = {name: part.told for name, part in due.items() if part.deferred is None}
+        read = {name: part.results for name, part in due.items() if part.deferred is None}
         if not rows:
             return None
 
@@ -163,8 +163,8 @@ class MultiOptimizerStep(OptimizerStepBase):
         def recall(values: Sequence[float]) -> None:
             for name, row in rows.items():
                 row.recall(values[places[name]])
-            for name, each in told.items():
-                due[name].told = each
+            for name, each in read.items():
+                due[name].results = each
             self.loss = sum(part.loss for part in due.values())
             self._updated = tuple(due)
 

@@ -82,14 +82,11 @@ class ScaledOptimizerStep(OptimizerStep):
             int(state["overflows"]),
         )
 
-    def _differentiate(self, loss: Tensor) -> None:
-        super()._differentiate(loss.float() * self.scale)
-
-    def _gradients(self, loss: Tensor, *, keep: bool) -> list[Tensor | None]:
-        return super()._gradients(loss.float() * self.scale, keep=keep)
+    def _scaled(self, loss: Tensor) -> Tensor:
+        return loss.float() * self.scale
 
     def _unscale(self, step: int) -> bool:
-        self._has_overflown = not self._do_all(self._are_unscaled())
+        self._has_overflown = not self._is_true_of_all(self._are_unscaled())
         if not self._has_overflown:
             return True
         self.grad_norm = None if self.clip_norm is None else math.inf

@@ -10,15 +10,14 @@ from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.multi_optimizer_step import MultiOptimizerStep
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.parallel.distributed_group import BUCKET_BYTES, DistributedGroup
+from assay.engine.parallel.joined_engine import JoinedEngine
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from assay.engine.loop.engine import Engine
-
 
 def data_parallel(
-    engine: Engine, mesh: DeviceMesh, *, axis: str = "data", bucket_bytes: int = BUCKET_BYTES
+    engine: JoinedEngine, mesh: DeviceMesh, *, axis: str = "data", bucket_bytes: int = BUCKET_BYTES
 ) -> DataParallelGroup:
     """Make `engine` train its share along one axis of `mesh`; return the group of that axis.
 
@@ -33,7 +32,7 @@ def data_parallel(
     )
 
 
-def join_data_parallel(engine: Engine, ranks: DataParallelGroup) -> DataParallelGroup:
+def join_data_parallel(engine: JoinedEngine, ranks: DataParallelGroup) -> DataParallelGroup:
     """Make `engine` train its share in a group that exists already; see `data_parallel`."""
     source, backward = _checked(engine, ranks)
     is_one = not isinstance(backward, MultiOptimizerStep)
@@ -49,7 +48,7 @@ def join_data_parallel(engine: Engine, ranks: DataParallelGroup) -> DataParallel
     return ranks
 
 
-def _checked(engine: Engine, ranks: DataParallelGroup) -> tuple[Loader, Any]:
+def _checked(engine: JoinedEngine, ranks: DataParallelGroup) -> tuple[Loader, Any]:
     """Return loader and optimizer step of an engine; InputError if they cannot be shared."""
     process: Any = engine.process
     source = engine.source

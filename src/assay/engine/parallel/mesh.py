@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -125,6 +125,11 @@ class Layout:
         """Return the idle share of a pipeline rank's step of `count` micro-batches."""
         filling = (self.pipeline - 1) * self.pipeline / self.stage_count
         return filling / (filling + count)
+
+    @property
+    def without_pipeline(self) -> Layout:
+        """Layout of the ranks that would hold the whole model, each with all stages."""
+        return replace(self, pipeline=1, schedule="1f1b", stages=0, split=())
 
     @property
     def sizes(self) -> dict[str, int]:

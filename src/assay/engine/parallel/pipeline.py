@@ -21,6 +21,7 @@ from assay.engine.data.instance import Instance
 from assay.engine.numerics.buffers import Buffers
 from assay.engine.numerics.seed import undisturbed
 from assay.engine.optim.optimizer_step import OptimizerStep
+from assay.engine.parallel.joined_engine import JoinedEngine
 from assay.engine.parallel.pipeline_split import keep_weights, split_model
 from assay.engine.parallel.stage_states import drop_weights, merge_states, to_host
 from assay.engine.parallel.staged_group import StagedGroup
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from torch.distributed.pipelining import PipelineStage
 
     from assay.engine.data.source import Window
-    from assay.engine.loop.engine import Engine
     from assay.engine.parallel.mesh import Mesh
 
 Shapes = tuple[tuple[tuple[int, ...], torch.dtype], ...]
@@ -98,10 +98,11 @@ class Pipeline:
         self._answer: list[Any] | None = None
         self._handed: Tensor | None = None
         self._process: Any = None
-        self._source: Any = None
+        self._micro_batches: int | None = None
         self._compute: Callable[[int, Any, dict[str, Any]], Any] = self._through
         self.is_measuring = False
         """Whether what stages compute now is of zeros, to learn its shapes."""
+        self._known_boundaries: Sequence[Shapes] = ()
         model.forward = self._called
 
     @property
@@ -113,8 +114,8 @@ class Pipeline:
     def lines(self) -> list[str]:
         """Lines that describe each stage: its rank, its parts, its size."""
         waits = ""
-        if self._source is not None:
-            count = self._source.sizes.accumulate
+        count = self._micro_batches
+        if count is not None:
             waits = (
                 f", {count} micro-batches in a step: each process waits for"
                 f" {self.layout.waiting(count):.0%} of it"
@@ -122,7 +123,19 @@ class Pipeline:
         head = f"pipeline: {self.count} stages ({self.layout.schedule}){waits}"
         return [head, *self.cut.table(self.ranks.places)]
 
-    def join(self, engine: Engine, precision: Callable[..., Any] | None = None) -> None:
+    def most_in_flight(self, count: int) -> int:
+        """Return how many of `count` micro-batches reach the memory that all of them need."""
+        if self.layout.schedule == "gpipe":
+            return count
+        whole_rounds = 2 * self.ranks.places
+        return min(count, self.count + 1 if self.layout.schedule == "1f1b" else whole_rounds)
+
+    def use_boundaries(self, boundaries: Sequence[Shapes]) -> None:
+        """Take these shapes between the stages, which a rehearsal has measured, in new schedules."""
+        self._known_boundaries = boundaries
+        self._plans.clear()
+
+    def join(self, engine: JoinedEngine, precision: Callable[..., Any] | None = None) -> None:
         """Make an engine train through this pipeline; `precision` wraps its computation.
 
         InputError for a process that differentiates its losses itself, or too few micro-batches.
@@ -134,13 +147,14 @@ class Pipeline:
                 " pipeline the stages do it.",
                 fix="Train with one optimizer, or without [parallel] pipeline.",
             )
-        self._source = engine.source
-        sizes: Any = engine.source.sizes  # type: ignore[attr-defined]
-        self.layout.check_micro_batches(sizes.accumulate, arithmetic=str(sizes))
+        source: Any = engine.source
+        sizes = getattr(source, "sizes", None)  # of a Loader; a declared batch has none
+        self._micro_batches = count = source.accumulate if sizes is None else sizes.accumulate
+        self.layout.check_micro_batches(count, arithmetic=str(sizes or ""))
         self._process = process
         if precision is not None:
             self._compute = precision(self._through)
-        process.backward.hand_on = self._take
+        process.backward.gradients.hand_on = self._take
         engine.pipeline = self
 
     def train(self, batches: Sequence[Any], begin: Callable[[int, int], None]) -> Any:
@@ -211,7 +225,7 @@ class Pipeline:
     def _alike(self, batches: Sequence[Any]) -> Iterator[tuple[int, int]]:
         """Yield start and length of each row of micro-batches of equal shapes."""
         first = 0
-        for _, row in groupby(map(_shapes, batches)):
+        for _, row in groupby(map(shapes_of, batches)):
             length = len(list(row))
             spare = length % self.ranks.places if self.layout.schedule == "interleaved" else 0
             for count in (length - spare, spare):
@@ -246,11 +260,10 @@ class Pipeline:
     def _plan(self, turn: _Turn, first: int, count: int) -> Any:
         """Return the schedule for `count` micro-batches of these shapes, equal on all stages."""
         is_training = torch.is_grad_enabled()
-        kind = _shapes(turn.batches[first]), count, is_training
+        kind = shapes_of(turn.batches[first]), count, is_training
         if kind not in self._plans:
-            self._plans[kind] = self._new_plan(
-                self._boundaries(turn, first), count, is_training=is_training
-            )
+            boundaries = self._known_boundaries or self._boundaries(turn, first)
+            self._plans[kind] = self._new_plan(boundaries, count, is_training=is_training)
             if len(self._plans) > _PLANS:
                 self._plans.popitem(last=False)
         self._plans.move_to_end(kind)
@@ -312,7 +325,7 @@ class Pipeline:
                             if found
                             else ()
                         )
-                        shapes = _shapes(self.compute(number, first, zeros))
+                        shapes = shapes_of(self.compute(number, first, zeros))
                     found.append(self.ranks.broadcast_stage(number % self.ranks.places, shapes))
         finally:
             self.is_measuring = False
@@ -330,7 +343,7 @@ class Pipeline:
             )
             found = self._compute(number, args, kwargs)
             if number + 1 < self.count:
-                return _sendable(found, self.cut.stages[number][-1].name)
+                return sendable(found, self.cut.stages[number][-1].name)
             turn.answers[i] = found
             return torch.zeros(1)
         except Exception as error:  # torch makes another one of it; `train` raises this
@@ -424,7 +437,8 @@ class _StageModule(nn.Module):
         return self.pipeline.compute(self.number, int(micro), given)
 
 
-def _shapes(found: Any) -> Shapes:
+def shapes_of(found: Any) -> Shapes:
+    """Return shape and dtype of each tensor in a batch, or in what one stage gives to the next."""
     shapes: list[tuple[tuple[int, ...], torch.dtype]] = []
 
     def look(tensor: Tensor) -> Tensor:
@@ -433,6 +447,13 @@ def _shapes(found: Any) -> Shapes:
 
     mapped(found, look)
     return tuple(shapes)
+
+
+def scaled(shapes: Shapes, samples: int, wanted: int) -> Shapes:
+    """Return shapes for `wanted` in place of `samples`, which are the first dim where it is equal."""
+    return tuple(
+        ((wanted, *size[1:]) if size[:1] == (samples,) else size, dtype) for size, dtype in shapes
+    )
 
 
 def _like(shape: tuple[tuple[int, ...], torch.dtype], is_training: bool, device: Any) -> Tensor:
@@ -446,7 +467,7 @@ def _shape_only(tensor: Tensor) -> Tensor:
     return torch.empty_like(tensor, device="meta")
 
 
-def _sendable(found: Any, name: str) -> Any:
+def sendable(found: Any, name: str) -> Any:
     """Return contiguous tensors, one or a tuple; InputError for values that no stage can send."""
     several = found if isinstance(found, tuple) else (found,)
     if not several or not all(isinstance(each, Tensor) for each in several):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 from assay.core.errors import InputError
 from assay.engine.parallel.distributed_group import DistributedGroup
 from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
+from assay.engine.parallel.staged_group import StagedGroup
 from assay.engine.rehearse.fake import can_imagine_world, imagined_world
 
 
@@ -36,16 +38,40 @@ class ImaginedGroup(DistributedGroup):
         return [value] * self.size
 
 
+class ImaginedStagedGroup(ImaginedGroup, StagedGroup):
+    """Stand-in StagedGroup: a rank without the last stage takes a mean of 1 for the loss."""
+
+    def all_reduce_values(self, values: Sequence[float]) -> list[float]:
+        return list(values)
+
+    def all_reduce_losses(
+        self, kind: str, values: Sequence[float], *, has_none: bool
+    ) -> tuple[str, list[float]]:
+        if has_none:
+            return json.dumps([False, [["", ""]], ""]), [1.0, 0.0]
+        return kind, list(values)
+
+    def all_gather(self, value: Any) -> list[Any]:
+        return [value] * self.size
+
+
 @contextmanager
-def imagined_mesh(layout: Layout, device: torch.device, *, bucket_mb: int = 0) -> Iterator[Mesh]:
-    """Lay out as many ranks as `layout` has, of which this process is the first."""
+def imagined_mesh(
+    layout: Layout, device: torch.device, *, place: int = 0, bucket_mb: int = 0
+) -> Iterator[Mesh]:
+    """Lay out as many ranks as `layout` has; this process is the first at a place of the pipeline.
+
+    The pipeline is the outermost axis: see `AXES`.
+    """
     if not can_imagine_world():
         what = f"torch {torch.__version__} cannot stand for ranks that are not there."
         raise InputError(what, fix="Leave out --layout and [parallel].")
-    if layout.pipeline > 1:
-        what = f"A pipeline of {layout.pipeline} stages cannot be rehearsed yet."
-        raise InputError(what, fix="Rehearse it with the other axes: --layout data=8,tensor=4.")
-    with imagined_world(0, layout.processes):
+    with imagined_world(place * layout.processes // layout.pipeline, layout.processes):
         mesh = init_mesh(layout, device, bucket_mb=bucket_mb)
-        mesh.ranks = ImaginedGroup(mesh.ranks.group, bucket_bytes=mesh.ranks.bucket_bytes)
+        group, size = mesh.ranks.group, mesh.ranks.bucket_bytes
+        if layout.pipeline > 1:
+            line = mesh.devices["pipeline"].get_group()
+            mesh.ranks = ImaginedStagedGroup(group, line, bucket_bytes=size)
+        else:
+            mesh.ranks = ImaginedGroup(group, bucket_bytes=size)
         yield mesh

@@ -30,6 +30,17 @@ HOST = "meta"
 _VALUE = "_assay_value"
 _OP = torch.ops.aten
 
+_UNWRITTEN = frozenset(
+    {
+        _OP.empty.memory_format,
+        _OP.empty_like.default,
+        _OP.empty_strided.default,
+        _OP.new_empty.default,
+        _OP.new_empty_strided.default,
+    }
+)
+"""Operations that give memory which nobody has written yet."""
+
 
 def is_small(tensor: Tensor) -> bool:
     """Return True if the values of a tensor of this size and kind are kept."""
@@ -58,6 +69,8 @@ class Values:
     def __init__(self, fakes: Fakes) -> None:
         self.fakes = fakes
         self.guessed = 0
+        self.keeps_unwritten = True
+        """False where new memory is filled by other ranks: its values are then never known."""
         self._stale: dict[int, Any] = {}
 
     def of(self, tensor: Tensor) -> Tensor | None:
@@ -87,6 +100,8 @@ class Values:
         inputs = list(tensors_in((args, kwargs)))
         if func is _OP._local_scalar_dense.default:
             return self._number(func, inputs[0])
+        if func in _UNWRITTEN and not self.keeps_unwritten:
+            return func(*args, **kwargs)
         if not inputs:
             return self._factory(func, args, kwargs)
         if any(self.of(tensor) is None for tensor in inputs):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -19,6 +19,7 @@ from assay.engine.data.shapes import shape_of, tensors_in
 from assay.engine.data.source import Window
 from assay.engine.loop.process import Process
 from assay.engine.numerics.private_torch import can_see_operations
+from assay.engine.parallel.pipeline import Pipeline, Shapes
 from assay.engine.rehearse.disk import checkpoint_bytes
 from assay.engine.rehearse.fake import Fakes, can_fake, is_unfakeable
 from assay.engine.rehearse.findings import finding_of, unchecked
@@ -51,7 +52,8 @@ class Parts:
 
     `windows` are the steps of the first epoch, `stages` those of the data, `loader` the class that
     gives the batches. `evaluation` is the first batch of the first split that is evaluated, by its
-    name. There is room for `checkpoints` at once, on a disk with `free_bytes`.
+    name. There is room for `checkpoints` at once, on a disk with `free_bytes`. `pipeline` are the
+    stages of one rank, where only those are tried.
     """
 
     process: Process
@@ -63,6 +65,7 @@ class Parts:
     """The device of the run; tensors of the trial may be on another."""
     checkpoints: int = 0
     free_bytes: int = 0
+    pipeline: Pipeline | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +108,31 @@ def rehearse(build: Build, *, limit_bytes: int | None = None) -> Rehearsal:
     begun = time.perf_counter()
     attempt = _climbed(build, limit_bytes)
     return replace(attempt.report, seconds=time.perf_counter() - begun)
+
+
+def rehearse_rank(
+    build: Build,
+    rung: Rung,
+    boundaries: Mapping[bool, Sequence[Shapes]],
+    *,
+    limit_bytes: int | None = None,
+    fits: int | None = None,
+) -> Rehearsal:
+    """Try the share of one pipeline rank in a step, of which the whole model was tried before.
+
+    `boundaries` are the shapes between the stages, in training (True) and in evaluation. What fails
+    here is unchecked, unless assay itself refuses it: a run would too. `fits` samples are known to
+    fit into the ranks before; a smaller batch is looked for only if they do not fit here.
+    """
+    site = _site(rung)
+    with build(site) as parts:
+        rehearsing = _Rehearsing(parts, site, boundaries)
+        attempt = rehearsing.run(limit_bytes, fits)
+    if attempt.failure is None:
+        return attempt.report
+    if not isinstance(attempt.failure.cause, AssayError):
+        attempt.failure.certainty = "none"
+    return _failed(attempt).report
 
 
 def _climbed(build: Build, limit_bytes: int | None) -> RungAttempt:
@@ -184,10 +212,21 @@ def _limit_bytes() -> float:
 class _Rehearsing:
     """One attempt, from its first window to the report."""
 
-    def __init__(self, parts: Parts, site: Site) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        site: Site,
+        boundaries: Mapping[bool, Sequence[Shapes]] | None = None,
+    ) -> None:
         self.parts = parts
         self.site = site
-        self.trial = Trial(parts.process, site.observer, parts.device)
+        self.trial = Trial(
+            parts.process,
+            site.observer,
+            parts.device,
+            pipeline=parts.pipeline,
+            boundaries=boundaries or {},
+        )
         self.first: Window | None = None
         self.training: PeakMemory | None = None
         self.evaluation: PeakMemory | None = None
@@ -195,33 +234,44 @@ class _Rehearsing:
         self.checkpoint: int | None = None
         self.micro_flops = 0
 
-    def run(self, limit_bytes: int | None) -> RungAttempt:
+    def run(self, limit_bytes: int | None, fits: int | None = None) -> RungAttempt:
         window = self.first = next(self.parts.windows, None)
         if window is None or not window.batches:
             return RungAttempt(self._report())
-        count = min(len(window.batches), _MOST_MICRO_BATCHES)
+        count = self._micro_batches(window)
+        is_whole = self.parts.pipeline is None
         sizes = window.sizes[:count] if window.sizes is not None else None
         try:
             self.training = self.trial.train(window.batches[:count], sizes)
             self.micro_flops = self.site.observer.flops // count
-            self._keep_checkpoint()
+            if is_whole:
+                self._keep_checkpoint()
             self._evaluate()
-            if self._is_stood_in():
+            if is_whole and self._is_stood_in():
                 self.trial.look_at_devices(window.batches[0])
             if limit_bytes is not None:
                 self._check_limit(limit_bytes)
                 if self.site.fakes is not None:  # a larger batch is for those that take no memory
-                    self._find_largest(window, limit_bytes)
+                    self._find_largest(window, limit_bytes, fits)
         except StepFailedError as failure:
             if self.training is None and failure.certainty == "none":
                 self.training = self.trial.without_activations()
             return RungAttempt(self._report(), failure)
-        self._look_at_values()
+        if is_whole:
+            self._look_at_values()
         return RungAttempt(self._report())
+
+    def _micro_batches(self, window: Window) -> int:
+        """Return how many micro-batches have the memory of all: fewer take less time to try."""
+        count, pipeline = len(window.batches), self.parts.pipeline
+        return min(
+            count, _MOST_MICRO_BATCHES if pipeline is None else pipeline.most_in_flight(count)
+        )
 
     def _evaluate(self) -> None:
         """Try an evaluation step. Its gradients are none, so only a larger batch can matter."""
-        if self.parts.evaluation is not None:
+        is_called = self.parts.pipeline is None or False in self.trial.boundaries
+        if self.parts.evaluation is not None and is_called:
             self.evaluation = self.trial.evaluate(self.parts.evaluation[1])
 
     def _keep_checkpoint(self) -> None:
@@ -249,7 +299,7 @@ class _Rehearsing:
         )
         self.trial.findings.append(Finding(kind="memory", message=message, module=module, fix=fix))
 
-    def _find_largest(self, window: Window, limit_bytes: int) -> None:
+    def _find_largest(self, window: Window, limit_bytes: int, fits: int | None) -> None:
         """Look for the largest batch. A model of one batch size only has none to be found."""
         memory, batch = self._with_prefetched(self.training), window.batches[0]
         samples = size_of(batch)
@@ -257,16 +307,20 @@ class _Rehearsing:
             return
         fixed = memory.weights_bytes + memory.gradients_bytes + memory.optimizer_bytes
         least = memory.peak_bytes if memory.where == "update" else 0
-        count = min(len(window.batches), _MOST_MICRO_BATCHES)
+        count = self._micro_batches(window)
 
         def peak_of(wanted: int) -> int:
-            found = self.trial.differentiate([resized(batch, samples, wanted)] * count)
+            found = self.trial.differentiate(
+                [resized(batch, samples, wanted)] * count, scale=(samples, wanted)
+            )
             told = self._with_prefetched(found)
             assert told is not None
             return max(least, told.peak_bytes)
 
         usable = int(limit_bytes * USABLE)
         try:
+            if fits is not None and peak_of(fits) <= usable:
+                return
             self.largest = largest(peak_of, samples, memory.peak_bytes, fixed, usable)
         except StepFailedError as failure:
             message = f"the largest batch: {failure.finding.message}"

@@ -58,7 +58,7 @@ class Ledger:
         """Count the storage of `tensor`, if it is new."""
         storage = tensor.untyped_storage()
         key = id(storage)  # torch keeps the Python object of a storage as long as the storage
-        if key in self._held:
+        if key in self._held or tensor.is_meta:
             return
         number = self._numbers = self._numbers + 1
         size = storage.nbytes()

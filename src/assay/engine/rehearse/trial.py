@@ -20,6 +20,7 @@ from assay.engine.data.shapes import shape_of, tensors_in
 from assay.engine.metrics.metric import as_metric
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.dtensor import local_tensor
+from assay.engine.parallel.pipeline import Pipeline, Shapes, scaled
 from assay.engine.rehearse.criterion import CriterionCheck
 from assay.engine.rehearse.fake import is_device_mismatch, is_unfakeable, watched_resizes
 from assay.engine.rehearse.findings import finding_of, kind_of, unchecked, why_not
@@ -62,6 +63,10 @@ class Trial:
     device: torch.device
     """The device of the run."""
     findings: list[Finding] = field(default_factory=list)
+    pipeline: Pipeline | None = None
+    """Stages of this rank, where not the whole model is tried."""
+    boundaries: Mapping[bool, Sequence[Shapes]] = field(default_factory=dict)
+    """Shapes between the stages of the pipeline, in training (True) and in evaluation."""
     output: Any = None
     told_output: str = ""
     """Shapes of the output of the first step."""
@@ -77,6 +82,8 @@ class Trial:
             if isinstance(part, nn.Module) and name != "model"
         }
         self.stack = ModuleStack(roots, lambda: self.observer.flops, self._at)
+        if self.pipeline is not None and self.observer.values is not None:
+            self.observer.values.keeps_unwritten = False
         self._criterion = CriterionCheck(getattr(self.process, "criterion", None), self.observer)
         weights = [*self.process.model.parameters(), *self.process.model.buffers()]
         with self._open():
@@ -102,13 +109,19 @@ class Trial:
             self.findings.append(self._criterion.finding)
         return memory
 
-    def differentiate(self, batches: Sequence[Any]) -> PeakMemory:
-        """Make forward and backward pass of these micro-batches, no update; return the memory."""
+    def differentiate(
+        self, batches: Sequence[Any], *, scale: tuple[int, int] = (1, 1)
+    ) -> PeakMemory:
+        """Make forward and backward pass of these micro-batches, no update; return the memory.
+
+        `scale` is the number of samples in the batches of before, and in these.
+        """
         ledger = self.observer.ledger
         self.process.train()
         with self._open(), self.stack.watched():
             ledger.begin()
-            self._differentiated(batches, [1] * len(batches) if batches[1:] else None)
+            sizes = [1] * len(batches) if batches[1:] else None
+            self._differentiated(batches, sizes, scale=scale)
             ledger.use(_gradients(self.process), "gradients")
             memory = ledger.memory()
             self.output = None
@@ -123,7 +136,13 @@ class Trial:
             self.output = None
             ledger.begin()
             ledger.where = "evaluation"
-            self.output = self._guarded(process.validation_step, self._held(batch))
+            forward = process.validation_step
+            if self.pipeline is not None:
+                self.pipeline.use_boundaries(self.boundaries[False])
+                forward = self.pipeline.forward(forward)
+            self.output = self._guarded(forward, self._held(batch))
+            if self.output is None and self.pipeline is not None:
+                return ledger.memory()
             for name, metric in (getattr(process, "metrics", None) or {}).items():
                 self._measure(name, as_metric(name, metric))
             self.output = None
@@ -191,14 +210,33 @@ class Trial:
         """Return what values of this batch were checked against, by the number of the tensor."""
         return self.observer.indices.bounds_of(tensors_in(batch))
 
-    def _differentiated(self, batches: Sequence[Any], sizes: Sequence[int] | None) -> None:
+    def _differentiated(
+        self,
+        batches: Sequence[Any],
+        sizes: Sequence[int] | None,
+        scale: tuple[int, int] = (1, 1),
+    ) -> None:
         process = self.process
         process.backward.begin(sizes)
+        if self.pipeline is not None:
+            self.pipeline.use_boundaries([scaled(each, *scale) for each in self.boundaries[True]])
+            self.output = None
+            self.output = self._guarded(
+                self._through_stages, [self._held(each) for each in batches]
+            )
+            return
         for batch in batches:
             self.output = None
             self.output = self._guarded(process.training_step, self._held(batch))
 
+    def _through_stages(self, batches: Sequence[Any]) -> Any:
+        assert self.pipeline is not None
+        return self.pipeline.train(batches, lambda i, stage: None)
+
     def _held(self, batch: Any) -> Any:
+        """Return the batch to compute with; a stage between the others has none of its own."""
+        if self.pipeline is not None and not (self.pipeline.is_first or self.pipeline.is_last):
+            return self.pipeline.drop_unused_data(batch)
         return mapped(batch, self.observer.tensor)
 
     def _guarded(self, call: Callable[[Any], Any], batch: Any) -> Any:

@@ -12,19 +12,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from assay import AvgMeter, Meter
+from assay.compat.thexp import Trainer
+from assay.compat.thexp.callbacks import Callback, EvalCallback, LoggerCallback
 from assay.core.errors import InputError
 from assay.core.event_log import Evaluated, Warned
 from assay.core.events import Event
 from assay.core.ports import MemoryRecorder
-from assay.engine import (
-    Callback,
-    Engine,
-    EvalCallback,
-    LoggerCallback,
-    OptimizerStep,
-    Trainer,
-    evaluate,
-)
+from assay.engine import Engine, OptimizerStep, evaluate
 from engine.toys import heard, loader, net, points
 
 Batches = list[tuple[Tensor, Tensor]]
