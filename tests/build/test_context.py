@@ -5,13 +5,11 @@ import functools
 import gc
 import os
 import pickle
-import subprocess
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NewType, Protocol
 
@@ -26,9 +24,6 @@ from assay.core.errors import InputError
 from assay.core.events import Event, Handler
 from assay.engine import Supervised
 from assay.engine.loop.bus import Bus
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent / "src")}
 
 Config = NewType("Config", dict)  # type: ignore[type-arg]
 Args = NewType("Args", dict)  # type: ignore[type-arg]
@@ -631,20 +626,6 @@ def test_inject_on_a_class_and_on_its_init_give_the_same_and_nothing_needs_to_be
     assert container.get(OnClass) is container.get(OnClass)
     assert container.get(Config) is container.get(OnClass).cfg
     assert calls == ["args", "config"]
-
-
-@pytest.mark.row("D02", "D06")
-def test_the_snippet_on_dependency_injection_prints_what_it_should() -> None:
-    script = EXAMPLES / "seeds" / "dependency_injection.py"
-
-    ran = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, env=ENVIRONMENT, check=False
-    )
-
-    assert (ran.returncode, ran.stdout) == (
-        0,
-        "{'train_batch_size': 16, 'val_batch_size': 16}\n",
-    ), ran.stderr
 
 
 @pytest.mark.row("D10")

@@ -151,6 +151,7 @@ def test_nan_is_a_number() -> None:
         ("+data.valid.batch_size=3", ("data", "valid"), {"batch_size": 3}),
         ("data.train.shuffle=True", ("data", "train", "shuffle"), True),
         ("seed=3", ("seed",), 3),
+        ("+seed=3", ("seed",), 3),
         ("checkpoint.best.metric=valid/acc", ("checkpoint", "best", "metric"), "valid/acc"),
         ("tag=123", ("tag",), "123"),
         ("evaluate.splits=valid,test", ("evaluate", "splits"), ["valid", "test"]),

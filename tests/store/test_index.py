@@ -21,18 +21,12 @@ from assay.core.errors import InputError
 from assay.core.run_file import Best
 from assay.record import edits
 from assay.record.recorder import RunRecorder
-from assay.store import index
-from assay.store.index import (
-    IndexRow,
-    delete_index,
-    index_file,
-    lost_rows,
-    open_index,
-    refresh,
-    reindex,
-)
+from assay.store import index_database, refresh_index
+from assay.store.index_database import index_file
+from assay.store.index_rows import IndexRow
 from assay.store.layout import Project, open_project
 from assay.store.migrations import MIGRATIONS, SCHEMA, migrate
+from assay.store.refresh_index import delete_index, lost_rows, open_index, refresh, reindex
 
 
 @pytest.fixture
@@ -251,7 +245,7 @@ def test_an_index_that_cannot_be_written_costs_only_time(
 def test_an_index_that_somebody_else_holds_costs_only_time(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "_BUSY_S", 0.01)
+    monkeypatch.setattr(index_database, "_BUSY_S", 0.01)
     finished(project)
     expected = refresh(project)
     other = sqlite3.connect(index_file(project), isolation_level=None)
@@ -299,7 +293,7 @@ def test_many_processes_may_refresh_at_once(project: Project) -> None:
         finished(project)
     program = (
         "import sys; from pathlib import Path\n"
-        "from assay.store.layout import Project; from assay.store.index import refresh\n"
+        "from assay.store.layout import Project; from assay.store.refresh_index import refresh\n"
         "for _ in range(20): assert len(refresh(Project(Path(sys.argv[1])))) == 5\n"
     )
     processes = [
@@ -334,7 +328,7 @@ def test_reading_leaves_the_project_as_it_was(project: Project) -> None:
 
 
 def test_every_transaction_that_writes_is_immediate() -> None:
-    source = Path(index.__file__).read_text(encoding="utf-8")
+    source = Path(index_database.__file__).read_text(encoding="utf-8")
 
     assert source.count('"BEGIN') == source.count('"BEGIN IMMEDIATE"') == 1
     assert "isolation_level=None" in source
@@ -434,7 +428,9 @@ def test_a_readonly_index_is_asked_with_what_is_new(
     refresh(project)
     with begin(project) as run:
         run.log({"other": 1.0}, 1)
-    monkeypatch.setattr(index, "_remember", lambda *_: False)  # as on a disk that cannot be written
+    monkeypatch.setattr(
+        refresh_index, "try_update", lambda *_: False
+    )  # as on a disk that cannot be written
 
     found = open_index(project)
 

@@ -12,8 +12,8 @@ from assay.core.errors import InputError
 from assay.record.recorder import RunRecorder
 from assay.store.blobs import FileBlobs
 from assay.store.code_trees import read_tree
-from assay.store.index import refresh
 from assay.store.layout import Project, RunFolder
+from assay.store.refresh_index import refresh
 from assay.store.trash import bring_back, clean, remove, removed
 from run_folders import hold_lease, make_project, make_run
 

@@ -33,6 +33,7 @@ _adapters: weakref.WeakKeyDictionary[Any, dict[str, TypeAdapter[Any] | None]] = 
     weakref.WeakKeyDictionary()
 )
 
+_EXAMPLE = "a number is written as 0.01, 1e-2 or 10"
 _OBJECT = "be an object (a call, or a reference to one)"
 _PHRASES = {
     "int_type": "be a whole number",
@@ -145,7 +146,8 @@ def judged(target: Callable[..., Any], parameter: Parameter, node: Node) -> Judg
             for say, part in _mended(get_at(node, inside) or node)
         )
         fix = next(
-            (say for say, other in mended if not _judged(target, parameter, other).misfits), ""
+            (say for say, other in mended if not _judged(target, parameter, other).misfits),
+            _EXAMPLE if "a number" in first.misfits[0].said else "",
         )
         return replace(first, misfits=(replace(first.misfits[0], fix=fix),))
     return first

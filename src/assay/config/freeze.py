@@ -7,6 +7,8 @@ import json
 from datetime import date, time
 from typing import Any
 
+import tomli_w
+
 from assay.config.references import objects_used
 from assay.config.secret_keys import without_secrets
 from assay.config.sources.toml import read
@@ -54,8 +56,6 @@ def dump(root: Table) -> str:
 
     That is tried here; a tree for which it fails is refused.
     """
-    import tomli_w  # reading a config does not pay for writing one
-
     try:
         text = tomli_w.dumps(_for_toml(root))
         text.encode("utf-8")

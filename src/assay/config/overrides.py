@@ -165,7 +165,7 @@ def apply_setting(root: Table, setting: Setting) -> Table:
             raise RefusedError(
                 "duplicate-key", message, setting.key_origin(), key=dotted(path), fix=fix
             )
-        elif len(path) == 1 and not isinstance(setting.value, Table):
+        elif len(path) == 1 and not isinstance(setting.value, Table) and schema.find(path) is None:
             raise _not_there(root, setting, path)
     elif old is None:
         _check_new(root, setting, path)

@@ -14,8 +14,8 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     for module, names in {
         "assay.engine": """
             Accuracy Adapted Balanced BatchDigest ByHand ByLength Collect Confusion Constant Cycle
-            DistTensorData EMA EarlyStop EvalCallback Evaluate F1 Groups Instance Loader
-            LoggerCallback Mean Memory ModelWrapper MultiOptimizerStep Noam Norms OptimizerStep
+            DistTensorData EMA EarlyStop Evaluate F1 Groups Instance KerasModel Loader Mean
+            Memory ModelWrapper MultiOptimizerStep Noam Norms OptimizerStep
             OwnLoss Perplexity Pipelines Precision Probe Profile Ramp Recall ResetOptimizer
             SaveOutputs ScaledOptimizerStep SetRequiresGrad SetValue StepFunction Subset Supervised
             Task Throughput TorchSchedule WarmupCosine WarmupExponential WarmupLinear
@@ -48,7 +48,6 @@ _CODE = "is used in code, not in a config"
 NEVER: Mapping[str, str] = {
     "assay.engine.At": _CODE,
     "assay.engine.OptimizerStepBase": "is a base class",
-    "assay.engine.Callback": "is a base class",
     "assay.engine.Display": "is set in [display]",
     "assay.engine.Engine": "runs a training",
     "assay.engine.Evaluation": _CODE,
@@ -58,11 +57,9 @@ NEVER: Mapping[str, str] = {
     "assay.engine.NonFiniteError": "is an exception",
     "assay.engine.Plan": _CODE,
     "assay.engine.Process": "is a base class",
-    "assay.engine.RndManager": "writes files where it is told to",
     "assay.engine.Save": "is set in [checkpoint]",
     "assay.engine.Saver": "writes files where it is told to",
     "assay.engine.State": _CODE,
-    "assay.engine.Trainer": "is a base class",
     "assay.engine.Where": _CODE,
     "assay.engine.WorkerError": "is an exception",
     "assay.engine.as_process": _CODE,

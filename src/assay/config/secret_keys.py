@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from assay.config.tree import KeyPath, Leaf, List, Node, Table, walk
+from assay.core.secret import Secrets
 from assay.core.secret_names import REDACTED
-
-if TYPE_CHECKING:
-    from assay.core.secret import Secrets
 
 _REFERENCE = re.compile(r"@[A-Za-z_][\w.\[\]-]*")
 
@@ -22,8 +19,6 @@ def without_secrets(
 
     Without `has_references`, as in the config of a script, `@name` is a text like any other.
     """
-    from assay.core.secret import Secrets  # reading a config does not pay for it
-
     cleaned = _cleaned(root, "", secrets or Secrets(), has_references)
     assert isinstance(cleaned, Table)
     return cleaned

@@ -21,6 +21,9 @@ FAILURES: tuple[FailureClass, ...] = get_args(FailureClass)
 JOB_VARIABLE, ATTEMPT_VARIABLE = "ASSAY_JOB", "ASSAY_JOB_ATTEMPT"
 """Environment variables of a job: host and id as `node3:12`, and the number of the attempt."""
 
+JOB_DEVICES_VARIABLE = "ASSAY_JOB_DEVICES"
+"""Environment variable of a job: the names of its devices as people know them."""
+
 TRANSIENT: tuple[FailureClass, ...] = ("hang", "killed", "preempted")
 """Failures that say nothing about the config: a job with attempts left is tried again."""
 
@@ -32,9 +35,10 @@ class JobSpec:
     `command` runs in `cwd` with `environment` and nothing else of the submitting shell. `device` is
     "auto", "cpu", or devices to choose from, such as "cuda:0,1"; the job gets `devices` of them,
     each shared by at most `per_device` jobs (0: a GPU by one, the CPU by one for four cores).
-    `memory_bytes` is the forecast for one device, 0 if unknown. `after` are ids of jobs that must
-    finish first. `title`, `config` (path), `project` (root), `code` (digest of the snapshot) and
-    `group` are for people and filters.
+    `memory_bytes` is the forecast for one device, 0 if unknown. A job that stands still for longer
+    than `hang_limit_s` is ended; None: people are told, and it stays. `after` are ids of jobs that
+    must finish first. `title`, `config` (path), `project` (root), `code` (digest of the snapshot)
+    and `group` are for people and filters.
     """
 
     command: tuple[str, ...]
@@ -54,6 +58,7 @@ class JobSpec:
     max_attempts: int = 1
     retry: tuple[FailureClass, ...] = TRANSIENT
     time_limit_s: float | None = None
+    hang_limit_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +67,7 @@ class JobStatus:
 
     `exit_code` and `signal` are those of the last attempt, `run` the id of the run it recorded,
     `devices` the names of those it holds or held. `failure` is "" unless the state is "failed".
+    `reason` says why it ended, or why it stands still while it is "running".
     """
 
     state: JobState = "waiting"

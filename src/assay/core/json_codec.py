@@ -170,6 +170,11 @@ def _is_flat_enough(data: Any) -> bool:
 
 
 @cache
+def _fields(kind: type) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(kind)
+
+
+@cache
 def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
@@ -177,6 +182,8 @@ def _hints(kind: type) -> dict[str, Any]:
 def _decode(hint: Any, data: Any, where: str) -> Any:
     """Return `data` as a value of the annotation `hint`. Raises RecordError when it is none."""
     if hint is Any:
+        return data
+    if type(data) is hint and hint in (str, bool, float):  # most values are one of these
         return data
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
@@ -237,7 +244,7 @@ def _decode_dataclass(kind: Any, data: Any, where: str) -> Any:
         raise RecordError(f"{where} is {_shown(data)}; expected a table.")
     hints = _hints(kind)
     values = {}
-    for field in dataclasses.fields(kind):
+    for field in _fields(kind):
         if field.name in data:
             values[field.name] = _decode(
                 hints[field.name], data[field.name], f"{where}.{field.name}"

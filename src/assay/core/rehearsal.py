@@ -34,6 +34,8 @@ class Finding:
     line: int = 0
     code: str = ""
     fix: str = ""
+    stage: int | None = None
+    """Pipeline stage at work, from 0; None without a pipeline."""
 
     @property
     def is_failure(self) -> bool:
@@ -110,12 +112,30 @@ class Disk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineRank:
+    """Share of one rank of a pipeline in a step: the stages that it holds, and their needs.
+
+    `parts` are the names of what its stages run. `memory` is None if the rank could not be tried.
+    """
+
+    rank: int
+    stages: tuple[int, ...]
+    parts: tuple[str, ...]
+    parameters: int
+    flops_per_step: int = 0
+    memory: PeakMemory | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
     """Result of a rehearsal.
 
     `device` is the kind of device whose operations were tried. `samples` are those of one
     micro-batch of one rank, `micro_batches` how many of them make a step. FLOPs are those of a step
     of one rank: forward and backward.
+
+    In a pipeline, `ranks` has an entry for each rank of one pipeline. `memory` is then that of the
+    rank with the highest peak; parameters, FLOPs and layers are those of the whole model.
     """
 
     format: int = FORMAT
@@ -135,6 +155,7 @@ class Rehearsal:
     evaluation: PeakMemory | None = None
     largest: Largest | None = None
     disk: Disk | None = None
+    ranks: tuple[PipelineRank, ...] = ()
     seconds: float = 0.0
 
     @property

@@ -367,11 +367,11 @@ class StandardSections:
         "text", "Purpose of the run; the body of its README.", default="", weights=False
     )
     seed: int = key("int", "Seed of every random number of the run.", default=0, minimum=0)
-    runner: Runner = key(
+    runner: Runner | None = key(
         "choice",
-        "What `assay run` does with the config: train, or evaluate load_weights as `assay test`"
-        " does; infer keeps the outputs of splits without targets.",
-        default="train",
+        "What `assay run` does with the config: train, which is meant where it is left out, or"
+        " evaluate load_weights as `assay test` does; infer keeps the outputs of splits without"
+        " targets.",
         choices=get_args(Runner),
         weights=False,
     )

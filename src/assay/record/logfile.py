@@ -13,6 +13,7 @@ from typing import TextIO
 
 from assay.core.directory import open_directory
 from assay.core.errors import InputError
+from assay.core.terminal import for_terminal
 
 LOGGER = "assay"
 RUN_KEY = "assay_run"
@@ -185,8 +186,6 @@ def logger_of(run_id: str) -> logging.LoggerAdapter[logging.Logger]:
 
 
 def _shown(text: str) -> str:
-    from assay.core.terminal import for_terminal  # few records are shown
-
     return for_terminal(text, color=False)
 
 

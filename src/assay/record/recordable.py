@@ -65,7 +65,8 @@ def whole_step(step: Any) -> int:
     try:
         whole = operator.index(step)
     except (TypeError, ValueError):
-        raise RecordError(f"The step must be a whole number, not {shown(step)}.") from None
+        fix = "the second argument of `log` counts the steps: run.log(values, 1)"
+        raise RecordError(f"The step must be a whole number, not {shown(step)}.", fix=fix) from None
     if not -MAX_I64 - 1 <= whole <= MAX_I64:
         raise RecordError(f"The step {shown(whole)} does not fit 64 bits.")
     return whole

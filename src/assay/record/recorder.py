@@ -35,6 +35,7 @@ from assay.record.ending import ending
 from assay.record.environment import environment
 from assay.record.recordable import check_text, numbers_of, recordable, whole_step
 from assay.record.recorder_thread import RecorderThread
+from assay.record.redaction import clean_file
 from assay.record.run_home import RunHome
 from assay.record.writer import MetricsWriter
 from assay.store import authorship
@@ -672,8 +673,6 @@ class RunRecorder:
 
     def _clean_again(self) -> None:
         """Remove secrets that became known later from what is written already."""
-        from assay.record.redaction import clean_file  # few programs set variables on their way
-
         for path in (self.folder.output, self.folder.log, self.folder.events):
             clean_file(path, self.secrets)
 

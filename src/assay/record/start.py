@@ -229,6 +229,8 @@ class Run:
 
 
 _OPEN: list[Run] = []
+_SHOWN: list[object] = [None]
+"""The error that the interpreter has printed last, as far as cells have been looked at."""
 
 
 def finish_with_python(run: Run) -> Run:
@@ -250,17 +252,23 @@ def _finish_open() -> None:
 
 def finish_with_cells() -> None:
     """In a notebook: end the open runs of this process as a cell that raises ends."""
+    _SHOWN[:] = [getattr(sys, "last_value", None)]
     events = sys.modules["IPython"].get_ipython().events
     if _end_of_cell not in events.callbacks["post_run_cell"]:
         events.register("post_run_cell", _end_of_cell)
 
 
 def _end_of_cell(result: Any) -> None:
-    error = result.error_in_exec
+    # %run prints the error of its script itself; only the interpreter's variable tells it.
+    shown = getattr(sys, "last_value", None)
+    error = result.error_in_exec or (None if shown is _SHOWN[0] else shown)
+    _SHOWN[:] = [shown]
     if error is not None:
         for run in list(_OPEN):
             run.finish(*ending(error))
-            print(f"assay: the run {run.id} ended with its cell: {type(error).__name__}")
+            why = type(error).__name__
+            print(f"assay: the run {run.id} ended with its cell: {why}")
+            print(f'  fix: assay.start(resume="{run.id}") continues it, assay.start() begins anew')
 
 
 def finish_before() -> None:

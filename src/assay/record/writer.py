@@ -49,6 +49,7 @@ HOLD_S = 5.0
 MAX_ROW_NAMES = 16_384
 """A row of more names is written as several: a frame has an end, and so has a chunk."""
 
+_HAS_ENDED = "The run has ended: nothing can be logged to it any more."
 _POPULATE_WRITE = 23
 _MAX_TICK = 0xFFFFFFFF
 # What the fast path of `log` may meet; the slow path finds out which, and says it.
@@ -218,7 +219,7 @@ class MetricsWriter:
         with self._lock:
             if self._closed:
                 return
-            self._give_up("The run has ended: nothing can be logged to it any more.")
+            self._give_up(_HAS_ENDED)
             self._report_gap()
 
     def abandon(self, reason: str) -> None:
@@ -249,7 +250,8 @@ class MetricsWriter:
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
-            raise RecordError(self._closed, where=str(self.path))
+            fix = "log before its end, or begin a new run" if self._closed is _HAS_ENDED else ""
+            raise RecordError(self._closed, where=str(self.path), fix=fix)
 
     # -------------------------------------------------------------------------------- the slow path
 

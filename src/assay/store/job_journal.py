@@ -76,12 +76,25 @@ class DeviceSlot(NamedTuple):
     memory_bytes: int = 0
 
 
+class QueueDevice(NamedTuple):
+    """Device that the dispatcher gives to jobs; `total_bytes` is 0 where nobody can say."""
+
+    key: str
+    name: str
+    shared_by: int = 1
+    total_bytes: int = 0
+
+
 class DeviceLease(NamedTuple):
-    """Right of one holder to a slot of a device; `job` is 0 for a run outside of the queue."""
+    """Right of one holder to a slot of a device; `job` is 0 for a run outside of the queue.
+
+    `since_ns` is Unix time.
+    """
 
     slot: DeviceSlot
     job: int
     holder: LeaseHolder
+    since_ns: int = 0
 
 
 Choose = Callable[[Sequence[DeviceLease]], Sequence[DeviceSlot] | None]
@@ -193,6 +206,30 @@ class JobJournal:
             self._refuse_missing(job)
             database.execute("UPDATE jobs SET priority = ? WHERE id = ?", (priority, job))
 
+    def move_before(self, job: int, other: int) -> None:
+        """Put a waiting job into the line before another one.
+
+        Jobs ahead of `other` get a higher priority where their place would be lost without one.
+        InputError when one of the two does not wait.
+        """
+        with self._transaction() as database:
+            line = database.execute(
+                f"SELECT id, priority FROM jobs WHERE state = 'waiting' {_IN_LINE}"
+            ).fetchall()
+            ids = [row[0] for row in line]
+            for each in (job, other):
+                self._refuse_missing(each)
+                if each not in ids:
+                    raise InputError(f"Job {each} waits no longer.", fix="assay queue ls")
+            next_id, next_priority = job, line[ids.index(other)][1] + 1
+            ahead = [row for row in line[: ids.index(other)] if row[0] != job]
+            database.execute("UPDATE jobs SET priority = ? WHERE id = ?", (next_priority, job))
+            for each, priority in reversed(ahead):
+                least = next_priority if each < next_id else next_priority + 1
+                if priority < least:
+                    database.execute("UPDATE jobs SET priority = ? WHERE id = ?", (least, each))
+                next_id, next_priority = each, max(priority, least)
+
     @property
     def is_paused(self) -> bool:
         """True while no job of the queue may start."""
@@ -222,6 +259,11 @@ class JobJournal:
         where = f"WHERE state IN ({marks})" if states else ""
         return self._select(f"{where} ORDER BY id DESC LIMIT ?", *states, last)[::-1]
 
+    def last_ended(self, most: int) -> list[Job]:
+        """Return the jobs that ended last, the newest end first."""
+        where = "WHERE state IN ('finished', 'failed', 'cancelled')"
+        return self._select(f"{where} ORDER BY ended_ns DESC, id DESC LIMIT ?", most)
+
     def line(self, *, first: int = -1) -> list[Job]:
         """Return waiting jobs in the order in which they would start; `first`: so many."""
         return self._select(f"WHERE state = 'waiting' {_IN_LINE} LIMIT ?", first)
@@ -242,14 +284,41 @@ class JobJournal:
             ).fetchall()
         return dict(rows)
 
+    def codes_in_use(self, project: str) -> set[str]:
+        """Return the snapshots that waiting and running jobs of a project need."""
+        with self._explained():
+            rows = self._database.execute(
+                "SELECT DISTINCT json_extract(spec, '$.code') FROM jobs WHERE state IN ('waiting',"
+                " 'running') AND json_extract(spec, '$.project') = ?",
+                (project,),
+            ).fetchall()
+        return {row[0] for row in rows if row[0]}
+
     def leases(self) -> list[DeviceLease]:
         """Return all leases, those of dead holders included."""
         with self._explained():
             rows = self._database.execute(
                 "SELECT device, slot, name, shared_by, memory_bytes, job, pid, process_start,"
-                " place FROM leases"
+                " place, since_ns FROM leases"
             ).fetchall()
-        return [DeviceLease(DeviceSlot(*row[:5]), row[5], LeaseHolder(*row[6:])) for row in rows]
+        return [
+            DeviceLease(DeviceSlot(*row[:5]), row[5], LeaseHolder(*row[6:9]), row[9])
+            for row in rows
+        ]
+
+    def devices(self) -> list[QueueDevice]:
+        """Return the devices of the last dispatcher; none before the first."""
+        with self._explained():
+            row = self._database.execute(
+                "SELECT value FROM settings WHERE name = 'devices'"
+            ).fetchone()
+        return [QueueDevice(**each) for each in json.loads(row[0])] if row is not None else []
+
+    def set_devices(self, devices: Iterable[QueueDevice]) -> None:
+        """Write down the devices that jobs may get."""
+        text = json.dumps([each._asdict() for each in devices])
+        with self._transaction() as database:
+            database.execute("INSERT OR REPLACE INTO settings VALUES ('devices', ?)", (text,))
 
     def version(self) -> int:
         """Return a number that changes when another process has written."""
@@ -329,6 +398,13 @@ class JobJournal:
                 (job,),
             )
             database.execute("DELETE FROM leases WHERE job = ?", (job,))
+
+    def set_stalled(self, job: int, reason: str) -> None:
+        """Write why a running job stands still, "" when it moves again."""
+        with self._transaction() as database:
+            database.execute(
+                "UPDATE jobs SET reason = ? WHERE id = ? AND state = 'running'", (reason, job)
+            )
 
     def end(self, job: int, status: JobStatus) -> None:
         """Write how an attempt ended and free its devices; the state "waiting" is a retry.
@@ -466,7 +542,7 @@ def _job(row: Sequence[Any]) -> Job:
     status = JobStatus(
         state=state,
         attempt=attempt,
-        devices=tuple(json.loads(devices)),
+        devices=tuple(json.loads(devices)) if devices != "[]" else (),
         pid=pid,
         process_start=start,
         created_ns=created,

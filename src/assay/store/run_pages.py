@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from assay.store.conditions import RUN_FIELDS, STATISTICS, Condition, Field, Sql
-from assay.store.index import Index, IndexRow
+from assay.store.index import Index
+from assay.store.index_rows import IndexRow
 
 States = Mapping[str, tuple[str, float]]
 """Status and seconds of the runs that wrote no end, by folder."""

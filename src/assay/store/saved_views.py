@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from assay.core.errors import InputError, RecordError, choose
 from assay.core.json_codec import from_plain, to_plain, write_atomic
 from assay.core.regular_file import read_bytes
@@ -80,8 +82,6 @@ def read_view(project: Project, name: str) -> SavedView:
 
 def write_view(project: Project, view: SavedView) -> None:
     """Save a view in place of one of its name; InputError or RecordError when impossible."""
-    import tomli_w  # only who saves one needs it
-
     path = shared_folder(project, "views") / f"{check_name(view.name)}.toml"
     data = {
         key: value

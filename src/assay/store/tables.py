@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import tomli_w
+
 from assay.core.errors import InputError, RecordError
 from assay.core.json_codec import from_plain, to_plain, write_atomic
 from assay.core.regular_file import read_bytes
@@ -169,8 +171,6 @@ def parse_table(name: str, data: bytes, *, where: str) -> ResultTable:
 
 def write_table(project: Project, table: ResultTable) -> None:
     """Replace the file of a table. InputError or RecordError when it cannot be written."""
-    import tomli_w  # only who writes one needs it
-
     path = shared_folder(project, "tables") / f"{check_name(table.name)}.toml"
     _check(table, str(path))
     data = {"format": FORMAT, **_without_nothing(to_plain(table))}

@@ -14,10 +14,10 @@ from assay.core.directory import open_directory
 from assay.core.errors import InputError
 from assay.core.ids import id_of_folder
 from assay.store.code_trees import code_blobs
-from assay.store.index import delete_index
 from assay.store.known_projects import forget, lost_roots
 from assay.store.layout import Project, RunFolder, no_folder, refusal, run_folders, run_in
 from assay.store.referenced_blobs import named_digests, reachable
+from assay.store.refresh_index import delete_index
 
 TRASH = ".trash"
 _YOUNG_S = 3600.0

@@ -12,6 +12,8 @@ from datetime import date, datetime, time
 from pathlib import Path, PurePath
 from typing import Any
 
+import tomli_w
+
 from assay.config.sources import json as json_source
 from assay.config.sources import toml as toml_source
 from assay.config.sources import yaml as yaml_source
@@ -111,8 +113,6 @@ def text_of(values: Mapping[str, Any], suffix: str) -> str:
         case ".json":
             return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
         case ".toml":
-            import tomli_w  # reading parameters does not pay for writing them
-
             return tomli_w.dumps(_without_none(data))
         case _:
             return _yaml_text(data)

@@ -1,0 +1,225 @@
+"""SQLite file of the index: opening it, reading what it remembers, and writing runs into it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, get_args
+
+from platformdirs import user_cache_path
+
+from assay.core.directory import PRIVATE, create_file, make_directory
+from assay.store.index_rows import ChangedRun, Grown, IndexedState, IndexRow, Item, Kind, storable
+from assay.store.layout import Project
+from assay.store.migrations import SCHEMA, NewerIndexError, migrate, version_of
+
+_BUSY_S = 2.0
+_COLUMNS = IndexRow._fields
+_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM runs"
+_REPLACE = (
+    f"INSERT OR REPLACE INTO runs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+)
+
+
+def index_file(project: Project) -> Path:
+    """Return the index file of a project: in the user's cache, one for each project and host."""
+    name = f"{socket.gethostname()}\0{os.path.realpath(project.runs_dir)}"
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:24]
+    return user_cache_path("assay", appauthor=False) / "index" / f"{digest}.sqlite"
+
+
+def names_in(table: str, where: str = "1") -> str:
+    """Return SQL for the distinct names of a table whose key begins with the name.
+
+    SELECT DISTINCT reads every entry of the key; this jumps from name to name, and there are few of
+    them.
+    """
+    next_name = f"SELECT min(name) FROM {table} WHERE {where} AND name > names.name"
+    first = f"SELECT min(name) AS name FROM {table} WHERE {where}"
+    steps = f"{first} UNION ALL SELECT ({next_name}) FROM names WHERE names.name IS NOT NULL"
+    return f"WITH RECURSIVE names(name) AS ({steps}) SELECT name FROM names WHERE name IS NOT NULL"
+
+
+def remembered_rows(path: Path) -> list[IndexRow]:
+    try:
+        with open_database(path, make=False) as database:
+            if version_of(database) == SCHEMA:
+                return [IndexRow._make(row) for row in database.execute(_SELECT)]
+        with open_database(path, make=True) as database:
+            write_runs(database, [], [])  # it was of an older assay
+            return [IndexRow._make(row) for row in database.execute(_SELECT)]
+    except NewerIndexError:
+        return []
+    except sqlite3.DatabaseError as error:
+        # Not there, locked, not readable: as good as none. No such table, no database: damaged.
+        if error.sqlite_errorcode & 0xFF in _DAMAGED:
+            delete_file(path)
+        return []
+
+
+_DAMAGED = (
+    sqlite3.SQLITE_ERROR,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_FORMAT,
+)
+
+
+def remembered_readmes(path: Path) -> dict[str, int]:
+    """When the README of each run was last changed, as far as that is known."""
+    try:
+        with open_database(path, make=False) as database:
+            return dict(database.execute("SELECT folder, readme_mtime_ns FROM texts"))
+    except (sqlite3.Error, NewerIndexError):
+        return {}
+
+
+def remembered_states(path: Path, only: Collection[str] | None) -> list[IndexedState]:
+    """The same without what is not needed to see what has changed."""
+    query = f"SELECT {', '.join(IndexedState._fields)} FROM runs"
+    try:
+        with open_database(path, make=False) as database:
+            if version_of(database) == SCHEMA:
+                if only is None:
+                    return [IndexedState._make(row) for row in database.execute(query)]
+                found = (
+                    database.execute(f"{query} WHERE folder = ?", (folder,)).fetchone()
+                    for folder in only
+                )
+                return [IndexedState._make(row) for row in found if row is not None]
+    except sqlite3.DatabaseError:
+        pass
+    rows = [
+        IndexedState(*(getattr(row, name) for name in IndexedState._fields))
+        for row in remembered_rows(path)
+    ]
+    return [row for row in rows if only is None or row.folder in only]
+
+
+def try_update(path: Path, changed: Sequence[ChangedRun], gone: Sequence[str]) -> bool:
+    """Write what was read; whether that was possible."""
+    try:
+        update(path, changed, gone)
+        return True
+    except (OSError, sqlite3.Error, NewerIndexError):
+        return False
+
+
+def update(path: Path, changed: Sequence[ChangedRun | Grown], gone: Sequence[str]) -> None:
+    make_directory(path.parent, PRIVATE)
+    with contextlib.suppress(FileExistsError):
+        os.close(create_file(path))  # as open as its folder, which SQLite does not see to
+    with open_database(path, make=True) as database:
+        write_runs(database, changed, gone)
+
+
+def write_runs(
+    database: sqlite3.Connection, found: Sequence[ChangedRun | Grown], gone: Sequence[str]
+) -> None:
+    """Write runs in one transaction, and delete those that are `gone`."""
+    # IMMEDIATE: a transaction that reads first and then wants to write is refused at once when
+    # others write.
+    database.execute("BEGIN IMMEDIATE")
+    migrate(database)
+    for table in ("runs", "metrics", "texts"):
+        database.executemany(f"DELETE FROM {table} WHERE folder = ?", [(name,) for name in gone])
+    _delete_items(database, gone)
+    changed = [each for each in found if isinstance(each, ChangedRun)]
+    grown = [each for each in found if isinstance(each, Grown)]
+    known = [each.row.folder for each in changed if _is_known(database, each.row.folder)]
+    database.executemany(_REPLACE, [storable(each.row) for each in changed])
+    database.executemany(
+        "UPDATE runs SET summaries_json = ?, metrics_mtime_ns = ? WHERE folder = ?",
+        [storable((each.summaries_json, each.metrics_mtime_ns, each.folder)) for each in grown],
+    )
+    summaries = [(each.row.folder, each.row.summaries_json) for each in changed]
+    summaries += [(each.folder, each.summaries_json) for each in grown]
+    database.executemany(
+        "DELETE FROM metrics WHERE folder = ?", [(folder,) for folder, _ in summaries]
+    )
+    database.executemany(
+        "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [
+            storable(_metric(folder, *pair))
+            for folder, text in summaries
+            for pair in json.loads(text).items()
+        ],
+    )
+    read = [(each, each.items) for each in changed if each.items is not None]
+    _write_items(database, {each.row.folder: items for each, items in read}, known)
+    texts = [storable((each.row.folder, each.text, each.readme_mtime_ns)) for each, _ in read]
+    database.executemany("INSERT OR REPLACE INTO texts VALUES (?, ?, ?)", texts)
+    database.execute("COMMIT")
+
+
+def _write_items(
+    database: sqlite3.Connection, items: Mapping[str, Sequence[Item]], known: Sequence[str]
+) -> None:
+    """Write the items of runs by folder, in place of what the `known` of them had."""
+    _delete_items(database, [folder for folder in known if folder in items])
+    rows = [
+        (item.kind, item.name, folder, item.value)
+        for name, each in items.items()
+        for folder in storable((name,))
+        for item in each
+    ]
+    # In the order of the key: rows of one page are then written one after another.
+    rows.sort(key=itemgetter(0, 1, 2))
+    database.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?, ?)", rows)
+
+
+def _delete_items(database: sqlite3.Connection, folders: Sequence[str]) -> None:
+    if not folders:
+        return
+    # By name: an index by folder would take as long to write as the items themselves, and most
+    # runs are written once.
+    names = [
+        (kind, name)
+        for kind in get_args(Kind)
+        for (name,) in database.execute(names_in("items", "kind = :kind"), {"kind": kind})
+    ]
+    database.executemany(
+        "DELETE FROM items WHERE kind = ? AND name = ? AND folder = ?",
+        ((*each, *storable((folder,))) for folder in folders for each in names),
+    )
+
+
+def _is_known(database: sqlite3.Connection, folder: str) -> bool:
+    query = "SELECT 1 FROM runs WHERE folder = ?"
+    return database.execute(query, storable((folder,))).fetchone() is not None
+
+
+def _metric(folder: str, name: str, data: Mapping[str, Any]) -> tuple[Any, ...]:
+    # Infinities and nan are texts in JSON; a nan is nothing in a database.
+    numbers = (float(data[key]) for key in ("last", "min", "max", "mean"))
+    return (name, folder, *numbers, data["count"])
+
+
+@contextlib.contextmanager
+def open_database(
+    path: Path, *, make: bool, busy_s: float | None = None
+) -> Iterator[sqlite3.Connection]:
+    """Open the file as a database. NewerIndexError when a newer assay made it."""
+    uri = f"{path.absolute().as_uri()}?mode={'rwc' if make else 'ro'}"
+    with contextlib.closing(
+        sqlite3.connect(
+            uri, uri=True, timeout=_BUSY_S if busy_s is None else busy_s, isolation_level=None
+        )
+    ) as database:
+        # A cache need not survive power loss; what is torn then is found to be so, and made anew.
+        database.execute("PRAGMA synchronous = OFF")
+        version_of(database)
+        yield database
+
+
+def delete_file(path: Path) -> None:
+    for each in (path, path.with_name(path.name + "-journal")):
+        with contextlib.suppress(OSError):
+            each.unlink()

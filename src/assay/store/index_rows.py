@@ -1,0 +1,124 @@
+"""Rows of the index: one run as its folder has it, and what can be searched for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from assay.core.event_log import Edit
+from assay.core.json_codec import from_plain
+from assay.core.lease import Lease
+from assay.core.run_file import Summary
+
+Kind = Literal["config", "result", "label", "note", "desc"]
+
+
+class IndexRow(NamedTuple):
+    """One run as its folder has it. `status` is as written ("" when `error` says why nothing can be
+    read); what is derived from it (killed, unknown) and the edits are for the reader to work
+    out."""
+
+    folder: str
+    id: str
+    kind: str
+    tag: str
+    status: str
+    created_ns: int
+    seconds: float
+    started_ns: int
+    attempts: int
+    step: int
+    reason: str
+    best_metric: str
+    best_mode: str
+    best_value: float | None
+    best_step: int | None
+    project: str
+    parent: str
+    config_hash: str
+    seedless_hash: str
+    sweep: str
+    point: str
+    sealed: int
+    error: str
+    summaries_json: str
+    values_json: str
+    lease_json: str
+    edits_json: str
+    folder_mtime_ns: int
+    edits_size: int
+    metrics_mtime_ns: int
+
+    @property
+    def summaries(self) -> dict[str, Summary]:
+        """Last, smallest, largest value of each metric; of an open run as far as it has come."""
+        return {
+            name: from_plain(Summary, data)
+            for name, data in json.loads(self.summaries_json).items()
+        }
+
+    @property
+    def lease(self) -> Lease | None:
+        """Lease as it was when the folder was read; `core.lease.liveness` judges its holder."""
+        return from_plain(Lease, json.loads(self.lease_json)) if self.lease_json else None
+
+    @property
+    def edits(self) -> list[Edit]:
+        """Edits of people after the fact, in order."""
+        return (
+            [from_plain(Edit, data) for data in json.loads(self.edits_json)]
+            if self.edits_json
+            else []
+        )
+
+
+class Item(NamedTuple):
+    """Searchable fact of a run: a key of its config, a result, label, newest note or desc.
+
+    Its texts are `storable`.
+    """
+
+    kind: Kind
+    name: str
+    value: str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRun:
+    """A run that was read. `items` and `text` are None when only its metrics were."""
+
+    row: IndexRow
+    items: Sequence[Item] | None = None
+    text: str = ""
+    readme_mtime_ns: int = 0
+
+
+class IndexedState(NamedTuple):
+    """The part of an indexed run that tells whether its folder has changed since."""
+
+    folder: str
+    sealed: int
+    folder_mtime_ns: int
+    edits_size: int
+    metrics_mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """New metrics of a run of which nothing else changed."""
+
+    folder: str
+    summaries_json: str
+    metrics_mtime_ns: int
+
+
+def storable(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Return values with a question mark for half a character, which is no text for a database."""
+    return tuple(
+        value.encode("utf-8", "replace").decode()
+        if isinstance(value, str) and not value.isascii()
+        else value
+        for value in values
+    )

@@ -1,0 +1,201 @@
+"""Reading of one run's folder into a row of the index."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from assay.core.errors import AssayError
+from assay.core.event_log import Edit, read_edits
+from assay.core.ids import id_of_folder
+from assay.core.json_codec import dumps
+from assay.core.lease import read as read_lease
+from assay.core.regular_file import read_bytes, read_start
+from assay.core.run_file import Attempt, RunFile
+from assay.store.config_items import cell, config_items
+from assay.store.index_rows import ChangedRun, IndexRow, Item, storable
+from assay.store.layout import RunFolder, no_folder, run_in
+
+_README_BLOCK = "<!-- assay: begin"
+_MOST_TEXT = 200_000
+_MOST_TAG = 1000
+_MOST_ITEMS = 20_000
+_MOST_CONFIG_BYTES = 16 << 20
+
+
+def read_record(
+    folder: RunFolder, mtime_ns: int, summarize: Callable[[RunFolder], str] | None = None
+) -> ChangedRun:
+    """Read a run. `mtime_ns` is the time of change of its folder before it is read.
+
+    `summarize` returns the summaries of an open run as JSON. A record that cannot be read gives a
+    row whose `error` says why.
+    """
+    readme_mtime_ns = mtime_ns_of(folder.readme)
+    edits_size = size_of(folder.edits)
+    metrics_mtime_ns = mtime_ns_of(folder.metrics)
+    run, error = run_in(folder)
+    if error and no_folder(folder):
+        run = RunFile(
+            id=id_of_folder(folder.path.name) or "", kind="train", created_ns=_created_ns(folder)
+        )
+        return ChangedRun(_row(folder, run, error, mtime_ns), [], run.id, 0)
+    lease = read_lease(folder.path) if run is None or not run.sealed else None
+    edits = _edits(folder) if edits_size else []
+    if run is None:
+        run = RunFile(
+            id=id_of_folder(folder.path.name) or "", kind="train", created_ns=_created_ns(folder)
+        )
+    values = {**run.values, **{edit.key: edit.new for edit in edits if edit.what == "value"}}
+    tag = next(
+        (e.new for e in reversed(edits) if e.what == "tag" and isinstance(e.new, str)), run.tag
+    )
+    summaries_json = dumps(run.summaries) if run.sealed else (summarize or live_summaries)(folder)
+    row = _row(folder, run, error, mtime_ns)
+    row = row._replace(
+        tag=tag[:_MOST_TAG],
+        step=_last_step(summaries_json) if run.status == "running" else row.step,
+        summaries_json=summaries_json,
+        values_json=dumps(values),
+        lease_json=dumps(lease) if lease else "",
+        edits_json=dumps(edits) if edits else "",
+        edits_size=edits_size,
+        metrics_mtime_ns=metrics_mtime_ns,
+    )
+    page = _text_of(folder.readme)
+    items = list(islice(_items(folder, values, edits, page), _MOST_ITEMS))
+    said = [row.id, tag, page, *(str(edit.new) for edit in edits if edit.what == "note")]
+    said += [item.name for item in items if item.kind == "label"]
+    return ChangedRun(row, items, "\n".join(said).casefold(), readme_mtime_ns)
+
+
+def _row(folder: RunFolder, run: RunFile, error: str, mtime_ns: int) -> IndexRow:
+    """Return the row of `run.json`, without what lies beside it."""
+    best = run.best
+    newest = run.attempts[-1] if run.attempts else None
+    return IndexRow(
+        folder=folder.path.name,
+        id=run.id,
+        kind=run.kind,
+        tag=run.tag[:_MOST_TAG],
+        status="" if error else run.status,
+        created_ns=run.created_ns,
+        seconds=run.seconds,
+        started_ns=newest.started_ns if newest else run.created_ns,
+        attempts=len(run.attempts),
+        step=newest.to_step if newest else 0,
+        reason=newest.reason[:_MOST_TAG] if newest else "",
+        best_metric=best.metric if best else "",
+        best_mode=best.mode if best else "",
+        best_value=best.value if best else None,
+        best_step=best.step if best else None,
+        project=run.project,
+        parent=run.parent,
+        config_hash=newest.config_hash if newest else "",
+        seedless_hash=newest.seedless_hash if newest else "",
+        sweep=_launched(run.attempts, "sweep"),
+        point=_launched(run.attempts, "point"),
+        sealed=int(run.sealed),
+        error=error,
+        summaries_json="{}",
+        values_json="{}",
+        lease_json="",
+        edits_json="",
+        folder_mtime_ns=mtime_ns,
+        edits_size=0,
+        metrics_mtime_ns=0,
+    )
+
+
+def _launched(attempts: Sequence[Attempt], name: str) -> str:
+    """Return a text of the launch metadata, "" without one.
+
+    A resumed attempt does not repeat it.
+    """
+    values = (attempt.launch.get(name) for attempt in attempts)
+    return next((value[:_MOST_TAG] for value in values if isinstance(value, str)), "")
+
+
+def _edits(folder: RunFolder) -> list[Edit]:
+    try:
+        return list(read_edits(folder.edits))
+    except OSError:  # it is no file, or one of gigabytes: the run is listed without
+        return []
+
+
+def _last_step(summaries_json: str) -> int:
+    """Return the last step of which anything was logged: that of a run that has written no end."""
+    return max((int(each["step"]) for each in json.loads(summaries_json).values()), default=0)
+
+
+def _items(
+    folder: RunFolder, values: Mapping[str, Any], edits: Sequence[Edit], page: str
+) -> Iterator[Item]:
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        yield from config_items(read_bytes(folder.config_toml, _MOST_CONFIG_BYTES).decode("utf-8"))
+    yield from (Item._make(storable(item)) for item in _facts(values, edits, page))
+
+
+def _facts(values: Mapping[str, Any], edits: Sequence[Edit], page: str) -> Iterator[Item]:
+    """Yield what was written about a run besides its config."""
+    for name, value in values.items():
+        yield Item("result", name, cell(value))
+    labels = {edit.key: bool(edit.new) for edit in edits if edit.what == "label"}
+    yield from (Item("label", label, 1) for label, has in labels.items() if has)
+    notes = [str(edit.new) for edit in edits if edit.what == "note"]
+    if notes:
+        yield Item("note", "", notes[-1])
+    if desc := described(page):
+        yield Item("desc", "", desc)
+
+
+def described(page: str) -> str:
+    """Return the user's part of a README: between the title and the generated block."""
+    own = page.partition(_README_BLOCK)[0].strip()
+    title, _, body = own.partition("\n")
+    return body.strip() if title.startswith("# ") else own
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return read_start(path, _MOST_TEXT).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def live_summaries(folder: RunFolder) -> str:
+    """Return the summaries of an open run as JSON, read from its metrics."""
+    from assay.store.series import summaries  # here: a list of ended runs must not pay for it
+
+    try:
+        return dumps(summaries(folder.metrics))
+    except (OSError, AssayError):
+        return "{}"
+
+
+def _created_ns(folder: RunFolder) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        return int(time.mktime(time.strptime(folder.path.name[:11], "%y%m%d-%H%M"))) * 1_000_000_000
+    return 0
+
+
+def mtime_ns_of(path: Path | str) -> int:
+    """Return the time of change in ns, 0 when nothing is there."""
+    try:
+        return os.lstat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def size_of(path: Path) -> int:
+    """Return the size in bytes, 0 when nothing is there."""
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0
