@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from assay.core.lease import process_start
 from assay.jobs.devices import FakeDevices
 from assay.jobs.dispatcher import Dispatcher, only_dispatcher
 from assay.jobs.job_folder import JobFolder
-from assay.jobs.job_process import is_alive, start_forked
+from assay.jobs.job_process import is_alive, members_of, start_forked
 from assay.store.job_journal import JobJournal, LeaseHolder, holder_of
 
 SOURCE = str(Path(__file__).resolve().parents[2] / "src")
@@ -84,9 +85,48 @@ def test_an_exit_code_a_signal_and_a_time_limit_are_told_apart_and_the_rest_runs
     assert (three.status.failure, three.status.reason) == ("exception", "exit code 3")
     assert (killed.status.failure, killed.status.reason) == ("killed", "killed by SIGKILL")
     assert stopped.status.failure == "killed"
-    assert stopped.status.reason == "time limit of 0.2 s; killed by SIGKILL"
+    assert stopped.status.reason == "time limit of 0.2 s; killed by SIGTERM"
     assert missing.status.reason == "no-such-program: No such file or directory"
     assert journal.leases() == []
+
+
+def test_a_suspended_job_is_told_at_once_and_moves_again(journal: JobJournal) -> None:
+    (job,) = journal.submit([shell("sleep 600")])
+    work = dispatcher(journal)
+    try:
+        until(lambda: (found := journal.running()) and len(members_of(found[0].holder.pid)) == 2)
+        holder = journal.running()[0].holder
+        os.killpg(holder.pid, signal.SIGSTOP)
+        os.kill(holder.pid, signal.SIGCONT)  # its supervisor
+
+        until(lambda: journal.job(job).status.reason)
+
+        status = journal.job(job).status
+        assert status.state == "running"
+        assert re.fullmatch(r"stalled: process \d+ is suspended \(SIGSTOP\)", status.reason)
+        until(lambda: status.reason in JobFolder.of(journal.folder, job).tail(1000))
+
+        os.killpg(holder.pid, signal.SIGCONT)
+        until(lambda: not journal.job(job).status.reason)
+    finally:
+        journal.request_cancel([job])
+        assert work.wait(60) == 0
+
+
+def test_a_job_that_stands_still_for_too_long_is_ended_as_a_hang_and_tried_again(
+    journal: JobJournal, tmp_path: Path
+) -> None:
+    once = f"mkdir {tmp_path}/first && kill -STOP $$; exit 0"
+
+    ended, again = dispatched(
+        journal,
+        shell("kill -STOP $$; exit 0", hang_limit_s=0.1),
+        shell(once, hang_limit_s=0.1, max_attempts=2),
+    )
+
+    assert (ended.status.state, ended.status.failure) == ("failed", "hang")
+    assert ended.status.reason == "no step for 0.1 s; killed by SIGTERM"
+    assert (again.status.state, again.status.attempt) == ("finished", 2)
 
 
 def test_a_job_that_was_killed_is_tried_again_and_one_that_failed_by_itself_is_not(

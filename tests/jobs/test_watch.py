@@ -112,3 +112,28 @@ def test_the_watcher_tells_of_a_run_that_was_killed_and_ends_with_the_last_run(
     assert watcher.returncode == 0
     assert "killed" in said and "victim" in said
     assert [each["kind"] for each in sent_in(sent)] == ["killed"]
+
+
+@pytest.mark.slow
+def test_watchers_of_several_runs_leave_one_which_stays_for_all_of_them(
+    project: Project, tmp_path: Path
+) -> None:
+    """Those that come later leave the OS process that they were started for to the first."""
+    first, second = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
+    words = [sys.executable, "-m", "assay", "watch", "--until-idle", "--every", "0.2", "--pid"]
+    watcher = subprocess.Popen([*words, str(first.pid)], cwd=project.root)
+    while not (project.assay_dir / "watched").is_dir():
+        assert watcher.poll() is None
+        time.sleep(0.05)
+
+    later = subprocess.run([*words, str(second.pid)], cwd=project.root, timeout=60)
+    first.kill()
+    first.wait()
+    with only_watcher(project) as is_free:
+        assert later.returncode == 0 and watcher.poll() is None and not is_free
+    with pytest.raises(subprocess.TimeoutExpired):
+        watcher.wait(1)
+    second.kill()
+    second.wait()
+
+    assert watcher.wait(60) == 0

@@ -7,23 +7,23 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from assay.core.devices import device_names
 from assay.core.errors import InputError
-from assay.core.job import JobSpec
+from assay.core.job import JOB_DEVICES_VARIABLE, JobSpec
 from assay.store.job_journal import DeviceLease, DeviceSlot
 
 FAKE_VARIABLE = "ASSAY_FAKE_DEVICES"
 CORES_VARIABLE = "ASSAY_CORES"
-DEVICES_VARIABLE = "ASSAY_JOB_DEVICES"
-"""Set for a job: the names of its devices as people know them."""
 TORCH_DEVICES_VARIABLE = "ASSAY_JOB_TORCH_DEVICES"
-"""Set for a job: the names by which torch knows its devices."""
+"""Set for a job: the names by which torch knows its devices; "" leaves the choice to the run."""
 BUSY_SHARE = 0.1
 """Share of a device's memory above which it counts as used by somebody else."""
 
 _GB = 10**9
+_DRIVER = Path("/proc/driver/nvidia/gpus")
 _CORES_OF_JOB = 4
 
 
@@ -51,9 +51,10 @@ class DevicePool(Protocol):
 
 
 class NvmlDevices:
-    """Accelerators by NVIDIA's management library; none without the package `nvidia-ml-py`.
+    """Accelerators by NVIDIA's management library.
 
-    Names count what CUDA_VISIBLE_DEVICES leaves, in the order of the PCI bus.
+    Without the package `nvidia-ml-py` they are those that the driver lists, and nobody looks at
+    their memory. Names count what CUDA_VISIBLE_DEVICES leaves, in the order of the PCI bus.
     """
 
     def __init__(self) -> None:
@@ -61,7 +62,11 @@ class NvmlDevices:
 
     def devices(self) -> Sequence[Device]:
         if self._nvml is None:
-            return ()
+            uuids = driver_uuids(_DRIVER)
+            return [
+                Device(name=f"cuda:{number}", key=uuids[index])
+                for number, index in enumerate(_visible(uuids))
+            ]
         nvml = self._nvml
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         uuids = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
@@ -96,6 +101,13 @@ class FakeDevices:
 
     def devices(self) -> Sequence[Device]:
         return self._devices
+
+
+def driver_uuids(folder: Path) -> list[str]:
+    """Return the UUIDs of the GPUs that NVIDIA's driver lists, in the order of the PCI bus."""
+    texts = [file.read_text("utf-8", "replace") for file in sorted(folder.glob("*/information"))]
+    found = [re.search(r"^GPU UUID:\s*(GPU-\S+)", text, re.MULTILINE) for text in texts]
+    return [each[1] for each in found if each is not None]
 
 
 def this_machine() -> DevicePool:
@@ -181,12 +193,16 @@ def job_variables(
     keys = [slot.key for slot in slots]
     leased = [device for device in wanted_devices(spec, pool) if device.key in keys]
     real = [each for each in leased if not each.is_fake and each.key != each.name]
-    if real:
+    if any(each.is_fake for each in leased):
+        names = "cpu"
+    elif spec.device == "auto":
+        names = ""  # the run takes the one it sees: torch may have been built without CUDA
+    elif real:
         names = ",".join(f"cuda:{i}" for i in range(len(real)))
     else:
-        names = ",".join("cpu" if each.is_fake else each.name for each in leased[:1])
+        names = ",".join(each.name for each in leased[:1])
     found = {
-        DEVICES_VARIABLE: ",".join(slot.name for slot in slots),
+        JOB_DEVICES_VARIABLE: ",".join(slot.name for slot in slots),
         TORCH_DEVICES_VARIABLE: names,
     }
     if real:

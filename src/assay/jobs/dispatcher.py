@@ -10,32 +10,36 @@ import contextlib
 import fcntl
 import logging
 import os
-import select
+import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from assay.core.errors import AssayError, InputError, RecordError
-from assay.core.job import Job, JobStatus
+from assay.core.job import FailureClass, Job, JobStatus
 from assay.core.lease import this_place
 from assay.core.signals import Signals, answered
-from assay.jobs.devices import DevicePool, choose_slots, job_variables, this_machine
+from assay.jobs.devices import DevicePool, choose_slots, cpu_jobs, job_variables, this_machine
 from assay.jobs.failure import classify, describe_end
 from assay.jobs.job_folder import JobFolder
 from assay.jobs.job_process import (
     ProcessEnd,
+    ends_of,
     is_alive,
     is_supervised,
     read_end,
     send,
     start_forked,
 )
-from assay.store.job_journal import JobJournal, LeaseHolder, RunningJob, boot_ns
+from assay.jobs.stalled_jobs import StalledJobs
+from assay.jobs.watch import start_watcher
+from assay.store.job_journal import JobJournal, LeaseHolder, QueueDevice, RunningJob, boot_ns
+from assay.store.layout import find_project
+from assay.store.queue_files import LOCK_NAME
 
-LOCK_NAME = "dispatcher.lock"
 GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL: a run saves a checkpoint meanwhile."""
 
@@ -43,9 +47,20 @@ _TICK_S = 0.05
 _LOCK_S = 0.5
 _DEATH_TRIES, _DEATH_S = 20, 0.01
 _ROUND_S = 1.0
+_PROGRESS_S = 2.0
+"""Seconds between two looks at whether jobs move."""
 _TAIL_BYTES = 20_000
 
 _log = logging.getLogger("assay.jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class _EndRequest:
+    """Signal that ends a job, with its time on the clock of the boot."""
+
+    failure: FailureClass = "killed"
+    cause: str = ""
+    at_ns: int = field(default_factory=boot_ns)
 
 
 class Dispatcher:
@@ -60,7 +75,11 @@ class Dispatcher:
         self._journal = journal
         self._pool = pool or this_machine()
         self._grace_s = grace_s
-        self._asked_ns: dict[int, int] = {}  # job -> when it got SIGTERM, on the clock of the boot
+        self._requests: dict[int, _EndRequest] = {}
+        self._stalled_ns: dict[int, int] = {}
+        self._stalled_jobs = StalledJobs()
+        self._progress_ns = 0
+        self._is_progress_due = False
         self._children: set[int] = set()
         self._has_stopped = False
 
@@ -70,23 +89,33 @@ class Dispatcher:
         InputError when another dispatcher has the queue.
         """
         with only_dispatcher(self._journal.folder), answered(self._stop):
+            told = ""
+            self._journal.set_devices(self._devices())
             while not self._has_stopped:
                 try:
                     self.round()
                     if until_empty and self._is_empty():
                         return
+                    told = ""
                     self._wait()
-                except RecordError as error:  # a full disk, or a lock: the jobs know nothing of it
-                    _log.warning("%s", error)
+                # A full disk, or a lock of the journal: the jobs know nothing of it.
+                except (RecordError, OSError) as error:
+                    if str(error) != told:
+                        told = str(error)
+                        _log.warning("%s", told)
                     time.sleep(_ROUND_S)
 
     def round(self) -> None:
         """Write the ends of jobs, end those that must end, free devices, start what can start."""
         self._reap()
+        self._is_progress_due = boot_ns() - self._progress_ns > _PROGRESS_S * 1e9
+        if self._is_progress_due:
+            self._progress_ns = boot_ns()
         for running in self._journal.running():
             self._look_after(running)
         self._journal.free_dead(is_alive)
         self._journal.cancel_dependents()
+        self._check_disk()
         self._start_waiting()
 
     # ------------------------------------------------------------------------------------- ending
@@ -101,7 +130,9 @@ class Dispatcher:
         if not holder.pid or (end is not None and end.not_begun):
             self._journal.unclaim(job.id)  # a dispatcher died before the command could begin
         elif end is None and has_supervisor:
-            self._ask_to_end(running)
+            if self._is_progress_due:
+                self._look_at_progress(running)
+            self._look_at_limits(running)
         elif not has_supervisor and _has_died(holder):
             self._end(running, end or self._end_unseen(running))
 
@@ -111,19 +142,42 @@ class Dispatcher:
             return ProcessEnd(signal=signal.SIGKILL, error="the machine was restarted")
         return ProcessEnd(signal=signal.SIGKILL)
 
-    def _ask_to_end(self, running: RunningJob) -> None:
-        """Send SIGTERM to a cancelled or late job, and SIGKILL when the grace time is over."""
+    def _look_at_limits(self, running: RunningJob) -> None:
+        """End a job that was cancelled, is late, or has stood still for too long."""
         job = running.job
-        limit_s = job.spec.time_limit_s
-        ran_s = (boot_ns() - running.started_boot_ns) / 1e9
-        if not running.is_cancelled and (limit_s is None or ran_s <= limit_s):
-            return
-        asked_ns = self._asked_ns.get(job.id)
-        if asked_ns is None:
-            self._asked_ns[job.id] = boot_ns()
+        limit_s, hang_limit_s = job.spec.time_limit_s, job.spec.hang_limit_s
+        now_ns = boot_ns()
+        stalled_ns = self._stalled_ns.get(job.id, now_ns)
+        if running.is_cancelled:
+            self._ask_to_end(running, _EndRequest())
+        elif limit_s is not None and now_ns - running.started_boot_ns > limit_s * 1e9:
+            self._ask_to_end(running, _EndRequest("killed", f"time limit of {limit_s:g} s"))
+        elif hang_limit_s is not None and now_ns - stalled_ns > hang_limit_s * 1e9:
+            self._ask_to_end(running, _EndRequest("hang", f"no step for {hang_limit_s:g} s"))
+
+    def _ask_to_end(self, running: RunningJob, request: _EndRequest) -> None:
+        """Send SIGTERM to a job, and SIGKILL when the grace time is over."""
+        known = self._requests.setdefault(running.job.id, request)
+        if known is request:
             send(running.holder, signal.SIGTERM)
-        elif boot_ns() - asked_ns > self._grace_s * 1e9:
+            send(running.holder, signal.SIGCONT)  # a suspended one hears nothing
+        elif boot_ns() - known.at_ns > self._grace_s * 1e9:
             send(running.holder, signal.SIGKILL)
+
+    def _look_at_progress(self, running: RunningJob) -> None:
+        """Tell of a job that stands still, with its stacks, and of one that moves again."""
+        job = running.job
+        stall = self._stalled_jobs.look(running)
+        if stall is None:
+            if self._stalled_ns.pop(job.id, None) is not None or job.status.reason:
+                self._journal.set_stalled(job.id, "")
+                _log.info("job %d: moves again", job.id)
+        elif job.id not in self._stalled_ns:
+            self._stalled_ns[job.id] = boot_ns()
+            self._journal.set_stalled(job.id, f"stalled: {stall.text}")
+            _log.warning("job %d: stalled: %s", job.id, stall.text)
+            told = f"assay: stalled: {stall.text}\n{stall.stacks()}"
+            JobFolder.of(self._journal.folder, job.id).append(told)
 
     def _end(self, running: RunningJob, end: ProcessEnd) -> None:
         """Write the end of an attempt, or put the job back in line for another one."""
@@ -132,8 +186,10 @@ class Dispatcher:
         has_attempts = job.status.attempt < job.spec.max_attempts
         if status.state == "failed" and has_attempts and status.failure in job.spec.retry:
             status = replace(status, state="waiting")
-        self._asked_ns.pop(job.id, None)
         self._journal.end(job.id, status)
+        self._requests.pop(job.id, None)
+        self._stalled_ns.pop(job.id, None)
+        self._stalled_jobs.forget(running.holder)
         _log.info("job %d: %s %s", job.id, status.state, status.reason)
 
     def _status_of(self, running: RunningJob, end: ProcessEnd) -> JobStatus:
@@ -152,33 +208,48 @@ class Dispatcher:
         reason = end.error or result.reason or describe_end(end.exit_code, end.signal)
         if running.is_cancelled:
             return replace(ended, state="cancelled", reason=reason)
-        if job.id in self._asked_ns:
-            reason = f"time limit of {job.spec.time_limit_s:g} s; {reason}"
-            return replace(ended, state="failed", failure="killed", reason=reason)
+        if request := self._requests.get(job.id):
+            reason = f"{request.cause}; {reason}"
+            return replace(ended, state="failed", failure=request.failure, reason=reason)
         tail = result.reason or folder.tail(_TAIL_BYTES)
         failure = result.failure or classify(end.exit_code, end.signal, tail)
         return replace(ended, state="failed", failure=failure, reason=reason)
 
     # ----------------------------------------------------------------------------------- starting
 
+    def _check_disk(self) -> None:
+        """Raise RecordError on a full disk: a supervisor cannot write there how its job ended."""
+        if not shutil.disk_usage(self._journal.folder).free:
+            raise RecordError(
+                "The disk is full: no job is started, and ends of jobs are not known yet.",
+                where=str(self._journal.folder),
+                fix="Free some space; the queue goes on by itself.",
+            )
+
     def _start_waiting(self) -> None:
         """Start jobs in line while there are devices; one that does not fit lets others pass."""
         startable = self._journal.startable()
         if not startable:
             return
-        pool = self._pool.devices()
+        pool, leases = self._pool.devices(), self._journal.leases()
+        too_big: set[tuple[object, ...]] = set()
         for job in startable:
-            choose = partial(choose_slots, job.spec, pool)
+            spec = job.spec
+            wish = spec.device, spec.devices, spec.per_device, spec.memory_bytes
+            if wish in too_big:
+                continue
+            choose = partial(choose_slots, spec, pool)
             try:
                 # A look first: a claim waits for the write lock, and most find nothing free.
-                if choose(self._journal.leases()) is None:
-                    continue
-                slots = self._journal.claim(job.id, choose)
+                slots = None if choose(leases) is None else self._journal.claim(job.id, choose)
             except InputError as error:  # a device that is not there any more
                 self._refuse(job, error)
                 continue
-            if slots is not None:
-                self._start(job, job_variables(job.spec, slots, pool))
+            if slots is None:
+                too_big.add(wish)
+            else:
+                self._start(job, job_variables(spec, slots, pool))
+                leases = self._journal.leases()
 
     def _start(self, job: Job, variables: dict[str, str]) -> None:
         folder = JobFolder.of(self._journal.folder, job.id).made()
@@ -192,8 +263,13 @@ class Dispatcher:
             job.spec.command, job.spec.cwd, environment, folder.log, folder.exit_file(attempt)
         )
         self._children.add(process.holder.pid)
-        self._journal.begin(job.id, process.holder)
+        try:
+            self._journal.begin(job.id, process.holder)
+        except BaseException:
+            process.give_up()  # the journal does not know it: the next round starts another one
+            raise
         process.open_gate()
+        _start_watcher(job.spec.project)
         _log.info("job %d: started on %s", job.id, variables)
 
     def _refuse(self, job: Job, error: AssayError) -> None:
@@ -202,6 +278,15 @@ class Dispatcher:
         if nowhere is not None:
             status = replace(job.status, state="failed", failure="config", reason=error.what)
             self._journal.end(job.id, replace(status, ended_ns=time.time_ns()))
+
+    def _devices(self) -> list[QueueDevice]:
+        """Return the devices that jobs on "auto" get, for those who look at the queue."""
+        pool = self._pool.devices()
+        if not pool:
+            return [QueueDevice(key="cpu", name="cpu", shared_by=cpu_jobs())]
+        return [
+            QueueDevice(key=each.key, name=each.name, total_bytes=each.total_bytes) for each in pool
+        ]
 
     # ------------------------------------------------------------------------------------ waiting
 
@@ -212,7 +297,7 @@ class Dispatcher:
         """Sleep until a job ends, the queue is changed by somebody else, or a second is over."""
         version = self._journal.version()
         until = time.monotonic() + _ROUND_S
-        with _ends_of([running.holder for running in self._journal.running()]) as wait:
+        with ends_of([running.holder for running in self._journal.running()]) as wait:
             while not self._has_stopped and time.monotonic() < until:
                 if wait(_TICK_S) or self._journal.version() != version:
                     return
@@ -228,6 +313,16 @@ class Dispatcher:
     def _stop(self, _signals: Signals, _number: int) -> None:
         """Leave the loop; running jobs go on."""
         self._has_stopped = True
+
+
+def _start_watcher(root: str) -> None:
+    """Have messages sent about a job's run, where its project has rules for them."""
+    project = find_project(Path(root)) if root else None
+    if project is not None:
+        try:
+            start_watcher(project)
+        except (AssayError, OSError) as error:  # a mistake in the rules ends no job
+            _log.warning("%s", error)
 
 
 def _has_died(holder: LeaseHolder) -> bool:
@@ -268,40 +363,3 @@ def _locked(descriptor: int) -> bool:
             if time.monotonic() > until:
                 return False
             time.sleep(_TICK_S)
-
-
-def dispatcher_pid(folder: Path) -> int:
-    """Return the pid of the living dispatcher of a queue, 0 without one."""
-    try:
-        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return 0
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        text = os.read(descriptor, 32).strip()
-        return int(text) if text.isdigit() else -1
-    finally:
-        os.close(descriptor)
-    return 0
-
-
-@contextlib.contextmanager
-def _ends_of(holders: list[LeaseHolder]) -> Iterator[Callable[[float], bool]]:
-    """Give a function that waits for the end of any holder, and returns whether one ended.
-
-    A pidfd is that of one process for ever, be it a child or not. Where there are none (macOS)
-    the function sleeps.
-    """
-    poller = select.poll()
-    descriptors = []
-    if hasattr(os, "pidfd_open"):
-        for holder in holders:
-            with contextlib.suppress(OSError):
-                descriptors.append(os.pidfd_open(holder.pid))
-                poller.register(descriptors[-1], select.POLLIN)
-    try:
-        yield lambda seconds: bool(poller.poll(seconds * 1000))
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)

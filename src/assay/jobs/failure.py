@@ -8,10 +8,12 @@ import signal
 from assay.core.errors import InputError
 from assay.core.job import FailureClass
 
+_LOADING = ("while loading ", "in loader worker ")
+"""Beginnings of the notes that the loader adds to an error of a data set."""
 _PATTERNS: tuple[tuple[FailureClass, str], ...] = (
     ("out-of-memory", r"out of memory|OutOfMemoryError|\bMemoryError\b"),
     ("nan", r"NonFiniteError|is not finite|non-finite"),
-    ("data", r"DataError|while reading (the )?data|worker .* (raised|died)"),
+    ("data", rf"\bWorker(Died)?Error\b|^\s*({'|'.join(_LOADING)})"),
 )
 _EXCEPTIONS: tuple[tuple[FailureClass, frozenset[str]], ...] = (
     ("out-of-memory", frozenset({"OutOfMemoryError", "MemoryError"})),
@@ -36,7 +38,7 @@ def classify(exit_code: int | None, signal_number: int, last_lines: str) -> Fail
     if exit_code is not None and exit_code - 128 in _PREEMPTING:
         return "preempted"
     for failure, pattern in _PATTERNS:
-        if re.search(pattern, last_lines, re.IGNORECASE):
+        if re.search(pattern, last_lines, re.IGNORECASE | re.MULTILINE):
             return failure
     return "config" if exit_code == InputError.exit_code else "exception"
 
@@ -50,6 +52,8 @@ def failure_of(error: BaseException) -> FailureClass:
     for failure, known in _EXCEPTIONS:
         if names & known:
             return failure
+    if any(note.startswith(_LOADING) for note in getattr(error, "__notes__", ())):
+        return "data"
     return "config" if isinstance(error, InputError) else "exception"
 
 

@@ -13,6 +13,7 @@ from assay.compose.run_record import code_outside, project_around, secrets_of
 from assay.config.loading import Config
 from assay.core.directory import PRIVATE, make_directory
 from assay.core.run_file import Code
+from assay.jobs.ended_trees import tree_name, trees_dir
 from assay.record.snapshot import STAT_CACHE, snapshot
 from assay.store.code_trees import code_blobs, read_tree
 from assay.store.layout import Project
@@ -47,7 +48,7 @@ class FrozenCode:
 def freeze_code(config: Config) -> FrozenCode:
     """Keep the code of a config's project, and write it to a folder of its own: once a snapshot.
 
-    The folder lies in `.assay/jobs/`; a code that is the same again uses the one that is there.
+    A code that is the same again uses the folder that is there.
     """
     project = project_around(config.path)
     blobs = code_blobs(project)
@@ -59,9 +60,10 @@ def freeze_code(config: Config) -> FrozenCode:
         cache=project.code_dir / STAT_CACHE,
         secrets=secrets_of(config),
     )
-    tree = project.assay_dir / "jobs" / code.snapshot[:16]
+    tree = trees_dir(project) / tree_name(code.snapshot)
     if not tree.exists():
         _write(project, code, tree)
+    os.utime(tree)  # the job that needs it is in line only a moment later
     return FrozenCode(project.root, tree, code)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import os
 import platform
 from collections.abc import Mapping
@@ -14,6 +16,7 @@ from assay.core.errors import RecordError
 from assay.core.event_log import EndStatus
 from assay.core.job import ATTEMPT_VARIABLE, JOB_VARIABLE, FailureClass
 from assay.core.json_codec import read_json, write_json
+from assay.store.queue_files import job_folder, job_log
 
 FOLDER_VARIABLE = "ASSAY_JOB_FOLDER"
 
@@ -25,8 +28,10 @@ _MAX_BYTES = 4 << 20
 class JobResult:
     """Result that a training job leaves: the run it recorded, and why it failed.
 
-    `status` is that of the run, "" for a command that leaves no result. `test` is the result of
-    the test that followed the run.
+    `status` is that of the run, "" for a command that leaves no result. `reason` is the first line
+    of the error, `error` its whole text, `traceback` its lines if it is none of assay's own.
+    `end_reason` says why the run ended, `note` is for the person. `test` is the result of the test
+    that followed the run.
     """
 
     format: int = FORMAT
@@ -38,6 +43,11 @@ class JobResult:
     step: int = 0
     failure: FailureClass | Literal[""] = ""
     reason: str = ""
+    error: str = ""
+    error_type: str = ""
+    traceback: str = ""
+    end_reason: str = ""
+    note: str = ""
     test: JobResult | None = None
 
 
@@ -49,7 +59,7 @@ class JobFolder:
 
     @classmethod
     def of(cls, queue: Path, job: int) -> JobFolder:
-        return cls(queue / "jobs" / str(job))
+        return cls(job_folder(queue, job))
 
     def made(self) -> JobFolder:
         """Make the folder if it is missing; return this object."""
@@ -58,7 +68,7 @@ class JobFolder:
 
     @property
     def log(self) -> Path:
-        return self.path / "log.txt"
+        return job_log(self.path)
 
     def exit_file(self, attempt: int) -> Path:
         """Return the beginning of the name; the supervisor adds its pid."""
@@ -85,6 +95,11 @@ class JobFolder:
     def write_result(self, attempt: int, result: JobResult) -> None:
         write_json(self.result_file(attempt), result, durable=False)
 
+    def append(self, text: str) -> None:
+        """Write a line of assay's own behind what the job has printed."""
+        with self.log.open("ab") as file:
+            file.write(f"{text.rstrip()}\n".encode("utf-8", "replace"))
+
     def tail(self, most_bytes: int) -> str:
         """Return the end of the log; "" without one."""
         try:
@@ -94,3 +109,21 @@ class JobFolder:
                 return file.read().decode("utf-8", "replace")
         except OSError:
             return ""
+
+
+class LogReader:
+    """Reader of a log that grows; a character that is half written waits for its other half."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._offset = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def read(self, *, is_last: bool = False) -> str:
+        """Return what was added since the last call; `is_last`: nothing more will come."""
+        data = b""
+        with contextlib.suppress(FileNotFoundError), self._log.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        self._offset += len(data)
+        return self._decoder.decode(data, final=is_last)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +40,7 @@ class ProcessEnd:
 class GatedProcess:
     """Supervisor that has been started and waits for `open_gate` before it runs its command.
 
-    When this process dies before, the command never runs.
+    When this process dies before, or calls `give_up`, the command never runs.
     """
 
     holder: LeaseHolder
@@ -49,7 +50,11 @@ class GatedProcess:
         try:
             os.write(self._gate, supervise.GO)
         finally:
-            os.close(self._gate)
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Close the gate; without effect on a command that has begun."""
+        os.close(self._gate)
 
 
 def start_forked(
@@ -115,7 +120,7 @@ def is_alive(holder: LeaseHolder) -> bool:
     start = process_start(holder.pid)
     if start is not None:
         return start == holder.process_start
-    return bool(_members(holder.pid))
+    return bool(members_of(holder.pid))
 
 
 def is_supervised(holder: LeaseHolder) -> bool:
@@ -135,7 +140,9 @@ def read_end(exit_file: Path, holder: LeaseHolder) -> ProcessEnd | None:
 
 def is_suspended(holder: LeaseHolder) -> bool:
     """Return True if every living process of the group but the supervisor is stopped (SIGSTOP)."""
-    states = [state for pid, state in _members(holder.pid).items() if pid != holder.pid]
+    if holder.place != this_place():
+        return False
+    states = [state for pid, state in members_of(holder.pid).items() if pid != holder.pid]
     return bool(states) and all(state == "T" for state in states)
 
 
@@ -146,7 +153,28 @@ def send(holder: LeaseHolder, number: signal.Signals) -> None:
             os.killpg(holder.pid, number)
 
 
-def _members(group: int) -> dict[int, str]:
+@contextlib.contextmanager
+def ends_of(holders: Sequence[LeaseHolder]) -> Iterator[Callable[[float], bool]]:
+    """Give a function that waits for the end of any holder, and returns whether one ended.
+
+    A pidfd is that of one process for ever, be it a child or not. Where there are none (macOS)
+    the function sleeps.
+    """
+    poller = select.poll()
+    descriptors = []
+    if hasattr(os, "pidfd_open"):
+        for holder in holders:
+            with contextlib.suppress(OSError):
+                descriptors.append(os.pidfd_open(holder.pid))
+                poller.register(descriptors[-1], select.POLLIN)
+    try:
+        yield lambda seconds: bool(poller.poll(seconds * 1000))
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def members_of(group: int) -> dict[int, str]:
     """Return state by pid of the processes of a group, without zombies.
 
     `killpg(group, 0)` alone cannot tell: it counts zombies, which stay where there is no init.

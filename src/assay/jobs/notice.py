@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -25,8 +24,6 @@ _INPUT_ERRORS = (
     "MissingExtraError",
     "CriterionError",
 )
-_LOADING = re.compile(r"^\s*(?:while loading |in loader worker )", re.MULTILINE)
-"""Notes that the loader adds to an error."""
 
 
 class NotifyError(AssayError):
@@ -70,8 +67,6 @@ def failure_class(message: Message) -> FailureClass | Literal[""]:
             return "preempted"
         case "failed" if message.text.startswith(_INPUT_ERRORS):
             return "config"
-        case "failed" if _LOADING.search(message.detail):
-            return "data"
         case "failed":
             return classify(None, 0, f"{message.text}\n{message.detail}")
     return ""

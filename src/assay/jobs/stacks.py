@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 
 from assay.core.stacks import request_stacks
 from assay.store.layout import RunFolder
@@ -21,7 +23,8 @@ def stacks_of(pid: int, folder: RunFolder) -> str:
 
 
 def _by_py_spy(pid: int) -> str:
-    program = shutil.which("py-spy")
+    beside = os.path.dirname(sys.executable)  # of an environment that nobody has activated
+    program = shutil.which("py-spy", path=os.pathsep.join([beside, os.environ.get("PATH", "")]))
     if program is None:
         return ""
     try:

@@ -6,13 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from assay.compose.launch_settings import Launch
+from assay.compose.run_record import project_around
 from assay.config.loading import Config
 from assay.core.job import JobSpec
 from assay.jobs.devices import this_machine, wanted_devices
+from assay.jobs.ended_trees import delete_ended_trees
 from assay.jobs.frozen_code import freeze_code
 from assay.jobs.preflight import preflight
 from assay.jobs.training_job import training_spec
 from assay.store.job_journal import JobJournal
+
+_KEPT_S = 86_400.0
+"""Age at which a submission deletes the code of ended jobs."""
 
 
 def submit_configs(
@@ -35,6 +40,8 @@ def submit_configs(
     # A device that is not there is a mistake of now, too.
     wanted_devices(JobSpec(command=(), cwd="", **placed), this_machine().devices())
     forecasts = preflight(configs, launch, is_rehearsed=is_rehearsed, tell=tell)
+    for project in {project_around(config.path) for config in configs}:
+        delete_ended_trees(project, least_age_s=_KEPT_S)
     specs = [
         training_spec(
             config,

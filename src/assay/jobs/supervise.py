@@ -6,6 +6,7 @@ fork of the dispatcher, or `python -m assay.jobs.supervise` where the parent may
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from assay.core import signals
 
 GO = b"g"
 NOT_BEGUN = 125
+_DISK_FULL_S = 1.0
 _ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -47,10 +49,20 @@ def _run(cwd: str, command: list[str]) -> dict[str, object]:
 
 
 def _write(path: str, end: dict[str, object]) -> None:
-    """Write the file whole or not at all: a reader may come at any moment."""
-    with open(path + ".new", "w", encoding="utf-8") as file:
-        json.dump(end, file)
-    os.replace(path + ".new", path)
+    """Write the file whole or not at all: a reader may come at any moment.
+
+    While the disk is full it is tried again: nobody else knows how the command ended.
+    """
+    while True:
+        try:
+            with open(path + ".new", "w", encoding="utf-8") as file:
+                json.dump(end, file)
+            os.replace(path + ".new", path)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            time.sleep(_DISK_FULL_S)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ from typing import Any
 
 from assay.compose.launch_ranks import RankTask, config_of, task_of
 from assay.compose.launch_settings import Launch, RunResult
-from assay.compose.run_many import run_one
-from assay.compose.run_record import code_of
+from assay.compose.run_many import attempt
 from assay.config.loading import Config
 from assay.config.typed_sections import sections_of
 from assay.core.directory import PRIVATE, make_directory
@@ -25,8 +24,11 @@ from assay.jobs.devices import TORCH_DEVICES_VARIABLE
 from assay.jobs.failure import failure_of
 from assay.jobs.frozen_code import FrozenCode
 from assay.jobs.job_folder import FOLDER_VARIABLE, JobFolder, JobResult
+from assay.record.ending import ending
 
 TRAIN_COMMAND = "_job"
+UNTOLD = "--untold"
+"""Behind the command: the end of the run is not printed."""
 _LEFT_OUT = ("ASSAY_JOB", "LS_COLORS", "_")
 _TASKS = "tasks"
 
@@ -78,16 +80,7 @@ def work(task_file: str) -> RunResult:
     folder = JobFolder(Path(os.environ[FOLDER_VARIABLE]))
     task = RankTask(**json.loads(Path(task_file).read_text(encoding="utf-8")))
     config, launch = config_of(task, folder.path, 0), _launch(task.launch)
-    try:
-        result = run_one(config, launch, **task.options)
-    except Exception as error:  # whatever could not be built is the job's result
-        result = RunResult(
-            record_dir=None,
-            config=config,
-            status="failed",
-            exception=error,
-            exit_code=code_of(error),
-        )
+    result = attempt(config, launch, records_all=bool(launch.sweep), **task.options)
     _leave(folder, result)
     return result
 
@@ -103,25 +96,38 @@ def _leave(folder: JobFolder, result: RunResult) -> None:
 
 
 def _result(result: RunResult) -> JobResult:
-    error = result.exception
-    has_failed = error is not None and not isinstance(error, KeyboardInterrupt | Terminated)
-    return JobResult(
+    left = JobResult(
         run=result.id,
         record_dir=str(result.record_dir or ""),
         status=result.status if result.status != "crashed" else "failed",
         exit_code=result.exit_code,
         value=dict(result.value),
         step=result.step,
-        failure=failure_of(error) if error is not None and has_failed else "",
-        reason=_reason(error) if error is not None and has_failed else "",
+        end_reason=result.reason,
+        note=result.note,
         test=_result(result.test) if result.test is not None else None,
+    )
+    error = result.exception
+    if error is None or isinstance(error, KeyboardInterrupt | Terminated):
+        return left
+    return replace(
+        left,
+        failure=failure_of(error),
+        reason=_reason(error),
+        error="\n  ".join([_text(error), *getattr(error, "__notes__", ())]),
+        error_type=type(error).__name__,
+        traceback="" if isinstance(error, AssayError) else ending(error)[2],
     )
 
 
+def _text(error: BaseException) -> str:
+    """Return the text of an error, with the type of a foreign one."""
+    return str(error) if isinstance(error, AssayError) else f"{type(error).__name__}: {error}"
+
+
 def _reason(error: BaseException) -> str:
-    """Return the first line of an error, with the type of a foreign one."""
-    first = str(error).strip().split("\n", 1)[0]
-    return first if isinstance(error, AssayError) else f"{type(error).__name__}: {first}"
+    """Return the first line of an error's text."""
+    return _text(error).strip().split("\n", 1)[0]
 
 
 def _environment() -> dict[str, str]:

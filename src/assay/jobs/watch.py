@@ -13,7 +13,7 @@ from pathlib import Path
 
 from assay.config.settings import Settings
 from assay.core import lease as leases
-from assay.core.directory import create_file
+from assay.core.directory import PRIVATE, create_file, make_directory
 from assay.core.lease import process_start
 from assay.core.regular_file import open_regular
 from assay.jobs.notify import Notifier
@@ -24,7 +24,9 @@ from assay.store.layout import Project, RunFolder
 
 LOG_NAME = "watch.log"
 LOCK_NAME = "watch.lock"
+REQUESTS_NAME = "watched"
 EVERY_S = 2.0
+_REQUEST_S = 0.1
 SLACK_NS = 5 * 10**9
 """The end of a run is written a moment before its message can be read."""
 
@@ -96,34 +98,66 @@ def watch(
     *,
     every_s: float = EVERY_S,
     until_idle: bool = False,
-    pid: int = 0,
     since_ns: int = 0,
 ) -> Iterator[Look]:
     """Yield a look at the project every `every_s` seconds.
 
-    With `until_idle` it ends when no run lives, the OS process `pid` has ended, and everything is
-    sent.
+    With `until_idle` it ends when no run lives, all OS processes that asked for a watcher have
+    ended, and everything is sent.
     """
-    start = process_start(pid) if pid else None
     watcher = Watcher(project, notifier_of(project), since_ns=since_ns)
+    requests = WatchRequests(project)
     try:
         while True:
-            is_over = start is None or process_start(pid) != start
+            is_wanted = requests.are_open()
             look = watcher.look()
             yield look
-            if until_idle and is_over and not look.live and not watcher.is_sending:
+            if until_idle and not is_wanted and not look.live and not watcher.is_sending:
                 return
             time.sleep(every_s)
     finally:
         watcher.close()
 
 
+class WatchRequests:
+    """Requests of OS processes to be watched until they end, as files that a watcher takes.
+
+    A watcher that ends leaves the files that it has not taken to the next one.
+    """
+
+    def __init__(self, project: Project) -> None:
+        self._folder = project.assay_dir / REQUESTS_NAME
+        self._taken: dict[int, str] = {}
+
+    def add(self, pid: int) -> Path:
+        """Ask for a watcher until the OS process `pid` ends; return the file."""
+        make_directory(self._folder, PRIVATE)
+        path = self._folder / str(pid)
+        path.unlink(missing_ok=True)  # of an earlier process of this pid
+        with open(create_file(path), "w", encoding="ascii") as file:
+            file.write(process_start(pid) or "")
+        return path
+
+    def are_open(self) -> bool:
+        """Take all requests; return True while an OS process of one lives."""
+        for path in self._folder.iterdir() if self._folder.is_dir() else ():
+            if path.name.isdigit():
+                self._taken[int(path.name)] = process_start(int(path.name)) or ""
+            path.unlink(missing_ok=True)
+        self._taken = {
+            pid: start
+            for pid, start in self._taken.items()
+            if start and start == process_start(pid)
+        }
+        return bool(self._taken)
+
+
 @contextlib.contextmanager
-def only_watcher(project: Project, *, waits: bool = False) -> Iterator[bool]:
+def only_watcher(project: Project, *, request: Path | None = None) -> Iterator[bool]:
     """Hold the right to watch a project; yield False when another OS process has it.
 
-    With `waits` it waits for that one to end. The operating system frees the right when its holder
-    ends, however that may be.
+    With a `request` it waits until that one has taken it, or has ended. The operating system frees
+    the right when its holder ends, however that may be.
     """
     try:
         import fcntl
@@ -131,18 +165,23 @@ def only_watcher(project: Project, *, waits: bool = False) -> Iterator[bool]:
         yield True
         return
     with open(_opened(project.assay_dir / LOCK_NAME), "wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-        except OSError:
-            yield False
-            return
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if request is None or not request.exists():
+                    yield False
+                    return
+                time.sleep(_REQUEST_S)
         yield True
 
 
 def start_watcher(project: Project) -> bool:
     """Start a watcher beside this OS process, if the project has rules; return whether it did.
 
-    It outlives this process, and ends when no run lives. ConfigError for wrong rules.
+    It outlives this process, and ends when no run lives. One that is at work already takes over
+    from it. ConfigError for wrong rules.
     """
     if not Settings(project.root).notify_rules:
         return False

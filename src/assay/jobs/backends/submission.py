@@ -16,6 +16,7 @@ from assay.core.errors import InputError
 from assay.core.job import JobSpec, JobStatus
 from assay.jobs.backend import Backend
 from assay.jobs.backends.kubernetes import KubernetesBackend, KubernetesPlace
+from assay.jobs.backends.local import LocalBackend
 from assay.jobs.backends.ray import RayBackend
 from assay.jobs.backends.slurm import SlurmBackend
 from assay.jobs.frozen_code import freeze_code
@@ -23,15 +24,18 @@ from assay.jobs.job_folder import FOLDER_VARIABLE, JobFolder
 from assay.jobs.training_job import training_spec
 from assay.store.layout import Project
 
-Scheduler = Literal["slurm", "ray", "k8s"]
+Scheduler = Literal["local", "slurm", "ray", "k8s"]
 POLL_S = 1.0
 _PASSED_ON = ("ASSAY_RUNS_DIR", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED")
 """Variables that a job of Kubernetes gets: a manifest can be read by many."""
 
 
 def open_backend(on: Scheduler, project: Project) -> Backend:
-    """Return the backend of a scheduler, which keeps its files in `.assay/` of the project."""
+    """Return the backend of a scheduler. Others than this machine's queue keep their files in
+    `.assay/` of the project."""
     match on:
+        case "local":
+            return LocalBackend()
         case "slurm":
             return SlurmBackend(_folder(on, project))
         case "ray":
@@ -57,6 +61,8 @@ def specs_of(
         raise InputError("`--on` runs each config on one machine.", fix=fix)
     folder = _folder(on, project)
     device = "cpu" if launch.device == "cpu" else "auto"
+    if on == "local":
+        device = launch.device or "auto"
     specs = []
     for config in configs:
         spec = training_spec(
