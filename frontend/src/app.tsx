@@ -9,6 +9,7 @@ import {
   parametersSearch,
   parseSearch,
   projectSearch,
+  queueSearch,
   runSearch,
   stringifySearch,
   tableSearch,
@@ -70,6 +71,13 @@ const inbox = createRoute({
   component: lazyRouteComponent(() => import("./pages/inbox/inbox"), "InboxPage"),
 });
 
+const queue = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/queue",
+  validateSearch: queueSearch,
+  component: lazyRouteComponent(() => import("./pages/queue/queue"), "QueuePage"),
+});
+
 const projects = createRoute({
   getParentRoute: () => rootRoute,
   path: "/projects",
@@ -78,7 +86,7 @@ const projects = createRoute({
 });
 
 const router = createRouter({
-  routeTree: rootRoute.addChildren([workspace, run, compare, parameters, tables, table, inbox, projects]),
+  routeTree: rootRoute.addChildren([workspace, run, compare, parameters, tables, table, inbox, queue, projects]),
   basepath: new URL(root).pathname,
   parseSearch: (text) => parseSearch(text),
   stringifySearch: (search) => stringifySearch(search),

@@ -51,6 +51,31 @@ def test_a_run_is_found_by_id_prefix_tag_folder_name_and_path(project: Project) 
         assert find_run(address, project).id == "kq3f7abc", address
 
 
+def test_an_expression_that_one_run_fulfils_is_that_run(project: Project, refused: Refused) -> None:
+    for number, run_id in enumerate(("aaaaaaaa", "bbbbbbbb", "cccccccc", "dddddddd", "eeeeeeee")):
+        make_run(
+            project,
+            id=run_id,
+            tag="sweep",
+            age_s=900 - number,
+            config=f"[model]\nwidth = {number}\n",
+        )
+    make_run(project, id="ffffffff", tag="width = 3")
+    make_checkpoint(find_run("bbbbbbbb", project).path, 3)
+
+    assert find_run("tag = sweep and model.width = 1", project).id == "bbbbbbbb"
+    assert find_run("width = 3", project).id == "ffffffff"  # a tag goes first
+    run, checkpoint = find("model.width = 1@3", project)
+    assert (run.id, checkpoint) == ("bbbbbbbb", "3")
+
+    several = refused("tag = sweep")
+    assert "5 runs fulfil `tag = sweep`, and one is meant; the newest: eeeeeeee sweep; " in several
+    assert "cccccccc" in several and "bbbbbbbb" not in several
+    assert "fix: narrow it with `and ...`, or name the run: `assay ls 'tag = sweep'`" in several
+    assert "No run fulfils `model.width = 9`." in refused("model.width = 9")
+    assert "did you mean" in refused("model.widht = 1")
+
+
 def test_a_path_is_found_from_anywhere_and_from_inside(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,27 @@ def test_repeats_are_one_line_with_mean_and_deviation(project: Project) -> None:
     assert [len(row["runs"]) for row in json.loads(table.to_json())] == [1, 3, 1]
 
 
+def test_a_repeat_that_failed_is_counted_and_not_averaged(project: Project) -> None:
+    same_but_seed(project, "small", [0.9, 0.8])
+    failed = {
+        "config": 'seed = 2\nlr = "small"\n',
+        "attempt": {"seedless_hash": "small", "config_hash": "small2", "status": "failed"},
+        "status": "failed",
+        "best": Best(metric="acc", mode="max", value=0.1, step=1),
+    }
+    make_run(project, tag="small-2", points={"acc": [0.1]}, age_s=50, **failed)
+    failed["config"], failed["attempt"] = "lr = 9\n", {"seedless_hash": "b", "status": "failed"}
+    make_run(project, tag="none", points={"acc": [0.3]}, age_s=40, **failed)
+
+    table = grouped(find_runs(project), ["best", "acc", "seed", "lr"])
+
+    none, small = table.groups
+    assert (small.cells["best"].mean, small.cells["best"].count) == (pytest.approx(0.85), 2)
+    assert small.cells["acc"].mean == pytest.approx(0.85) and small.cells["lr"] == "small"
+    assert table.text()[2].split()[1:6] == ["2", "of", "3", "0.850", "±"]
+    assert (none.finished, none.cells["acc"].mean) == (0, 0.3)
+
+
 def test_a_list_of_groups_begins_with_what_is_best(project: Project) -> None:
     same_but_seed(project, "small", [0.9, 0.8])
 

@@ -29,6 +29,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+AXE = Path(__file__).resolve().parents[2] / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 STATIC = Path(__file__).resolve().parents[2] / "src" / "assay" / "web" / "static"
 
 
@@ -55,6 +56,16 @@ def browser() -> Iterator[Browser]:
         browser = driver.chromium.launch(executable_path=browser_path(), args=list(FLAGS))
         yield browser
         browser.close()
+
+
+def axe_violations(page: Page) -> list[tuple[str, str, int]]:
+    """Return what axe finds on a page: rule, first element, and how many there are."""
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = page.evaluate(
+        "async () => (await axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa']}))"
+        ".violations"
+    )
+    return [(each["id"], each["nodes"][0]["html"][:160], len(each["nodes"])) for each in found]
 
 
 class Visitor:

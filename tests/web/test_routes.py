@@ -17,8 +17,8 @@ from urllib.parse import quote
 import pytest
 
 from assay.core.event_log import Ended
-from assay.store.index import Synchronized
 from assay.store.layout import Project
+from assay.store.refresh_index import Synchronized
 from assay.store.tables import read_history
 from assay.web.live import Watch, _Looked
 from assay.web.site import Home

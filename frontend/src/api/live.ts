@@ -14,6 +14,10 @@ export interface LiveEvent {
   tables?: string[];
   inbox?: boolean;
   views?: boolean;
+  /** Whether the jobs of the queue have changed. */
+  queue?: boolean;
+  /** How long the output of each running job is. */
+  jobs?: Record<string, number>;
 }
 
 export type Connection = "connecting" | "open" | "lost";

@@ -1,7 +1,7 @@
 /** What stands around every page: the head with the project, and the session that everything needs. */
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useNavigate, useSearch } from "@tanstack/react-router";
-import { useEffect, type ReactNode } from "react";
+import { useEffect, useMemo, type ReactNode } from "react";
 import { api, data, rememberFacts } from "../api/client";
 import { SharedProvider, useConnection, useLive, useMedia, useShared } from "../state/site";
 import { applyTheme, useKept, type Theme } from "../state/local";
@@ -40,13 +40,31 @@ export function Frame() {
   );
 }
 
-export type PageName = "runs" | "parameters" | "tables" | "inbox" | "projects" | "";
+export type PageName = "runs" | "parameters" | "tables" | "inbox" | "queue" | "projects" | "";
 
-const PAGES = [
+interface PageLink {
+  name: PageName;
+  title: string;
+  to: "/" | "/parameters" | "/tables" | "/queue";
+}
+
+const PAGES: readonly PageLink[] = [
   { name: "runs", title: "Runs", to: "/" },
   { name: "parameters", title: "Parameters", to: "/parameters" },
   { name: "tables", title: "Tables", to: "/tables" },
-] as const;
+];
+const QUEUE: PageLink = { name: "queue", title: "Queue", to: "/queue" };
+
+/** The pages of the navigation; that of the queue once a job stands. */
+function usePages(): readonly PageLink[] {
+  const client = useQueryClient();
+  const jobs = useQuery({ queryKey: ["queue-counts"], queryFn: () => data(api.GET("/api/queue/counts")) });
+  useLive((event) => {
+    if (event.queue || event.version === -1) void client.invalidateQueries({ queryKey: ["queue-counts"] });
+  });
+  const found = jobs.data;
+  return useMemo(() => (found && found.waiting + found.running + found.ended > 0 ? [...PAGES, QUEUE] : PAGES), [found]);
+}
 
 /** The head of a page, with its title. What a page puts into it stands between the pages and the buttons. */
 export function Head({ page, title, children }: { page: PageName; title?: string; children?: ReactNode }) {
@@ -55,11 +73,12 @@ export function Head({ page, title, children }: { page: PageName; title?: string
     document.title = [title, facts.project, "assay"].filter(Boolean).join(" · ");
   }, [title, facts.project]);
   const search = project ? { project } : {};
+  const pages = usePages();
   return (
     <header className={styles.head}>
-      <ProjectMenu />
+      <ProjectMenu pages={pages} />
       <nav className={styles.pages} aria-label="Pages">
-        {PAGES.map((each) => (
+        {pages.map((each) => (
           <Link key={each.name} to={each.to} search={search} className={styles.page} aria-current={each.name === page ? "page" : undefined}>
             {each.title}
           </Link>
@@ -75,7 +94,7 @@ export function Head({ page, title, children }: { page: PageName; title?: string
   );
 }
 
-function ProjectMenu() {
+function ProjectMenu({ pages }: { pages: readonly PageLink[] }) {
   const { facts, project } = useShared();
   const navigate = useNavigate();
   const projects = useQuery({ queryKey: ["projects"], queryFn: () => data(api.GET("/api/projects")), enabled: false });
@@ -102,7 +121,7 @@ function ProjectMenu() {
         }
       >
         {isNarrow &&
-          PAGES.map((each) => (
+          pages.map((each) => (
             <MenuItem key={each.name} onSelect={() => void navigate({ to: each.to, search })}>
               {each.title}
             </MenuItem>

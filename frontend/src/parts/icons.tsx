@@ -3,6 +3,8 @@ import type { ReactNode } from "react";
 
 const paths = {
   play: <path d="M5 3.5v9l7-4.500z" fill="currentColor" stroke="none" />,
+  pause: <path d="M5.500 3.500v9M10.500 3.500v9" strokeWidth="2.400" />,
+  first: <path d="M3.500 2.500h9M8 13.500v-8M4.500 9L8 5.500 11.500 9" />,
   check: <path d="M3.500 8.500l3 3 6-7" />,
   cross: <path d="M4 4l8 8M12 4l-8 8" />,
   stop: <rect x="4" y="4" width="8" height="8" rx="1" fill="currentColor" stroke="none" />,

@@ -43,6 +43,7 @@ export function Palette() {
     { keys: "g p", text: "Go to the parameters", run: () => void navigate({ to: "/parameters", search }) },
     { keys: "g t", text: "Go to the tables", run: () => void navigate({ to: "/tables", search }) },
     { keys: "g i", text: "Go to the inbox", run: () => void navigate({ to: "/inbox", search }) },
+    { keys: "g q", text: "Go to the queue", run: () => void navigate({ to: "/queue", search }) },
     { keys: "g o", text: "Go to the projects", run: () => void navigate({ to: "/projects", search }) },
   ]);
   return (
@@ -63,6 +64,7 @@ const PAGES = [
   { name: "Parameters", to: "/parameters" },
   { name: "Tables", to: "/tables" },
   { name: "Inbox", to: "/inbox" },
+  { name: "Queue", to: "/queue" },
   { name: "Projects", to: "/projects" },
 ] as const;
 

@@ -161,6 +161,17 @@ export function projectSearch(raw: RawSearch): ProjectSearch {
   return clean({ project: one(raw.project) });
 }
 
+export interface QueueSearch {
+  project?: string;
+  /** The job whose output is shown. */
+  job?: string;
+}
+
+export function queueSearch(raw: RawSearch): QueueSearch {
+  const job = one(raw.job);
+  return clean({ project: one(raw.project), job: job && /^\d{1,15}$/.test(job) ? job : undefined });
+}
+
 export function parseZoom(text: string | undefined): Zoom | null {
   if (!text) return null;
   const [low, high] = text.split(":").map(Number);

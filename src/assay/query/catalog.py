@@ -16,8 +16,10 @@ from assay.query.expression import KnownNames, field_named, mentions, parse, unk
 from assay.query.seed_groups import Spread, spread
 from assay.query.table import ARCHIVED, RunRow
 from assay.store.conditions import Both, Condition, Field, FieldComparison, fields_of
-from assay.store.index import Index, IndexFileError, Synchronized, index_file, synchronize
+from assay.store.index import Index
+from assay.store.index_database import index_file
 from assay.store.layout import Project, RunFolder
+from assay.store.refresh_index import IndexFileError, Synchronized, synchronize
 from assay.store.run_pages import (
     RUN_COLUMNS,
     RunSelection,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from assay.core.errors import AssayError
 from assay.core.event_log import read_lines
+from assay.core.run_file import RunFile, Status
 from assay.store.artifacts import artifacts
+from assay.store.layout import RunFolder
 from assay.store.metrics_damage import metrics_damage
-
-if TYPE_CHECKING:
-    from assay.query.run import RunView
 
 MOST_CHECKED_BYTES = 1 << 30
 """Curves that take longer than a second or two to read through are not looked at for damage."""
@@ -20,33 +18,39 @@ MOST_CHECKED_BYTES = 1 << 30
 _ENDED = ("finished", "failed", "stopped")
 
 
-def damages(view: RunView) -> tuple[str, ...]:
-    """Return a sentence for each damaged part of a record, the most important first."""
-    found = [view.error, *_metrics(view)]
-    for path in (view.folder.events, view.folder.edits):
-        found.append(_lines(path, may_be_cut=view.status not in _ENDED))
+def damages(
+    folder: RunFolder, file: RunFile | None, error: str, *, status: Status, config_text: str
+) -> tuple[str, ...]:
+    """Return a sentence for each damaged part of a record, the most important first.
+
+    `file` is the content of `run.json`, None with its `error` when that cannot be read.
+    """
+    found = [error, _metrics(folder, file)]
+    for path in (folder.events, folder.edits):
+        found.append(_lines(path, may_be_cut=status not in _ENDED))
     try:
-        tomllib.loads(view.config_text)
-    except (ValueError, RecursionError) as error:
-        found.append(f"config.toml cannot be read: {error}")
+        tomllib.loads(config_text)
+    except (ValueError, RecursionError) as problem:
+        found.append(f"config.toml cannot be read: {problem}")
     try:
-        artifacts(view.folder)
-    except AssayError as error:
-        found.append(f"The list of artifacts is damaged: {error.what}")
+        artifacts(folder)
+    except AssayError as problem:
+        found.append(f"The list of artifacts is damaged: {problem.what}")
     return tuple(
         sentence if sentence.endswith(".") else f"{sentence}." for sentence in found if sentence
     )
 
 
-def _metrics(view: RunView) -> list[str]:
+def _metrics(folder: RunFolder, file: RunFile | None) -> str:
+    """Return a sentence about unreadable curves, "" for none and for curves that are too long."""
     try:
-        size = view.folder.metrics.lstat().st_size
+        size = folder.metrics.lstat().st_size
     except OSError:
         size = 0
     if size > MOST_CHECKED_BYTES:
-        return []
-    ended = not view.error and view.file.status in _ENDED
-    return [metrics_damage(view.folder.metrics, view.file.summaries if ended else None)]
+        return ""
+    has_ended = file is not None and file.status in _ENDED
+    return metrics_damage(folder.metrics, file.summaries if file and has_ended else None)
 
 
 def _lines(path: Path, *, may_be_cut: bool) -> str:

@@ -145,7 +145,9 @@ def unknown_name(name: str, names: KnownNames) -> tuple[str, str]:
         )
     known = names.all
     listed = f"there are {', '.join(known[:_LISTED])}{', ...' * (len(known) > _LISTED)}"
-    return f"no run has anything called `{name}`", did_you_mean(name, known, 3) or listed
+    nested = [f"`{each}`" for each in known if each.endswith(f".{name}")][:3]
+    meant = f"did you mean {' or '.join(nested)}?" if nested else did_you_mean(name, known, 3)
+    return f"no run has anything called `{name}`", meant or listed
 
 
 def mentions(text: str) -> Mentions:

@@ -1,10 +1,10 @@
-"""Lookup of a run by id, prefix, tag, `last`, `best:METRIC` or path, and of its checkpoint."""
+"""Lookup of runs by id, prefix, tag, `last`, `best:METRIC`, path or expression; of a checkpoint."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,25 +15,69 @@ from assay.core.run_file import FILE_NAME
 from assay.query.formatting import age
 from assay.query.project_lookup import project_here
 from assay.query.run import RunView
-from assay.query.table import RunRow, metric_names, rows_of
+from assay.query.table import RunRow, find_runs, metric_names, rows_of
 from assay.store.layout import Project
 
 MIN_PREFIX = 3
 _LAST = re.compile(r"last(?:-(\d{1,9}))?")
+_OPERATOR = re.compile(r"[=<>~]|\s(?:in|and|or)\b|^not\s")
 _LISTED = 8
+_NEWEST = 3
+
+
+def is_expression(text: str) -> bool:
+    """Return True if `text` has an operator of expressions in it; a tag may have one too.
+
+    >>> is_expression("tag = sweep"), is_expression("valid/acc>0.9"), is_expression("best:loss")
+    (True, True, False)
+    """
+    return _OPERATOR.search(text) is not None
 
 
 def find_run(address: str, project: Project | None = None) -> RunView:
     """Return the run at `address`, in `project` (default: that of the working directory).
 
-    Raises InputError when no run matches, or several do, with the candidates.
+    An address is an id, a tag, `last`, `best:METRIC`, a path, or an expression of `assay ls` that
+    one run fulfils. Raises InputError when no run matches, or several do, with the candidates.
     """
+    found = _find_runs(address, project)
+    if len(found) == 1:
+        return found[0]
+    listed = "; ".join(f"{run.id} {run.tag}".rstrip() for run in found[: -_NEWEST - 1 : -1])
+    raise InputError(
+        f"{len(found)} runs fulfil `{address}`, and one is meant; the newest: {listed}.",
+        fix=f"narrow it with `and ...`, or name the run: `assay ls '{address}'` lists all",
+    )
+
+
+def select_runs(addresses: Iterable[str], project: Project | None = None) -> list[RunView]:
+    """Return the runs at all addresses, each once, in the order given.
+
+    Of an expression all runs that fulfil it, the oldest first. InputError for an address without a
+    run and for an expression that no run fulfils.
+    """
+    found: dict[str, RunView] = {}
+    for address in addresses:
+        for run in _find_runs(address, project):
+            found.setdefault(run.id, run)
+    return list(found.values())
+
+
+def _find_runs(address: str, project: Project | None) -> list[RunView]:
+    """Return the one run at an address, or at least one that fulfils an expression."""
     folder = _by_path(address)
     if folder is not None:
-        return RunView(folder)
+        return [RunView(folder)]
     home = project or project_here()
-    row = _row(address, rows_of(home), home)
-    return RunView(row.path)
+    try:
+        return [RunView(_row(address, rows_of(home), home).path)]
+    except InputError:
+        if not is_expression(address):  # a tag may read like one
+            raise
+    rows = find_runs(home, where=address).rows
+    if not rows:
+        raise InputError(f"No run fulfils `{address}`.", fix="`assay ls EXPR` lists those that do")
+    return [RunView(row.path) for row in rows]
 
 
 def find_checkpoint(

@@ -18,7 +18,7 @@ from assay.query.formatting import duration, number
 from assay.query.plateau import plateau_of
 from assay.query.standstill import STALLED_S, RunStandstill, standstill_of
 from assay.query.table import RunRow
-from assay.store.index import IndexRow
+from assay.store.index_rows import IndexRow
 from assay.store.layout import RunFolder
 from assay.store.read_marks import Marks, read_marks
 

@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from assay.core.errors import AssayError, InputError
 from assay.core.terminal import visible
-from assay.query.chart import middles
-from assay.query.formatting import duration, number
+from assay.query.formatting import number
 
-if TYPE_CHECKING:
-    from assay.query.run import RunView
+if TYPE_CHECKING:  # numpy comes with it, which `assay ls` does without
+    from assay.store.series import Series
 
 _COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#17becf", "#7f7f7f")
 _POINTS = 400
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 280, 64, 36
 
 
-def html_of_run(run: RunView) -> str:
-    """Return one line of HTML: tag, id, status, results, a sparkline of a loss, and links."""
-    words = [f"<b>{escape(visible(run.tag) or run.id)}</b>", run.id, escape(run.status_text)]
-    words += [f"step {run.last_step:,}", duration(run.duration_s)]
-    if run.best is not None:
-        words.append(f"best {escape(run.best.metric)} {number(run.best.value)}")
-    files = (run.folder.readme, run.folder.config_toml, run.folder.log)
+def html_line(
+    title: str, facts: Sequence[str], files: Sequence[Path], *, curve: str, values: Sequence[float]
+) -> str:
+    """Return one line of HTML: a title, facts, a sparkline of the curve's values, and links."""
+    words = [f"<b>{escape(visible(title))}</b>", *map(escape, facts)]
     links = [f'<a href="{escape(_link(path))}">{path.name}</a>' for path in files if path.exists()]
-    return f"<div>{' · '.join(words)} {_spark_of(run)} {' '.join(links)}</div>"
+    return f"<div>{' · '.join(words)} {_spark(curve, values)} {' '.join(links)}</div>"
 
 
 def _link(path: Path) -> str:
@@ -38,12 +34,7 @@ def _link(path: Path) -> str:
     return Path(os.path.relpath(path)).as_posix()
 
 
-def _spark_of(run: RunView) -> str:
-    name = next((name for name in run.metrics if "loss" in name), next(iter(run.metrics), ""))
-    try:
-        values = middles(run.metric(name), 60) if name else []
-    except AssayError:  # a curve that is damaged is told of by `run.damages`
-        return ""
+def _spark(name: str, values: Sequence[float]) -> str:
     points = _line(range(len(values)), values, (0.0, 0.0, 90.0, 18.0))
     if not points:
         return ""
@@ -57,17 +48,14 @@ def _spark_of(run: RunView) -> str:
 class CurveDrawing:
     """Curves of a run as SVG, which a notebook shows; `save` writes them into a file."""
 
-    def __init__(self, run: RunView, names: Sequence[str] = ()) -> None:
-        """Draw the named metrics, without names all losses. InputError for an unknown metric."""
-        chosen = list(names) or [name for name in run.metrics if "loss" in name][: len(_COLORS)]
-        if not chosen:
-            raise InputError(f"The run {run.id} has no loss to draw.", fix="name the metrics")
-        self.run = run
-        self.names = chosen
-        self.svg = _drawing(run, chosen)
+    def __init__(self, title: str, curves: Mapping[str, Series]) -> None:
+        """Draw curves, of which there is at least one, by the names of their metrics."""
+        self.title = title
+        self.names = list(curves)
+        self.svg = _drawing(curves)
 
     def __repr__(self) -> str:
-        return f"<CurveDrawing {self.run.id}: {', '.join(self.names)}>"
+        return f"<CurveDrawing {self.title}: {', '.join(self.names)}>"
 
     def _repr_svg_(self) -> str:
         return self.svg
@@ -79,8 +67,7 @@ class CurveDrawing:
         return file
 
 
-def _drawing(run: RunView, names: Sequence[str]) -> str:
-    curves = {name: run.metric(name) for name in names}
+def _drawing(curves: Mapping[str, Series]) -> str:
     xs = [float(x) for curve in curves.values() for x in curve.xs]
     ys = [float(y) for curve in curves.values() for y in curve.values if math.isfinite(y)]
     box = (float(_LEFT), 10.0, _WIDTH - 10.0, float(_HEIGHT - _BOTTOM))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from assay.core import lease as leases
 from assay.core import manifest as manifests
 from assay.core import run_file
 from assay.core.diagnostics import Origin
-from assay.core.errors import InputError, RecordError, choose
+from assay.core.errors import AssayError, InputError, RecordError, choose
 from assay.core.event_log import Edit, Timed, read_edits, read_events
 from assay.core.ids import id_of_folder
 from assay.core.json_codec import from_plain
@@ -25,16 +25,20 @@ from assay.core.manifest import Checkpoint
 from assay.core.regular_file import read_bytes
 from assay.core.run_file import IMPORTED, UNSAVED, Best, Code, Kind, RunFile, Status, Summary
 from assay.core.verdict import Verdict
+from assay.query.chart import middles
+from assay.query.formatting import duration, number
+from assay.query.notebook import CurveDrawing, html_line
 from assay.query.status import RunState, seconds_of, state_of
 from assay.store.artifacts import Artifact, artifacts
-from assay.store.index import described
 from assay.store.layout import RunFolder, run_in
+from assay.store.read_record import described
 
 if TYPE_CHECKING:
-    from assay.query.notebook import CurveDrawing
     from assay.store.series import Series
 
 _MOST_TEXT_BYTES = 16 << 20
+_MOST_LOSSES = 8  # more lines in one drawing cannot be told apart
+_SPARK_POINTS = 60
 
 EPOCH = "epoch"
 """The metric that says, from some steps on, in which epoch the run is (from 0)."""
@@ -63,18 +67,25 @@ class RunView:
         return f"<RunView {', '.join(filter(None, words))}>"
 
     def _repr_html_(self) -> str:
-        from assay.query.notebook import html_of_run
-
-        return html_of_run(self)
+        facts = [self.id, self.status_text, f"step {self.last_step:,}", duration(self.duration_s)]
+        if self.best is not None:
+            facts.append(f"best {self.best.metric} {number(self.best.value)}")
+        files = (self.folder.readme, self.folder.config_toml, self.folder.log)
+        curve = next(iter([*self._losses, *self.metrics]), "")
+        values: Sequence[float] = ()
+        with contextlib.suppress(AssayError):  # `damages` tells
+            values = middles(self.metric(curve), _SPARK_POINTS) if curve else ()
+        return html_line(self.tag or self.id, facts, files, curve=curve, values=values)
 
     def plot(self, *names: str) -> CurveDrawing:
         """Return a drawing of metrics, which a notebook shows; without names of all losses.
 
-        InputError for a metric that the run does not have.
+        InputError for a metric that the run does not have, and where there is no loss to draw.
         """
-        from assay.query.notebook import CurveDrawing
-
-        return CurveDrawing(self, names)
+        chosen = names or self._losses[:_MOST_LOSSES]
+        if not chosen:
+            raise InputError(f"The run {self.id} has no loss to draw.", fix="name the metrics")
+        return CurveDrawing(self.id, {name: self.metric(name) for name in chosen})
 
     @property
     def path(self) -> Path:
@@ -96,9 +107,15 @@ class RunView:
     @cached_property
     def damages(self) -> tuple[str, ...]:
         """Damages of the record, one sentence each; none for a run that is as it was written."""
-        from assay.query.damage import damages
+        from assay.query.damage import damages  # the codec of curves: a tenth of the start
 
-        return damages(self)
+        return damages(
+            self.folder,
+            self._file,
+            self.error,
+            status=self.status,
+            config_text=self.config_text,
+        )
 
     # --------------------------------------------------------------------------- what was asked for
 
@@ -238,6 +255,10 @@ class RunView:
     def metrics(self) -> list[str]:
         """Names of the metrics that have points."""
         return list(self.summaries)
+
+    @property
+    def _losses(self) -> list[str]:
+        return [name for name in self.metrics if "loss" in name]
 
     def metric(self, name: str) -> Series:
         """Return one curve as numpy arrays; InputError for no such name, RecordError if lost."""

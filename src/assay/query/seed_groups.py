@@ -39,8 +39,11 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class SeedGroup:
-    """Runs of one config. `cells`: by column a Spread of numbers, the value all runs share, or
-    None."""
+    """Runs of one config.
+
+    `cells`: by column a Spread of the numbers of the runs that finished, the value all runs share,
+    or None.
+    """
 
     key: str
     rows: tuple[RunRow, ...]
@@ -113,6 +116,9 @@ class GroupTable:
 def grouped(found: FoundRuns, columns: Iterable[str] = (), sort: str = "") -> GroupTable:
     """Return the runs grouped by config without the seed; a run without a config stays alone.
 
+    Numbers are those of the runs that finished: a failed repeat would pull the mean of the others.
+    Where none has finished, those of all runs, since each is all that there is.
+
     `columns` as in a list; left out: the best value of each run, or all metrics when none has one.
     `sort` is a column, `tag` or `runs`, with - for largest first; left out: the newest first.
     InputError for a column that no run has.
@@ -131,7 +137,7 @@ def grouped(found: FoundRuns, columns: Iterable[str] = (), sort: str = "") -> Gr
             tuple(rows),
             {
                 column.name: _together(
-                    [column.get(row) for row in rows],
+                    [column.get(row) for row in _finished(rows)],
                     is_setting=column.name.removeprefix("config.") in settings,
                 )
                 for column in chosen
@@ -180,6 +186,10 @@ def default_columns(found: FoundRuns) -> list[str]:
     if any(row.written.best_value is not None for row in found.rows):
         return ["best"]
     return found.names().metrics[:3] if found.rows else []  # type: ignore[return-value]
+
+
+def _finished(rows: Sequence[RunRow]) -> Sequence[RunRow]:
+    return [row for row in rows if row.status == "finished"] or rows
 
 
 def _bests() -> Column:

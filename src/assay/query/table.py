@@ -19,8 +19,11 @@ from assay.core.terminal import cell_count, elided, for_terminal, visible
 from assay.query.formatting import age, duration, number
 from assay.query.status import RunState, seconds_of, state_of
 from assay.store.conditions import STATISTICS
-from assay.store.index import Index, IndexRow, index_file, lost_rows, open_index
+from assay.store.index import Index
+from assay.store.index_database import index_file
+from assay.store.index_rows import IndexRow
 from assay.store.layout import Project
+from assay.store.refresh_index import lost_rows, open_index
 
 if TYPE_CHECKING:
     import numpy as np

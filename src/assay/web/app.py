@@ -19,7 +19,7 @@ from assay.web.answers import ErrorBody, as_json, problem_of
 from assay.web.compression import Compression
 from assay.web.live import Watches
 from assay.web.pages import PAGES, Files
-from assay.web.routes import compare, edits, live, projects, run, runs, session, tables
+from assay.web.routes import compare, edits, live, projects, queue, run, runs, session, tables
 from assay.web.site import ProjectSite
 
 ROUTERS = (
@@ -30,6 +30,7 @@ ROUTERS = (
     compare.router,
     tables.router,
     projects.router,
+    queue.router,
     live.router,
 )
 

@@ -4,6 +4,7 @@ page."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -15,8 +16,9 @@ from typing import Any
 
 from assay.core.errors import AssayError
 from assay.core.ids import id_of_folder
+from assay.query.job_queue import QueueChanges
 from assay.query.table import RunRow
-from assay.store.index import Synchronized
+from assay.store.refresh_index import Synchronized
 from assay.web.site import Home
 
 LOOK_S = 0.2
@@ -59,7 +61,8 @@ class Watch:
 
     An event has the `version` of the list of runs, `rows` (how many log calls of each open run
     there are by now), `files` (how long the log and the output of each open run are), `changed` and
-    `gone` runs by id.
+    `gone` runs by id, `queue` when jobs of this machine have changed, and `jobs` (how long the
+    output of each running job is).
     """
 
     def __init__(self, home: Home) -> None:
@@ -111,27 +114,38 @@ class Watch:
 
     def _watch(self) -> None:
         looked = _Looked()
-        while True:
+        with contextlib.closing(QueueChanges()) as queue:
+            while self._is_wanted():
+                self._look(looked, queue)
+
+    def _is_wanted(self) -> bool:
+        """Return whether a page listens; the thread ends otherwise."""
+        with self._lock:
+            if self._streams and not self._is_closed:
+                return True
+            self._thread = None
+            return False
+
+    def _look(self, looked: _Looked, queue: QueueChanges) -> None:
+        """Tell every page what has changed, and wait until the next look is due."""
+        begun = time.monotonic()
+        event: dict[str, Any] = {}
+        # After an error the next look may succeed: a folder was away for a moment.
+        try:
+            event |= self._event(looked)
+        except (AssayError, OSError) as error:
+            _LOG.warning("cannot look at %s: %s", self._home.project.root, error)
+        try:
+            event |= _of_queue(queue)
+        except (AssayError, OSError) as error:
+            _LOG.warning("cannot look at the queue: %s", error)
+        if event:
             with self._lock:
-                if not self._streams or self._is_closed:
-                    self._thread = None
-                    return
-            begun = time.monotonic()
-            try:
-                event = self._event(looked)
-            except (
-                AssayError,
-                OSError,
-            ) as error:  # the next look may succeed: a folder was away for a moment
-                _LOG.warning("cannot look at %s: %s", self._home.project.root, error)
-                event = {}
-            if event:
-                with self._lock:
-                    streams = list(self._streams)
-                for stream in streams:
-                    stream.send(event)
-            # Looking never takes more than a tenth of a core, however many runs are open.
-            self._wake.wait(max(LOOK_S, 9 * (time.monotonic() - begun)))
+                streams = list(self._streams)
+            for stream in streams:
+                stream.send(event)
+        # Looking never takes more than a tenth of a core, however many runs are open.
+        self._wake.wait(max(LOOK_S, 9 * (time.monotonic() - begun)))
 
     def _event(self, looked: _Looked) -> dict[str, Any]:
         home, now = self._home, time.monotonic()
@@ -191,6 +205,11 @@ class Watch:
         event["version"] = self._home.catalog.version
         event["changed"] = [*event.get("changed", []), *map(id_of_folder, found.changed)]
         event["gone"] = [*event.get("gone", []), *map(id_of_folder, found.gone)]
+
+
+def _of_queue(queue: QueueChanges) -> dict[str, Any]:
+    has_changed, logs = queue.look()
+    return ({"queue": True} if has_changed else {}) | ({"jobs": logs} if logs else {})
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ PAGES = (
     "/tables/{name}",
     "/parameters",
     "/inbox",
+    "/queue",
     "/projects",
 )
 """Addresses of pages: each gets the same document, which shows what its address says."""

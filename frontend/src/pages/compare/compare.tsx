@@ -4,18 +4,17 @@ import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { lazy, Suspense, useCallback, useMemo, useState, type CSSProperties } from "react";
 import { api, data, type Schema } from "../../api/client";
 import { AxisBar } from "../../chart/axisbar";
-import { layoutOf, type Layout } from "../../chart/layout";
 import { Panels } from "../../chart/panels";
+import { useCharts, useLayout } from "../../chart/use-charts";
 import { Button, IconButton } from "../../parts/button";
 import { Empty, Failure } from "../../parts/failure";
 import { Head } from "../../parts/frame";
 import { Icon } from "../../parts/icons";
 import { Picker } from "../../parts/picker";
 import { useShortcuts } from "../../parts/shortcuts";
-import { parseZoom, showZoom, type CompareSearch } from "../../state/address";
+import type { CompareSearch } from "../../state/address";
 import { colorAt, slotOf } from "../../state/colors";
 import { age, cell, count, duration, number, whole } from "../../state/format";
-import { useKept } from "../../state/local";
 import { useLive, useShared } from "../../state/site";
 import { useStable } from "../../state/stable";
 import { Status } from "../../table/cells";
@@ -322,37 +321,15 @@ function Code({ facts }: { facts: Facts }) {
 }
 
 function Curves({ facts, search, onChange }: { facts: Facts; search: CompareSearch; onChange: (changes: Partial<CompareSearch>, stays?: boolean) => void }) {
-  const { project } = useShared();
-  const [layout, setLayout] = useKept<Layout>(`layout.${project}`, layoutOf(null));
   const metrics = useStable(useMemo(() => facts.metrics.map((row) => row.name).sort(), [facts.metrics]));
   const runs = useStable(facts.runs.map((run) => ({ id: run.id, label: run.tag ? `${run.tag} ${run.id.slice(0, 4)}` : run.id })));
-  const zoom = useMemo(() => parseZoom(search.z), [search.z]);
-  const axis = useMemo(() => ({ x: search.x ?? "", logX: search.logx ?? false, smooth: search.smooth ?? 0 }), [search.x, search.logx, search.smooth]);
+  const charts = useCharts(search, onChange, useLayout(), metrics);
   return (
     <section aria-label="Curves">
       <div className={styles.curvesBar}>
-        <AxisBar
-          axis={axis}
-          zoom={zoom}
-          filter={search.p ?? ""}
-          metrics={metrics}
-          onAxis={(changes) => onChange(changes, true)}
-          onZoom={(fresh) => onChange({ z: showZoom(fresh) })}
-          onFilter={(p) => onChange({ p }, true)}
-          onPair={(pair) => setLayout({ ...layout, pairs: [...layout.pairs, pair] })}
-        />
+        <AxisBar {...charts.bar} />
       </div>
-      <Panels
-        runs={runs}
-        metrics={metrics}
-        axis={axis}
-        zoom={zoom}
-        filter={search.p ?? ""}
-        layout={layout}
-        place="compare"
-        onZoom={(fresh) => onChange({ z: showZoom(fresh) })}
-        onLayout={setLayout}
-      />
+      <Panels {...charts.panels} runs={runs} place="compare" />
     </section>
   );
 }

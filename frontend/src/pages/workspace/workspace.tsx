@@ -4,8 +4,9 @@ import { useNavigate, useSearch } from "@tanstack/react-router";
 import { useCallback, useMemo, useRef, useState, type PointerEvent } from "react";
 import { api, data, type RunLine } from "../../api/client";
 import { AxisBar } from "../../chart/axisbar";
-import { layoutOf, type Layout } from "../../chart/layout";
+import type { Layout } from "../../chart/layout";
 import { Panels } from "../../chart/panels";
+import { useCharts, useLayout } from "../../chart/use-charts";
 import type { PanelRun } from "../../chart/panel";
 import { Button, IconButton } from "../../parts/button";
 import { Empty, Failure } from "../../parts/failure";
@@ -15,7 +16,7 @@ import { Menu, MenuCheck, MenuItem, MenuLine } from "../../parts/menu";
 import { useActs } from "../../parts/palette";
 import { Picker, type Choice } from "../../parts/picker";
 import { useShortcuts } from "../../parts/shortcuts";
-import { parseColumn, parseZoom, showColumn, showZoom, type ColumnSpec, type WorkspaceSearch } from "../../state/address";
+import { parseColumn, showColumn, type ColumnSpec, type WorkspaceSearch } from "../../state/address";
 import { count } from "../../state/format";
 import { useKept } from "../../state/local";
 import { useRows, type Question, type Rows } from "../../state/rows";
@@ -34,6 +35,7 @@ import styles from "./workspace.module.css";
 
 const MOST_AUTOMATIC = 20;
 const MOST_DRAWN = 1000;
+const NO_METRICS: readonly string[] = [];
 
 export function Workspace() {
   const search = useSearch({ from: "/" });
@@ -70,7 +72,7 @@ export function Workspace() {
 
   const [cursor, setCursor] = useState(-1);
   const [colorAsked, setColorAsked] = useState<ColorAsked | null>(null);
-  const [layout, setLayout] = useKept<Layout>(`layout.${project}`, layoutOf(null));
+  const [layout, setLayout] = useLayout();
   const selected = useSelected(rows, search.sel);
   const select = useCallback((ids: readonly string[]) => change({ sel: ids.length ? ids.join(",") : "-" }), [change]);
   const choosing = useChoosing(lines.lineAt, selected, select, cursor, setCursor);
@@ -384,8 +386,7 @@ function SelectedPanels({ rows, selected, search, isGrouped, layout, isAlone, is
   const version = rows.snapshotVersion;
   // eslint-disable-next-line react-hooks/exhaustive-deps -- rows change in place, which the version says
   const runs = useStable(useMemo(() => drawnOf(rows, ids, isGrouped), [rows, version, ids, isGrouped]));
-  const zoom = useMemo(() => parseZoom(search.z), [search.z]);
-  const axis = useMemo(() => ({ x: search.x ?? "", logX: search.logx ?? false, smooth: search.smooth ?? 0 }), [search.x, search.logx, search.smooth]);
+  const charts = useCharts(search, onChange, [layout, onLayout], metrics.data ?? NO_METRICS);
   const marks = useRunMarks(ids.length === 1 ? ids[0]! : null);
   const found = metrics.data;
   return (
@@ -393,16 +394,7 @@ function SelectedPanels({ rows, selected, search, isGrouped, layout, isAlone, is
       <div className={styles.panelsHead}>
         {isAlone && <IconButton icon={isNarrow ? "table" : "right"} label="Show the runs" onClick={() => onChange({ hide: isNarrow ? "panels" : undefined }, true)} />}
         <div className={styles.grow}>
-          <AxisBar
-            axis={axis}
-            zoom={zoom}
-            filter={search.p ?? ""}
-            metrics={found ?? []}
-            onAxis={(changes) => onChange(changes, true)}
-            onZoom={(fresh) => onChange({ z: showZoom(fresh) })}
-            onFilter={(p) => onChange({ p }, true)}
-            onPair={(pair) => onLayout({ ...layout, pairs: [...layout.pairs, pair] })}
-          />
+          <AxisBar {...charts.bar} />
         </div>
         {!isNarrow && !isAlone && <IconButton icon="right" label="Hide the curves" className={styles.hidePanels} onClick={() => onChange({ hide: "panels" }, true)} />}
       </div>
@@ -419,20 +411,7 @@ function SelectedPanels({ rows, selected, search, isGrouped, layout, isAlone, is
         ) : found?.length === 0 ? (
           <Empty title="Nothing was logged yet.">The first points come here by themselves.</Empty>
         ) : (
-          found && (
-            <Panels
-              runs={runs}
-              metrics={found}
-              axis={axis}
-              zoom={zoom}
-              filter={search.p ?? ""}
-              layout={layout}
-              marks={marks}
-              place="workspace"
-              onZoom={(fresh) => onChange({ z: showZoom(fresh) })}
-              onLayout={onLayout}
-            />
-          )
+          found && <Panels {...charts.panels} runs={runs} marks={marks} place="workspace" />
         )}
       </div>
     </>

@@ -14,9 +14,9 @@ from assay.core.errors import AssayError, InputError
 from assay.query.importance import importances
 from assay.query.inbox import Message, at_of
 from assay.query.project_lookup import all_projects, lost_projects
-from assay.store.index import Synchronized
 from assay.store.layout import scan_runs
 from assay.store.read_marks import mark
+from assay.store.refresh_index import Synchronized
 from assay.store.saved_views import (
     SavedView,
     ViewColumn,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from assay.query.media_kind import HEAD_BYTES, MAX_PIXELS, Media, media_of
 from assay.query.next_commands import commands_for
 from assay.query.previous_run import previous_run
 from assay.query.run import RunView
-from assay.query.text_files import text_files, text_part
+from assay.query.text_files import read_text, text_files, text_part
 from assay.store.artifacts import Artifact
 from assay.store.blobs import FileBlobs
 from assay.store.code_trees import CodeFile, read_tree
@@ -418,8 +419,6 @@ def plain_text(data: bytes, *, is_cut: bool = False) -> Response:
 
 def digest_of(text: str) -> str:
     """Return a short digest: whoever changes a text says which one he has seen."""
-    import hashlib
-
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
@@ -551,7 +550,5 @@ def _change(path: str, tree: Mapping[str, CodeFile], before: Mapping[str, CodeFi
 
 
 def _patch(view: RunView) -> str:
-    from assay.query.text_files import read_text
-
     number = view.file.newest.number if view.file.attempts else 1
     return read_text(view.folder.patch(number)) or "" if view.code.patch else ""

@@ -4,6 +4,7 @@ importing."""
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Response
@@ -15,7 +16,7 @@ from assay.query.catalog import Asked
 from assay.query.result_tables import ShownCell, ShownTable, follow, seen_now, shown
 from assay.record import table_edits
 from assay.record.table_edits import TableChange
-from assay.store.index import Synchronized
+from assay.store.refresh_index import Synchronized
 from assay.store.tables import (
     Cell,
     Link,
@@ -299,8 +300,6 @@ def _link(given: LinkFacts) -> Link:
 
 def _with_seen(link: Link, home: Home) -> Link:
     """Return a link that remembers what it shows now."""
-    from dataclasses import replace
-
     return replace(link, seen=seen_now(follow(link, home.catalog)))
 
 

@@ -1,0 +1,315 @@
+"""Page of the queue: a real dispatcher, real jobs, and what a person does with them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from assay.core.job import JobSpec
+from assay.jobs.devices import FakeDevices
+from assay.jobs.dispatcher import Dispatcher
+from assay.store.job_journal import JobJournal
+from run_folders import make_project
+from web.conftest import Visitor, axe_violations
+from web.serving import SOURCE, Server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+pytestmark = pytest.mark.slow
+
+HOSTILE = '"><img src=http://evil.test/x onerror=alert(1)><script>alert(2)</script>'
+WORK = """
+import sys
+from pathlib import Path
+from assay.jobs.devices import FakeDevices
+from assay.jobs.dispatcher import Dispatcher
+from assay.store.job_journal import JobJournal
+Dispatcher(JobJournal(Path(sys.argv[1])), FakeDevices("2"), grace_s=5.0).run()
+"""
+TALK = "while read line < {fifo}; do echo $line; done"
+"""A job that prints each line of a named pipe, until it is stopped."""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return make_project(tmp_path / "project").root
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[JobJournal]:
+    with JobJournal(tmp_path / "queue") as opened:
+        yield opened
+
+
+@pytest.fixture
+def dispatcher(journal: JobJournal) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+    """Start a dispatcher for two devices that exist in name only; it and its jobs end."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+        started.append(
+            subprocess.Popen([sys.executable, "-c", WORK, str(journal.folder)], env=environment)
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+    journal.request_cancel([each.id for each in journal.jobs(("waiting", "running"))])
+    Dispatcher(journal, FakeDevices("2"), grace_s=1.0).run(until_empty=True)
+
+
+@pytest.fixture
+def server(root: Path, journal: JobJournal, serve: Callable[..., Server]) -> Server:
+    return serve(root, variables={"ASSAY_QUEUE_DIR": str(journal.folder)})
+
+
+def shell(text: str, **fields: Any) -> JobSpec:
+    """A job that runs a line of shell."""
+    environment = {"PATH": os.environ["PATH"]}
+    given = {"cwd": "/", "environment": environment, **fields}
+    return JobSpec(command=("sh", "-c", text), **given)
+
+
+def row(page: Page, job: int) -> Locator:
+    return page.locator(f'[data-job="{job}"]')
+
+
+def waiting(page: Page) -> list[int]:
+    """Return the jobs of the line, first to last."""
+    line = page.get_by_role("region", name="Waiting").locator("[data-job]").all()
+    return [int(each.get_attribute("data-job") or 0) for each in line]
+
+
+def line_becomes(page: Page, jobs: list[int]) -> None:
+    page.wait_for_function(
+        """jobs => JSON.stringify([...document.querySelectorAll('[aria-label=Waiting] [data-job]')]
+            .map(each => Number(each.dataset.job))) === JSON.stringify(jobs)""",
+        arg=jobs,
+    )
+
+
+def test_a_machine_without_jobs_says_how_to_queue_one_and_the_navigation_is_silent(
+    root: Path, tmp_path: Path, serve: Callable[..., Server], visit: Callable[..., Visitor]
+) -> None:
+    folder = tmp_path / "no-queue"
+    page = visit(serve(root, variables={"ASSAY_QUEUE_DIR": str(folder)})).open()
+    page.get_by_role("navigation", name="Pages").get_by_text("Runs").wait_for()
+    assert page.get_by_role("link", name="Queue").count() == 0
+
+    page.keyboard.press("g")
+    page.keyboard.press("q")
+
+    page.get_by_text("assay queue add digits.toml").wait_for()
+    assert not folder.exists()
+    with JobJournal(folder) as journal:
+        journal.submit([shell("true", title="first of all")])
+    page.get_by_role("link", name="Queue").wait_for()
+    page.get_by_text("first of all").wait_for()
+    page.get_by_text("assay queue work --detach").wait_for()
+
+
+def test_a_device_shows_its_job_from_start_to_end_and_its_log_is_followed(
+    server: Server,
+    journal: JobJournal,
+    dispatcher: Callable[[], subprocess.Popen[bytes]],
+    visit: Callable[..., Visitor],
+    tmp_path: Path,
+) -> None:
+    fifo = tmp_path / "says"
+    os.mkfifo(fifo)
+    page = visit(server).open("/queue")
+    talking, failing = journal.submit(
+        [shell(f"exec 3<>{fifo}; while read line <&3; do echo \"$line\"; done", title="talks"),
+         shell("echo it broke; exit 3", title="fails", max_attempts=2, retry=("exception",))]
+    )  # fmt: skip
+    page.get_by_text("No dispatcher is at work").wait_for()
+    dispatcher()
+
+    lane = page.get_by_role("listitem", name="cuda:0")
+    lane.get_by_text("talks").wait_for()
+    page.get_by_text("No dispatcher is at work").wait_for(state="detached")
+    ended = page.get_by_role("region", name="Ended")
+    ended.get_by_text("fails").wait_for()
+    assert re.search(r"exception\s+exit code 3\s+attempt 2 of 2", row(page, failing).inner_text())
+    page.get_by_role("listitem", name="cuda:1").get_by_text("free").wait_for()
+
+    lane.get_by_role("button", name=f"Log of job {talking}").click()
+    log = page.get_by_role("log", name=f"job {talking}")
+    with fifo.open("w") as pipe:
+        for line in ("step 1", HOSTILE, "\x1b[31mred\x1b[0m step 2"):
+            print(line, file=pipe, flush=True)
+            log.get_by_text(line.replace("\x1b[31mred\x1b[0m", "red")).wait_for()
+    assert f"job={talking}" in page.url
+    page.reload()
+    page.get_by_role("log", name=f"job {talking}").get_by_text("red step 2").wait_for()
+    assert page.locator("#main img, #main script").count() == 0
+
+    journal.request_cancel([talking])
+    ended.get_by_text("talks").wait_for()
+    lane.get_by_text("free").wait_for()
+
+
+def test_jobs_are_paused_moved_and_stopped_as_the_commands_do_it(
+    server: Server,
+    journal: JobJournal,
+    dispatcher: Callable[[], subprocess.Popen[bytes]],
+    visit: Callable[..., Visitor],
+    tmp_path: Path,
+) -> None:
+    order = tmp_path / "order"
+    first, second = journal.submit([shell("sleep 600", title=f"sleeps {i}") for i in range(2)])
+    a, b, c, d = journal.submit([shell(f"echo {i} >> {order}", title=f"echo {i}") for i in "abcd"])
+    dispatcher()
+    page = visit(server).open("/queue")
+    page.get_by_role("listitem", name="cuda:1").get_by_text("sleeps 1").wait_for()
+    line_becomes(page, [a, b, c, d])
+
+    page.get_by_role("button", name=f"Move job {c} up").click()
+    line_becomes(page, [a, c, b, d])
+    page.get_by_role("button", name=f"Move job {d} to the front").click()
+    line_becomes(page, [d, a, c, b])
+    page.get_by_role("button", name=f"Pause job {a}").click()
+    row(page, a).get_by_text("paused").wait_for()
+    page.get_by_role("button", name="Pause the queue").click()
+    page.get_by_text("The queue is paused").wait_for()
+    page.get_by_role("button", name=f"Stop job {second}").click()
+    page.get_by_role("button", name=f"Stop job {second}").click()  # in the dialog
+    page.get_by_role("region", name="Ended").get_by_text("sleeps 1").wait_for()
+    page.reload()
+    line_becomes(page, [d, a, c, b])
+    assert [job.id for job in journal.line()] == [d, a, c, b]
+    assert (journal.held(), journal.is_paused) == ({a}, True)
+    assert journal.job(second).status.state == "cancelled"
+    assert not order.exists()
+
+    page.get_by_role("button", name="Start jobs again").click()
+    line_becomes(page, [a])
+    assert order.read_text().split() == ["d", "c", "b"]
+    page.get_by_role("button", name=f"Let job {a} start").click()
+    page.get_by_role("region", name="Ended").get_by_text("echo a").wait_for()
+    assert journal.job(first).status.state == "running"
+
+
+def test_a_job_is_reached_moved_and_its_log_opened_by_keyboard_alone(
+    server: Server, journal: JobJournal, visit: Callable[..., Visitor]
+) -> None:
+    a, b = journal.submit([shell("true", title=f"waits {i}") for i in "ab"])
+    page = visit(server).open()
+    page.get_by_role("link", name="Queue").wait_for()
+
+    for key in ("g", "q"):
+        page.keyboard.press(key)
+    row(page, b).wait_for()
+    page.keyboard.press("j")
+    page.keyboard.press("u")
+    line_becomes(page, [b, a])
+    page.keyboard.press("p")
+    page.get_by_text("paused").wait_for()
+    page.keyboard.press("?")
+    page.get_by_role("dialog", name="Keys").get_by_text("Move the job up").wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("job="))
+    page.keyboard.press("Escape")
+    page.wait_for_url(re.compile(r"/queue$"))
+
+
+def test_an_act_that_comes_too_late_is_taken_back_with_the_reason(
+    server: Server, journal: JobJournal, visit: Callable[..., Visitor]
+) -> None:
+    a, b = journal.submit([shell("true", title=f"waits {i}") for i in "ab"])
+    someone = visit(server)
+    someone.expected += ["400", "ERR_FAILED"]
+    someone.context.route("**/api/live*", lambda route: route.abort())  # it hears of nothing
+    page = someone.open("/queue")
+    line_becomes(page, [a, b])
+    journal.request_cancel([a])
+
+    page.get_by_role("button", name=f"Move job {b} up").click()
+
+    page.get_by_text(f"Job {a} waits no longer.").wait_for()
+    line_becomes(page, [b])
+
+
+def test_a_page_that_may_only_read_shows_the_queue_and_offers_no_act(
+    root: Path,
+    journal: JobJournal,
+    serve: Callable[..., Server],
+    visit: Callable[..., Visitor],
+) -> None:
+    (job,) = journal.submit([shell("true", title="waits")])
+    server = serve(root, "--read-only", variables={"ASSAY_QUEUE_DIR": str(journal.folder)})
+    page = visit(server).open("/queue")
+    row(page, job).wait_for()
+
+    assert page.get_by_role("button", name=re.compile("Stop|Pause|Move")).count() == 0
+    assert server.ask("POST", "/api/queue/acts", {"act": "pause"}).status == 403
+    assert not journal.is_paused
+
+
+def test_hostile_titles_reasons_and_folders_are_texts(
+    server: Server, journal: JobJournal, root: Path, visit: Callable[..., Visitor]
+) -> None:
+    bad = shell("exit 3", title=HOSTILE, config=HOSTILE, project=HOSTILE, group=HOSTILE)
+    missing = JobSpec(command=(HOSTILE,), cwd="/", environment={"TOKEN": "secret-value"})
+    journal.submit([bad, missing])
+    Dispatcher(journal, FakeDevices("2"), grace_s=1.0).run(until_empty=True)
+    journal.submit([bad])
+
+    page = visit(server).open("/queue")
+
+    page.get_by_role("region", name="Ended").get_by_text("onerror").first.wait_for()
+    assert page.locator("#main img, #main script").count() == 0
+    assert b"secret-value" not in server.ask("GET", "/api/queue").body
+    for path in ("/api/queue/jobs/1/text", "/api/queue/jobs/2/text"):
+        answer = server.ask("GET", path)
+        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    for path in (
+        "/api/queue/jobs/99/text",
+        "/api/queue/jobs/0/text",
+        "/api/queue/jobs/..%2f1/text",
+    ):
+        assert server.ask("GET", path).status in (400, 404, 422)
+
+
+@pytest.mark.parametrize("width", [390, 1280, 2560])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_page_of_the_queue_can_be_used_by_everybody_at_every_width(
+    server: Server,
+    journal: JobJournal,
+    dispatcher: Callable[[], subprocess.Popen[bytes]],
+    visit: Callable[..., Visitor],
+    theme: str,
+    width: int,
+) -> None:
+    journal.submit(
+        [
+            shell("echo hello; sleep 600", title="digits-cnn  lr=0.1", max_attempts=3),
+            shell("exit 1", title="wide  lr=0.3"),
+            shell("true", title="x" * 300),
+            shell("sleep 600", title="sleeps"),
+            shell("sleep 600", title="waits", after=(1,)),
+        ]
+    )
+    dispatcher()
+    someone = visit(server, color_scheme=theme, viewport={"width": width, "height": 844})
+    page = someone.open("/queue?job=1")
+    page.get_by_role("log").get_by_text("hello").wait_for()
+    row(page, 3).wait_for()
+    page.get_by_role("region", name="Ended").locator('[data-job="2"]').wait_for()
+
+    assert axe_violations(page) == []
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= width
