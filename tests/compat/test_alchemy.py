@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -92,7 +93,7 @@ def records(project: Path) -> list[RunView]:
     return [RunView(folder) for folder in run_folders(open_project(project))]
 
 
-@pytest.mark.row("S-A1", "A30", "A33")
+@pytest.mark.row("S-A1", "A04", "A30")
 def test_the_six_plugins_of_the_text_do_what_they_are_called(python: Run, project: Path) -> None:
     config = f'tag = "tagger"\n{executed("S-A1")}{training("train", "dev")}'
     (project / "cfg.toml").write_text(config, encoding="utf-8")
@@ -393,6 +394,15 @@ def test_a_config_is_run_from_a_mapping_and_from_a_list_of_mappings(
         run_file.read(result.record_dir).newest.seeds["seed"] for result in (one, first, second)
     ]
     assert seeds == [0, 1, 2]
+
+
+def test_the_types_of_the_settings_are_those_of_the_parameters() -> None:
+    from assay.compose import run
+    from assay.jobs.run import RunSettings
+
+    given = set(inspect.signature(run).parameters) - {"configs", "train_apart"}
+
+    assert set(RunSettings.__annotations__) == given
 
 
 def test_an_import_of_an_unmapped_name_is_one_error_with_the_nearest(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 
 from assay.build.context import ContextError
 from assay.compat.injector import Binder, Injector, Module, inject, provider, singleton
+from assay.compat.pasted import missing_names, supply
 from assay.engine import Engine, State, Supervised
 from examples import SRC
 from snippets import executed
@@ -126,10 +127,98 @@ def test_what_cannot_be_made_is_one_error_that_names_it(wanted: Any, said: str) 
         Injector().get(wanted)
 
 
-@pytest.mark.row("S-D3", "D19")
+PARTS = """
+import functools
+from assay.engine import Engine, evaluate
+from injector import Injector, Module, provider, singleton
+
+CALLS = []
+
+
+def noted(call):
+    @functools.wraps(call)
+    def inner(self, *given, **named):
+        flags = [each for each in (*given, *named.values()) if isinstance(each, bool)]
+        CALLS.append(" ".join([call.__name__, *map(str, flags)]))
+        return call(self, *given, **named)
+
+    return inner
+
+
+for name in ("training_step", "validation_step", "update", "train"):
+    setattr(SupervisedProcess, name, noted(getattr(SupervisedProcess, name)))
+
+
+class Parts(Module):
+    @singleton
+    @provider
+    def model(self) -> Model:
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3)).cuda()
+
+    @provider
+    def criterion(self) -> Criterion:
+        return torch.nn.CrossEntropyLoss()
+
+    @singleton
+    @provider
+    def optimizer(self, model: Model) -> Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+draw = torch.Generator().manual_seed(0)
+dataloader = [
+    (torch.rand(8, 4, 4, generator=draw), torch.randint(3, (8,), generator=draw)) for _ in range(4)
+]
+supervised_process = Injector(Parts).get(SupervisedProcess)
+"""
+BY_ENGINE = """
+by_loop, losses = [*CALLS], []
+by_engine = Injector(Parts).get(SupervisedProcess)
+CALLS.clear()
+engine = Engine(by_engine, dataloader, epochs=1)
+engine.run()
+trained = [*CALLS]
+CALLS.clear()
+results, samples = evaluate(engine.process, dataloader, split="valid")
+print(*trained, sep=", ")
+print(*CALLS, sep=", ")
+print([call.split()[0] for call in by_loop] == [call.split()[0] for call in trained + CALLS])
+pairs = zip(by_engine.model.parameters(), supervised_process.model.parameters(), strict=True)
+print(all(torch.equal(one, other) for one, other in pairs))
+print(abs(results["valid/loss"] - mean) < 1e-6, samples)
+"""
+MEAN = """
+mean = sum(supervised_process.forward_step(batch)[1]["loss"].item() for batch in dataloader) / 4
+"""
+
+
+@pytest.mark.row("S-D2", "D12", "D18")
+def test_the_process_of_the_text_is_called_and_learns_in_an_engine_as_in_its_own_loops(
+    warm: Run, tmp_path: Path
+) -> None:
+    loops = executed("S-D2.training") + executed("S-D2.validation")
+    text = executed("S-D2.process") + PARTS + loops + MEAN + BY_ENGINE
+    (tmp_path / "text.py").write_text(text, encoding="utf-8")
+    own = {"PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+    done = warm(["-m", "assay.compat", "text.py"], folder=tmp_path, variables={**os.environ, **own})
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        ", ".join(["train True", *["training_step", "update"] * 4]),
+        ", ".join(["train False", *["validation_step"] * 4]),
+        "True",
+        "True",
+        "True 32",
+    ]
+
+
+@pytest.mark.row("S-D3", "D19", "D20")
 def test_a_state_has_every_field_of_the_text_with_its_default_and_each_can_be_set() -> None:
-    theirs: dict[str, Any] = {}
-    exec(executed("S-D3"), theirs)
+    text = executed("S-D3")
+    theirs: dict[str, Any] = supply(missing_names(text))
+    exec(text, theirs)
     state = State()
 
     fields = dataclasses.fields(theirs["State"])
@@ -140,6 +229,12 @@ def test_a_state_has_every_field_of_the_text_with_its_default_and_each_can_be_se
         setattr(state, field.name, number)
         assert getattr(state, field.name) == number, field.name
     assert (state.epoch_step, state.step, state.max_steps) == (2, 3, 5)
+
+    state.epoch, state.step, state.metrics = 2, 7, {"valid": {"acc": 0.5, "loss": [1.0, 2.0]}}
+    loaded = State()
+    loaded.load_state_dict(state.state_dict())
+    assert (loaded.epoch, loaded.global_iteration, loaded.metrics) == (2, 7, state.metrics)
+    assert (loaded.batch, loaded.output, loaded.dataloader) == (None, None, None)
 
 
 @pytest.mark.row("D22")

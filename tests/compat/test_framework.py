@@ -1,10 +1,12 @@
-"""Texts of 2021 on logging and on curves, run as they stand there but for the repairs named."""
+"""The text of 2021, run as it stands there but for the repairs that `rows.toml` names."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +22,6 @@ from warm_python import Run
 
 DATE = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
 AROUND = """
-import numpy as np
-import torch
-from torch import nn
-
-
 class ConvNet(nn.Module):
     def __init__(self):
         super().__init__()
@@ -57,12 +54,14 @@ train_loader = [batch] * 50
 def snippet(warm: Run, tmp_path: Path) -> Run:
     """Runs the text of a row in a process of its own, in a new folder, to a good end."""
 
-    def run(name: str, before: str = "", after: str = "") -> subprocess.CompletedProcess[str]:
+    def run(
+        name: str, before: str = "", after: str = "", *, arguments: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[str]:
         text = before + executed(name) + after
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
         own = {"PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
         done = warm(
-            ["-m", "assay.compat", f"{name}.py"],
+            ["-m", "assay.compat", f"{name}.py", *arguments],
             folder=tmp_path,
             variables={**os.environ, **own},
         )
@@ -114,13 +113,276 @@ def test_a_loop_with_a_summary_writer_is_in_event_files_and_in_a_record(
     assert (tmp_path / "data" / "log" / folder.path.name).resolve() == folder.path / "board"
 
 
-@pytest.mark.row("S-B6", "B34")
+@pytest.mark.row("S-B6", "B33")
 def test_a_loop_with_a_history_and_a_canvas_is_a_run_with_curves_and_images(
-    snippet: Run, tmp_path: Path
+    snippet: Run, warm: Run, tmp_path: Path
 ) -> None:
     snippet("S-B6.live", AROUND)
+    live = ["-m", "assay", "live", "last", "--metric", "test_acc", "--image", "hidden_weight"]
+    own = {"PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1"}
+    shown = warm(live, folder=tmp_path, variables={**os.environ, **own}).stdout.splitlines()
 
     (folder,) = run_folders(open_project(tmp_path))
     view = RunView(folder)
     assert list(view.history("train_loss", "test_acc")) == [(1, 1), (3, 2)]  # epoch, step
     assert any("hidden_weight" in each.name for each in view.artifacts)
+    assert "test_acc" in shown
+    weight = shown[shown.index("hidden_weight  step 2") + 1 :]
+    assert len(weight) > 2 and len(set("".join(weight))) > 2
+
+
+TWO_PROCESSES = """
+import os, sys, tempfile
+from pathlib import Path
+
+RANKS = int(sys.argv[1])
+sys.stdout.flush()
+RANK = 0 if RANKS == 1 or os.fork() else 1
+torch.set_num_threads(1)
+torch.distributed.init_process_group(
+    "gloo", init_method=f"file://{Path.cwd() / 'ranks'}{RANKS}", rank=RANK, world_size=RANKS
+)
+"""
+END_OF_TWO = """
+torch.distributed.destroy_process_group()
+sys.stdout.flush()
+if RANK:
+    os._exit(0)
+if RANKS == 2 and os.wait()[1] != 0:
+    sys.exit("the other process failed")
+"""
+SENTENCES = """
+import logging
+from types import SimpleNamespace
+from assay.engine.data.text import TextProcessor, WordPieces
+
+config = SimpleNamespace(
+    local_rank=RANK, data_dir="data", max_seq_len=16, use_entity_indicator=True
+)
+evaluate = False
+cached_features_file = "cache/features.bin"
+logging.basicConfig(level="INFO", stream=sys.stdout, format=f"{RANK} %(message)s")
+logger = logging.getLogger("features")
+processor = TextProcessor(["Cause-Effect", "Other"])
+tokenizer = WordPieces("data/vocab.txt")
+"""
+VOCABULARY = "[PAD] [UNK] [CLS] [SEP] $ # the fire was caus ##ed by smoke in house ."
+FIRST = "[CLS] the $ fire $ was caus ##ed by # smoke # . [SEP] [PAD] [PAD]"
+RELATIONS = (
+    "Cause-Effect\tThe <e1>fire</e1> was caused by <e2>smoke</e2>.\n"
+    "Other\tThe <e1>smoke</e1> was in the <e2>house</e2>.\n"
+)
+
+
+@pytest.fixture
+def relations(tmp_path: Path) -> Path:
+    """Folder with two sentences in each of which two entities are marked, and a vocabulary."""
+    for name in ("data", "cache"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "data" / "train.tsv").write_text(RELATIONS, encoding="utf-8")
+    words = "\n".join(VOCABULARY.split())
+    (tmp_path / "data" / "vocab.txt").write_text(words, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.row("S-B2", "B11")
+def test_features_are_made_by_the_first_of_two_processes_and_read_by_the_other(
+    snippet: Run, relations: Path
+) -> None:
+    shown = (
+        "\nprint(RANK, [f.input_ids for f in features], features[0].e2_mask,"
+        " [f.label_id for f in features], flush=True)\n"
+    )
+    printed = snippet(
+        "S-B2", TWO_PROCESSES + SENTENCES, shown + END_OF_TWO, arguments=["2"]
+    ).stdout.splitlines()
+
+    said = [line.partition(" ") for line in printed]
+    assert [(rank, text) for rank, _, text in said if "features" in text] == [
+        ("0", "Creating features from dataset file at data"),
+        ("0", "Saving features into cached file cache/features.bin"),
+        ("1", "Loading features from cached file cache/features.bin"),
+    ]
+    features = {rank: text for rank, _, text in said if text.startswith("[")}
+    assert features["0"] == features["1"]
+    ids = VOCABULARY.split().index
+    assert str([ids(token) for token in FIRST.split()]) in features["0"]
+    assert features["0"].endswith(f"{[int(9 <= i < 12) for i in range(16)]} [0, 1]")
+
+
+TRAINING = """
+from types import SimpleNamespace
+
+torch.manual_seed(0)
+opt = SimpleNamespace(
+    device=torch.device("cpu"), batch_size=16 // RANKS, n_threads=0, begin_epoch=1, n_epochs=3,
+    distributed=RANKS > 1,
+)
+x = torch.linspace(0, 1, 64, dtype=torch.float64)[:, None]
+train_data = torch.utils.data.TensorDataset(x, x * x)
+model = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+criterion = nn.MSELoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+rows = []
+train_batch_logger = SimpleNamespace(log=rows.append)
+train_logger = tb_writer = None
+if RANK == 0:
+    from tensorboardX import SummaryWriter
+    tb_writer = SummaryWriter(f"log{RANKS}")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.row("S-B3", "B18")
+def test_two_processes_learn_what_one_does_of_batches_of_the_same_size(
+    snippet: Run, tmp_path: Path
+) -> None:
+    shown = (
+        "\nif RANK == 0:\n    print(torch.cat([p.detach().flatten() for p in model.parameters()])"
+        ".tolist())\n    print(rows[-1]['epoch'], rows[-1]['iter'], rows[-1]['lr'])\n"
+    )
+
+    lines = [
+        snippet(
+            "S-B3", TWO_PROCESSES + TRAINING, shown + END_OF_TWO, arguments=[ranks]
+        ).stdout.splitlines()
+        for ranks in ("1", "2")
+    ]
+
+    one, two = (np.array(json.loads(each[-2])) for each in lines)
+    assert np.abs(one - two).max() < 1e-12 and np.abs(one).max() > 0.1
+    assert [each[-1] for each in lines] == ["3 12 0.1"] * 2
+    for folder in run_folders(open_project(tmp_path)):
+        curves = read_series(folder.metrics)
+        assert list(curves["train/loss"].steps) == [1, 2, 3]
+        assert list(curves["train/lr"].values) == [0.1] * 3
+
+
+def test_a_model_that_averages_its_gradients_itself_is_left_to_do_so(
+    snippet: Run, tmp_path: Path
+) -> None:
+    wrapped = "model = nn.parallel.DistributedDataParallel(model)\n"
+    shown = "\nif RANK == 0: print(sum(p.sum().item() for p in model.parameters()))\n"
+
+    sums = [
+        snippet("S-B3", around, shown + END_OF_TWO, arguments=["2"]).stdout.splitlines()[-1]
+        for around in (TWO_PROCESSES + TRAINING, TWO_PROCESSES + TRAINING + wrapped)
+    ]
+
+    assert abs(float(sums[0]) - float(sums[1])) < 1e-12
+
+
+LOOP = """
+def made():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+class LossCriterion(nn.CrossEntropyLoss): ...
+
+
+epoch = 3
+draw = torch.Generator().manual_seed(0)
+train_loader = [
+    (torch.rand(8, 4, generator=draw), torch.randint(2, (8,), generator=draw)) for _ in range(5)
+]
+model, criterion = made(), LossCriterion()
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+"""
+BY_ENGINE = """
+from assay.engine import ByHand, Engine, OptimizerStep, Supervised
+from torch.optim import lr_scheduler
+
+
+def fresh():
+    other = made()
+    return other, optim.SGD(other.parameters(), lr=0.1)
+
+
+def rates_of(schedule, by_engine):
+    global optimizer, scheduler
+    other, optimizer = fresh()
+    exec(schedule, globals())
+    rates = []
+    if by_engine:
+        step = OptimizerStep(optimizer, schedule=scheduler)
+        engine = Engine(Supervised(other, criterion, backward=step), train_loader[:1], epochs=100)
+        engine.on("step_begin")(lambda: rates.append(optimizer.param_groups[0]["lr"]))
+        engine.run()
+    else:
+        for _ in range(100):
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            scheduler.step()
+    return rates
+
+
+def weights(net):
+    return torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
+
+
+other, optimizer = fresh()
+Engine(Supervised(other, LossCriterion(), optimizer), train_loader, epochs=epoch).run()
+print("engine", torch.equal(weights(model), weights(other)))
+other, optimizer = fresh()
+for x, y in Engine(ByHand(other, optimizer), train_loader, epochs=epoch):
+    loss = criterion(other(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print("by hand", torch.equal(weights(model), weights(other)))
+for line in open(__file__, encoding="utf-8"):
+    if line.startswith("# scheduler = "):
+        schedule = line.removeprefix("# ")
+        rates = rates_of(schedule, by_engine=False)
+        print(schedule.split("(")[0], len(set(rates)), rates == rates_of(schedule, by_engine=True))
+"""
+
+
+@pytest.mark.row("S-B4", "B22", "B24")
+def test_the_loop_of_the_text_and_its_four_schedules_are_those_of_an_engine(snippet: Run) -> None:
+    lines = snippet("S-B4", LOOP, BY_ENGINE).stdout.splitlines()
+
+    assert lines == [
+        "engine True",
+        "by hand True",
+        "scheduler = lr_scheduler.StepLR 4 True",
+        "scheduler = lr_scheduler.MultiStepLR 4 True",
+        "scheduler = lr_scheduler.ExponentialLR 100 True",
+        "scheduler = lr_scheduler.CosineAnnealingLR 100 True",
+    ]
+
+
+SAVED = """
+from types import SimpleNamespace
+
+net = model = nn.Linear(3, 2)
+optimizer = torch.optim.Adam(model.parameters())
+model(torch.ones(4, 3)).sum().backward()
+optimizer.step()
+PATH, checkpoint_path, launchTimestamp = "net.pth", ".", "20210131"
+epochID, lossMIN, loss = 6, 0.25, SimpleNamespace(alpha=0.25, gamma=2.0)
+"""
+RESTORED = """
+from assay.engine import load_checkpoint as load_here
+
+path = "m-20210131-0.2500.pth.tar"
+for load in (load_checkpoint, lambda *given: load_here(*given, pickled=True)):
+    other = nn.Linear(3, 2)
+    again = torch.optim.Adam(other.parameters())
+    found = load(other, path, again)
+    print(torch.equal(model.weight, other.weight), torch.equal(model.bias, other.bias))
+    print([float(each["step"]) for each in again.state_dict()["state"].values()])
+print(dict(found.rest))
+"""
+
+
+@pytest.mark.row("S-B5", "B27", "B28")
+def test_a_dictionary_that_holds_all_is_read_by_the_text_and_by_assay(snippet: Run) -> None:
+    lines = snippet("S-B5", SAVED, RESTORED).stdout.splitlines()
+
+    assert lines == [
+        "loading checkpoint!",
+        *["True True", "[1.0, 1.0]"] * 2,
+        "{'epoch': 7, 'best_loss': 0.25, 'alpha': 0.25, 'gamma': 2.0}",
+    ]

@@ -37,17 +37,22 @@ CONFIG = ("S-E1.model", "S-E1.dataloader", "S-E1.train")
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """The files of the tutorial as it says to write them, and 5,000 digits."""
+    return written(tmp_path)
+
+
+def written(tmp_path: Path, also: str = "") -> Path:
+    """Write the files of the tutorial, with the repairs of the row `also` besides."""
     files = {
         "modeling/model.py": executed("S-E2"),
-        "dataset/dataset.py": executed("S-E1.dataset"),
+        "dataset/dataset.py": executed("S-E1.dataset", also=also),
         "configs/train.py": executed("S-E1.defaults"),
-        "configs/config.py": "\n".join(map(executed, CONFIG)),
+        "configs/config.py": "\n".join(executed(name, also=also) for name in CONFIG),
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
     for folder in (".assay", "data"):
-        (tmp_path / folder).mkdir()
+        (tmp_path / folder).mkdir(exist_ok=True)
     shutil.copy(EXAMPLES / "01_digits" / "digits.npz", tmp_path / "data")
     return tmp_path
 
@@ -164,6 +169,39 @@ def test_the_tutorial_trains_as_it_is_printed(python: Run, project: Path) -> Non
     assert [int(step) for step in shown] == list(range(10, 161, 10))
     best = run_file.read(run).best
     assert best is not None and best.metric == "test/Acc@1"
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+@pytest.mark.row("S-E3", "E58")
+def test_the_tutorial_with_copies_of_few_digits_gets_97_of_100_right(
+    python: Run, project: Path
+) -> None:
+    written(project, also="S-E3")
+
+    python("-W", "ignore", *TRAIN, "data.train.workers=0", "data.test.workers=0")
+
+    (run,) = (project / "runs").glob("*-mnist")
+    assert read_series(run / "metrics.bin")["test/Acc@1"].values[-1] >= 0.97
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+@pytest.mark.row("E47", "E48")
+def test_the_tutorial_trains_on_two_ranks(python: Run, project: Path) -> None:
+    with (project / "configs" / "config.py").open("a", encoding="utf-8") as file:
+        file.write(
+            "train.update(dict(train_micro_batch_size=64, dist=dict(data_parallel_size=2)))\n"
+        )
+
+    python("-W", "ignore", *TRAIN, "train.epochs=2", "data.train.workers=0", "data.test.workers=0")
+
+    (run,) = (project / "runs").glob("*-mnist")
+    record = run_file.read(run)
+    curve = read_series(run / "metrics.bin")["test/Acc@1"]
+    assert record.status == "finished" and (run / "ranks" / "1.txt").is_file()
+    assert record.newest.to_step == 64  # 2 x 32 steps of 2 x 64 samples
+    assert curve.values[-1] > 0.75
 
 
 @pytest.mark.slow

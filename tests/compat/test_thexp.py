@@ -8,19 +8,23 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from assay.config import load, plain
 from assay.core import run_file
 from assay.core.event_log import Evaluated, read_events
 from assay.query.run import RunView
 from assay.store.blobs import FileBlobs
 from assay.store.file_changes import files_left
 from assay.store.layout import open_project, run_folders
+from event_reader import read
 from examples import SRC
-from snippets import executed
+from snippets import executed, original
 from warm_python import Run
 
 FIELDS = (
@@ -65,10 +69,12 @@ def snippet(warm: Run, tmp_path: Path) -> Run:
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
     }
 
-    def run(name: str, *arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    def run(
+        name: str, *arguments: str, before: str = "", after: str = ""
+    ) -> subprocess.CompletedProcess[str]:
         script = f"{name}.py"
         text = executed(name).replace("time.sleep(0.2)", "time.sleep(0.002)")
-        (tmp_path / script).write_text(before + text, encoding="utf-8")
+        (tmp_path / script).write_text(before + text + after, encoding="utf-8")
         done = warm(
             ["-m", "assay.compat", script, *arguments],
             folder=tmp_path,
@@ -93,7 +99,7 @@ def test_parameters_of_a_class_of_ones_own_have_the_fields_of_the_text(snippet: 
         "('batch_size', 50),\n ('topk', (1, 2, 3, 4)),\n ('optim', {'lr': 0.009, 'moment': 0.9})"
     )
 
-    printed = snippet("S-C2").stdout
+    printed = snippet("S-C2", after="print(params)").stdout
 
     assert printed == f"BaseParams[{FIELDS.format(epoch=10)},\n {values}]\n"
 
@@ -210,7 +216,7 @@ def test_the_logger_of_the_text_prints_whole_lines_and_one_that_is_rewritten(sni
     assert lines[-1].endswith("long text;") and "@a=3.1352" in lines[-1]
 
 
-@pytest.mark.row("S-C10", "C56", "C63")
+@pytest.mark.row("S-C10", "C59", "C63")
 def test_the_trainer_of_the_text_trains_tests_and_keeps_all_of_its_experiment(
     snippet: Run, tmp_path: Path
 ) -> None:
@@ -231,20 +237,26 @@ def test_the_trainer_of_the_text_trains_tests_and_keeps_all_of_its_experiment(
             steps[each.fact.split].append(each.fact.step)
     assert steps == {"eval": list(range(31, 311, 31)), "test": [155, 310]}
     assert len(list(folder.checkpoints.glob("step-*"))) == 4
+    assert [step for step, _ in read(folder.path / "board").scalars["train/loss"]] == [
+        *range(1, 311)
+    ]
+    assert "epoch 10/10  step 310  @loss=" in folder.log.read_text(encoding="utf-8")
+    assert plain(load(folder.config_toml).root)["lr"] == 0.01 and view.file.newest.code.snapshot
     assert "start mytrainer_lr=0.01: 10 epochs on cpu" in errors
     assert re.search(r"epoch 1/10  batch \d+/31  @loss=", errors)
     assert re.search(r"epoch 10/10  \d+\.\d s  ETA 0:00:00  @loss=", errors)
 
 
-INTERRUPTED = """
+PLANTED = """
 import os, signal
 
+torch_seed = __import__("torch").manual_seed(0)  # the text leaves the initial weights to chance
 _train_batch = MyTrainer.train_batch
 
 
 def train_batch(self, *given):
-    if self.engine.state.step == 40:
-        os.kill(os.getpid(), signal.{name})
+    if self.engine.state.step == 40 and "SIGNAL" in os.environ:
+        os.kill(os.getpid(), getattr(signal, os.environ.pop("SIGNAL")))
     return _train_batch(self, *given)
 
 
@@ -252,30 +264,153 @@ MyTrainer.train_batch = train_batch
 """
 
 
-@pytest.mark.row("C56")
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_a_signal_saves_a_checkpoint_of_the_step_before_the_trainer_ends(
-    name: str, code: int, tmp_path: Path
-) -> None:
+@pytest.fixture
+def trained(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs commands in a folder with the training of the text in `script.py`."""
     package = tmp_path / "torchvision"
     package.mkdir()
     (package / "__init__.py").write_text(TORCHVISION, encoding="utf-8")
     (package / "datasets.py").write_text("from torchvision import FakeData\n", encoding="utf-8")
     text = executed("S-C10")
     place = text.index("params = Params()\n")
-    script = text[:place] + INTERRUPTED.format(name=name) + text[place:]
-    (tmp_path / "script.py").write_text(script, encoding="utf-8")
+    (tmp_path / "script.py").write_text(text[:place] + PLANTED + text[place:], encoding="utf-8")
+    own = {"PYTHONPATH": str(SRC), "XDG_DATA_HOME": str(tmp_path / "data")}
 
-    done = subprocess.run(
-        [sys.executable, "-m", "assay.compat", "script.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(SRC), "XDG_DATA_HOME": str(tmp_path / "data")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=tmp_path,
+            env={**os.environ, **own, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
-    assert done.returncode == code, done.stderr
-    (folder,) = run_folders(open_project(tmp_path / "experiment"))
-    assert run_file.read(folder.path).status == "stopped"
-    assert (folder.checkpoints / "step-000000041" / "manifest.json").is_file()
+    return run
+
+
+def runs_in(folder: Path) -> list[RunView]:
+    views = [RunView(each) for each in run_folders(open_project(folder))]
+    return sorted(views, key=lambda view: view.file.created_ns)
+
+
+def final_weights(view: RunView) -> bytes:
+    return (view.folder.checkpoints / "step-000000310" / "model.safetensors").read_bytes()
+
+
+@pytest.mark.row("C69")
+def test_a_report_of_the_training_names_parameters_metrics_pictures_and_files(
+    trained: Callable[..., Any], tmp_path: Path
+) -> None:
+    text = (tmp_path / "script.py").read_text(encoding="utf-8")
+    text = text.replace("trainer.train()", "AutoReport().hook(trainer)\ntrainer.train()")
+    text = text.replace("params.lr = 0.01", "params.lr = 0.01\nparams.epoch = 2")
+    imported = "from thexp.frame.callbacks import AutoReport\n"
+    (tmp_path / "script.py").write_text(imported + text, encoding="utf-8")
+
+    done = trained("assay.compat", "script.py")
+
+    assert done.returncode == 0, done.stderr
+    (view,) = runs_in(tmp_path / "experiment")
+    report = view.path / "report" / "report.md"
+    page = report.read_text(encoding="utf-8")
+    assert page.startswith("# mytrainer_lr=0.01\n") and "lr = 0.01" in page
+    assert "| train/loss |" in page and "| test/acc |" in page
+    places = re.findall(r"\]\(([^)]*)\)", page)
+    assert {"pictures/0.svg", "../checkpoints/step-000000062"} <= set(places)
+    assert all((report.parent / place).exists() for place in places)
+    assert "<polyline" in (report.parent / "pictures" / "0.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.row("C58")
+def test_a_loader_gives_its_batches_on_the_device_that_it_is_told() -> None:
+    from assay.engine.data.device_loader import DataLoader
+
+    data = torch.utils.data.TensorDataset(torch.ones(6, 2), torch.zeros(6))
+    loader = DataLoader(data, batch_size=4, device="meta")
+
+    assert [[part.device.type for part in batch] for batch in loader] == [["meta", "meta"]] * 2
+    assert [xs.shape[0] for xs, _ in loader] == [4, 2]
+    assert next(iter(loader.to("cpu")))[0].device.type == "cpu"
+    assert next(iter(DataLoader(data, batch_size=4)))[0].device.type == "cpu"
+
+
+@pytest.mark.row("S-C9", "C51")
+def test_the_commands_of_the_text_set_list_and_delete_variables(
+    trained: Callable[..., Any], tmp_path: Path
+) -> None:
+    home = str(tmp_path / "config")
+
+    def thexp(words: str) -> subprocess.CompletedProcess[str]:
+        done: subprocess.CompletedProcess[str] = trained(
+            "assay.compat", *words.split(), XDG_CONFIG_HOME=home
+        )
+        return done
+
+    assert "thexp init" in original("S-C9.commands")
+    assert "is a project" in thexp("thexp init").stdout
+    thexp("thexp config --global datasets /path/to/all/datasets")
+    thexp("thexp config --local lr 0.1")
+    thexp("thexp config --global lr 0.2")
+    assert thexp("thexp config -l").stdout == "datasets=/path/to/all/datasets\nlr=0.1\n"
+    assert thexp("thexp config --global -l").stdout.splitlines()[-1] == "lr=0.2"
+    assert thexp("thexp config --local -u lr").returncode == 0
+    assert thexp("thexp config --local -l").stdout == ""
+    assert thexp("thexp config -l").stdout.splitlines()[-1] == "lr=0.2"
+    missing = thexp("thexp config --local -u lr")
+    assert missing.returncode == 2 and "`lr` is not set" in missing.stderr
+    wrong = thexp("thexp config --nonlocal -l")
+    assert wrong.returncode == 2 and "is no command of thexp" in wrong.stderr
+
+
+@pytest.mark.thorough
+@pytest.mark.row("C56", "C64")
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.parametrize("how", ["assay resume", "--resume auto"])
+def test_a_signalled_trainer_is_resumed_to_the_bits_of_one_that_was_not(
+    name: str, code: int, how: str, trained: Callable[..., Any], tmp_path: Path
+) -> None:
+    compat = ("assay.compat", "script.py")
+
+    whole = trained(*compat)
+    stopped = trained(*compat, SIGNAL=name)
+
+    assert (whole.returncode, stopped.returncode) == (0, code), stopped.stderr
+    straight, cut = runs_in(tmp_path / "experiment")
+    assert cut.status == "stopped" and cut.file.newest.to_step == 41
+    assert (cut.folder.checkpoints / "step-000000041" / "manifest.json").is_file()
+
+    if how == "assay resume":
+        resumed = trained("assay", "resume", str(cut.path))
+    else:
+        resumed = trained("assay.compat", "--resume", "auto", "script.py")
+
+    assert resumed.returncode == 0, resumed.stderr
+    assert "from step 41" in resumed.stderr
+    straight, ended = runs_in(tmp_path / "experiment")
+    attempts = [(each.from_step, each.to_step) for each in ended.file.attempts]
+    assert ended.id == cut.id and attempts == [(0, 41), (41, 310)]
+    assert final_weights(ended) == final_weights(straight)
+    for metric in ("train/loss", "eval/acc", "test/acc"):
+        once, twice = straight.metric(metric), ended.metric(metric)
+        assert (once.steps == twice.steps).all() and (once.values == twice.values).all()
+    again = trained("assay", "resume", str(cut.path))
+    assert again.returncode == 2 and "has finished" in again.stderr
+
+
+@pytest.mark.row("C56")
+def test_the_command_of_a_record_that_was_not_made_here_is_not_run(
+    trained: Callable[..., Any], tmp_path: Path
+) -> None:
+    trained("assay.compat", "script.py", SIGNAL="SIGTERM")
+    (cut,) = runs_in(tmp_path / "experiment")
+
+    changed = trained("assay", "resume", str(cut.path), "train.epochs=3")
+    file = cut.path / "run.json"
+    file.write_text(file.read_text().replace('"script.py"', '"other.py"'), encoding="utf-8")
+    (tmp_path / "other.py").write_text("print('planted')\n", encoding="utf-8")
+    foreign = trained("assay", "resume", str(cut.path))
+
+    assert changed.returncode == 2 and "takes no keys" in changed.stderr
+    assert foreign.returncode == 2 and "planted" not in foreign.stdout
+    assert "was not made here" in foreign.stderr

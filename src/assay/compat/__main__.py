@@ -1,29 +1,84 @@
-"""Run a script whose imports are those of older systems: `python -m assay.compat SCRIPT ...`."""
+"""Scripts and commands of older systems.
+
+`python -m assay.compat [--resume auto|RUN] SCRIPT ...` runs a script whose imports are theirs;
+names that it uses without importing them are supplied. `python -m assay.compat thexp config -l` is
+a command of thexp.
+"""
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from assay.compat.importing import install
-from assay.core.errors import AssayError
+from assay.compat.pasted import missing_names, supply
+from assay.core.errors import AssayError, InputError
+from assay.script import RESUME_VARIABLE
+
+USAGE = """\
+usage: python -m assay.compat [--resume auto|RUN] SCRIPT [ARGUMENTS]
+       python -m assay.compat thexp init | config ..."""
 
 
 def main() -> int:
-    """Run the script in argv as `__main__`; return the exit status."""
-    if len(sys.argv) < 2:
-        print("usage: python -m assay.compat SCRIPT [ARGUMENTS]", file=sys.stderr)
-        return 2
-    del sys.argv[0]
-    sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
-    install()
+    """Run the script or the command in argv; return the exit status."""
+    given = sys.argv[1:]
+    if not given or given[0] in ("-h", "--help"):
+        print(USAGE, file=sys.stdout if given else sys.stderr)
+        return 0 if given else 2
     try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        if given[0] == "thexp":
+            from assay.compat.thexp.commands import run_command
+
+            return run_command(given[1:])
+        _run_script(given)
     except AssayError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def _run_script(given: Sequence[str]) -> None:
+    """Run a script as `__main__`; `--resume` before it is for the run that it begins."""
+    if given[0] == "--resume" and len(given) > 2:
+        os.environ[RESUME_VARIABLE], given = given[1], given[2:]
+    script = given[0]
+    text = _read(Path(script))
+    sys.argv[:] = given
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    install()
+    names = missing_names(text)
+    if names:
+        listed = ", ".join(f"{name} ({target})" for name, target in names.items())
+        print(f"note: {script} does not import {listed}: supplied", file=sys.stderr)
+    with _devices(text):
+        runpy.run_path(script, init_globals=supply(names), run_name="__main__")
+
+
+def _read(script: Path) -> str:
+    try:
+        return script.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise InputError(
+            f"The script cannot be read: {reason}.", where=str(script), fix=USAGE
+        ) from None
+
+
+def _devices(text: str) -> AbstractContextManager[Any]:
+    """Return the context for a script that says `.cuda()`, which needs torch, or one for others."""
+    if ".cuda(" not in text:
+        return nullcontext()
+    context: AbstractContextManager[Any] = import_module(
+        "assay.engine.numerics.without_gpu"
+    ).cuda_calls()
+    return context
 
 
 if __name__ == "__main__":

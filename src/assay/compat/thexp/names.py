@@ -13,24 +13,29 @@ _OWN = {
     "Meter": ("assay.record.meter.Meter", "`assay.Meter`"),
     "AvgMeter": ("assay.record.meter.AvgMeter", "`assay.AvgMeter`"),
     "Logger": ("assay.record.logger.Logger", "`assay.Logger`"),
-    "RndManager": ("assay.engine.RndManager", "`assay.engine.RndManager`"),
+    "RndManager": (
+        f"{_HERE}.rnd_manager.RndManager",
+        "`get_state` and `set_state` of `assay.engine`",
+    ),
     "Saver": (f"{_HERE}.saver.TorchFileSaver", "`assay.engine.Saver`"),
     "Experiment": (f"{_HERE}.experiment.Experiment", "`assay.start`"),
     "ExperimentViewer": (f"{_HERE}.experiment.ExperimentViewer", "`assay.runs`"),
     "globs": ("assay.config.globs", "`assay.config.globs`"),
     "Trainer": (
-        f"{_HERE}.trainer.RecordedTrainer",
+        f"{_HERE}.trainer.Trainer",
         "`assay run` with a config, or `assay.engine.Engine`",
     ),
-    "Callback": ("assay.engine.Callback", "`assay.engine.Callback`"),
-    "EvalCallback": ("assay.engine.EvalCallback", "[evaluate] every"),
-    "LoggerCallback": (f"{_HERE}.callbacks.BatchLines", "[display]"),
+    "Callback": (f"{_HERE}.callbacks.Callback", "a method under `assay.engine.on`"),
+    "EvalCallback": (f"{_HERE}.callbacks.EvalCallback", "[evaluate] every"),
+    "LoggerCallback": (f"{_HERE}.callbacks.LoggerCallback", "[display]"),
+    "AutoReport": (f"{_HERE}.report.AutoReport", "`assay summary`, `assay ui`"),
+    "Reporter": (f"{_HERE}.report.Reporter", "`assay summary`, `assay ui`"),
 }
 _PLACES = {
     "thexp": "Params BaseParams Meter AvgMeter Logger Saver Trainer Experiment globs",
     "thexp.frame": (
         "Params BaseParams Meter AvgMeter Logger RndManager Saver Experiment ExperimentViewer"
-        " Trainer globs"
+        " Trainer Reporter globs"
     ),
     "thexp.frame.params": "Params BaseParams",
     "thexp.frame.meter": "Meter AvgMeter",
@@ -39,8 +44,9 @@ _PLACES = {
     "thexp.frame.saver": "Saver",
     "thexp.frame.experiment": "Experiment ExperimentViewer globs",
     "thexp.frame.trainer": "Trainer",
-    "thexp.frame.callbacks": "Callback EvalCallback LoggerCallback",
-    "thexp.callbacks": "Callback EvalCallback LoggerCallback",
+    "thexp.frame.reporter": "Reporter",
+    "thexp.frame.callbacks": "Callback EvalCallback LoggerCallback AutoReport",
+    "thexp.callbacks": "Callback EvalCallback LoggerCallback AutoReport",
 }
 
 NAMES: Mapping[str, OlderName] = {
@@ -50,10 +56,12 @@ NAMES: Mapping[str, OlderName] = {
         for name in names.split()
     },
     "thexp.utils.random": OlderName(
-        target=f"{_HERE}.rnd", instead="`assay.engine.get_state`, `set_state` and `seed_all`"
+        target=f"{_HERE}.random_state",
+        instead="`assay.engine.get_state`, `set_state` and `seed_all`",
     ),
     "thexp.utils.date.dataloader.DataLoader": OlderName(
-        target="torch.utils.data.DataLoader", instead="`torch.utils.data.DataLoader`"
+        target="assay.engine.data.device_loader.DataLoader",
+        instead="`torch.utils.data.DataLoader`: the engine moves the batches",
     ),
 }
 """Names of thexp by every place where its texts import them from."""

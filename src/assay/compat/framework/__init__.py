@@ -1,0 +1,7 @@
+"""Names of a text of 2021: SummaryWriter of `tensorboardX`, History and Canvas of `hiddenlayer`."""
+
+from __future__ import annotations
+
+from assay.compat.framework.names import NAMES, UNIMPORTED
+
+__all__ = ["NAMES", "UNIMPORTED"]

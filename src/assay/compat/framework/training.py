@@ -1,0 +1,76 @@
+"""Functions that a training loop of the text calls, and leaves to its reader to write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from assay.compat.importing import import_target
+
+
+def get_lr(optimizer: Any) -> float:
+    """Return the learning rate of the first group of parameters."""
+    return float(optimizer.param_groups[0]["lr"])
+
+
+def worker_init_fn(worker_id: int) -> None:
+    """Seed all generators of a loader's worker process from the seed that torch gave it."""
+    import_target("assay.engine.seed_all")(import_target("torch.initial_seed")() % 2**32)
+
+
+def train_epoch(
+    epoch: int,
+    data_loader: Any,
+    model: Any,
+    criterion: Any,
+    optimizer: Any,
+    device: Any,
+    current_lr: float,
+    epoch_logger: Any = None,
+    batch_logger: Any = None,
+    tb_writer: Any = None,
+    distributed: bool = False,
+) -> float:
+    """Train one epoch on batches of (inputs, targets); return the mean loss of a sample.
+
+    With `distributed`, gradients are averaged over the ranks of torch's process group, unless the
+    model does so itself (DistributedDataParallel). The loss is that of this rank.
+
+    The loggers have a method `log` that takes a row as a mapping, one for each epoch or batch; the
+    writer has `add_scalar`. Each may be None.
+    """
+    model.train()
+    ranks = _ranks(model) if distributed else None
+    total, count = 0.0, 0
+    for i, (inputs, targets) in enumerate(data_loader):
+        targets = targets.to(device, non_blocking=True)
+        loss = criterion(model(inputs.to(device, non_blocking=True)), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        if ranks is not None:
+            _average(model, ranks)
+        optimizer.step()
+        total, count = total + loss.item() * len(targets), count + len(targets)
+        if batch_logger is not None:
+            row = {"epoch": epoch, "batch": i + 1, "loss": loss.item(), "lr": current_lr}
+            batch_logger.log({**row, "iter": (epoch - 1) * len(data_loader) + i + 1})
+    mean = total / max(1, count)
+    if epoch_logger is not None:
+        epoch_logger.log({"epoch": epoch, "loss": mean, "lr": current_lr})
+    if tb_writer is not None:
+        tb_writer.add_scalar("train/loss", mean, epoch)
+        tb_writer.add_scalar("train/lr", current_lr, epoch)
+    return mean
+
+
+def _ranks(model: Any) -> Any:
+    """Return the group of all ranks, or None for a model that averages its gradients itself."""
+    if hasattr(model, "no_sync"):
+        return None
+    return import_target("assay.engine.parallel.distributed_group.DistributedGroup")()
+
+
+def _average(model: Any, ranks: Any) -> None:
+    gradients = [each.grad for each in model.parameters() if each.grad is not None]
+    ranks.all_reduce_(gradients)
+    for gradient in gradients:
+        gradient.div_(ranks.size)
