@@ -46,8 +46,6 @@ class Row:
     partial: str = ""
     instead: str = ""
     repairs: Sequence[Mapping[str, str]] = ()
-    rewritten: str = ""
-    """Of a snippet that is not run from its text: what runs instead."""
     """Changed lines of a snippet: `line`, what it `becomes`, and `why`; no line: one put on top."""
 
     @property
@@ -370,14 +368,12 @@ def _repairs(rows: Mapping[str, Row], proven: Mapping[str, object]) -> str:
             lines.append(f"  - {each['line']}" if each.get("line") else "  - (nothing)")
             lines += [f"  + {line}" for line in each["becomes"].splitlines()]
             lines += _wrapped("why", each["why"])
-    whole = sum(not row.repairs and not row.rewritten for row in snippets)
+    whole = sum(not row.repairs for row in snippets)
     return "\n".join([*lines, "", f"{whole} of {len(snippets)} snippets have no changed line"])
 
 
 def _changes(row: Row) -> str:
     """What is changed of the text of a snippet."""
-    if row.rewritten:
-        return f"rewritten: {row.rewritten}"
     return f"{len(row.repairs) or 'no'} changed lines"
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from assay.compose import load_model as load_model
-    from assay.compose import run as run
     from assay.config.params import BaseParams as BaseParams
     from assay.config.params import Params as Params
+    from assay.jobs.run import run as run
     from assay.plugins.tensorboard import TensorBoard as TensorBoard
     from assay.query.listing import runs as runs
     from assay.record.logger import Logger as Logger

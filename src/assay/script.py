@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from assay.query.run import RunView
 
 AUTO = "auto"
+SCRIPT = "script"
+"""Key of an attempt's `launch`: the command of a resumable script, as far as it is no secret."""
+
+RESUME_VARIABLE = "ASSAY_RESUME"
+"""Environment variable with the id of the run that a resumable script resumes, or "auto"."""
 
 
 def start(
@@ -40,6 +45,7 @@ def start(
     code_dirs: Sequence[str | os.PathLike[str]] = (),
     keep_output: bool = True,
     resume: str | None = None,
+    resumable: bool = False,
 ) -> Run:
     """Start recording a run from any script.
 
@@ -57,11 +63,18 @@ def start(
     the id, tag or path of a run. `run.step` is where the attempt begins: at the newest checkpoint
     in the folder of the run, else after the last recorded step. InputError for a run that no script
     has recorded, LeaseError for one that another process writes.
+
+    `resumable` says that the script loads the newest checkpoint of the run when `run.step` is not
+    0. `assay resume RUN` then runs its command again, with the id of the run in ASSAY_RESUME, which
+    stands for a missing `resume`.
     """
     if is_off():
         return Run(None)
     described, written = _describe(config, code_dirs)
     described["keep_output"] = keep_output
+    if resumable:
+        described["launch"] = {SCRIPT: list(described["secrets"].command(sys.orig_argv))}
+        resume = resume or os.environ.pop(RESUME_VARIABLE, None)  # for the first run alone
     home = _open_home(project)
     tag = str(tag or "")
     view = None
@@ -152,6 +165,12 @@ def is_of_script(view: RunView) -> bool:
     """Return whether a script recorded a run: then there is no config that could be trained."""
     attempts = view.file.attempts
     return not attempts or "user_dirs" not in attempts[0].launch
+
+
+def resumable_command(view: RunView) -> tuple[str, ...]:
+    """Return the command of a script that resumes its own run; () for any other run."""
+    attempts = view.file.attempts
+    return tuple(map(str, attempts[-1].launch.get(SCRIPT, ()))) if attempts else ()
 
 
 def unfinished(project: Project, tag: str, config_hash: str) -> RunView | None:

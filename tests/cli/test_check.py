@@ -362,6 +362,7 @@ def test_every_default_and_everything_injected_is_listed(assay: Assay) -> None:
     assert defaults["optimizer.betas"] == ("[0.9, 0.999]", "torch.optim.AdamW", 8)
     assert defaults["process.criterion.reduce"] == ("none", "torch.nn.MSELoss", 6)
     assert defaults["train.accumulate"] == ("1", "[train]", 10)
+    assert "runner" not in defaults
     assert defaults["checkpoint.every"] == ('"1 epoch"', "[checkpoint]", 0)
     assert not {"optimizer.lr", "model.in_features", "optimizer.params", "train.epochs"} & set(
         defaults

@@ -38,6 +38,32 @@ def test_labels_are_put_on_and_taken_off(assay: Assay, run: str) -> None:
     assert wrong.code == 2 and "did you mean `good`?" in wrong.err
 
 
+def test_without_a_run_the_last_one_is_edited(assay: Assay, run: str) -> None:
+    assert assay("note", "learns slowly").out == "noted: bbbbbbbb second\n"
+    assert assay("note", "a = 1 is not enough").out == "noted: bbbbbbbb second\n"
+    shown = assay("note").out
+    assert "  learns slowly\n" in shown and "  a = 1 is not enough\n" in shown
+    assert assay("tag", "third").out == "bbbbbbbb: second -> third\n"
+    assay("label", "last", "good")
+    assert assay("label").out == "bbbbbbbb third: good\n"
+    assert assay("label", "-d", "good").out == "bbbbbbbb third: no labels\n"
+
+
+def test_a_word_that_may_be_a_run_is_never_taken_for_a_text(assay: Assay, run: str) -> None:
+    assert assay("note", "aaaa").err == "The run aaaaaaaa has no notes.\n"
+    assert "There is no run `aaab`." in assay("note", "aaab").err
+    assert assay("note", "tag = first").err == "The run aaaaaaaa has no notes.\n"
+    assert "2 runs fulfil `age > 1s`" in assay("note", "age > 1s").err
+    retitled = assay("tag", "last")
+    assert (
+        retitled.code == 2 and "`last` is the run bbbbbbbb.\n  fix: assay tag last" in retitled.err
+    )
+    assert 'fix: assay tag last "two words"' in assay("tag", "last", "two", "words").err
+    labelled = assay("label", "good")
+    assert labelled.code == 2 and "assay label last good puts that label" in labelled.err
+    assert assay("label").out == "bbbbbbbb second: no labels\n"
+
+
 @pytest.mark.row("C55")
 def test_a_title_can_be_changed_and_found(assay: Assay, run: str) -> None:
     assert assay("tag", run, "new title").out == "aaaaaaaa: first -> new title\n"

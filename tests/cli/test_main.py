@@ -143,7 +143,7 @@ def test_a_command_that_does_not_exist_names_its_neighbour(assay: Assay) -> None
             ["board"],
             "`assay board` needs the argument RUN|EXPR.\n  fix: `assay board --help` shows how",
         ),
-        (["tag", "last"], "`assay tag` needs the argument TITLE."),
+        (["tag"], "`assay tag` needs a title.\n  fix: assay tag baseline"),
         (["show", "a", "b"], "`assay show`: Got unexpected extra argument (b)."),
         (
             ["log", "last", "-n", "x"],

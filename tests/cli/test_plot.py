@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from assay.query.find import find_run
-from assay.query.select_runs import select_runs
+from assay.query.find import find_run, select_runs
 from assay.report.figure import COLORS, DASHES, lines
 from assay.store.layout import Project
 from run_folders import make_run

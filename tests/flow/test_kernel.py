@@ -37,6 +37,7 @@ def executed(folder: Path) -> list[list[Any]]:
     return [cell.outputs for cell in notebook.cells]
 
 
+@pytest.mark.row("C76")
 @pytest.mark.timeout(400)
 def test_a_notebook_shows_one_live_output_and_ends_its_runs(toy: Path) -> None:
     trained, drawn, logged, second, failed, after = executed(toy)

@@ -19,6 +19,7 @@ from assay.config import changed_keys, load, plain
 from assay.core import run_file
 from assay.core.errors import InputError
 from assay.core.event_log import Ended, read_events
+from assay.jobs.isolated_runs import IsolatedRunError
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +61,7 @@ def test_three_variants_are_listed_and_make_three_runs_that_differ_in_the_listed
     ran = assay("run", "many.toml", "--variant", "all", "--max-steps", "2")
 
     assert ran.returncode == 0, ran.stderr
-    assert re.match(r"sweep \w{8}: 3 runs, one after another\n", ran.stderr)
+    assert re.match(r"sweep \w{8}: 3 runs, each in an OS process of its own\n", ran.stderr)
     assert "[2/3] many.toml  short" in ran.stderr
     base = load(toy / "many.toml").root
     saved = [load(run / "config.toml").root for run in runs(toy)]
@@ -90,7 +91,7 @@ def test_the_points_of_a_sweep_run_one_after_another_and_the_rest_runs_though_on
     ran = assay("run", "many.toml")
 
     assert (
-        ": 3 runs, one after another" in ran.stderr
+        ": 3 runs, each in an OS process of its own" in ran.stderr
         and "[3/3] many.toml  optimizer.lr=0.001" in ran.stderr
     )
     assert [run_file.read(run).newest.launch["point"] for run in runs(toy)] == ["1/3", "2/3", "3/3"]
@@ -475,7 +476,8 @@ def test_results_come_in_the_order_of_the_configs_and_a_failure_is_kept_in_its_o
         and last.exception is None
         and first.value.keys() == last.value.keys() != set()
     )
-    assert isinstance(failed.exception, ZeroDivisionError) and failed.exit_code == 1
+    assert isinstance(failed.exception, IsolatedRunError) and failed.exit_code == 1
+    assert (failed.exception.kind, failed.exception.failure) == ("ZeroDivisionError", "exception")
     shown = "".join(traceback.format_exception(failed.exception))
     assert 'raise ZeroDivisionError("planted")' in shown and "net.py" in shown
     assert failed.record_dir is not None and first.record_dir is not None
@@ -525,7 +527,7 @@ def test_what_a_run_held_is_freed_before_the_next_is_built(
 
     monkeypatch.setattr(torch.nn.Module, "__init__", counted)
 
-    results = house.run([*three, *three], no_file=True, check=False)
+    results = house.run([*three, *three], no_file=True, check=False, isolate=False)
 
     assert [one.status for one in results] == ["finished", "failed", "finished"] * 2
     assert alive == [0] * 6

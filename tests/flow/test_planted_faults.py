@@ -392,6 +392,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlantedProject
             yield PlantedProject(folder, path, warm)
 
 
+@pytest.mark.row("A83", "F08")
 @pytest.mark.parametrize("name", [*FAULTS, *MORE_FAULTS])
 def test_a_planted_fault_is_found_and_classified(planted: PlantedProject, name: str) -> None:
     fault = (FAULTS | MORE_FAULTS)[name]
@@ -446,6 +447,7 @@ def test_another_number_of_ranks_is_a_changed_input(planted: PlantedProject) -> 
     assert any("WORLD_SIZE" in name or "ranks" in name for name in verdict.changed_inputs)
 
 
+@pytest.mark.row("F08")
 def test_a_run_of_another_machine_is_compared_from_its_pack(
     planted: PlantedProject, tmp_path: Path
 ) -> None:
@@ -465,6 +467,7 @@ def test_a_run_of_another_machine_is_compared_from_its_pack(
     assert tuple(verdict.changed_inputs) == ("config optimizer.eps",)
 
 
+@pytest.mark.row("F08")
 def test_twenty_pairs_of_seven_equal_runs_are_never_told_as_different(
     planted: PlantedProject,
 ) -> None:

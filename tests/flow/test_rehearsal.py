@@ -239,6 +239,55 @@ def test_a_mistake_on_a_rank_of_many_is_found(assay, net: Path) -> None:
     assert "in:    model.head (" in said.stdout
 
 
+STAGED = """\
+from torch import nn
+
+
+class Net(nn.Sequential):
+    def __init__(self, width=256, more=0):
+        layers = []
+        for i in range(6):
+            layers += [nn.Linear(width + more * (i == 4), width), nn.ReLU()]
+        super().__init__(nn.Linear(4, width), *layers, nn.Linear(width, 2))
+"""
+PIPELINE = ["model.type=staged.Net", "train.accumulate=4", "data.train.batch_size=256"]
+PIPELINE += ["parallel.pipeline=2", "model.width=128"]
+PIPELINE += ['data.train.source={type="points.Points",split=0,size=1024}']
+
+
+def test_a_pipeline_is_rehearsed_rank_by_rank(assay, toy: Path) -> None:
+    (toy / "staged.py").write_text(STAGED)
+    (toy / "points.py").write_text((toy / "points.py").read_text())
+
+    said = assay("check", "toy.toml", "--rehearse", *PIPELINE)
+    report = rehearsed(assay, *PIPELINE, "--memory", "80MB")
+    every = rehearsed(assay, *PIPELINE, "parallel.schedule=gpipe", "train.accumulate=8")
+    twice = rehearsed(assay, *PIPELINE, "parallel.schedule=interleaved")
+
+    assert "rank 0       stage 0: 0, 1, 2, 3, 4, 5, 6" in said.stdout
+    first, last = report["ranks"]
+    assert (first["stages"], last["stages"]) == ([0], [1])
+    assert first["parameters"] + last["parameters"] == report["parameters"]
+    for rank in (first, last):
+        memory = rank["memory"]
+        assert memory["weights_bytes"] == memory["gradients_bytes"] == 4 * rank["parameters"]
+        assert memory["optimizer_bytes"] == pytest.approx(8 * rank["parameters"], rel=0.01)
+    assert report["memory"] in (first["memory"], last["memory"])
+    assert [rank["stages"] for rank in twice["ranks"]] == [[0, 2], [1, 3]]
+    # gpipe keeps the activations of all micro-batches, 1f1b on rank 0 those of two
+    assert every["ranks"][0]["memory"]["activations_bytes"] > first["memory"]["activations_bytes"]
+    assert report["findings"] == every["findings"] == twice["findings"] == []
+
+
+def test_a_bad_shape_in_a_pipeline_is_named_with_its_stage(assay, toy: Path) -> None:
+    (toy / "staged.py").write_text(STAGED)
+
+    said = assay("check", "toy.toml", "--rehearse", *PIPELINE, "model.more=1")
+
+    assert said.returncode == 2
+    assert "in:    model.9 (Linear), stage 1 of the pipeline" in said.stdout
+
+
 def test_a_declared_batch_stands_for_data_that_are_elsewhere(assay, toy: Path) -> None:
     (toy / "elsewhere.py").write_text(
         "class Data(list):\n    def __init__(self, path):\n        raise FileNotFoundError(path)\n"
@@ -270,7 +319,7 @@ def test_a_variant_of_the_file_can_be_rehearsed(assay, net: Path) -> None:
         (["--memory", "80"], "--memory: '80' is no size"),
         (["--layout", "dta=8"], "--layout: 'dta' is no axis"),
         (["--layout", "data"], "--layout: 'data' has no size"),
-        (["--layout", "pipeline=2"], "A pipeline of 2 stages cannot be rehearsed yet"),
+        (["--layout", "pipeline=2"], "does not say where a pipeline may split it"),
         (["--layout", "data=3"], "A batch of 8 cannot be split evenly on 3 ranks"),
         (["--batch", "float33 [3]"], "--batch cannot be read at 'float33'"),
         (["--device", "gpu"], "There is no device 'gpu'"),

@@ -197,6 +197,7 @@ def test_what_changed_is_told_and_kept_and_other_data_are_refused(assay, toy: Pa
         assert refused.returncode == 2
         assert (
             f"was trained with another {key}: " in refused.stderr
+            and "assay rerun " in refused.stderr
             and "--force resumes all the same" in refused.stderr
         )
     changed = assay(

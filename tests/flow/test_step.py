@@ -34,7 +34,7 @@ class Two(OptimizerStepBase):
 
     def __call__(self, loss):
         for i, each in enumerate(self.backwards):
-            each.share_graph(keep=i == 0)
+            each.gradients.share_graph(keep=i == 0)
             each(loss * self.factor)
 
     def update(self, step):

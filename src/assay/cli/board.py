@@ -15,8 +15,8 @@ from assay.cli.terminal import echo
 from assay.core.errors import InputError, MissingExtraError
 from assay.core.ids import slug
 from assay.interop.board import Board
+from assay.query.find import select_runs
 from assay.query.run import RunView
-from assay.query.select_runs import select_runs
 
 _EVERY_S = 2.0
 _HOST = "127.0.0.1"

@@ -14,6 +14,7 @@ import click
 
 from assay.cli.launch import given
 from assay.cli.one_config import one_config, read_config
+from assay.cli.one_run import LAST
 from assay.cli.rehearsal import layout_overrides, rehearsal_options, wanted
 from assay.cli.rehearsal import lines as lines_of
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
@@ -152,8 +153,8 @@ def _refuse_without_rehearsal(conditions: Mapping[str, str | None], *, rehearse:
 
 
 def _name(arguments: Sequence[str]) -> str:
-    """Return the config or run that was given."""
-    return given(arguments)[0][0]
+    """Return the config or run that was given, the last run where none was."""
+    return next(iter(given(arguments)[0]), LAST)
 
 
 def _refuse_with_shape(arguments: Sequence[str], *, defaults: bool) -> None:

@@ -1,8 +1,10 @@
-"""Completion of arguments in a shell: runs, metrics, config files and their keys."""
+"""Completion of arguments in a shell: runs, jobs, names of expressions, config files and keys."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,19 +20,94 @@ if TYPE_CHECKING:
     from assay.query.table import RunRow
 
 _MOST_RUNS = 50
+_MOST_JOBS = 50
+_LAST_NAME = re.compile(r"[^\s()!,=<>~&|]*$")
 _ADDRESSES = {"last": "the newest run", "last-1": "the run before it"}
 
 
 def complete_runs(
     _context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Return addresses of runs that begin so: `last`, tags and ids, the newest first."""
+    """Return addresses of runs that begin so: `last`, tags and ids, the newest first.
+
+    Where no run begins so: the names that an expression may have there.
+    """
     items = [CompletionItem(name, help=text) for name, text in _ADDRESSES.items()]
     rows = list(reversed(_rows()))[:_MOST_RUNS]
     tags = dict.fromkeys(row.tag for row in rows if row.tag and " " not in row.tag)
     items += [CompletionItem(tag, help="tag") for tag in tags]
     items += [CompletionItem(row.id, help=row.tag) for row in rows]
-    return [item for item in items if item.value.startswith(incomplete)]
+    return _beginning(items, incomplete) or (_expressions(incomplete) if incomplete else [])
+
+
+def complete_first_run(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return runs for the first of the arguments, and nothing for the others."""
+    is_first = not context.params.get("arguments")
+    return complete_runs(context, parameter, incomplete) if is_first else []
+
+
+def complete_expression(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return an expression with its last name completed: a field, metric, result or config key."""
+    return _expressions(incomplete)
+
+
+def complete_columns(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return a list of columns with the last one completed."""
+    head, comma, _ = incomplete.rpartition(",")
+    names = [f"{head}{comma}{name}" for name in _names_of_expressions()]
+    return _beginning(map(CompletionItem, names), incomplete)
+
+
+def complete_jobs(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return the newest jobs of the queue by number; the help is state and title."""
+    from assay.store.job_journal import FILE_NAME, JobJournal, queue_dir
+
+    if not (queue_dir() / FILE_NAME).exists():  # a completion makes no queue
+        return []
+    with contextlib.suppress(AssayError, OSError), JobJournal() as journal:
+        newest = journal.jobs(last=_MOST_JOBS)[::-1]
+        items = [
+            CompletionItem(str(job.id), help=f"{job.status.state} {job.spec.title}")
+            for job in newest
+        ]
+        return _beginning(items, incomplete)
+    return []
+
+
+def complete_sweeps(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return ids of sweeps, the newest first; the help is the tag of their runs."""
+    tags = {row.written.sweep: row.tag for row in reversed(_rows()) if row.written.sweep}
+    return _beginning((CompletionItem(id, help=tag) for id, tag in tags.items()), incomplete)
+
+
+def complete_variants(
+    context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return the variants of the configs that are on the line already."""
+    names = (name for file in _given_files(context) for name in _variants_of(file))
+    return _beginning(map(CompletionItem, dict.fromkeys(names)), incomplete)
+
+
+def complete_tables(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return the result tables of this project."""
+    from assay.query.project_lookup import project_here
+    from assay.store.tables import table_names
+
+    with contextlib.suppress(AssayError, OSError):
+        return _beginning(map(CompletionItem, table_names(project_here())), incomplete)
+    return []
 
 
 def complete_metrics(
@@ -45,13 +122,23 @@ def complete_config(
     context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Return `KEY=` for the keys of a config that is on the line already, and files."""
-    given = context.params.get("arguments") or ()
-    keys: dict[str, None] = {}
-    for file in given:
-        if "=" not in file and Path(file).is_file():
-            keys |= dict.fromkeys(_keys_of(file))
-    items = [CompletionItem(f"{key}=") for key in keys if key.startswith(incomplete)]
-    return [*items, CompletionItem(incomplete, type="file")]
+    return [*_keys(context, incomplete), CompletionItem(incomplete, type="file")]
+
+
+def complete_run_and_keys(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return runs, and `KEY=` for the keys of a run that is on the line already."""
+    if context.params.get("arguments"):
+        return _keys(context, incomplete)
+    return complete_runs(context, parameter, incomplete)
+
+
+def complete_files(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return files, which the shell itself completes."""
+    return [CompletionItem(incomplete, type="file")]
 
 
 def complete_run_or_config(
@@ -64,6 +151,64 @@ def complete_run_or_config(
     ]
 
 
+def _beginning(items: Iterable[CompletionItem], incomplete: str) -> list[CompletionItem]:
+    return [item for item in items if item.value.startswith(incomplete)]
+
+
+def _expressions(incomplete: str) -> list[CompletionItem]:
+    """Return what was typed, with each name that its last word may begin."""
+    found = _LAST_NAME.search(incomplete)
+    assert found is not None
+    head = incomplete[: found.start()]
+    return _beginning(
+        (CompletionItem(f"{head}{name}") for name in _names_of_expressions()), incomplete
+    )
+
+
+def _names_of_expressions() -> list[str]:
+    from assay.query.project_lookup import project_here
+    from assay.query.table import find_runs
+
+    with contextlib.suppress(AssayError, OSError):
+        return find_runs(project_here()).names().all
+    return []
+
+
+def _given(context: click.Context, name: str) -> list[str]:
+    """Return the words on the line for an argument."""
+    given: Any = context.params.get(name) or ()
+    # While an option lacks its value click gives no argument its words: they are all left over.
+    return [given] if isinstance(given, str) else [*given] or [*context.args]
+
+
+def _keys(context: click.Context, incomplete: str) -> list[CompletionItem]:
+    keys = dict.fromkeys(key for file in _given_files(context) for key in _keys_of(file))
+    return _beginning((CompletionItem(f"{key}=") for key in keys), incomplete)
+
+
+def _given_files(context: click.Context) -> Iterator[str]:
+    """Yield the config files that are on the line already, those of runs too."""
+    from assay.query.find import find
+
+    for each in _given(context, "arguments"):
+        if Path(each).is_file():
+            yield each
+            continue
+        with contextlib.suppress(AssayError, OSError):
+            yield os.fspath(find(each)[0].folder.config_toml)
+
+
+def _variants_of(file: str) -> Iterable[str]:
+    from assay.config import load
+    from assay.config.variants import variants_of
+
+    if Path(file).suffix == ".py":
+        return ()
+    with contextlib.suppress(AssayError, OSError):
+        return variants_of(load(file).written)[0]
+    return ()
+
+
 def _rows() -> list[RunRow]:
     from assay.query.project_lookup import project_here
     from assay.query.table import rows_of
@@ -74,8 +219,7 @@ def _rows() -> list[RunRow]:
 
 
 def _given_runs(context: click.Context) -> list[str]:
-    given: Any = context.params.get("runs") or context.params.get("run") or ()
-    return [given] if isinstance(given, str) else list(given)
+    return _given(context, "runs") or _given(context, "run")
 
 
 def _metrics_of(runs: Iterable[str]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from assay.cli.completion import complete_config, complete_variants
 from assay.cli.launch import given
 from assay.cli.terminal import echo, echo_json, paint, use_color
 from assay.core.errors import InputError, did_you_mean
@@ -174,8 +175,14 @@ def trust(packages: tuple[str, ...], remove: bool, local: bool, is_global: bool)
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument("key")
-@click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--variant", help="With this variant of the file.")
+@click.argument(
+    "arguments",
+    metavar="CONFIG [KEY=VALUE ...]",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    shell_complete=complete_config,
+)
+@click.option("--variant", shell_complete=complete_variants, help="With this variant of the file.")
 @click.option(
     "--user-dir",
     type=click.Path(),

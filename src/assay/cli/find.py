@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from assay.cli.completion import complete_files
 from assay.cli.terminal import echo, echo_json
 from assay.core.errors import InputError
 from assay.core.terminal import visible
@@ -19,7 +20,7 @@ from assay.query.provenance import Provenance, find_by_name, find_origins
     " code. It is known by its content, so a copy will do. What is no file here is looked for in"
     " the names of all these but code. Exits with 1 when nothing is found.",
 )
-@click.argument("file")
+@click.argument("file", shell_complete=complete_files)
 @click.option("--all-projects", is_flag=True, help="In all projects that you have.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def command(file: str, all_projects: bool, as_json: bool) -> int:

@@ -7,13 +7,16 @@ import click
 from assay.cli.terminal import echo
 from assay.cli.text import count
 from assay.core.terminal import visible
+from assay.jobs.ended_trees import delete_ended_trees
 from assay.query.formatting import size
 from assay.query.project_lookup import projects_here
 from assay.store.trash import clean
 
 
 @click.command(
-    name="gc", help="Delete the files of removed runs, and forget projects whose folders are gone."
+    name="gc",
+    help="Delete the files of removed runs and the frozen code of ended jobs, and forget projects"
+    " whose folders are gone.",
 )
 @click.option(
     "--code", is_flag=True, help="Delete kept code too that no run of this project needs."
@@ -21,6 +24,7 @@ from assay.store.trash import clean
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
 def command(code: bool, dry_run: bool) -> int:
     here = projects_here()
+    trees = delete_ended_trees(here[0], dry_run=dry_run) if here else []
     done = clean(here[0] if here else None, code=code, dry_run=dry_run)
     would = "would be " if dry_run else ""
     for name in done.runs:
@@ -34,10 +38,12 @@ def command(code: bool, dry_run: bool) -> int:
         echo(f"{would}forgotten: {visible(str(root))} {why}")
     if done.code_files:
         echo(f"{would}deleted: {count(done.code_files, 'file')} of kept code")
+    if trees:
+        echo(f"{would}deleted: frozen code of ended jobs, {count(len(trees), 'folder')}")
     if done.code_kept:
         echo(f"code is left alone: {visible(done.code_kept)}", err=True)
     if done.runs or done.code_files:
         echo(f"{size(done.size_bytes)} {'would be ' if dry_run else ''}freed")
-    elif not done.projects:
+    elif not done.projects and not trees:
         echo("There is nothing to clean away.")
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from assay.cli.failure_hint import failure_hint
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.errors import AssayError, InputError, did_you_mean
 from assay.core.terminal import folded
@@ -199,17 +199,28 @@ def result_data(result: RunResult) -> dict[str, Any]:
         "step": result.step,
         "values": dict(result.value),
         "record": str(result.record_dir) if result.record_dir is not None else None,
-        "error": None if error is None else f"{type(error).__name__}: {error}",
+        "error": None if error is None else _error_text(error),
         "note": result.note,
         "exit_code": result.exit_code,
         **({"test": result_data(result.test)} if result.test is not None else {}),
     }
 
 
+def _error_text(error: BaseException) -> str:
+    """Return an error with its type, the original one if another OS process raised it."""
+    kind, text = getattr(error, "kind", "") or type(error).__name__, str(error)
+    return text if text.startswith(f"{kind}: ") else f"{kind}: {text}"
+
+
 def told_both(result: RunResult, *, pdb: bool = False) -> int:
     """Tell how a run ended, and the test after it, if there was one; the exit code."""
     code = told(result, pdb=pdb)
     return max(code, told_test(result.test, pdb=pdb)) if result.test is not None else code
+
+
+def code_of_both(result: RunResult) -> int:
+    """Return the exit code of a run, and of the test after it, if there was one."""
+    return max(result.exit_code, result.test.exit_code if result.test is not None else 0)
 
 
 def told_test(result: RunResult, *, measures: bool = True, pdb: bool = False) -> int:
@@ -325,11 +336,6 @@ def _look_around(error: BaseException) -> None:
         pdb.post_mortem(error.__traceback__)
 
 
-_SHAPES = re.compile("shapes cannot be multiplied|size of tensor|[Ee]xpected input|size mismatch")
-"""Words of torch's errors about shapes, which name neither module nor its input."""
-_REHEARSE = "assay check CONFIG --rehearse names the module and the shapes that it was given"
-
-
 def _explain(error: BaseException | None, color: bool) -> None:
     if isinstance(error, AssayError):
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
@@ -340,5 +346,5 @@ def _explain(error: BaseException | None, color: bool) -> None:
         _, _, trimmed = ending(error)
         text = trimmed or "".join(traceback.format_exception_only(error))
         echo(text.rstrip(), err=True)
-        if _SHAPES.search(str(error)):
-            echo(f"  fix: {_REHEARSE}", err=True)
+        for line in failure_hint(error):
+            echo(line, err=True)

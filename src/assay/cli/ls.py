@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from assay.cli.completion import complete_columns, complete_expression
 from assay.cli.terminal import STATUS_STYLES, echo, paint, use_color, width
 from assay.core.errors import InputError
 from assay.core.terminal import cell_count, visible
@@ -26,17 +27,24 @@ _LESS_NEEDED = ("tag", "best", "project", "kind", "age", "duration")
 
     assay ls 'valid/loss < 0.3 and model.hidden == 64 and age < 7d'""",
 )
-@click.argument("expr", nargs=-1)
+@click.argument("expr", nargs=-1, shell_complete=complete_expression)
 @click.option(
     "--grep",
     metavar="WORDS",
     default="",
     help="Only runs with these words in tag, notes or README.",
 )
-@click.option("--sort", metavar="K", default="", help="Sort by a column; -K for the largest first.")
+@click.option(
+    "--sort",
+    metavar="K",
+    default="",
+    shell_complete=complete_columns,
+    help="Sort by a column; -K for the largest first.",
+)
 @click.option(
     "--columns",
     metavar="K,..",
+    shell_complete=complete_columns,
     default="",
     help="Columns to show: valid/acc.max, optimizer.lr, note, ...",
 )

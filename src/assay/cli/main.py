@@ -129,7 +129,8 @@ COMPLETE_VARIABLE = "_ASSAY_COMPLETE"
 SIGINT_CODE, SIGPIPE_CODE = 130, 141
 _SHOWN_FRAMES = 8
 _RUNS = """\
-RUN is an id or its beginning, a tag, last, last-2, best:METRIC, or a path;
+RUN is an id or its beginning, a tag, last, last-2, best:METRIC, a path, or an
+expression of `assay ls` that one run fulfils, such as 'tag = a and seed = 1';
 left out, the last run is meant where a command takes one.
 RUN@CKPT is a checkpoint of it: a step, best, latest, or a name."""
 
@@ -227,7 +228,7 @@ def _run(args: list[str]) -> int:
 
             return work(args[1])
         if args[0] == JOB_COMMAND:
-            return _train_job(args[1])
+            return _train_job(*args[1:])
         if args[0] == TRIAL_COMMAND:
             from assay.jobs.search import do_trial
 
@@ -290,12 +291,13 @@ def _train_again(folder: str) -> int:
     return told(work(folder), can_resume=False)
 
 
-def _train_job(task: str) -> int:
-    """Train as a job of the queue."""
+def _train_job(task: str, *options: str) -> int:
+    """Train as a job of the queue, or as one of several runs of `assay run`."""
     from assay.cli.launch import told_both
-    from assay.jobs.training_job import work
+    from assay.jobs.training_job import UNTOLD, work
 
-    return told_both(work(task))
+    result = work(task)
+    return result.exit_code if UNTOLD in options else told_both(result)
 
 
 def _complain(error: AssayError) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.completion import complete_run_or_config
+from assay.cli.completion import complete_run_or_config, complete_variants
 from assay.cli.launch import given
+from assay.cli.one_run import LAST
 from assay.cli.permission import permission, say, trust_option
 from assay.core.errors import InputError
 
@@ -19,13 +20,15 @@ if TYPE_CHECKING:
 
 
 def one_config(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the arguments `CONFIG|RUN [KEY=VALUE ...]`, `--variant` and `--trust`."""
+    """Add the arguments `[CONFIG|RUN] [KEY=VALUE ...]`, `--variant` and `--trust`."""
     command = trust_option(command)
     text = "A variant of the file."
-    command = click.option("--variant", metavar="NAME", help=text)(command)
+    command = click.option(
+        "--variant", metavar="NAME", shell_complete=complete_variants, help=text
+    )(command)
     return click.argument(
         "arguments",
-        metavar="CONFIG|RUN [KEY=VALUE ...]",
+        metavar="[CONFIG|RUN] [KEY=VALUE ...]",
         nargs=-1,
         type=click.UNPROCESSED,
         shell_complete=complete_run_or_config,
@@ -40,19 +43,40 @@ def read_config(
     user_dir: str | None = None,
     trust: bool = False,
 ) -> Config:
-    """Return the config that the arguments of `assay COMMAND` name.
+    """Return the config that the arguments of `assay COMMAND` name; without a name the last run's.
 
-    InputError for none or several, for a run without a config, and for a run that was not made here
+    InputError for several, for a run without a config, and for a run that was not made here
     without `trust`.
     """
     names, overrides = given(arguments)
-    if len(names) != 1:
+    if len(names) > 1:
         raise InputError(
             f"`assay {command}` looks at one config, or at the config of one run.",
             fix=f"assay {command} digits.toml, or assay {command} last",
         )
-    config = _open(command, names[0], overrides, user_dir=user_dir, trust=trust)
+    name = names[0] if names else LAST
+    config = _open(command, name, overrides, user_dir=user_dir, trust=trust)
     return config if variant is None else _variant_of(config, variant)
+
+
+def config_to_train(
+    command: str,
+    arguments: Sequence[str],
+    variants: Sequence[str],
+    *,
+    user_dir: str | None,
+    example: str,
+) -> Config:
+    """Return the one config that `assay COMMAND` trains; InputError for none or several."""
+    from assay.config import expand, open_config
+
+    files, overrides = given(arguments)
+    if len(files) != 1:
+        raise InputError(f"`assay {command}` trains one config.", fix=f"assay {command} {example}")
+    configs = expand(open_config(files[0], overrides, user_dir=user_dir), variants, sweep=False)
+    if len(configs) != 1:
+        raise InputError(f"That names {len(configs)} configs.", fix="give one --variant")
+    return configs[0]
 
 
 def _open(
@@ -71,12 +95,12 @@ def _open(
 
 def _is_run(name: str) -> bool:
     """Return whether `name` is a run: nothing that lies there or looks like a config file."""
-    from assay.query.find import find
+    from assay.query.find import find, is_expression
 
     # os.path, which takes a name that is too long for what it is: not there.
     if os.path.isfile(name) or name == "-":
         return False
-    if not Path(name).suffix or os.path.isdir(name):
+    if not Path(name).suffix or os.path.isdir(name) or is_expression(name):
         return True
     try:
         find(name)

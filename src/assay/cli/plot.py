@@ -9,7 +9,7 @@ import click
 from assay.cli.completion import complete_metrics, complete_runs
 from assay.cli.terminal import echo
 from assay.cli.text import count
-from assay.query.select_runs import select_runs
+from assay.query.find import select_runs
 
 
 @click.command(

@@ -5,19 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.launch import given
+from assay.cli.completion import complete_config, complete_run_or_config, complete_variants
+from assay.cli.one_config import config_to_train
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.errors import InputError
 from assay.core.json_codec import to_plain
 from assay.core.terminal import folded
 from assay.core.verdict import Verdict
-
-if TYPE_CHECKING:
-    from assay.config import Config
 
 
 @click.command(
@@ -28,8 +25,19 @@ if TYPE_CHECKING:
     " compare.",
     context_settings={"ignore_unknown_options": True},
 )
-@click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--against", metavar="RUN|FILE", help="A run, or a golden file (.json).")
+@click.argument(
+    "arguments",
+    metavar="CONFIG [KEY=VALUE ...]",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    shell_complete=complete_config,
+)
+@click.option(
+    "--against",
+    metavar="RUN|FILE",
+    shell_complete=complete_run_or_config,
+    help="A run, or a golden file (.json).",
+)
 @click.option("--write", "path", type=click.Path(), help="Write a golden file.")
 @click.option(
     "--steps",
@@ -37,7 +45,13 @@ if TYPE_CHECKING:
     metavar="N",
     help="Number of steps; 20. A golden file has its own.",
 )
-@click.option("--variant", "variants", multiple=True, help="A variant of the file.")
+@click.option(
+    "--variant",
+    "variants",
+    multiple=True,
+    shell_complete=complete_variants,
+    help="A variant of the file.",
+)
 @click.option(
     "--user-dir",
     type=click.Path(),
@@ -64,7 +78,13 @@ def command(
             "`assay prove` compares, or writes a golden file.",
             fix="--against golden.json, or --write golden.json",
         )
-    config = _one_config(arguments, variants, user_dir)
+    config = config_to_train(
+        "prove",
+        arguments,
+        variants,
+        user_dir=user_dir,
+        example="digits.toml --against golden.json",
+    )
     launch, count = Launch(device=device), steps or DEFAULT_STEPS
     if path is not None:
         golden = write_golden_run(config, Path(path), launch, steps=count)
@@ -80,24 +100,6 @@ def command(
         for part in folded(line, width(sys.stdout)):
             echo(part)
     return 0 if verdict.equal else 1
-
-
-def _one_config(
-    arguments: tuple[str, ...], variants: tuple[str, ...], user_dir: str | None
-) -> Config:
-    """Return the one config that the arguments name; InputError for none or several."""
-    from assay.config import expand, open_config
-
-    files, overrides = given(arguments)
-    if len(files) != 1:
-        raise InputError(
-            "`assay prove` trains one config.",
-            fix="assay prove digits.toml --against golden.json",
-        )
-    configs = expand(open_config(files[0], overrides, user_dir=user_dir), variants, sweep=False)
-    if len(configs) != 1:
-        raise InputError(f"That names {len(configs)} configs.", fix="give one --variant")
-    return configs[0]
 
 
 def _lines(verdict: Verdict, *, color: bool) -> Iterator[str]:

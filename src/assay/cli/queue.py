@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from assay.cli.completion import complete_config, complete_jobs, complete_variants
 from assay.cli.launch import given
 from assay.cli.terminal import echo, paint, use_color
 from assay.core.errors import InputError
@@ -22,11 +23,18 @@ from assay.core.lease import process_start
 from assay.core.terminal import elided, visible
 from assay.query.formatting import duration
 from assay.store.job_journal import JobJournal
+from assay.store.queue_files import dispatcher_pid, job_folder, job_log
 
 if TYPE_CHECKING:
     from assay.config import Config
 
-_STYLES = {"running": "blue", "finished": "green", "failed": "red", "cancelled": "yellow"}
+_STYLES = {
+    "running": "blue",
+    "stalled": "red",
+    "finished": "green",
+    "failed": "red",
+    "cancelled": "yellow",
+}
 _LAST = 20
 _TITLE = 48
 _FOLLOW_S = 0.2
@@ -48,8 +56,20 @@ def command() -> None:
     points of a sweep and seeds are jobs of their own.""",
     context_settings={"ignore_unknown_options": True},
 )
-@click.argument("arguments", metavar="CONFIG... [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--variant", "variants", multiple=True, help="A variant of the file, or all.")
+@click.argument(
+    "arguments",
+    metavar="CONFIG... [KEY=VALUE ...]",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    shell_complete=complete_config,
+)
+@click.option(
+    "--variant",
+    "variants",
+    multiple=True,
+    shell_complete=complete_variants,
+    help="A variant of the file, or all.",
+)
 @click.option(
     "--seeds",
     type=click.IntRange(min=1, max=1000),
@@ -65,7 +85,12 @@ def command() -> None:
 )
 @click.option("--priority", type=int, default=0, help="Higher ones start earlier.")
 @click.option(
-    "--after", type=int, multiple=True, metavar="JOB", help="Wait until that job has finished."
+    "--after",
+    type=int,
+    multiple=True,
+    metavar="JOB",
+    shell_complete=complete_jobs,
+    help="Wait until that job has finished.",
 )
 @click.option(
     "--attempts",
@@ -81,6 +106,12 @@ def command() -> None:
     help="Failures after which it is tried again, from " + ", ".join(FAILURES) + ".",
 )
 @click.option("--time-limit", metavar="HOURS", type=float, help="Stop it after so many hours.")
+@click.option(
+    "--hang-limit",
+    metavar="MINUTES",
+    type=click.FloatRange(min=0),
+    help="End it when it has stood still for so long; left out: only tell.",
+)
 @click.option("--user-dir", "user_dirs", type=click.Path(), multiple=True, help="Your modules.")
 @click.option("--desc", default="", help="What these runs are for.")
 @click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Stop after N steps.")
@@ -125,7 +156,7 @@ def add(
         )
         for job in ids:
             echo(f"job {job}  {elided(visible(journal.job(job).spec.title), _TITLE)}")
-        _hint_dispatcher(journal)
+        hint_dispatcher(journal)
     return 0
 
 
@@ -138,6 +169,7 @@ def _placed(
     attempts: int,
     retry: str,
     time_limit: float | None,
+    hang_limit: float | None,
 ) -> dict[str, Any]:
     """Return the fields of JobSpec that the options give; InputError for a class of no failure."""
     classes = tuple(word.strip() for word in retry.split(",") if word.strip())
@@ -154,6 +186,7 @@ def _placed(
         "max_attempts": attempts,
         "retry": classes,
         "time_limit_s": time_limit * 3600 if time_limit is not None else None,
+        "hang_limit_s": hang_limit * 60 if hang_limit is not None else None,
     }
 
 
@@ -196,14 +229,15 @@ def ls(shows_all: bool) -> int:
         echo(total or "The queue is empty.")
         if journal.is_paused:
             echo("paused: no job starts until `assay queue resume`")
-        _hint_dispatcher(journal)
+        hint_dispatcher(journal)
     return 0
 
 
 def _line(job: Job, *, is_held: bool, color: bool) -> str:
     """Return one line on a job: id, state, devices, time, title, and why it failed."""
     status = job.status
-    state = "held" if is_held else status.state
+    is_stalled = status.state == "running" and bool(status.reason)
+    state = "held" if is_held else "stalled" if is_stalled else status.state
     end = status.ended_ns or time.time_ns()
     took = duration((end - status.started_ns) / 1e9) if status.started_ns else ""
     place = ",".join(status.devices)
@@ -215,18 +249,18 @@ def _line(job: Job, *, is_held: bool, color: bool) -> str:
 
 
 @command.command(name="rm", help="Cancel jobs. A running one gets SIGTERM, and saves a checkpoint.")
-@click.argument("jobs", type=int, nargs=-1, required=True)
+@click.argument("jobs", type=int, nargs=-1, shell_complete=complete_jobs, required=True)
 def rm(jobs: tuple[int, ...]) -> int:
     with JobJournal() as journal:
         journal.request_cancel(jobs)
-        _hint_dispatcher(journal)
+        hint_dispatcher(journal)
     return 0
 
 
 @command.command(
     name="pause", help="Start no job any more, or none of those named. Running ones go on."
 )
-@click.argument("jobs", type=int, nargs=-1)
+@click.argument("jobs", type=int, nargs=-1, shell_complete=complete_jobs)
 def pause(jobs: tuple[int, ...]) -> int:
     with JobJournal() as journal:
         _pause(journal, jobs, paused=True)
@@ -234,11 +268,11 @@ def pause(jobs: tuple[int, ...]) -> int:
 
 
 @command.command(name="resume", help="Start jobs again after `pause`.")
-@click.argument("jobs", type=int, nargs=-1)
+@click.argument("jobs", type=int, nargs=-1, shell_complete=complete_jobs)
 def resume(jobs: tuple[int, ...]) -> int:
     with JobJournal() as journal:
         _pause(journal, jobs, paused=False)
-        _hint_dispatcher(journal)
+        hint_dispatcher(journal)
     return 0
 
 
@@ -249,43 +283,43 @@ def _pause(journal: JobJournal, jobs: Sequence[int], *, paused: bool) -> None:
         journal.pause(paused=paused)
 
 
-@command.command(name="move", help="Give a waiting job another priority: higher starts earlier.")
-@click.argument("job", type=int)
-@click.argument("priority", type=int)
-def move(job: int, priority: int) -> int:
+@command.command(
+    name="move",
+    help="Move a waiting job in the line: give it a priority, or name the job to start it before.",
+)
+@click.argument("job", type=int, shell_complete=complete_jobs)
+@click.argument("priority", type=int, required=False)
+@click.option("--before", type=int, metavar="JOB", help="Start it before that waiting job.")
+def move(job: int, priority: int | None, before: int | None) -> int:
+    if (priority is None) == (before is None):
+        raise InputError(
+            "`assay queue move` needs a priority, or `--before JOB`.",
+            fix=f"assay queue move {job} 5",
+        )
     with JobJournal() as journal:
-        journal.set_priority(job, priority)
+        if before is not None:
+            journal.move_before(job, before)
+        elif priority is not None:
+            journal.set_priority(job, priority)
     return 0
 
 
 @command.command(name="logs", help="Print what a job has printed; -f to follow it.")
-@click.argument("job", type=int)
+@click.argument("job", type=int, shell_complete=complete_jobs)
 @click.option("-f", "--follow", is_flag=True, help="Print what comes until the job ends.")
 def logs(job: int, follow: bool) -> int:
-    from assay.jobs.job_folder import JobFolder
+    from assay.jobs.job_folder import LogReader
 
     with JobJournal() as journal:
         journal.job(job)
-        log = JobFolder.of(journal.folder, job).log
-        printed = 0
+        reader = LogReader(job_log(job_folder(journal.folder, job)))
         while True:
-            has_ended = journal.job(job).status.is_ended
-            printed += _print_from(log, printed)
-            if has_ended or not follow:
+            is_last = not follow or journal.job(job).status.is_ended
+            echo(reader.read(is_last=is_last), end="")
+            sys.stdout.flush()
+            if is_last:
                 return 0
             time.sleep(_FOLLOW_S)
-
-
-def _print_from(log: Path, offset: int) -> int:
-    """Print the bytes of a log after `offset`; return how many they were."""
-    try:
-        with log.open("rb") as file:
-            file.seek(offset)
-            data = file.read()
-    except FileNotFoundError:
-        return 0
-    echo(data.decode("utf-8", "replace"), end="")
-    return len(data)
 
 
 @command.command(
@@ -313,8 +347,6 @@ def work(until_empty: bool, detach: bool, stop: bool) -> int:
 
 def _detach(folder: Path, *, until_empty: bool) -> int:
     """Start the dispatcher in a session of its own, which no logout ends."""
-    from assay.jobs.dispatcher import dispatcher_pid
-
     if dispatcher_pid(folder):
         raise InputError("A dispatcher is at work for this queue already.", where=str(folder))
     words = [sys.executable, "-m", "assay", "queue", "work"]
@@ -334,8 +366,6 @@ def _detach(folder: Path, *, until_empty: bool) -> int:
 
 
 def _stop_dispatcher(journal: JobJournal) -> int:
-    from assay.jobs.dispatcher import dispatcher_pid
-
     pid = dispatcher_pid(journal.folder)
     if not pid:
         echo("No dispatcher is at work.", err=True)
@@ -352,10 +382,8 @@ def _wait_for(holds: Callable[[], bool], seconds: float = 10.0) -> None:
         time.sleep(0.05)
 
 
-def _hint_dispatcher(journal: JobJournal) -> None:
+def hint_dispatcher(journal: JobJournal) -> None:
     """Print how to start the dispatcher, if something waits for it."""
-    from assay.jobs.dispatcher import dispatcher_pid
-
     counts = journal.counts()
     waits = counts.get("waiting", 0) + counts.get("running", 0)
     if waits and not dispatcher_pid(journal.folder):

@@ -12,7 +12,7 @@ import click
 
 from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.errors import InputError, did_you_mean
-from assay.core.rehearsal import Finding, PeakMemory, Rehearsal
+from assay.core.rehearsal import Finding, PeakMemory, PipelineRank, Rehearsal
 from assay.core.schema import parse_size_bytes
 from assay.core.sections import PARALLEL_AXES
 from assay.core.terminal import visible
@@ -143,7 +143,8 @@ def lines(report: Rehearsal, *, color: bool) -> Iterator[str]:
 def _facts(report: Rehearsal) -> Iterator[tuple[str, str]]:
     if report.layout:
         ranks = " x ".join(f"{axis} {count}" for axis, count in report.layout.items())
-        yield "layout", f"{ranks}; what follows is for one rank, the first"
+        is_one = "one pipeline" if report.ranks else "one rank"
+        yield "layout", f"{ranks}; what follows is for {is_one}, the first"
     if report.batch:
         yield "batch", report.batch
         whole = f", {report.micro_batches} of them in a step" if report.micro_batches > 1 else ""
@@ -153,7 +154,9 @@ def _facts(report: Rehearsal) -> Iterator[tuple[str, str]]:
         yield "parameters", f"{report.parameters:,}, {share} trained"
     if report.flops_per_step:
         yield "FLOPs", f"{_scaled(report.flops_per_step)} in a step: forward and backward"
-    if report.memory is not None:
+    for rank in report.ranks:
+        yield from _rank(rank)
+    if report.memory is not None and not report.ranks:
         yield from _memory("memory", report.memory)
     if report.evaluation is not None and report.evaluation.peak_bytes > _peak(report.memory):
         yield from _memory("evaluation", report.evaluation)
@@ -165,6 +168,13 @@ def _facts(report: Rehearsal) -> Iterator[tuple[str, str]]:
         short = "" if disk.needed_bytes <= disk.free_bytes else ": too little"
         free = f"{size(disk.free_bytes)} free{short}"
         yield "checkpoints", f"{each} each, {disk.checkpoints} at once: {needed}; {free}"
+
+
+def _rank(rank: PipelineRank) -> Iterator[tuple[str, str]]:
+    stages = f"stage{'s' if rank.stages[1:] else ''} {', '.join(map(str, rank.stages))}"
+    yield f"rank {rank.rank}", f"{stages}: {', '.join(rank.parts)}; {rank.parameters:,} parameters"
+    if rank.memory is not None:
+        yield from _memory("", rank.memory)
 
 
 def _peak(memory: PeakMemory | None) -> int:
@@ -201,13 +211,17 @@ def _finding(finding: Finding, columns: int, color: bool) -> Iterator[str]:
     yield from (f"  {line}" for line in text[1:])
     place = f"{_short(finding.source)}:{finding.line}  {finding.code}" if finding.line else ""
     for name, value in (
-        ("in", finding.module),
+        ("in", finding.module + _stage(finding)),
         ("given", finding.given),
         ("at", place),
         ("fix", finding.fix),
     ):
         if value:
             yield from _fact(f"{name}:", value, columns, column=7)
+
+
+def _stage(finding: Finding) -> str:
+    return "" if finding.stage is None else f", stage {finding.stage} of the pipeline"
 
 
 def _fact(name: str, text: str, columns: int, *, column: int = _NAME) -> Iterator[str]:

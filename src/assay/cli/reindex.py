@@ -10,7 +10,7 @@ from assay.cli.terminal import echo
 from assay.cli.text import count
 from assay.query import project_lookup
 from assay.query.formatting import duration
-from assay.store.index import reindex
+from assay.store.refresh_index import reindex
 
 
 @click.command(

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from assay.cli.completion import complete_runs
+from assay.cli.completion import complete_run_and_keys
 from assay.cli.launch import (
     given,
     json_at_end,
@@ -30,7 +30,7 @@ from assay.cli.permission import permission, say, trust_option
     metavar="[RUN] [KEY=VALUE ...]",
     nargs=-1,
     type=click.UNPROCESSED,
-    shell_complete=complete_runs,
+    shell_complete=complete_run_and_keys,
 )
 @launch_options
 @trust_option

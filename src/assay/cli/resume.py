@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from assay.cli.completion import complete_runs
+from assay.cli.completion import complete_run_and_keys
 from assay.cli.launch import (
     given,
     json_at_end,
@@ -18,6 +18,7 @@ from assay.cli.launch import (
     told,
 )
 from assay.cli.permission import permission, say, trust_option
+from assay.cli.script_run import resume_if_script
 from assay.core.errors import InputError
 
 
@@ -31,7 +32,7 @@ from assay.core.errors import InputError
     metavar="[RUN[@CKPT]] [KEY=VALUE ...]",
     nargs=-1,
     type=click.UNPROCESSED,
-    shell_complete=complete_runs,
+    shell_complete=complete_run_and_keys,
 )
 @launch_options
 @click.option(
@@ -56,6 +57,7 @@ def command(
         raise InputError(
             f"{run} is a file, not a run.", fix=f"assay run {run}, or assay resume last"
         )
+    resume_if_script(run, overrides, is_configured=trust or force or take_over or no_verify)
     from assay.compose import resume
 
     launch = launch_of(**options)

@@ -9,8 +9,8 @@ from assay.cli.terminal import echo
 from assay.core.errors import InputError
 from assay.core.ids import id_of_folder
 from assay.core.terminal import visible
+from assay.query.find import select_runs
 from assay.query.project_lookup import project_here
-from assay.query.select_runs import select_runs
 from assay.store.layout import RunFolder
 from assay.store.trash import bring_back, remove, removed
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.completion import complete_config
+from assay.cli.completion import complete_config, complete_run_or_config, complete_variants
 from assay.cli.launch import (
+    code_of_both,
     given,
     json_at_end,
     launch_of,
@@ -55,6 +56,7 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
     "--variant",
     "variants",
     multiple=True,
+    shell_complete=complete_variants,
     help="A variant of the file, or all of them; may be repeated.",
 )
 @click.option(
@@ -72,6 +74,7 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
     "weights_from",
     metavar="RUN[@CKPT]|FILE",
     default="",
+    shell_complete=complete_run_or_config,
     help="Begin with these weights.",
 )
 @click.option(
@@ -105,8 +108,7 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
 @click.option(
     "--isolate/--no-isolate",
     default=None,
-    help="An OS process for each run, so that a crash ends no other; the default on several"
-    " devices.",
+    help="An OS process for each run, so that a crash ends no other; the default for several.",
 )
 @click.option(
     "--stop-at-first", is_flag=True, help="Of several runs, start none after one has failed."
@@ -121,9 +123,9 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
 @click.option(
     "--on",
     "scheduler",
-    type=click.Choice(["slurm", "ray", "k8s"]),
-    help="Submit to Slurm, Ray or Kubernetes instead: a job for each run, with a GPU unless"
-    " --device cpu.",
+    type=click.Choice(["local", "slurm", "ray", "k8s"]),
+    help="Submit to this machine's queue, Slurm, Ray or Kubernetes instead: a job for each run,"
+    " with a GPU unless --device cpu.",
 )
 @click.option(
     "--then-test", is_flag=True, help="Test each run when it has finished, in a record of its own."
@@ -153,6 +155,7 @@ def command(
     **options: Any,
 ) -> int:
     from assay.compose import problems_of_shape, resume_or_train, run_one
+    from assay.compose.run_many import must_stay
     from assay.config import open_config
     from assay.config.expansion import repeated, unique_problems
 
@@ -198,8 +201,11 @@ def command(
         _check_signatures(made)
         configs = [config for same_file in made for config in same_file]
         return submit(scheduler, configs, launch, then_test=then_test)
-    is_isolated = isolate if isolate is not None else len(launch.devices()) > 1
-    is_series = sum(map(len, made)) > 1 or (is_isolated and resumed is None)
+    configs = [config for same_file in made for config in same_file]
+    is_isolated = isolate
+    if is_isolated is None:  # a debugger needs what failed in its own process
+        is_isolated = len(configs) > 1 and not options["pdb"] and not must_stay(configs)
+    is_series = len(configs) > 1 or (is_isolated and resumed is None)
     with json_at_end(options["as_json"], several=is_series) as ended:
         if is_series:
             how: dict[str, Any] = {"then_test": then_test, "edit_test": edit_test}
@@ -270,11 +276,12 @@ def _series(
         from assay.jobs.run import train_apart
 
         echo(f"{head}, each in an OS process of its own", err=True)
+        how |= {"show": lambda text: echo(text, err=True, end=""), "tells_ends": True}
         results = train_apart([(config, launch) for config in configs], **how)
     else:
         echo(f"{head}, one after another", err=True)
         results = train_each(configs, launch, records_all=True, **how)
-    finished, code = _train_series(configs, results, pdb=pdb)
+    finished, code = _train_series(configs, results, pdb=pdb, is_isolated=is_isolated)
     ended += map(result_data, finished)
     echo("", err=True)
     print_summary(summary_of(launch.sweep, configs, finished), has_records=not launch.no_file)
@@ -297,7 +304,7 @@ def _check_signatures(made: Sequence[Sequence[Config]]) -> None:
 
 
 def _train_series(
-    configs: Sequence[Config], results: Iterator[RunResult], *, pdb: bool
+    configs: Sequence[Config], results: Iterator[RunResult], *, pdb: bool, is_isolated: bool
 ) -> tuple[list[RunResult], int]:
     """Train each config; return the results up to a signal, and the exit code of all."""
     color = use_color(sys.stderr)
@@ -308,7 +315,8 @@ def _train_series(
         result = next(results, None)
         if result is None:  # none was started after the one that failed
             break
-        status = told_both(result, pdb=pdb)
+        has_told = is_isolated and result.status != "crashed"  # its own process has
+        status = code_of_both(result) if has_told else told_both(result, pdb=pdb)
         code = status if result.status == "stopped" else code or int(status != 0)
         ended.append(result)
         if result.status == "stopped" or result.signal:

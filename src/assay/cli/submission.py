@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from assay.cli.queue import hint_dispatcher
 from assay.cli.terminal import echo
 from assay.core.terminal import visible
+from assay.store.job_journal import JobJournal
 
 if TYPE_CHECKING:
     from assay.compose import Launch
@@ -33,6 +35,9 @@ def submit(
     for handle, spec in zip(handles, specs, strict=True):
         titles[handle] = visible(spec.title)
         echo(f"{scheduler}  {handle}  {titles[handle]}")
+    if scheduler == "local":
+        with JobJournal() as journal:
+            hint_dispatcher(journal)
     if scheduler != "ray":
         return 0
 

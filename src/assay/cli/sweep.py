@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from assay.cli.completion import (
+    complete_config,
+    complete_metrics,
+    complete_sweeps,
+    complete_variants,
+)
 from assay.cli.launch import given, launch_of
 from assay.cli.sweep_table import print_summary
 from assay.cli.terminal import STATUS_STYLES, echo, echo_json, paint, use_color
@@ -35,7 +41,13 @@ if TYPE_CHECKING:
     assay sweep digits.toml --sampler tpe --trials 50 --parallel 4
     assay sweep digits.toml --resume kq3fabcd""",
 )
-@click.argument("arguments", metavar="CONFIG [KEY=VALUE ...]", nargs=-1, type=click.UNPROCESSED)
+@click.argument(
+    "arguments",
+    metavar="CONFIG [KEY=VALUE ...]",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    shell_complete=complete_config,
+)
 @click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Number of trials.")
 @click.option(
     "--sampler",
@@ -54,6 +66,7 @@ if TYPE_CHECKING:
     "metrics",
     multiple=True,
     metavar="NAME[:min|max]",
+    shell_complete=complete_metrics,
     help="Left out: that of [checkpoint] best. Several: a search for all of them at once.",
 )
 @click.option(
@@ -71,7 +84,13 @@ if TYPE_CHECKING:
     help="Repeat each point under N successive seeds; their mean counts.",
 )
 @click.option("--search-seed", type=click.IntRange(min=0), default=0, help="Seed of the sampler.")
-@click.option("--resume", "resumed", metavar="ID", help="Resume the search with this id.")
+@click.option(
+    "--resume",
+    "resumed",
+    metavar="ID",
+    shell_complete=complete_sweeps,
+    help="Resume the search with this id.",
+)
 @click.option(
     "--user-dir",
     "user_dirs",
@@ -79,7 +98,9 @@ if TYPE_CHECKING:
     multiple=True,
     help="Where your modules are; may be repeated. Left out: beside the config, then src/.",
 )
-@click.option("--variant", help="The variant of the file that is searched.")
+@click.option(
+    "--variant", shell_complete=complete_variants, help="The variant of the file that is searched."
+)
 @click.option("--device", help="cpu, cuda, cuda:1, mps.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def command(

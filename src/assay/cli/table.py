@@ -8,12 +8,13 @@ from typing import Any
 
 import click
 
+from assay.cli.completion import complete_expression, complete_runs, complete_tables
 from assay.cli.terminal import echo, paint, use_color
 from assay.core.errors import InputError, RecordError, did_you_mean
 from assay.core.json_codec import dumps
 from assay.core.terminal import visible
 from assay.query.catalog import Asked, Catalog
-from assay.query.find import find_run
+from assay.query.find import select_runs
 from assay.query.formatting import moment
 from assay.query.project_lookup import project_here
 from assay.query.result_tables import ShownCell, ShownTable, follow, seen_now, shown
@@ -55,7 +56,7 @@ def ls() -> int:
 @command.command(
     name="show", help="Show a table as it is now: stale cells are marked with what they were."
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete_tables)
 @click.option("--history", is_flag=True, help="Show its changes instead: when, who, what.")
 def show(name: str, history: bool) -> int:
     project = project_here()
@@ -85,18 +86,25 @@ def show(name: str, history: bool) -> int:
     Table, row (by its key, or the text of its first column) and column are made when they are not
     there.""",
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete_tables)
 @click.argument("row")
 @click.argument("column")
 @click.argument("value")
 @click.option(
     "--run",
     "runs",
-    metavar="RUN",
+    metavar="RUN|EXPR",
     multiple=True,
-    help="The run that the value is of; several times: mean.",
+    shell_complete=complete_runs,
+    help="Runs that the value is of; several: their mean.",
 )
-@click.option("--where", metavar="EXPR", default="", help="The runs that the value is of.")
+@click.option(
+    "--where",
+    metavar="EXPR",
+    default="",
+    shell_complete=complete_expression,
+    help="The runs that the value is of, later ones too.",
+)
 @click.option(
     "--best", type=click.Choice(["max", "min"]), help="Which values of the column are good."
 )
@@ -115,7 +123,9 @@ def set_(
     new: Any = value
     catalog = _catalog(project)
     if runs or where:
-        link = Link(value=value, runs=tuple(find_run(run, project).id for run in runs), where=where)
+        link = Link(
+            value=value, runs=tuple(run.id for run in select_runs(runs, project)), where=where
+        )
         if where:
             catalog.ids(Asked(where=where))  # a mistake in it is told here, not shown in the cell
         now = follow(link, catalog)
@@ -139,7 +149,7 @@ def set_(
     name="export",
     help="Write a table as Markdown, LaTeX (booktabs), CSV or JSON, as FILE's ending says.",
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete_tables)
 @click.argument("file", required=False)
 @click.option(
     "--as",
@@ -181,7 +191,7 @@ def export(name: str, file: str | None, form: str | None) -> int:
 @command.command(
     name="import", help="Add the rows of a CSV file to a table, which is made when it is not there."
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete_tables)
 @click.argument("file")
 def import_(name: str, file: str) -> int:
     project = project_here()
@@ -197,7 +207,7 @@ def import_(name: str, file: str) -> int:
 
 
 @command.command(name="rm", help="Remove a table and its history.")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_tables)
 def rm(name: str) -> int:
     table_edits.remove(project_here(), name)
     echo(f"removed: {name}")

@@ -37,6 +37,7 @@ from assay.cli.permission import permission, say, trust_option
     "weights",
     default="",
     metavar="RUN[@CKPT]|PATH",
+    shell_complete=complete_run_or_config,
     help="Whose weights a CONFIG is tested with.",
 )
 @click.option(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from assay.cli.completion import complete_files
 from assay.cli.terminal import echo
 from assay.cli.text import count
 from assay.query.formatting import size
@@ -20,7 +21,7 @@ from assay.store.packing import check, unpack
     name="unpack",
     help="Take a packed run into this project. Every file is compared with its digest first.",
 )
-@click.argument("file")
+@click.argument("file", shell_complete=complete_files)
 @click.option("--check", "only_check", is_flag=True, help="Only compare; write nothing.")
 def command(file: str, only_check: bool) -> int:
     if only_check:

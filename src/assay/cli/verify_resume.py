@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.completion import complete_config
-from assay.cli.launch import given
+from assay.cli.completion import complete_config, complete_variants
+from assay.cli.one_config import config_to_train
 from assay.cli.terminal import echo, paint, use_color, width
-from assay.core.errors import InputError
 from assay.core.terminal import folded
 
 if TYPE_CHECKING:
@@ -40,7 +39,13 @@ if TYPE_CHECKING:
 @click.option(
     "--kill-seed", type=click.IntRange(min=0), metavar="N", help="Kill where another time did."
 )
-@click.option("--variant", "variants", multiple=True, help="A variant of the file.")
+@click.option(
+    "--variant",
+    "variants",
+    multiple=True,
+    shell_complete=complete_variants,
+    help="A variant of the file.",
+)
 @click.option(
     "--user-dir",
     type=click.Path(),
@@ -62,26 +67,19 @@ def command(
     device: str | None,
     max_steps: int | None,
 ) -> int:
-    files, overrides = given(arguments)
-    if len(files) != 1:
-        raise InputError(
-            "`assay verify-resume` tries one config.",
-            fix="assay verify-resume digits.toml --kills 5",
-        )
     from assay.compose import Launch
-    from assay.config import expand, open_config
     from assay.proof import verify_resume
     from assay.proof.differences import format_comparisons
     from assay.proof.verify_resume import runs_of
 
-    configs = expand(open_config(files[0], overrides, user_dir=user_dir), variants, sweep=False)
-    if len(configs) != 1:
-        raise InputError(f"That names {len(configs)} configs.", fix="give one --variant")
+    config = config_to_train(
+        "verify-resume", arguments, variants, user_dir=user_dir, example="digits.toml --kills 5"
+    )
     seed = secrets.randbelow(10**6) if kill_seed is None else kill_seed
     echo(f"kills: {kills}, drawn with --kill-seed {seed}", err=True)
     launch = Launch(device=device, max_steps=max_steps)
     check = verify_resume(
-        configs[0], launch, kills=kills, seed=seed, tell=lambda line: echo(line, err=True)
+        config, launch, kills=kills, seed=seed, tell=lambda line: echo(line, err=True)
     )
     for line in format_comparisons(check.compared):
         for part in folded(line, width(sys.stdout)):

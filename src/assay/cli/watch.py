@@ -12,7 +12,14 @@ from assay.cli.terminal import echo
 from assay.core.errors import InputError
 from assay.jobs.notice import NotifyError, notices_of
 from assay.jobs.notify_channels import send
-from assay.jobs.watch import EVERY_S, SLACK_NS, notifier_of, only_watcher, watch
+from assay.jobs.watch import (
+    EVERY_S,
+    SLACK_NS,
+    WatchRequests,
+    notifier_of,
+    only_watcher,
+    watch,
+)
 from assay.query.inbox import Message
 from assay.query.project_lookup import project_here
 from assay.store.layout import Project
@@ -49,11 +56,14 @@ def command(every_s: float, until_idle: bool, is_test: bool, pid: int) -> int:
     if is_test:
         return _send_test(project)
     since_ns = time.time_ns() - SLACK_NS
-    # A watcher that ends by itself waits its turn: the one before it may end before its run begins.
-    with only_watcher(project, waits=until_idle) as is_free:
+    # A watcher at work takes the request; if it is about to end, this one follows it.
+    request = WatchRequests(project).add(pid) if pid else None
+    with only_watcher(project, request=request) as is_free:
+        if not is_free and pid:
+            return 0
         if not is_free:
             raise InputError("This project is being watched already.", where=str(project.root))
-        looks = watch(project, every_s=every_s, until_idle=until_idle, pid=pid, since_ns=since_ns)
+        looks = watch(project, every_s=every_s, until_idle=until_idle, since_ns=since_ns)
         for look in looks:
             if look.messages:
                 echo("\n".join(message_lines(look.messages)))

@@ -30,7 +30,7 @@ def debugging(*, on: bool) -> Iterator[None]:
         return
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = "1"
-    from assay.engine.optim.optimizer_step import debugged
+    from assay.engine.numerics.nan_debug import debugged
 
     try:
         with debugging_log(), debugged():

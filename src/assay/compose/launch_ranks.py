@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any
 from assay.compose.check_division import check_division
 from assay.compose.describe_standstill import describe_standstill
 from assay.compose.launch_settings import Launch, RunResult
-from assay.compose.rank_folder import Deaths, EndOrder, RankFolder, tell_heard, text
+from assay.compose.rank_folder import (
+    SECONDS_TO_TELL,
+    Deaths,
+    EndOrder,
+    RankFolder,
+    tell_heard,
+    text,
+)
 from assay.compose.run_record import secrets_of
 from assay.config import dump, open_config
 from assay.config.loading import Config
@@ -43,9 +50,6 @@ if TYPE_CHECKING:
 TASK = "task.json"
 ECHO_S = 1.0
 """A scheduler may signal a rank itself, too, and the launcher a moment later passes the same on."""
-
-SECONDS_TO_TELL = 1.0
-"""Seconds that a rank waits for the report of another rank that has ended."""
 
 SECONDS_TO_SHARE = 10.0
 """Seconds that a network disk may take to show a new file to another machine."""
@@ -434,7 +438,8 @@ def cause_of(error: BaseException, ranks: RankFolder | None) -> BaseException:
         return error
     if isinstance(error, Obeyed) and not ranks.heard():
         # Torch's launcher ends with SIGTERM the ranks that are left when one has failed.
-        return RankError(cause) if (cause := ranks.ended_by()) else error
+        cause = ranks.ended_by(patience_s=SECONDS_TO_TELL)
+        return RankError(cause) if cause else error
     if not isinstance(error, PeerError):
         return error
     until = time.monotonic() + SECONDS_TO_TELL

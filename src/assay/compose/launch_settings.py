@@ -14,7 +14,6 @@ from assay.core.errors import InputError
 from assay.core.event_log import EndStatus
 from assay.core.json_codec import from_plain
 from assay.core.run_file import Code
-from assay.query.notebook import html_of_run
 from assay.query.run import RunView
 
 
@@ -123,7 +122,7 @@ class RunResult:
 
     def _repr_html_(self) -> str:
         return (
-            html_of_run(self.run)
+            self.run._repr_html_()
             if self.record_dir is not None
             else f"<pre>{escape(repr(self))}</pre>"
         )

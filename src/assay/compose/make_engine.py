@@ -122,7 +122,7 @@ def _join_ranks(scope: RunScope, engine: Engine) -> list[str]:
         from assay.engine.parallel.data import join_data_parallel
 
         join_data_parallel(engine, scope.ranks)
-    pipeline = _join_pipeline(scope, engine)
+    pipeline = join_pipeline(scope, engine)
     if scope.mesh is None or scope.mesh.layout.tensor == 1:
         return pipeline
     from assay.engine.parallel.gradient_agreement import GradientAgreement
@@ -132,7 +132,7 @@ def _join_ranks(scope: RunScope, engine: Engine) -> list[str]:
     return [describe_tensor_plan(engine.process.model), *pipeline]
 
 
-def _join_pipeline(scope: RunScope, engine: Engine) -> list[str]:
+def join_pipeline(scope: RunScope, engine: Engine) -> list[str]:
     """Let the engine train through the stages of the model; return lines that describe them."""
     if scope.mesh is None or scope.mesh.pipeline is None:
         return []

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 _HEARD = "heard"
 LOOK_S = 0.25
+_TELLING_S = 0.02
+SECONDS_TO_TELL = 1.0
+"""Seconds that a report of another rank's end may take."""
 OWN_END_S = 0.5
 """Seconds that the main thread of a rank has to end by itself, after an order."""
 
@@ -133,14 +136,21 @@ class RankFolder:
         own = [each for each in self.told().values() if each["error"] and not each["follows"]]
         return str(min(own, key=lambda each: each["time"])["error"]) if own else ""
 
-    def ended_by(self) -> str:
+    def ended_by(self, *, patience_s: float = 0.0) -> str:
         """Say what ended ranks: the first error, or who is gone without a word; "" while all is
-        well."""
-        # Before the errors: a death that is told in between is found there.
-        gone = {rank: pid for rank, pid in self.pids().items() if process_start(pid) is None}
-        if error := self.error():
-            return error
-        return next(
+        well.
+
+        A launcher tells how a rank died a moment after its death: `patience_s` waits for that.
+        """
+        until = time.monotonic() + patience_s
+        while True:
+            # Before the errors: a death that is told in between is found there.
+            gone = {rank: pid for rank, pid in self.pids().items() if process_start(pid) is None}
+            error = self.error()
+            if error or not gone or time.monotonic() >= until:
+                break
+            time.sleep(_TELLING_S)
+        return error or next(
             (f"Rank {rank} (pid {pid}) ended without a word." for rank, pid in gone.items()),
             "",
         )

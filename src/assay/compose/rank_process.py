@@ -16,7 +16,7 @@ from assay.compose.launch_ranks import (
     folder_of_attempt,
 )
 from assay.compose.launch_settings import Launch, RunResult
-from assay.compose.rank_folder import heard_in, text
+from assay.compose.rank_folder import SECONDS_TO_TELL, heard_in, text
 from assay.compose.resume_run import ResumeOptions, resume_run
 from assay.compose.run_record import failed
 from assay.compose.training import train
@@ -63,9 +63,9 @@ def _launch(task: RankTask, folder: Path, here: World) -> Launch:
     if (folder / "folder").exists() and not here.restarts:
         given["after"] = "restart: processes of another machine have ended"
     if here.restarts:
-        given["after"] = (
-            f"restart {here.restarts}: {folder_of_attempt(folder, here.restarts - 1).ended_by()}"
-        )
+        before = folder_of_attempt(folder, here.restarts - 1)
+        cause = before.ended_by(patience_s=SECONDS_TO_TELL)
+        given["after"] = f"restart {here.restarts}: {cause}"
     return Launch(**given)
 
 

@@ -76,7 +76,7 @@ def resume_run(
     changes = changed_keys(old.root, without_secrets(config.root))
     changed = [change.key for change in changes]
     if not options.force:
-        refuse_other_data(view.id, old.root, config.root, changed)
+        refuse_other_data(view.id, old.root, config.root, changes)
         if not name:
             refuse_without_checkpoints(view)
     if is_spread(config, launch):

@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any, Protocol
 
+from assay.build.registry import registry
 from assay.compose.checks import problems_of_shape
 from assay.compose.launch_settings import Launch, RunResult
 from assay.compose.run_record import code_of, failed, new_record
@@ -25,11 +26,12 @@ from assay.config.edit import inline
 from assay.config.expansion import unique_problems
 from assay.config.loading import Config
 from assay.config.sources.literals import value_of
-from assay.config.tree import Leaf, from_plain, get_at
+from assay.config.tree import Leaf, from_plain, get_at, walk
 from assay.core.devices import device_names
 from assay.core.diagnostics import Origin, render
 from assay.core.errors import AssayError
 from assay.core.ids import new_run_id
+from assay.core.job import JOB_DEVICES_VARIABLE
 from assay.core.signals import Terminated
 from assay.record.logfile import LOGGER
 
@@ -73,16 +75,18 @@ def run(
     several runs with a sweep (all its points) or many variants: then the result is a list, too.
 
     `overrides`: {"optimizer.lr": 0.01} or ["optimizer.lr=0.01"]; `seed` and `tag` are the keys of
-    that name. On several devices (`[0, 1]`, "cuda:0,1"), or with `isolate`, each run has an OS
-    process and a free device to itself, which `per_device` of them may share; a crash is a result,
-    too. Otherwise they run in this process, one after another. `stop_at_first`: none is started
-    after a failure. `train_apart` is how they are isolated: `assay.run` has it.
+    that name. One run is in this process. Each of several has an OS process and a free device to
+    itself, of `device` (`[0, 1]`, "cuda:0,1") or of all; `per_device` of them may share one, and a
+    crash is a result, too. `isolate` True or False chooses by hand; `must_stay` tells which runs
+    stay in this process, one after another. `train_apart` is how runs are isolated: `assay.run` has
+    it. `stop_at_first`: none is started after a failure.
     `then_test`: each is tested when it has finished (`RunResult.test`); `edit_test` may change the
     config of its test.
 
     After all runs the first error is raised: ConfigError or InputError for a config that is wrong,
-    else what the run raised; KeyboardInterrupt at once. With `check=False` every error is kept in
-    its result, as `exception`.
+    else what the run raised; KeyboardInterrupt at once. What was raised in another OS process comes
+    back as IsolatedRunError with the lines of its traceback. With `check=False` every error is kept
+    in its result, as `exception`.
     """
     is_list = isinstance(configs, list | tuple)
     given: list[Any] = list(configs) if isinstance(configs, list | tuple) else [configs]
@@ -110,9 +114,12 @@ def run(
         "edit_test": edit_test,
         "stop_at_first": stop_at_first,
     }
-    is_isolated = isolate if isolate is not None else len(launch.devices()) > 1
+    points = list(itertools.chain(*ready))
+    is_isolated = isolate
+    if is_isolated is None:
+        is_isolated = len(points) > 1 and not must_stay([each for each, _ in points], edit_test)
     if is_isolated and train_apart is not None:
-        ended = train_apart(itertools.chain(*ready), per_device=per_device, **how)
+        ended = train_apart(points, per_device=per_device, **how)
     else:
         ended = _train_files(ready, **how)
     placed = _in_order(results, ended)
@@ -121,6 +128,28 @@ def run(
     for _ in ended:  # frees what the last run held: whoever raises keeps it for a debugger
         pass
     return placed if is_list else placed[0]
+
+
+def must_stay(configs: Iterable[Config], edit_test: Edit | str | None = None) -> str:
+    """Return why runs cannot have OS processes of their own, "" if they can.
+
+    Stay does what only this process knows: a function as `edit_test`, and names that its script
+    has registered. So does what has its devices from elsewhere: a rank of torchrun or Slurm, and a
+    job, which would wait for its own device.
+    """
+    if os.name != "posix":
+        return "OS processes of runs need Linux or macOS"
+    if edit_test is not None and not isinstance(edit_test, str):
+        return "`edit_test` is a function of this process"
+    if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
+        return "this process is one of several ranks"
+    if os.environ.get(JOB_DEVICES_VARIABLE):
+        return "this process is a job, which has its devices"
+    registered = {each.name for each in registry.all()}
+    for _, node in (item for config in configs for item in walk(config.root)):
+        if isinstance(node, Leaf) and isinstance(node.value, str) and node.value in registered:
+            return f"`{node.value}` is registered in this process"
+    return ""
 
 
 def _train_files(
@@ -206,18 +235,9 @@ def train_each(
     devices = launch.devices() or (None,)
     for i, config in enumerate(configs, before):
         one = replace(launch, device=devices[i % len(devices)])
-        try:
-            result = run_one(config, one, then_test=then_test, edit_test=edit_test)
-        except (
-            Exception
-        ) as error:  # whatever is raised while one run is built, the others are not to blame
-            result = _not_started(config, error)
-        except (
-            KeyboardInterrupt
-        ) as error:  # while it was built: nothing is lost but what comes after it
-            result = replace(_not_started(config, error), status="stopped")
-        if records_all and result.status == "failed" and result.record_dir is None:
-            result = _recorded(result, config, one)
+        result = attempt(
+            config, one, records_all=records_all, then_test=then_test, edit_test=edit_test
+        )
         yield result
         if result.status == "stopped" or result.signal:
             return
@@ -225,6 +245,22 @@ def train_each(
             return
         _let_go(result.exception)
         _let_go(result.test.exception if result.test is not None else None)
+
+
+def attempt(config: Config, launch: Launch, *, records_all: bool = False, **how: Any) -> RunResult:
+    """Train a config as `run_one` does; an exception is kept in the result.
+
+    `records_all`: a run that could not be built has a record all the same.
+    """
+    try:
+        result = run_one(config, launch, **how)
+    except Exception as error:  # whatever is raised while one run is built, others are not to blame
+        result = _not_started(config, error)
+    except KeyboardInterrupt as error:  # while it was built: only what comes after it is lost
+        result = replace(_not_started(config, error), status="stopped")
+    if records_all and result.status == "failed" and result.record_dir is None:
+        return _recorded(result, config, launch)
+    return result
 
 
 def run_one(

@@ -10,13 +10,14 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.checks import passed
 from assay.compose.launch_ranks import TASK, RankTask, asked_processes, config_of, task_of
 from assay.compose.launch_settings import Launch
-from assay.compose.make_engine import evaluation_plan
+from assay.compose.make_engine import evaluation_plan, join_pipeline
 from assay.compose.make_loaders import make_loader
 from assay.compose.make_parts import make_process
 from assay.compose.run_scope import RunScope, open_run_scope
@@ -76,7 +77,7 @@ def rehearse(config: Config, wanted: RehearsalRequest | None = None) -> Rehearsa
     layout = _layout(config, wanted.processes)
 
     @contextmanager
-    def build(site: Site) -> Iterator[Parts]:
+    def build(site: Site, layout: Layout = layout, *, place: int = 0) -> Iterator[Parts]:
         from assay.engine.rehearse.fake import stand_in
 
         stands_for = stand_in(site.fakes, device)
@@ -87,11 +88,17 @@ def rehearse(config: Config, wanted: RehearsalRequest | None = None) -> Rehearsa
 
                 bucket = scope.sections.parallel.bucket_mb
                 scope.mesh = stack.enter_context(
-                    imagined_mesh(layout, stands_for, bucket_mb=bucket)
+                    imagined_mesh(layout, stands_for, place=place, bucket_mb=bucket)
                 )
             yield _parts(scope, site, wanted, device)
 
-    report = climb(build, limit_bytes=limit)
+    if layout.pipeline > 1:
+        from assay.engine.rehearse.pipeline_ranks import rehearse_pipeline
+
+        whole = partial(build, layout=layout.without_pipeline)
+        report = rehearse_pipeline(whole, build, layout, limit_bytes=limit)
+    else:
+        report = climb(build, limit_bytes=limit)
     axes = {axis: count for axis, count in layout.sizes.items() if count > 1}
     return replace(report, layout=axes)
 
@@ -147,7 +154,8 @@ def _parts(scope: RunScope, site: Site, wanted: RehearsalRequest, device: Any) -
     make_task(scope)
     evaluation = None
     if wanted.batch:
-        train: Any = [declared_batch(wanted.batch)]
+        count = scope.sections.train.accumulate or 1
+        train: Any = [declared_batch(wanted.batch)] * count
     else:
         train = _unhurried(make_loader(scope, "train"))
         evaluation = _evaluated(scope)
@@ -164,6 +172,7 @@ def _parts(scope: RunScope, site: Site, wanted: RehearsalRequest, device: Any) -
         device=device,
         checkpoints=keep,
         free_bytes=shutil.disk_usage(folder).free,
+        pipeline=scope.mesh.pipeline if scope.mesh is not None else None,
     )
 
 
@@ -225,6 +234,7 @@ def _windows(scope: RunScope, train: Iterable[Any], process: Process) -> Iterato
         join_data_parallel(engine, scope.ranks)
     else:  # a declared batch is that of this rank
         process.backward.ranks = scope.ranks  # type: ignore[attr-defined]
+    join_pipeline(scope, engine)
     return _begun(scope.ranks, windows)
 
 

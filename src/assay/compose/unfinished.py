@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from assay.config import canonical, config_hash
+from assay.config.diff import KeyChange
 from assay.config.loading import Config
-from assay.config.tree import Table
+from assay.config.tree import Leaf, Table
 from assay.config.typed_sections import sections_of
 from assay.core.errors import AssayError, InputError
 from assay.core.event_log import Saved
 from assay.core.job import ATTEMPT_VARIABLE, JOB_VARIABLE
 from assay.core.lease import process_start
 from assay.core.run_file import Attempt
-from assay.query.diff import flat
+from assay.query.diff import flat, written
 from assay.query.run import RunView
 from assay.store.layout import find_project, run_folders
 
@@ -136,19 +138,32 @@ def refuse_without_checkpoints(view: RunView) -> None:
     )
 
 
-def refuse_other_data(run_id: str, old: Table, new: Table, changed: Sequence[str]) -> None:
+def refuse_other_data(run_id: str, old: Table, new: Table, changes: Sequence[KeyChange]) -> None:
     """Raise InputError when a run would be resumed with another seed or other data.
 
     Batches of another size are the same samples in the same order.
     """
     if _drawn_from(old) == _drawn_from(new):
         return
-    keys = [key for key in changed if key == "seed" or key.startswith("data.")]
+    kept = [each for each in changes if each.key == "seed" or each.key.startswith("data.")]
+    keys = ", ".join(each.key for each in kept)
+    words = [each for each in map(_as_override, kept) if each]
     raise InputError(
-        f"The run {run_id} was trained with another {', '.join(keys)}: it would be neither the one"
-        " nor the other.",
-        fix="Begin a new run: assay rerun; --force resumes all the same",
+        f"The run {run_id} was trained with another {keys}: its steps would see the data of both.",
+        where="; ".join(map(_described, kept)),
+        fix=f"`{shlex.join(['assay', 'rerun', run_id, *words])}` trains a new run; --force resumes"
+        " all the same",
     )
+
+
+def _as_override(change: KeyChange) -> str:
+    """Return the override that makes a change, "" for one that is no scalar."""
+    return f"{change.key}={written(change.after)}" if isinstance(change.after, Leaf) else ""
+
+
+def _described(change: KeyChange) -> str:
+    before, after = (written(value) or "not given" for value in (change.before, change.after))
+    return f"{change.key} {before} -> {after}"
 
 
 def _drawn_from(root: Table) -> str:
