@@ -36,8 +36,8 @@ from assay.query.table import find_runs
 from assay.record.compaction import compact
 from assay.record.recorder import RunRecorder
 from assay.record.writer import MetricsWriter
-from assay.store.index import reindex
 from assay.store.layout import Project, open_project
+from assay.store.refresh_index import reindex
 from assay.store.series import read_series
 
 PROCESSES, METRICS = 8, 20

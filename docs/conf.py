@@ -1,6 +1,7 @@
 """Settings of the documentation: Markdown by MyST, docstrings by autodoc, the theme furo."""
 
 import tomllib
+from importlib.metadata import version as version_of
 from pathlib import Path
 
 _project = tomllib.loads(
@@ -31,5 +32,11 @@ copybutton_exclude = ".linenos, .gp, .go"  # prompts and output stay behind
 html_theme = "furo"
 html_title = f"assay {release}"
 html_copy_source = False
+# The tests of the pages run in the environment that builds them.
+html_context = {
+    "versions": f"assay {release}. The output on these pages is checked with PyTorch"
+    f" {version_of('torch').partition('+')[0]} on the CPU."
+}
+templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["wide.css"]

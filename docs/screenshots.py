@@ -1,7 +1,8 @@
 """Take the pictures of `assay ui` on the home page: `.venv/bin/python docs/screenshots.py FOLDER`.
 
-Trains the digits example and a small sweep of it in FOLDER (reused if it has runs), starts
-`assay ui` there, and writes `docs/_static/ui-light.png` and `docs/_static/ui-dark.png`. Needs the
+Trains the digits example and a sweep of 30 runs in FOLDER (reused if it has runs), starts
+`assay ui` there, and writes `NAME-light.png` and `NAME-dark.png` for each of PAGES to
+`docs/_static`. Needs the
 environment and the page of `./dev setup`, and a Chromium (or its path in `DEV_BROWSER`).
 """
 
@@ -19,7 +20,15 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 ASSAY = [sys.executable, "-m", "assay"]
 SIZE = {"width": 1280, "height": 800}
 PICTURES = ROOT / "docs" / "_static"
-SWEEP = '[sweep]\n"optimizer.lr" = [1e-3, 3e-3, 1e-2]\n"model.width" = [16, 32]\n'
+PAGES = {"ui": "/"}
+"""Paths of the pages that are taken, by the name of the picture."""
+
+SWEEP = """
+[sweep]
+"optimizer.lr" = [3e-4, 1e-3, 3e-3, 1e-2, 3e-2]
+"model.width" = [8, 16, 32]
+seed = [0, 1]
+"""
 
 
 def train(folder: Path) -> None:
@@ -58,12 +67,15 @@ def main(folder: Path) -> None:
         with sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
             page = open_runs(browser, link)
-            for theme in ("light", "dark"):
-                page.emulate_media(color_scheme=theme)
-                page.reload()  # the selection is in the address
-                page.locator("[data-run]").first.wait_for()
-                page.wait_for_timeout(2_000)  # until every curve is drawn
-                page.screenshot(path=PICTURES / f"ui-{theme}.png")
+            root, selected = link.partition("/login")[0], page.url
+            for name, path in PAGES.items():
+                page.goto(selected if path == "/" else root + path)
+                for theme in ("light", "dark"):
+                    page.emulate_media(color_scheme=theme)
+                    page.reload()  # what is selected is in the address
+                    page.locator("main").wait_for()
+                    page.wait_for_timeout(2_000)  # until every curve is drawn
+                    page.screenshot(path=PICTURES / f"{name}-{theme}.png")
             browser.close()
     finally:
         server.send_signal(signal.SIGINT)
