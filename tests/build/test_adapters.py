@@ -114,7 +114,12 @@ def test_a_value_that_fits_becomes_what_the_type_asks_for(
         ("width", 3.5, "must be a whole number, not 3.5", ""),
         ("width", True, "must be a whole number, not true", ""),
         ("width", [3], "must be a whole number, not [3]", "write 3, without brackets"),
-        ("rate", "fast", 'must be a number, not "fast"', ""),
+        (
+            "rate",
+            "fast",
+            'must be a number, not "fast"',
+            "a number is written as 0.01, 1e-2 or 10",
+        ),
         ("on", 1, "must be true or false, not 1", "write true"),
         ("on", "true", 'must be true or false, not "true"', "write it without quotes: true"),
         ("name", 3, "must be a string, not 3", 'write it in quotes: "3"'),

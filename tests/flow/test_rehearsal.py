@@ -350,11 +350,10 @@ def test_conditions_without_a_rehearsal_are_refused(
 
 CONFIGS = ["01_digits/digits.toml", "03_gpt/gpt.toml", "04_tagging/tagging.toml", "06_gan/gan.toml"]
 CONFIGS += ["07_zoo/zoo.toml", "08_transformers/bert.toml"]
-CONFIGS += [f"seeds/{name}/train.toml" for name in ("collate", "eval_epoch", "train_and_test")]
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("config", [*CONFIGS, "seeds/tagger/tagger.toml"])
+@pytest.mark.parametrize("config", CONFIGS)
 def test_nothing_wrong_is_told_of_the_examples(assay, config: str) -> None:
     path = EXAMPLES / config
     if "transformers" in config:
