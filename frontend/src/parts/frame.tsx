@@ -1,7 +1,7 @@
 /** What stands around every page: the head with the project, and the session that everything needs. */
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useNavigate, useSearch } from "@tanstack/react-router";
-import {useEffect, useLayoutEffect, useMemo, type ReactNode} from "react";
+import { useEffect, useMemo, type ReactNode } from "react";
 import { api, data, rememberFacts } from "../api/client";
 import { SharedProvider, useConnection, useLive, useMedia, useShared } from "../state/site";
 import { applyTheme, useKept, type Theme } from "../state/local";
@@ -216,9 +216,11 @@ const THEME_ICONS = { system: "auto", light: "sun", dark: "moon" } as const;
 
 function ThemeButton() {
   const [theme, setTheme] = useKept<Theme>("theme", "system");
-  // Before the effects of the charts, which read their colours from the document.
-  useLayoutEffect(() => applyTheme(theme), [theme]);
-  return <IconButton icon={THEME_ICONS[theme]} label={`Colours: ${theme}`} onClick={() => setTheme(NEXT[theme])} className={styles.theme} />;
+  const choose = () => {
+    applyTheme(NEXT[theme]); // first: the charts read their colours from the document
+    setTheme(NEXT[theme]);
+  };
+  return <IconButton icon={THEME_ICONS[theme]} label={`Colours: ${theme}`} onClick={choose} className={styles.theme} />;
 }
 
 export function NotFound() {
