@@ -14,7 +14,6 @@ import gc
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -98,17 +97,6 @@ CASES = (
         batches=(256, 2048),
     ),
 )
-STAGED = tuple(
-    Case(
-        name=f"pipeline.{schedule}",
-        model='type = "rehearse_models.Staged"\nwidth = 1024',
-        data='kind = "vectors", size = 784, count = 10',
-        batches=(4096, 16384),
-        more=f'accumulate = 8\n[parallel]\npipeline = 2\nschedule = "{schedule}"',
-    )
-    for schedule in ("1f1b", "gpipe")
-)
-"""Of each the peaks of both ranks are compared."""
 QUICK = (
     Case(
         name="mlp",
@@ -146,7 +134,6 @@ def estimate(path: str) -> dict[str, Any]:
     return {
         "rung": report.rung,
         "peak": report.memory.peak_bytes,
-        "ranks": [rank.memory.peak_bytes for rank in report.ranks if rank.memory is not None],
         "where": report.memory.where,
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,
@@ -160,19 +147,18 @@ def measure(path: str, warm: str) -> dict[str, Any]:
     from assay.config import open_config
 
     launch = Launch(no_file=True, quiet=True)
-    opened = [open_config(each, user_dir=HERE) for each in (warm, path) if each]
-    if warm:
-        train(opened[0], launch)  # what libraries take for themselves they have now
+    opened = [open_config(each, user_dir=HERE) for each in (warm, path)]
+    train(opened[0], launch)  # what libraries take for themselves they have now
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        result = train(opened[-1], launch)
+        result = train(opened[1], launch)
         peak = torch.cuda.max_memory_allocated() - before
     else:
         before = status("RssAnon")
         with Watch() as watch:
-            result = train(opened[-1], launch)
+            result = train(opened[1], launch)
         peak = watch.peak - before
     assert result.status == "finished", result.exception
     return {"peak": peak}
@@ -203,49 +189,15 @@ def status(name: str) -> int:
 
 
 def child(*arguments: str) -> dict[str, Any]:
-    return children([{}], *arguments)[0]
-
-
-def children(environments: Sequence[dict[str, str]], *arguments: str) -> list[dict[str, Any]]:
-    """Run this file in an OS process for each of `environments`, all at once; what they print."""
-    more = GIVING_BACK if arguments[0] == "--measure" else {}
-    running = [
-        subprocess.Popen(
-            [sys.executable, str(Path(__file__).resolve()), *arguments],
-            env={**os.environ, **more, **own},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for own in environments
-    ]
-    printed = [each.communicate()[0] for each in running]
-    assert not any(each.returncode for each in running), printed
-    return [json.loads(each.splitlines()[-1]) for each in printed]
-
-
-def rank_environments(ranks: int) -> list[dict[str, str]]:
-    """Return the variables of torchrun for each rank on this machine."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
-    shared |= {"LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
-    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
-
-
-def pipeline_figures(folder: Path) -> list[Figure]:
-    """Compare the peak of each rank of two, of which the second has the last stage."""
-    found = []
-    for case in STAGED:
-        for batch in case.batches:
-            path = written(case, batch, folder)
-            told = child("--estimate", path)["ranks"]
-            measured = children(rank_environments(2), "--measure", path, "")
-            for rank, (guess, real) in enumerate(zip(told, measured, strict=True)):
-                off = 100 * (guess / real["peak"] - 1)
-                note = f"{off:+.1f} %: {guess / MIB:.0f} MiB told, {real['peak'] / MIB:.0f} measured"
-                name = f"memory.{case.name}.b{batch}.rank{rank}"
-                found.append(Figure(name=name, value=abs(off), unit="%", at_most=10.0, note=note))
+    environment = {**os.environ, **(GIVING_BACK if arguments[0] == "--measure" else {})}
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).resolve()), *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
@@ -298,7 +250,6 @@ def main() -> None:
         folder = Path(name)
         figures = [
             *memory_figures(QUICK if asked.quick else CASES, folder),
-            *(() if asked.quick else pipeline_figures(folder)),
             *time_figures(folder, quick=asked.quick),
         ]
     where = machine()

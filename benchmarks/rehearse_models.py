@@ -131,16 +131,6 @@ class Perceptron(nn.Module):
         return self.layers(x)  # type: ignore[no-any-return]
 
 
-class Staged(nn.Sequential):
-    """Perceptron that a pipeline may split between any two layers."""
-
-    def __init__(self, width: int = 1024, depth: int = 6) -> None:
-        layers: list[nn.Module] = [nn.Linear(784, width)]
-        for _ in range(depth):
-            layers += [nn.Linear(width, width), nn.ReLU()]
-        super().__init__(*layers, nn.Linear(width, 10))
-
-
 class Encoder(nn.Module):
     """Encoder of torch's own layers that classifies sequences of tokens."""
 
