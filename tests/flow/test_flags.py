@@ -261,7 +261,9 @@ def test_a_validation_step_that_cannot_run_is_told_before_the_first_training_ste
 ) -> None:
     net = (toy / "net.py").read_text()
     broken = "x if self.training else x[:, :3])"
-    (toy / "net.py").write_text(net.replace("return self.layers(x)", f"return self.layers({broken}"))
+    (toy / "net.py").write_text(
+        net.replace("return self.layers(x)", f"return self.layers({broken}")
+    )
 
     told = assay("run", "toy.toml")
 
