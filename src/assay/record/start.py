@@ -275,6 +275,7 @@ def finish_before() -> None:
     for run in [each for each in _OPEN if not each.is_block]:
         run.finish()
         print(f"assay: the run {run.id} is finished, a new one starts")
+        print(f'  fix: assay.start(resume="{run.id}") continues it; a `with` block keeps both open')
 
 
 def is_off() -> bool:
