@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -190,8 +191,6 @@ class Run:
         """
         if self._recorder is not None:
             return self._recorder.watch(name, suffixes, folder=folder)
-        import tempfile
-
         return Path(tempfile.mkdtemp(prefix="assay-")) if folder is None else Path(folder)
 
     @overload
