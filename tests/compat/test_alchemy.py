@@ -76,19 +76,6 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def python(warm: Run, project: Path) -> Run:
-    """Runs Python in the project, in a process of its own, to a good end."""
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        own = {"PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
-        done = warm(list(arguments), folder=project, variables={**os.environ, **own})
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done
-
-    return run
-
-
 def records(project: Path) -> list[RunView]:
     return [RunView(folder) for folder in run_folders(open_project(project))]
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ from assay.core import run_file
 from assay.core.errors import ConfigError, InputError
 from assay.engine import DistTensorData, Instance
 from assay.store.series import read_series
-from examples import EXAMPLES, SRC
+from examples import EXAMPLES
 from snippets import executed
 from warm_python import Run
 
@@ -55,19 +53,6 @@ def written(tmp_path: Path, also: str = "") -> Path:
         (tmp_path / folder).mkdir(exist_ok=True)
     shutil.copy(EXAMPLES / "01_digits" / "digits.npz", tmp_path / "data")
     return tmp_path
-
-
-@pytest.fixture
-def python(warm: Run, project: Path) -> Run:
-    """Runs Python in the project, in a process of its own, to a good end."""
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        own = {"PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
-        done = warm(list(arguments), folder=project, variables={**os.environ, **own})
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done
-
-    return run
 
 
 TRAIN = ("-m", "assay", "run", "configs/config.py", "--user-dir", ".", "--device", "cpu")
@@ -278,8 +263,35 @@ def test_loaders_of_text_give_batches_of_one_or_several_sets_and_parts_of_the_si
         build_nlp_train_val_test_loader(Words(9), (1, 2))
 
 
+COMMON = {
+    "common/train.py": ["train"],
+    "common/optim.py": ["optim"],
+    "common/models/graph.py": ["graph"],
+    "common/models/bert.py": ["bert_model", "pretrain_model"],
+    "common/data/bert_dataset.py": ["dataloader", "tokenization"],
+    "common/data/cifar100.py": ["dataloader"],
+}
+SENTENCES = "the cat sat on the mat .\nthe dog ran .\na cat ran on a mat .\n\n" * 8
+PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog sat ran on mat ."
+
+
+def texts(folder: Path) -> None:
+    """Write sentences and a vocabulary into a folder."""
+    (folder / "sentences.txt").write_text(SENTENCES, encoding="utf-8")
+    (folder / "vocab.txt").write_text("\n".join(PIECES.split()), encoding="utf-8")
+
+
 @pytest.mark.row("E04", "E05")
-def test_the_packaged_configs_are_found_and_their_calls_are_built() -> None:
+def test_the_six_packaged_configs_are_found_by_the_name_that_libai_has(tmp_path: Path) -> None:
+    for path, names in COMMON.items():
+        assert get_config(path).keys() >= set(names), path
+    assert get_config("common/models/graph.py").graph.enabled is False
+    with pytest.raises(InputError, match=r"common/optim\.py"):
+        get_config("common/optimm.py")
+
+
+@pytest.mark.row("E05")
+def test_the_calls_of_the_packaged_train_and_optim_are_built() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
 
     train, optim = get_config("common/train.py").train, get_config("common/optim.py").optim
@@ -291,9 +303,113 @@ def test_the_packaged_configs_are_found_and_their_calls_are_built() -> None:
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.01, 0.0]
     assert isinstance(evaluator, ClsEvaluator) and evaluator.metrics().keys() == {"Acc@1", "Acc@5"}
     assert schedule.factor(100, 100) == pytest.approx(0.01)
-    assert get_config("common/models/graph.py").graph.enabled is False
-    with pytest.raises(InputError, match=r"common/optim\.py"):
-        get_config("common/optimm.py")
+
+
+@pytest.mark.row("E05")
+def test_the_packaged_bert_is_built_with_the_sizes_of_libai() -> None:
+    bert = get_config("common/models/bert.py")
+
+    with torch.device("meta"):
+        encoder, whole = instantiate(bert.bert_model), instantiate(bert.pretrain_model)
+
+    assert len(encoder.layers) == 24 and encoder.tokens.weight.shape == (30522, 768)
+    assert encoder.layers[0].inner.out_features == 4096 and encoder.norm.eps == 1e-5
+    count = sum(parameter.numel() for parameter in whole.parameters())
+    assert count == sum(parameter.numel() for parameter in encoder.parameters()) + 624_188
+
+
+@pytest.mark.row("E05", "E24")
+def test_the_packaged_pictures_are_read_in_the_binary_format_of_cifar(tmp_path: Path) -> None:
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.randint(256, (20, 3074), generator=draw, dtype=torch.uint8)
+    rows[:, 1] %= 100
+    for name in ("train.bin", "test.bin"):
+        (tmp_path / name).write_bytes(rows.numpy().tobytes())
+    dataloader = get_config("common/data/cifar100.py").dataloader
+    train, (test,) = dataloader.train, dataloader.test
+    train.dataset[0].root = test.dataset.root = str(tmp_path)
+    train.num_workers = test.num_workers = 0
+
+    batches, tests = list(instantiate(train)), list(instantiate(test, test_batch_size=8))
+
+    assert [tuple(batch.images.shape) for batch in batches] == [(20, 3, 32, 32)]
+    assert [len(batch.labels) for batch in tests] == [8, 8, 4]
+    whole = torch.cat([batch.images for batch in tests])
+    assert torch.cat([batch.labels for batch in tests]).tolist() == rows[:, 1].tolist()
+    first = (rows[0, 2:].view(3, 32, 32)[0] / 255 - 0.5071) / 0.2673
+    assert torch.allclose(whole[0, 0], first, atol=1e-6)
+    (tmp_path / "test.bin").write_bytes(b"short")
+    with pytest.raises(InputError, match="binary format"):
+        instantiate(test)
+
+
+@pytest.mark.row("E05", "E25")
+def test_the_packaged_texts_are_pairs_of_word_pieces_with_masked_tokens(tmp_path: Path) -> None:
+    texts(tmp_path)
+    common = get_config("common/data/bert_dataset.py")
+    common.tokenization.tokenizer.vocab_file = str(tmp_path / "vocab.txt")
+    given = common.dataloader.train.dataset[0]
+    given.update(data_prefix=str(tmp_path / "sentences.txt"), max_seq_length=20, mask_lm_prob=0.5)
+    tokenizer = instantiate(common.tokenization.tokenizer)
+    pairs = instantiate(given, tokenizer=tokenizer)
+
+    train, valid, test = build_nlp_train_val_test_loader(
+        [pairs], [[12.0, 2.0, 2.0]], train_batch_size=4
+    )
+
+    assert len(pairs) == 16  # two pairs of neighbours in each of eight documents
+    assert [len(each.dataset) for each in (train, valid, test)] == [12, 2, 2]
+    batch = next(iter(train))
+    assert batch.input_ids.shape == batch.tokentype_ids.shape == (4, 20)
+    changed = batch.input_ids != batch.lm_labels
+    assert bool(changed.any()) and bool((batch.loss_mask[changed] == 1).all())
+    masked = tokenizer.convert_tokens_to_ids(["[MASK]"])[0]
+    assert bool((batch.input_ids == masked).any())
+    words = PIECES.split()
+    for ids, swapped in zip(batch.lm_labels.tolist(), batch.ns_labels.tolist(), strict=True):
+        tokens = " ".join(words[i] for i in ids if words[i] != "[PAD]")
+        one, two = tokens.removeprefix("[CLS] ").removesuffix(" [SEP]").split(" [SEP] ")
+        first, second = (two, one) if swapped else (one, two)
+        assert f"{first}\n{second}\n" in SENTENCES
+    again = instantiate(given, tokenizer=tokenizer)
+    assert torch.equal(again[3].input_ids, pairs[3].input_ids)
+
+
+BERT = """
+from libai.config import get_config
+
+dataloader = get_config("common/data/bert_dataset.py").dataloader
+tokenization = get_config("common/data/bert_dataset.py").tokenization
+dataloader.train.dataset[0].max_seq_length = 20
+dataloader.train.splits = [[8.0, 1.0, 1.0]]
+dataloader.train.num_workers = 0
+model = get_config("common/models/bert.py").pretrain_model
+model.cfg.update(hidden_size=16, hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+optim = get_config("common/optim.py").optim
+optim.lr = 0.01
+graph = get_config("common/models/graph.py").graph
+train = get_config("common/train.py").train
+train.update(dict(train_micro_batch_size=4, train_iter=40, evaluation=dict(enabled=False)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.row("E05", "E20", "E57")
+def test_a_bert_of_packaged_configs_alone_learns_its_sentences(python: Run, project: Path) -> None:
+    texts(project)
+    (project / "bert.py").write_text(BERT, encoding="utf-8")
+
+    python("-m", "assay", "run", "bert.py", "--device", "cpu", "--tag", "bert")
+
+    (run,) = (project / "runs").glob("*-bert")
+    curves = read_series(run / "metrics.bin")
+    assert len(curves["train/lm_loss"].values) == 40 and "train/sop_loss" in curves
+    first, last = (
+        curves["train/lm_loss"].values[part].mean() for part in (slice(5), slice(-5, None))
+    )
+    assert last < 0.8 * first
+    saved: Any = plain(load(run / "config.toml").root)
+    assert saved["model"]["cfg"]["vocab_size"]["type"] == "assay.engine.padded_vocabulary"
 
 
 def test_digits_that_are_not_there_say_where_to_put_them(tmp_path: Path) -> None:

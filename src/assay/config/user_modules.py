@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from assay.config.older_systems import SYSTEMS
+from assay.config.older_systems import PACKAGES
 from assay.core.diagnostics import Origin
 from assay.core.regular_file import read_bytes
 
 MAX_BYTES = 8 * 1024 * 1024
 MAX_FILES = 20_000  # looked at for registered names
-REGISTERING = ("assay", *SYSTEMS)
+REGISTERING = ("assay", *PACKAGES)
 """Packages whose `register` gives a class its short name."""
 
 
