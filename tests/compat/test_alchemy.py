@@ -221,6 +221,13 @@ def test_the_data_pipeline_of_the_text_makes_batches_of_eight_for_any_number_of_
     assert steps == {"0": list(range(1, 7)), "3": list(range(1, 7))}  # 44 documents, 8 in a batch
 
 
+GO = """
+(result,) = run("cfg.toml", device="cpu")
+if isinstance(result, BaseException):
+    raise result
+"""
+
+
 @pytest.mark.row("S-A3", "A62", "A63")
 def test_the_pipeline_of_the_text_evaluates_at_the_end_of_every_second_epoch(
     python: Run, project: Path
@@ -237,8 +244,9 @@ plugins = [
 every = "never"
 """
     (project / "cfg.toml").write_text(config, encoding="utf-8")
+    (project / "go.py").write_text(GO, encoding="utf-8")
 
-    python("-m", "assay", "run", "cfg.toml", "--device", "cpu")
+    python("-m", "assay.compat", "go.py")
 
     (view,) = records(project)
     facts = [event.fact for event in read_events(view.folder.events)]
@@ -354,7 +362,8 @@ def test_the_collate_that_a_task_of_the_text_gives_makes_every_batch(
     config += "[data.train]\nbatch_size = 8\n[data.dev]\nbatch_size = 16\n"
     (project / "cfg.toml").write_text(config, encoding="utf-8")
 
-    python("-m", "assay", "run", "cfg.toml", "--device", "cpu")
+    (project / "go.py").write_text(GO, encoding="utf-8")
+    python("-m", "assay.compat", "go.py")
 
     (view,) = records(project)
     assert read_series(view.folder.metrics)["train/loss"].steps.tolist() == [1, 2, 3, 4, 5]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -38,6 +40,22 @@ def offer(error: ImportError) -> bool:
         return False
     finders.install(PACKAGES[package])
     return True
+
+
+_IMPORT = re.compile(rf"^\s*(?:from|import)\s+({'|'.join(PACKAGES)})\b", re.MULTILINE)
+
+
+def names_left_out(text: str) -> dict[str, Any]:
+    """Return the objects that a Python text uses without an import, by name.
+
+    The text must import an older system that is not installed; else nothing is returned.
+    """
+    packages = set(_IMPORT.findall(text))
+    if not packages or any(PathFinder.find_spec(package) for package in packages):
+        return {}
+    pasted = importlib.import_module("assay.compat.pasted")
+    found: dict[str, Any] = pasted.supply(pasted.missing_names(text))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
