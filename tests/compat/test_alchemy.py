@@ -414,4 +414,4 @@ def test_an_import_of_an_unmapped_name_is_one_error_with_the_nearest(tmp_path: P
     )
 
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "`sym_tabl` of `alchemy`" in done.stderr and "`alchemy.sym_tbl`" in done.stderr
+    assert "`alchemy.sym_tabl` of alchemy" in done.stderr and "`alchemy.sym_tbl`" in done.stderr

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -25,7 +26,7 @@ from assay.core import run_file
 from assay.core.errors import ConfigError, InputError
 from assay.engine import DistTensorData, Instance
 from assay.store.series import read_series
-from examples import EXAMPLES
+from examples import EXAMPLES, SRC
 from snippets import executed
 from warm_python import Run
 
@@ -35,16 +36,11 @@ CONFIG = ("S-E1.model", "S-E1.dataloader", "S-E1.train")
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """The files of the tutorial as it says to write them, and 5,000 digits."""
-    return written(tmp_path)
-
-
-def written(tmp_path: Path, also: str = "") -> Path:
-    """Write the files of the tutorial, with the repairs of the row `also` besides."""
     files = {
         "modeling/model.py": executed("S-E2"),
-        "dataset/dataset.py": executed("S-E1.dataset", also=also),
+        "dataset/dataset.py": executed("S-E1.dataset"),
         "configs/train.py": executed("S-E1.defaults"),
-        "configs/config.py": "\n".join(executed(name, also=also) for name in CONFIG),
+        "configs/config.py": "\n".join(map(executed, CONFIG)),
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -80,6 +76,19 @@ def test_the_config_of_the_tutorial_says_the_same_in_the_sections_of_assay(proje
     assert root["checkpoint"]["best"] == {"metric": "test/Acc@1", "mode": "max"}
     assert root["schedule"]["warmup_ratio"] == 0.01 and root["schedule"]["final"] == 0.01
     assert (root["seed"], root["tag"], root["display"]) == (1234, "MNIST", {"every": "10 steps"})
+
+
+def test_the_page_shows_the_tutorial_as_it_is_printed(project: Path) -> None:
+    page = (SRC.parent / "docs" / "compat" / "libai.md").read_text(encoding="utf-8")
+
+    for name in (
+        "modeling/model.py",
+        "dataset/dataset.py",
+        "configs/train.py",
+        "configs/config.py",
+    ):
+        printed = (project / name).read_text(encoding="utf-8").rstrip()
+        assert f":caption: {name}\n\n{printed}\n```" in page, name
 
 
 MORE = """
@@ -161,18 +170,54 @@ def test_the_tutorial_trains_as_it_is_printed(python: Run, project: Path) -> Non
     assert best is not None and best.metric == "test/Acc@1"
 
 
+def write_sixty_thousand(folder: Path) -> None:
+    """Write files of MNIST's format and size: 4,000 digits with 14 turned copies each, and 1,000.
+
+    Without the copies, 4,000 digits teach the network of the text 94 to 95 of 100.
+    """
+    with np.load(EXAMPLES / "01_digits" / "digits.npz") as file:
+        images, labels = file["images"], file["labels"].astype(np.uint8)
+    digits = torch.from_numpy(images[:4000])[:, None].float()
+    draw = torch.Generator().manual_seed(0)
+    copies = [images[:4000]]
+    for _ in range(14):
+        angle, right, down, grown = torch.rand(4, len(digits), generator=draw) * 2 - 1
+        factor = 1 + grown / 10
+        cos, sin = (angle * 0.175).cos() / factor, (angle * 0.175).sin() / factor
+        rows = [torch.stack([cos, -sin, 0.14 * right], 1), torch.stack([sin, cos, 0.14 * down], 1)]
+        grid = torch.nn.functional.affine_grid(
+            torch.stack(rows, 1), list(digits.shape), align_corners=False
+        )
+        turned = torch.nn.functional.grid_sample(digits, grid, align_corners=False)
+        copies.append(turned[:, 0].round().byte().numpy())
+    arrays = {
+        "train-images-idx3": np.concatenate(copies),
+        "train-labels-idx1": np.tile(labels[:4000], 15),
+        "t10k-images-idx3": images[4000:],
+        "t10k-labels-idx1": labels[4000:],
+    }
+    for name, array in arrays.items():
+        head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
+        (folder / f"{name}-ubyte").write_bytes(head + array.tobytes())
+
+
 @pytest.mark.thorough
-@pytest.mark.timeout(1800)
-@pytest.mark.row("S-E3", "E58")
-def test_the_tutorial_with_copies_of_few_digits_gets_97_of_100_right(
+@pytest.mark.timeout(3600)
+@pytest.mark.row("S-E3", "E30", "E58")
+def test_the_tutorial_gets_97_of_100_digits_right_without_a_changed_line(
     python: Run, project: Path
 ) -> None:
-    written(project, also="S-E3")
+    write_sixty_thousand(project / "data")
 
-    python("-W", "ignore", *TRAIN, "data.train.workers=0", "data.test.workers=0")
+    said = python("-W", "ignore", *TRAIN, "data.train.workers=0", "data.test.workers=0").stderr
 
+    assert "20 epochs x 469 (60,000 samples / 128, rounded up) = 9,380 steps" in said
+    shown = re.findall(r"^epoch .*step +([\d,]+) ", said, re.MULTILINE)
+    assert [int(step.replace(",", "")) for step in shown] == list(range(10, 9381, 10))
     (run,) = (project / "runs").glob("*-mnist")
-    assert read_series(run / "metrics.bin")["test/Acc@1"].values[-1] >= 0.97
+    curve = read_series(run / "metrics.bin")["test/Acc@1"]
+    assert list(curve.steps) == [*range(100, 9301, 100), 9380]
+    assert curve.values[-1] >= 0.97
 
 
 @pytest.mark.thorough

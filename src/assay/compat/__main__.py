@@ -1,8 +1,8 @@
 """Scripts and commands of older systems.
 
-`python -m assay.compat [--resume auto|RUN] SCRIPT ...` runs a script whose imports are theirs. Names
-that it, or a module in its folder, uses without importing them are supplied. `python -m assay.compat thexp config -l` is
-a command of thexp.
+`python -m assay.compat [--resume auto|RUN] SCRIPT ...` runs a script whose imports are theirs.
+Names that it, or a module in its folder, uses without importing them are supplied. `python -m
+assay.compat thexp config -l` is a command of thexp.
 """
 
 from __future__ import annotations
