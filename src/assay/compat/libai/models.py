@@ -58,7 +58,7 @@ class BertForPreTraining(BertPretraining):
     """
 
     def __init__(self, cfg: Mapping[str, Any], add_binary_head: bool = True) -> None:
-        super().__init__(BertModel(cfg), add_binary_head=add_binary_head)
+        super().__init__(BertModel(**cfg), add_binary_head=add_binary_head)
 
     def forward(
         self,

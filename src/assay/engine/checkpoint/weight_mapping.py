@@ -98,7 +98,7 @@ def _table(mapping: Mapping[str, Any] | str | PathLike[str]) -> Mapping[str, Any
 
 
 def _rule(pattern: str, value: Any, where: str) -> WeightRule:
-    given = {"to": value} if isinstance(value, str) else value
+    given: Any = {"to": value} if isinstance(value, str) else value
     fix = '"their/name" = "name" or { to = "name", shape = [16, 16], transpose = true }'
     if not isinstance(given, Mapping) or not isinstance(given.get("to"), str):
         raise InputError(f"The mapping of {pattern!r} has no name.", where=where, fix=fix)

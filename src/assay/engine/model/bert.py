@@ -157,4 +157,5 @@ class _Layer(nn.Module):
 
     def _split(self, states: Tensor) -> Tensor:
         """Return states (batch, length, width) as (batch, heads, length, width of a head)."""
-        return states.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        batch, length, width = states.shape
+        return states.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
