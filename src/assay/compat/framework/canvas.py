@@ -125,8 +125,7 @@ class Canvas:
         if self._page is not None or run.folder is None or in_notebook():
             return
         run.attach(self)
-        if self._page is not None:
-            print(f"canvas: {self._page.as_uri()}", file=sys.stderr)
+        print(f"canvas: {(run.folder.path / PAGE).as_uri()}", file=sys.stderr)
 
     def _write(self, *, is_live: bool) -> None:
         if self._page is None:
