@@ -25,6 +25,8 @@ from assay.config import check_shape, load, plain
 from assay.core import run_file
 from assay.core.errors import ConfigError, InputError
 from assay.engine import DistTensorData, Instance
+from assay.engine.data.features import to_tensors
+from assay.engine.data.text import TextExample, TextProcessor, WordPieces, pair_features
 from assay.store.series import read_series
 from examples import EXAMPLES, SRC
 from snippets import executed
@@ -311,6 +313,35 @@ def test_loaders_of_text_give_batches_of_one_or_several_sets_and_parts_of_the_si
     assert sorted(i for each in seen for i in each) == list(range(100))
     with pytest.raises(InputError, match="need three"):
         build_nlp_train_val_test_loader(Words(9), (1, 2))
+
+
+@pytest.mark.row("E25", "B11")
+def test_loaders_of_text_read_files_with_the_pipeline_of_assay(tmp_path: Path) -> None:
+    lines = "yes\tthe cat sat\ta mat\nno\tthe dog\tthe cat\nyes\ta dog ran\tran\n"
+    (tmp_path / "train.tsv").write_text(lines, encoding="utf-8")
+    (tmp_path / "test.jsonl").write_text('{"text": "a cat", "label": "no"}\n', encoding="utf-8")
+    processor, tokenizer = TextProcessor(["no", "yes"]), WordPieces(PIECES.split())
+
+    def split(examples: list[TextExample]) -> Any:
+        return to_tensors(
+            pair_features(examples, processor.get_labels(), tokenizer, max_seq_len=10)
+        )
+
+    train = build_nlp_train_loader(split(processor.get_train_examples(tmp_path)), 2)
+    test = build_nlp_test_loader([split(processor.get_test_examples(tmp_path))], 2)
+
+    seen = [(ids[1:3], int(label)) for batch in train for ids, label in _rows(batch)]
+    assert sorted(seen) == sorted(
+        (tokenizer.convert_tokens_to_ids(tokens.split()), label)
+        for tokens, label in [("the cat", 1), ("the dog", 0), ("a dog", 1)]
+    )
+    (batch,) = list(test)
+    words = ["[CLS]", "a", "cat", "[SEP]"]
+    assert batch["input_ids"][0, :4].tolist() == tokenizer.convert_tokens_to_ids(words)
+
+
+def _rows(batch: Any) -> list[tuple[list[int], int]]:
+    return list(zip(batch["input_ids"].tolist(), batch["label_id"].tolist(), strict=True))
 
 
 COMMON = {
