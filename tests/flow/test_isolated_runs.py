@@ -12,7 +12,7 @@ import pytest
 
 import assay as house
 from assay.core import run_file
-from assay.jobs.isolated_runs import CrashError, IsolatedRunError
+from assay.jobs.isolated_process import CrashError, IsolatedRunError
 from assay.store.job_journal import JobJournal
 
 pytestmark = pytest.mark.thorough

@@ -19,7 +19,7 @@ from assay.config import changed_keys, load, plain
 from assay.core import run_file
 from assay.core.errors import InputError
 from assay.core.event_log import Ended, read_events
-from assay.jobs.isolated_runs import IsolatedRunError
+from assay.jobs.isolated_process import IsolatedRunError
 
 pytestmark = pytest.mark.slow
 

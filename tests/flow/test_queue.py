@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from assay.core.job import Job
 from assay.store.job_journal import JobJournal
 
 pytestmark = pytest.mark.thorough
+
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "01_digits"
 
 
 @pytest.fixture
@@ -101,6 +104,34 @@ def test_a_waiting_job_is_cancelled_and_a_mistake_never_gets_in_line(
         assert refused.returncode == 2, words
         assert said in refused.stderr
     assert [job.id for job in queue.jobs()] == [1]
+
+
+def test_30_points_of_the_digits_example_are_jobs_that_share_the_cpu_two_at_a_time(
+    assay, queue: JobJournal, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(DIGITS, toy, dirs_exist_ok=True)
+    monkeypatch.delenv("ASSAY_FAKE_DEVICES")
+    monkeypatch.setenv("ASSAY_CORES", "8")
+    rates = [1e-3 * (i + 1) for i in range(10)]
+    space = [f"sweep.optimizer.lr={rates}", "sweep.model.width=[4, 6, 8]"]
+    words = ["digits.toml", *space, "train.steps=2", "evaluate.limit=1", "--device", "cpu"]
+    added = assay("queue", "add", *words, "--no-rehearse")
+    assert added.returncode == 0, added.stderr
+
+    running, most = work(), 0
+    while running.poll() is None:
+        slots = [lease.slot[:2] for lease in queue.leases()]
+        assert len(slots) == len(set(slots)) <= 2
+        assert {key for key, _ in slots} <= {"cpu"}
+        most = max(most, len(slots))
+        time.sleep(0.05)
+
+    assert running.returncode == 0 and most == 2
+    assert queue.counts() == {"finished": 30} and queue.leases() == []
+    assert len({job.status.run for job in queue.jobs()}) == 30
+    points = {job.spec.title for job in queue.jobs()}
+    assert len(points) == 30, points
+    assert len(list((toy / "runs").iterdir())) == 30
 
 
 def test_a_killed_job_with_attempts_left_resumes_its_run(

@@ -14,9 +14,12 @@ import pytest
 
 from assay.config.expansion import plan_of
 from assay.config.loading import loads
+from assay.config.tree import plain
 from assay.core import run_file
 from assay.jobs.study import SearchSpec, make_study
 from assay.jobs.trials import read_trials, recorded_values
+from assay.query.run import RunView
+from assay.store.job_journal import JobJournal
 from assay.store.layout import Project, open_project
 
 from .conftest import SRC, wait_for
@@ -58,10 +61,13 @@ def variables() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1"}
 
 
-def searched_whole(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def searched_whole(
+    folder: Path, *arguments: str, **changes: str
+) -> subprocess.CompletedProcess[str]:
     """A search to its end: longer than the commands of other tests may take."""
+    environment = {**variables(), **changes}
     return subprocess.run(
-        command(*arguments), cwd=folder, env=variables(), capture_output=True, text=True
+        command(*arguments), cwd=folder, env=environment, capture_output=True, text=True
     )
 
 
@@ -113,15 +119,33 @@ def test_40_trials_killed_and_resumed_twice_are_those_of_an_uninterrupted_search
     assert len({json.dumps(values) for values, _ in trials}) == 40
 
 
+HELD = """
+import fcntl, os, pathlib
+import net
+
+class Net(net.Net):
+    def __init__(self, width):
+        device = os.environ["ASSAY_JOB_DEVICES"]
+        lock = open(pathlib.Path(os.environ["HELD"]) / device, "a")
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if somebody else has it
+        super().__init__(width)
+        self.__dict__["kept"] = lock
+"""
+
+
 @pytest.mark.thorough
 @pytest.mark.row("C77")
-def test_parallel_trials_repeat_each_point_and_a_failing_one_is_told_with_its_cause(
+def test_parallel_trials_have_devices_of_their_own_and_a_failing_one_is_told_with_its_cause(
     toy: Path,
 ) -> None:
     text = (toy / "toy.toml").read_text().replace("epochs = 4", "steps = 2")
-    (toy / "space.toml").write_text(text + '[sweep]\n"optimizer.lr" = [0.01, -1.0]\n')
+    text = text.replace("net.Net", "held.Net") + '[sweep]\n"optimizer.lr" = [0.01, -1.0]\n'
+    (toy / "space.toml").write_text(text)
+    (toy / "held.py").write_text(HELD)
+    (held := toy / "devices").mkdir()
+    machine = {"ASSAY_FAKE_DEVICES": "2", "ASSAY_QUEUE_DIR": str(toy / "queue"), "HELD": str(held)}
 
-    ran = searched_whole(toy, "--parallel", "2", "--seeds", "2", "--json")
+    ran = searched_whole(toy, "--parallel", "3", "--seeds", "2", "--json", **machine)
 
     assert ran.returncode == 1, ran.stderr
     good, bad = json.loads(ran.stdout)["points"]
@@ -132,6 +156,50 @@ def test_parallel_trials_repeat_each_point_and_a_failing_one_is_told_with_its_ca
     files = files_of(toy)
     assert len({file.newest.pid for file in files}) == 4
     assert os.getpid() not in {file.newest.pid for file in files}
+    assert {path.name for path in held.iterdir()} == {"cuda:0", "cuda:1"}
+    with JobJournal(toy / "queue") as journal:
+        assert journal.leases() == []
+
+
+SLOW = """
+import time
+import net
+
+class Net(net.Net):
+    def __init__(self, width, kind):
+        super().__init__(width)
+        self.kind = kind
+
+    def forward(self, x):
+        if self.kind == "good":
+            return super().forward(x)
+        time.sleep(0.25 if self.training else 0.0)
+        return 50.0 - 100.0 * super().forward(x)
+"""
+
+
+@pytest.mark.thorough
+def test_a_pruned_trial_is_ended_in_the_midst_of_its_run_and_the_search_goes_on(toy: Path) -> None:
+    text = (toy / "toy.toml").read_text().replace("epochs = 4", "steps = 240")
+    text = text.replace("net.Net", "slow.Net").replace("width = 8", 'width = 8\nkind = "good"')
+    text += '[evaluate]\nevery = "2 steps"\n'
+    text += '[sweep]\nmode = "random"\npoints = 2\n"model.kind" = ["good", "bad"]\n'
+    (toy / "space.toml").write_text(text)
+    (toy / "slow.py").write_text(SLOW)
+    asked = ("--sampler", "tpe", "--trials", "4", "--pruner", "asha", "-m", "valid/loss:min")
+
+    ran = searched_whole(toy, *asked, "--device", "cpu", ASSAY_QUEUE_DIR=str(toy / "queue"))
+
+    assert ran.returncode == 0, ran.stderr
+    views = [RunView(run) for run in sorted((toy / "runs").iterdir())]
+    bad = [view for view in views if plain(view.config)["model"]["kind"] == "bad"]
+    assert len(views) == 4 and bad
+    for view in bad:
+        assert view.labels == ["pruned"] and view.status == "stopped"
+        assert 2 <= view.last_step < 240
+    assert any(view.status == "finished" and view.last_step == 240 for view in views)
+    told = [line for line in ran.stderr.splitlines() if line.startswith("[")]
+    assert len(told) == 4 and "  pruned  " in told[3]
 
 
 def study_of(text: str, **changes: Any) -> Any:

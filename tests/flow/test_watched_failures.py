@@ -17,8 +17,10 @@ import pytest
 
 from assay.core import lease as leases
 from assay.core.heartbeats import read_heartbeat
+from assay.jobs.job_folder import JobFolder
 from assay.jobs.watch import Watcher, notifier_of
 from assay.query.standstill import standstill_of
+from assay.store.job_journal import JobJournal
 from assay.store.layout import Project, RunFolder
 from flow.conftest import SRC, Assay
 
@@ -100,37 +102,69 @@ def messages_in(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-@pytest.mark.thorough
-def test_five_ways_to_fail_are_five_messages_and_the_good_run_goes_on(
-    toy: Path, sent: Path
-) -> None:
-    faults = ("oom", "exit", "overflow", "fine")
-    signals = (signal.SIGKILL, signal.SIGSTOP)
-    runs = [begin(toy, fault) for fault in faults]
-    try:
-        for number in signals:
-            run = begin(toy, "wait")
-            runs.append(run)
-            await_that(lambda pid=run.pid: is_waiting(toy, pid))
-            os.kill(run.pid, number)
-        await_that(lambda: len(messages_in(sent)) >= len(runs))
-    finally:
-        for run in runs:
-            run.kill()
-            run.wait()
+def waiting_pid(toy: Path, tag: str) -> int:
+    """Return the pid of the run with this tag once it stands at the step with the fault, else 0."""
+    for folder in (toy / "runs").glob(f"*-{tag}"):
+        lease = leases.read(folder)
+        if lease is not None and is_waiting(toy, lease.pid):
+            return lease.pid
+    return 0
 
-    told = {(each["kind"], each["failure"]) for each in messages_in(sent)}
+
+@pytest.mark.thorough
+def test_in_the_queue_five_ways_to_fail_and_a_hang_are_told_apart_and_the_batch_goes_on(
+    toy: Path, sent: Path, assay: Assay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a message and an end of its own; the hang has the stacks of its threads."""
+    monkeypatch.setenv("ASSAY_QUEUE_DIR", str(toy / "queue"))
+    monkeypatch.setenv("ASSAY_FAKE_DEVICES", "3")
+    monkeypatch.setenv("PYTHONPATH", str(SRC))
+    (toy / "faulty.py").write_text(FAULTY)
+    faults = {"oom": "oom", "exit": "exit", "nan": "overflow"}
+    faults |= dict.fromkeys(("kill", "stop", "hang"), "wait") | {"fine": "none"}
+    for tag, fault in faults.items():
+        words = ["toy.toml", "model.type=faulty.Faulty", f"model.fault={fault}", f"tag={tag}"]
+        limit = ["--hang-limit", "0.01"] if tag == "hang" else []
+        added = assay("queue", "add", *words, *limit, "--no-rehearse")
+        assert added.returncode == 0, added.stderr
+    work = subprocess.Popen(
+        [sys.executable, "-m", "assay", "queue", "work", "--until-empty"], cwd=toy
+    )
+    try:
+        await_that(lambda: waiting_pid(toy, "kill"))
+        os.kill(waiting_pid(toy, "kill"), signal.SIGKILL)
+        await_that(lambda: waiting_pid(toy, "stop"))
+        os.kill(stopped := waiting_pid(toy, "stop"), signal.SIGSTOP)
+        await_that(lambda: any("SIGSTOP" in each["reason"] for each in messages_in(sent)))
+        os.kill(stopped, signal.SIGKILL)
+        await_that(lambda: len({each["tag"] for each in messages_in(sent)}) == len(faults))
+        assert work.wait(PATIENCE_S) == 0
+    finally:
+        work.kill()
+        work.wait()
+
+    told = {(each["tag"], each["kind"], each["failure"]) for each in messages_in(sent)}
     assert told >= {
-        ("failed", "out-of-memory"),
-        ("failed", "exception"),
-        ("nan", "nan"),
-        ("killed", "killed"),
-        ("stalled", "hang"),
-        ("finished", ""),
+        ("oom", "failed", "out-of-memory"),
+        ("exit", "failed", "exception"),
+        ("nan", "nan", "nan"),
+        ("kill", "killed", "killed"),
+        ("stop", "stalled", "hang"),
+        ("hang", "stalled", "hang"),
+        ("fine", "finished", ""),
     }
-    reasons = {each["failure"]: each["reason"] for each in messages_in(sent)}
-    assert "SystemExit: 3" in reasons["exception"]
-    assert "SIGSTOP" in reasons["hang"]
+    with JobJournal() as journal:
+        jobs = dict(zip(faults, journal.jobs(), strict=True))
+        hung = JobFolder.of(journal.folder, jobs["hang"].id).tail(100_000)
+    ends = {tag: (job.status.failure, job.status.reason) for tag, job in jobs.items()}
+    assert ends["oom"][0] == "out-of-memory" and "CUDA out of memory" in ends["oom"][1]
+    assert ends["exit"] == ("exception", "SystemExit: 3")
+    assert ends["nan"][0] == "nan"
+    assert ends["kill"] == ("killed", "killed by SIGKILL")
+    assert ends["hang"][0] == "hang" and ends["hang"][1].startswith("no step for 0.6 s; killed by")
+    assert ends["fine"] == ("", "")
+    assert re.search(r"assay: stalled: no step for .* \(usually .* s\), at step \d+", hung)
+    assert re.search(r"forward.*faulty\.py|faulty\.py.*forward", hung)
 
 
 @pytest.mark.slow

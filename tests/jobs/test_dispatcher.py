@@ -21,7 +21,7 @@ from assay.core.lease import process_start
 from assay.jobs.devices import FakeDevices
 from assay.jobs.dispatcher import Dispatcher, only_dispatcher
 from assay.jobs.job_folder import JobFolder
-from assay.jobs.job_process import is_alive, members_of, start_forked
+from assay.jobs.job_process import is_alive, is_suspended, members_of, start_forked
 from assay.store.job_journal import JobJournal, LeaseHolder, holder_of
 
 SOURCE = str(Path(__file__).resolve().parents[2] / "src")
@@ -90,8 +90,29 @@ def test_an_exit_code_a_signal_and_a_time_limit_are_told_apart_and_the_rest_runs
     assert journal.leases() == []
 
 
+def test_a_job_that_is_suspended_in_the_midst_of_a_vfork_is_suspended(tmp_path: Path) -> None:
+    """Its parent sleeps uninterruptibly until the child, which is stopped, runs its program."""
+    fifo, folder = tmp_path / "fifo", JobFolder(tmp_path)
+    os.mkfifo(fifo)
+    opened = f"[(os.POSIX_SPAWN_OPEN, 0, {str(fifo)!r}, os.O_RDONLY, 0)]"
+    spawn = f"import os; os.posix_spawn('/bin/true', ['true'], {{}}, file_actions={opened})"
+    command = [sys.executable, "-S", "-c", spawn]
+    process = start_forked(command, "/", dict(os.environ), folder.log, folder.exit_file(1))
+    process.open_gate()
+    group = process.holder.pid
+    try:
+        until(lambda: len(members_of(group)) == 3)
+        os.killpg(group, signal.SIGSTOP)
+        until(lambda: is_suspended(process.holder))
+        assert "D" in members_of(group).values()
+    finally:
+        os.killpg(group, signal.SIGKILL)
+        os.waitpid(group, 0)
+
+
 def test_a_suspended_job_is_told_at_once_and_moves_again(journal: JobJournal) -> None:
-    (job,) = journal.submit([shell("sleep 600")])
+    # With "exec" the shell forks nothing: supervisor and command are two from the first moment.
+    (job,) = journal.submit([shell("exec sleep 600")])
     work = dispatcher(journal)
     try:
         until(lambda: (found := journal.running()) and len(members_of(found[0].holder.pid)) == 2)

@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from assay.core.event_log import Ended
-from assay.jobs.watch import Watcher, notifier_of, only_watcher
+from assay.jobs.watch import LOCK_NAME, REQUESTS_NAME, Watcher, notifier_of, only_watcher
 from assay.store.layout import Project
 from run_folders import make_project, make_run, tell_now
 
@@ -37,6 +38,17 @@ def rules_of(project: Project, sent: Path) -> None:
 def sent_in(file: Path) -> list[dict[str, str]]:
     lines = file.read_text().splitlines() if file.exists() else []
     return [json.loads(line) for line in lines]
+
+
+def await_watching(project: Project, watcher: subprocess.Popen[Any]) -> None:
+    """Return once a watcher has taken the request that it was started with.
+
+    The request is there before the lock is.
+    """
+    requests, lock = (project.assay_dir / name for name in (REQUESTS_NAME, LOCK_NAME))
+    while not lock.exists() or any(requests.iterdir()):
+        assert watcher.poll() is None
+        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -102,7 +114,7 @@ def test_the_watcher_tells_of_a_run_that_was_killed_and_ends_with_the_last_run(
         stdout=subprocess.PIPE,
         text=True,
     )
-    time.sleep(0.5)
+    await_watching(project, watcher)
 
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
@@ -122,9 +134,7 @@ def test_watchers_of_several_runs_leave_one_which_stays_for_all_of_them(
     first, second = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
     words = [sys.executable, "-m", "assay", "watch", "--until-idle", "--every", "0.2", "--pid"]
     watcher = subprocess.Popen([*words, str(first.pid)], cwd=project.root)
-    while not (project.assay_dir / "watched").is_dir():
-        assert watcher.poll() is None
-        time.sleep(0.05)
+    await_watching(project, watcher)
 
     later = subprocess.run([*words, str(second.pid)], cwd=project.root, timeout=60)
     first.kill()

@@ -115,14 +115,11 @@ RANK_COMMAND = "_rank"
 REPLAY_COMMAND = "_replay"
 """Not for people: `assay replay`, `diverge` and `prove` start it."""
 
-TRIAL_COMMAND = "_trial"
-"""Not for people: `assay sweep` starts it for each of several runs at once."""
-
 REHEARSE_COMMAND = "_rehearse"
 """Not for people: `assay run --rehearse` starts it."""
 
 JOB_COMMAND = "_job"
-"""Not for people: the dispatcher of the queue starts it."""
+"""Not for people: the queue, `assay run` and `assay sweep` start it for each run."""
 
 TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
 COMPLETE_VARIABLE = "_ASSAY_COMPLETE"
@@ -229,10 +226,6 @@ def _run(args: list[str]) -> int:
             return work(args[1])
         if args[0] == JOB_COMMAND:
             return _train_job(*args[1:])
-        if args[0] == TRIAL_COMMAND:
-            from assay.jobs.search import do_trial
-
-            return do_trial()
         # Not `commands.main`: it has endings of its own for what is ended below.
         with commands.make_context("assay", args) as context:
             result = commands.invoke(context)

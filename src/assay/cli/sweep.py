@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,9 @@ from assay.cli.completion import (
     complete_variants,
 )
 from assay.cli.launch import given, launch_of
+from assay.cli.sweep_progress import SweepProgress
 from assay.cli.sweep_table import print_summary
-from assay.cli.terminal import STATUS_STYLES, echo, echo_json, paint, use_color
+from assay.cli.terminal import echo, echo_json
 from assay.core.errors import ConfigError, InputError
 from assay.core.ids import new_run_id
 from assay.query.formatting import number
@@ -25,11 +25,11 @@ from assay.query.sweep_summary import SweepSummary, usual_mode
 
 if TYPE_CHECKING:
     from assay.config import Config
-    from assay.config.sweep import Sweep
+    from assay.config.sweep import Point, Sweep
     from assay.config.tree import Node
     from assay.jobs.search import Search
     from assay.jobs.study import SearchSpec
-    from assay.jobs.trials import SearchTrial, TrialRun
+    from assay.jobs.trials import SearchTrial
 
 
 @click.command(
@@ -74,7 +74,13 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=1,
     metavar="N",
-    help="That many runs at once, each an OS process of its own.",
+    help="Up to N runs at once, each an OS process with a free device to itself.",
+)
+@click.option(
+    "--per-device",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Let up to N of them share a device. On the CPU: as many as there are at once.",
 )
 @click.option(
     "--seeds",
@@ -101,7 +107,7 @@ if TYPE_CHECKING:
 @click.option(
     "--variant", shell_complete=complete_variants, help="The variant of the file that is searched."
 )
-@click.option("--device", help="cpu, cuda, cuda:1, mps.")
+@click.option("--device", help="cpu, cuda, cuda:1, mps; runs at once take those of cuda:0,1.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def command(
     arguments: tuple[str, ...],
@@ -109,6 +115,7 @@ def command(
     user_dirs: tuple[str, ...],
     variant: str | None,
     parallel: int,
+    per_device: int | None,
     device: str | None,
     as_json: bool,
     **asked: Any,
@@ -121,6 +128,8 @@ def command(
     project = project_around(config.path)
     spec = read_spec(project, resumed) if resumed else _spec(config, plan, **asked)
     sweep = resumed or new_run_id()
+    points: dict[int, Point] = {}
+    progress = SweepProgress(spec, sweep, lambda number: _shown_values(points[number]))
     search = Search(
         config=config,
         plan=_sized(plan, spec),
@@ -129,33 +138,19 @@ def command(
         project=project,
         launch=launch_of(device=device, quiet=True),
         parallel=parallel,
-        user_dirs=user_dirs,
-        tell=_Progress(spec),
-        warn=lambda line: echo(line, err=True),
+        per_device=per_device or 0,
+        tell=progress.tell,
+        watch=progress.watch,
+        warn=progress.warn,
+        points=points,
     )
     what = f"{spec.sampler}, {spec.trials} trials" + (f" x {spec.seeds}" * (spec.seeds > 1))
     echo(f"{'resuming ' if resumed else ''}sweep {sweep}: {what}", err=True)
-    return _end(search, search.run(), as_json=as_json)
-
-
-class _Progress:
-    """Printer of a line for each run that ended, with the best so far."""
-
-    def __init__(self, spec: SearchSpec) -> None:
-        self.spec = spec
-        self.best: float | None = None
-
-    def __call__(self, run: TrialRun) -> None:
-        name, mode = self.spec.metrics[0]
-        score = run.scores[0]
-        if run.status == "finished" and score is not None and score == score:
-            better = max if mode == "max" else min
-            self.best = score if self.best is None else better(self.best, score)
-        status = paint(run.status, STATUS_STYLES.get(run.status, ""), on=use_color(sys.stderr))
-        shown = [f"[{run.number + 1}/{self.spec.trials}]", run.view.id, status]
-        shown += [f"{name} {number(score)}"] if score is not None else [run.cause]
-        shown += [f"best {number(self.best)}"] if self.best is not None else []
-        echo("  ".join(filter(None, shown)), err=True)
+    try:
+        trials = search.run()
+    finally:
+        progress.close()
+    return _end(search, trials, as_json=as_json)
 
 
 def _space(
@@ -241,10 +236,7 @@ def _end(search: Search, trials: Sequence[SearchTrial], *, as_json: bool) -> int
     """Print the table, the importance of the keys and how to resume; the exit code."""
     from assay.jobs.trials import sweep_runs
 
-    shown = {
-        place: {axis.key: _shown(node) for axis, node in point}
-        for place, point in search.points.items()
-    }
+    shown = {number: _shown_values(point) for number, point in search.points.items()}
     metric, mode = search.spec.metrics[0]
     summary = SweepSummary.of(search.sweep, sweep_runs(trials, shown), metric, mode)
     if as_json:
@@ -257,6 +249,11 @@ def _end(search: Search, trials: Sequence[SearchTrial], *, as_json: bool) -> int
         echo(f"stopped; resume with: assay sweep CONFIG --resume {search.sweep}", err=True)
         return 130
     return int(bool(summary.unfinished or search.lost))
+
+
+def _shown_values(point: Point) -> dict[str, str]:
+    """Return the values of a point as text, by key."""
+    return {axis.key: _shown(node) for axis, node in point}
 
 
 def _shown(node: Node) -> str:

@@ -75,12 +75,23 @@ def echo_json(data: Any, *, indent: int | None = 1) -> None:
     _write(sys.stdout, dumps(data, indent=indent) + "\n")
 
 
-def redraw(lines: Sequence[str], before: int) -> int:
-    """Write lines over the `before` lines above; return their number. Nothing flickers."""
-    color = use_color(sys.stdout)
+def is_live(stream: TextIO) -> bool:
+    """Return True for a terminal on which lines can be drawn again."""
+    return width(stream) is not None and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+def redraw(lines: Sequence[str], before: int, stream: TextIO | None = None) -> int:
+    """Write lines over the `before` lines above; return their number. Nothing flickers.
+
+    `stream` left out is stdout.
+    """
+    stream = stream or sys.stdout
+    color = use_color(stream)
     back = f"\x1b[{before}A" if before else ""
     shown = [f"{for_terminal(line, color=color)}\x1b[K\n" for line in lines]
-    _write(sys.stdout, back + "".join(shown) + ("\x1b[J" if before > len(lines) else ""))
+    text = back + "".join(shown) + ("\x1b[J" if before > len(lines) else "")
+    if text:
+        _write(stream, text)
     return len(lines)
 
 

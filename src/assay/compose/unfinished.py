@@ -92,11 +92,14 @@ def unfinished(config: Config, *, job: str = "") -> RunView | None:
     return max(found, key=lambda view: view.file.created_ns, default=None)
 
 
-def run_of_job(config: Config, job: str) -> RunView | None:
-    """Return the run of a job whose OS process died, whatever it came to; None without a record."""
+def run_of_job(config: Config, job: str, *, newest: int = 0) -> RunView | None:
+    """Return the run of a job, whatever it came to; None without a record.
+
+    `newest`: it is one of that many newest records; 0: any.
+    """
     start = config.path.resolve().parent if config.path is not None else Path.cwd()
     project = find_project(start)
-    for folder in reversed(run_folders(project)) if project is not None else ():
+    for folder in reversed(run_folders(project)[-newest:]) if project is not None else ():
         with contextlib.suppress(AssayError):
             view = RunView(folder)
             if view.file.attempts and view.file.newest.launch.get("job") == job:

@@ -142,8 +142,9 @@ def is_suspended(holder: LeaseHolder) -> bool:
     """Return True if every living process of the group but the supervisor is stopped (SIGSTOP)."""
     if holder.place != this_place():
         return False
-    states = [state for pid, state in members_of(holder.pid).items() if pid != holder.pid]
-    return bool(states) and all(state == "T" for state in states)
+    states = {state for pid, state in members_of(holder.pid).items() if pid != holder.pid}
+    # "D": a parent whose vfork was caught halfway waits for its stopped child, and is never "T".
+    return "T" in states and states <= {"T", "D"}
 
 
 def send(holder: LeaseHolder, number: signal.Signals) -> None:

@@ -13,7 +13,10 @@ import signal
 import sys
 import time
 
-from assay.core import signals
+from assay.core import parent_death, signals
+
+PARENT_VARIABLE = "ASSAY_JOB_PARENT"
+"""Environment variable: pid of the parent with which a supervisor, then its command, is killed."""
 
 GO = b"g"
 NOT_BEGUN = 125
@@ -66,4 +69,7 @@ def _write(path: str, end: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
+    if PARENT_VARIABLE in os.environ:
+        parent_death.end_with(int(os.environ[PARENT_VARIABLE]))
+        os.environ[PARENT_VARIABLE] = str(os.getpid())
     sys.exit(supervise(int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]))

@@ -13,8 +13,10 @@ from typing import Any
 from assay.compose.launch_ranks import RankTask, config_of, task_of
 from assay.compose.launch_settings import Launch, RunResult
 from assay.compose.run_many import attempt
+from assay.compose.training import resume
 from assay.config.loading import Config
 from assay.config.typed_sections import sections_of
+from assay.core import parent_death
 from assay.core.directory import PRIVATE, make_directory
 from assay.core.errors import AssayError
 from assay.core.job import ATTEMPT_VARIABLE, JobSpec
@@ -24,6 +26,7 @@ from assay.jobs.devices import TORCH_DEVICES_VARIABLE
 from assay.jobs.failure import failure_of
 from assay.jobs.frozen_code import FrozenCode
 from assay.jobs.job_folder import FOLDER_VARIABLE, JobFolder, JobResult
+from assay.jobs.supervise import PARENT_VARIABLE
 from assay.record.ending import ending
 
 TRAIN_COMMAND = "_job"
@@ -77,10 +80,15 @@ def title_of(config: Config) -> str:
 
 def work(task_file: str) -> RunResult:
     """Train the config of a task as the job that this OS process is, and leave the result."""
+    if parent := os.environ.pop(PARENT_VARIABLE, ""):
+        parent_death.end_with(int(parent))
     folder = JobFolder(Path(os.environ[FOLDER_VARIABLE]))
     task = RankTask(**json.loads(Path(task_file).read_text(encoding="utf-8")))
     config, launch = config_of(task, folder.path, 0), _launch(task.launch)
-    result = attempt(config, launch, records_all=bool(launch.sweep), **task.options)
+    if task.resumed:
+        result = resume(task.resumed, (), launch)
+    else:
+        result = attempt(config, launch, records_all=bool(launch.sweep), **task.options)
     _leave(folder, result)
     return result
 

@@ -22,7 +22,7 @@ PRUNED = "pruned"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRun:
     """One run of a trial; a trial has one for each seed. `scores` follow the metrics of the
-    search, None for a metric that the run does not have."""
+    search, None for a metric that the run does not have; `step` is the last one logged."""
 
     view: RunView
     number: int
@@ -30,6 +30,7 @@ class TrialRun:
     status: str
     scores: tuple[float | None, ...]
     cause: str
+    step: int = 0
 
     @property
     def is_ended(self) -> bool:
@@ -92,6 +93,7 @@ def read_run(view: RunView, metrics: Sequence[tuple[str, Any]]) -> TrialRun | No
             status=status,
             scores=tuple(score_of(summaries, {}, name, mode) for name, mode in metrics),
             cause=view.file.newest.reason,
+            step=view.last_step,
         )
     except (AssayError, LookupError, ValueError):
         return None

@@ -93,11 +93,11 @@ class SweepSummary:
         """Return the table, the failures and the counts as aligned lines."""
         best = f"{self.metric or 'no metric'}, {'largest' if self.mode == 'max' else 'smallest'}"
         head = [f"sweep {self.sweep}".rstrip(), f"{len(self.runs)} runs", f"{best} first"]
-        lines = ["   ".join(head), *_aligned(self._table(limit))]
+        lines = ["   ".join(head), *aligned(self._table(limit))]
         if (more := len(self._ranked) - limit) > 0:
             lines.append(f"... and {more} more points")
         if self.unfinished:
-            lines += ["", "did not finish:", *_aligned(_failures(self.unfinished))]
+            lines += ["", "did not finish:", *aligned(_failures(self.unfinished))]
             lines += ["", f"{len(self.unfinished)} of {len(self.runs)} did not finish"]
         return lines
 
@@ -200,7 +200,8 @@ def _with_seed(run: SweepRun) -> list[tuple[str, str]]:
     return [*run.values.items(), *seed]
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the rows of a table as lines with columns of one width."""
     shown = [[visible(cell) for cell in row] for row in rows]
     if not shown:
         return []

@@ -85,6 +85,66 @@ def test_a_bad_dtype_is_named() -> None:
     assert found(rehearsed(Mixed, pair(8, 4))) == [("dtype", "model.two (Linear)")]
 
 
+class Wide(nn.Module):
+    """A layer too large for its weights to keep their values, behind a change of the dtype."""
+
+    def __init__(self, layer: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.inside, self.dtype = layer, dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.inside(x.to(self.dtype))
+        return (found[0] if isinstance(found, tuple) else found).float()  # type: ignore[no-any-return]
+
+
+class TwoInputs(nn.Bilinear):
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (lambda: nn.Linear(256, 256), (8, 256)),
+        (lambda: TwoInputs(256, 256, 4), (8, 256)),
+        (lambda: nn.Conv1d(256, 256, 3, padding=1), (8, 256, 3)),
+        (lambda: nn.ConvTranspose1d(256, 256, 3), (8, 256, 3)),
+        (lambda: nn.LSTM(256, 256), (1, 8, 256)),
+        (lambda: nn.PReLU(256), (8, 256)),
+    ],
+)
+def test_a_bad_dtype_is_named_whatever_the_size_of_the_layer(
+    layer: Callable[[], nn.Module], shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    report = rehearsed(lambda: Wide(layer(), dtype), pair(*shape, target=(1,)))
+
+    kind = type(layer()).__name__
+    assert found(report) == [("dtype", f"model.inside ({kind})")]
+
+
+@pytest.mark.parametrize("layer", [nn.LayerNorm, nn.BatchNorm1d, lambda n: nn.GroupNorm(2, n)])
+def test_a_norm_with_weights_of_another_dtype_fails_where_a_run_would(
+    layer: Callable[[int], nn.Module],
+) -> None:
+    def findings(dtype: torch.dtype) -> list[str]:
+        report = rehearsed(lambda: Wide(layer(2**15), dtype), pair(2, 2**15, target=(2, 2**15)))
+        assert report.rung == "fake"
+        return [finding.kind for finding in report.findings]
+
+    assert findings(torch.float64) == ["dtype"]
+    assert findings(torch.bfloat16) == []  # mixed kernels exist for low precision
+
+
+def test_a_layer_in_low_precision_behind_a_cast_is_no_mistake() -> None:
+    report = rehearsed(
+        lambda: Wide(nn.Linear(256, 256, dtype=torch.bfloat16), torch.bfloat16),
+        pair(8, 256, target=(8, 256)),
+    )
+
+    assert report.findings == () and report.rung == "fake"
+
+
 def test_a_target_that_does_not_fit_the_prediction_is_found() -> None:
     report = rehearsed(lambda: nn.Linear(4, 3), classes(8, 4), criterion=nn.BCEWithLogitsLoss)
 

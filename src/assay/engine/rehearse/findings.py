@@ -25,7 +25,7 @@ _LIBRARIES = tuple(
     for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
 _VALUE = re.compile(r"out of (range|bounds)|between 0 and 1")
-_DTYPE = re.compile(r"dtype|scalar type|data type")
+_DTYPE = re.compile(r"dtype|scalar type|data type|Input type|[Tt]ype promoting")
 _SHAPE = re.compile(
     r"shape|size|dim|elements|mat1|mat2|broadcast|channel|must match|reduction|stride|view|numel"
     r"|length",

@@ -28,9 +28,7 @@ from assay.engine.rehearse.indices import Bound
 from assay.engine.rehearse.known_values import HOST
 from assay.engine.rehearse.module_stack import ModuleStack
 from assay.engine.rehearse.observer import Observer
-
-_CONFIRM_BYTES = 2**30
-"""Size of the inputs up to which an operation that failed is tried for real."""
+from assay.engine.rehearse.recorded_call import MOST_BYTES
 
 _ACCELERATOR = re.compile(
     r"\b(cuda|nvidia|nccl|gpu|hip|rocm|triton|flash[-_ ]?attn)\b", re.IGNORECASE
@@ -269,12 +267,12 @@ class Trial:
         failed = self.observer.failed
         if failed is None or failed.error is not cause:  # raised by Python code about shapes
             return StepFailedError(finding, error, certainty="likely")
-        if failed.size_bytes > _CONFIRM_BYTES:
+        if failed.size_bytes > MOST_BYTES:
             return StepFailedError(finding, error, certainty="likely")
         with (
             self.observer.values.fakes.real()
         ):  # the trial is still open here, and its tensors fake
-            real = failed.on_real()
+            real = failed.error_on_real()
         if real is None:
             return StepFailedError(finding, error, certainty="none")
         if error is cause:

@@ -1,0 +1,122 @@
+"""Progress of a search: a table redrawn in place on a terminal, elsewhere a line for each run."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from assay.cli.terminal import STATUS_STYLES, echo, is_live, paint, redraw, use_color, width
+from assay.core.terminal import elided
+from assay.query.formatting import number
+from assay.query.sweep_summary import aligned
+
+if TYPE_CHECKING:
+    from assay.jobs.search import ActiveTrial
+    from assay.jobs.study import SearchSpec
+    from assay.jobs.trials import TrialRun
+
+_LEAST_ROWS = 3
+
+
+class SweepProgress:
+    """Receiver of what a search does. `values` gives the point of a trial as text by key.
+
+    On a terminal a table shows the runs at work and the best of those that ended.
+    """
+
+    def __init__(
+        self, spec: SearchSpec, sweep: str, values: Callable[[int], Mapping[str, str]]
+    ) -> None:
+        self.spec = spec
+        self._sweep = sweep
+        self._values = values
+        self._is_live = is_live(sys.stderr)
+        self._ended: list[TrialRun] = []
+        self._active: Sequence[ActiveTrial] = ()
+        self._drawn = 0
+
+    def tell(self, run: TrialRun) -> None:
+        """Take a run that has ended."""
+        self._ended.append(run)
+        if not self._is_live:
+            self._print_run(run)
+
+    def watch(self, active: Sequence[ActiveTrial]) -> None:
+        """Take the runs at work, and redraw the table."""
+        self._active = active
+        if self._is_live:
+            self._drawn = redraw(self._table(), self._drawn, sys.stderr)
+
+    def warn(self, line: str) -> None:
+        """Print a line for people; the table is drawn anew below it."""
+        self.close()
+        echo(line, err=True)
+
+    def close(self) -> None:
+        """Take the table away."""
+        self._drawn = redraw([], self._drawn, sys.stderr)
+
+    @property
+    def best(self) -> TrialRun | None:
+        """Best finished run by the first metric; None without one."""
+        ranked = self._ranked()
+        return ranked[0] if ranked else None
+
+    def _ranked(self) -> list[TrialRun]:
+        """Return the finished runs, the best first."""
+        sign = -1.0 if self.spec.metrics[0][1] == "max" else 1.0
+        scored = [
+            (score, run)
+            for run in self._ended
+            if run.status == "finished" and (score := run.scores[0]) is not None and score == score
+        ]
+        return [run for _, run in sorted(scored, key=lambda pair: sign * pair[0])]
+
+    def _print_run(self, run: TrialRun) -> None:
+        name, score, best = self.spec.metrics[0][0], run.scores[0], self.best
+        status = paint(run.status, STATUS_STYLES.get(run.status, ""), on=use_color(sys.stderr))
+        shown = [f"[{run.number + 1}/{self.spec.trials}]", run.view.id, status]
+        shown += [f"{name} {number(score)}"] if score is not None else [run.cause]
+        shown += [f"best {number(best.scores[0] or 0.0)}"] if best is not None else []
+        echo("  ".join(filter(None, shown)), err=True)
+
+    def _table(self) -> list[str]:
+        """Return the lines of the table, as many as the terminal has room for."""
+        room = max(_LEAST_ROWS, shutil.get_terminal_size((80, 24)).lines - 4)
+        active = list(self._active)[:room]
+        rows = [self._row_of_active(each) for each in active]
+        rows += [self._row(run) for run in self._ranked()[: room - len(rows)]]
+        first = self._values(active[0].task.number) if active else {}
+        if not first and self._ended:
+            first = self._values(self._ended[0].number)
+        heads = ["trial", "status", *first, self.spec.metrics[0][0], "step", "run"]
+        columns = (width(sys.stderr) or 80) - 1
+        lines = [self._head(), *(aligned([heads, *rows]) if rows else [])]
+        return [elided(line, columns) for line in lines]
+
+    def _head(self) -> str:
+        """Return a line of counts: `sweep kq3f  3 finished  1 pruned  2 running  of 50`."""
+        counts: dict[str, int] = {}
+        for run in self._ended:
+            counts[run.status] = counts.get(run.status, 0) + 1
+        counts["running"] = len(self._active)
+        parts = [f"{count} {status}" for status, count in counts.items() if count]
+        return "  ".join([f"sweep {self._sweep}", *parts, f"of {self._total}"])
+
+    @property
+    def _total(self) -> int:
+        return self.spec.trials * self.spec.seeds
+
+    def _row_of_active(self, each: ActiveTrial) -> list[str]:
+        if each.run is not None:
+            return self._row(each.run)
+        values = self._values(each.task.number).values()
+        return [str(each.task.number + 1), "running", *values, "-", "-", "-"]
+
+    def _row(self, run: TrialRun) -> list[str]:
+        score = run.scores[0]
+        shown = number(score) if score is not None else "-"
+        values = self._values(run.number).values()
+        return [str(run.number + 1), run.status, *values, shown, str(run.step), run.view.id]

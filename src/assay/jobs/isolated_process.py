@@ -1,0 +1,305 @@
+"""OS process that trains one config on devices which it leases, and its result."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from assay.compose.launch_ranks import task_of
+from assay.compose.launch_settings import Launch, RunResult
+from assay.compose.unfinished import run_of_job
+from assay.config.loading import Config
+from assay.core.errors import AssayError, InputError
+from assay.core.job import JOB_DEVICES_VARIABLE, JOB_VARIABLE, FailureClass, JobSpec
+from assay.core.json_codec import write_json
+from assay.jobs import supervise
+from assay.jobs.devices import choose_slots, job_variables, this_machine, wanted_devices
+from assay.jobs.failure import classify, describe_end
+from assay.jobs.job_folder import JobFolder, JobResult
+from assay.jobs.job_process import (
+    GatedProcess,
+    ProcessEnd,
+    is_alive,
+    read_end,
+    send,
+    start_apart,
+)
+from assay.jobs.training_job import TRAIN_COMMAND, UNTOLD
+from assay.query.run import RunView
+from assay.store.job_journal import DeviceSlot, JobJournal, LeaseHolder, holder_of
+
+GRACE_S = 30.0
+"""Seconds between SIGTERM and SIGKILL when nobody waits for results any more."""
+
+_TAIL_BYTES = 20_000
+_SHOWN_LINES = 12
+_PREFIX = "assay-runs-"
+_NEWEST = 200
+"""Records among which that of a living process is looked for."""
+
+
+class IsolatedRunError(AssayError):
+    """Error of a run in an OS process of its own; `failure` is its class, `kind` its type's name.
+
+    The lines of its traceback are those of its `__cause__`.
+    """
+
+    def __init__(
+        self, what: str, *, failure: FailureClass, kind: str = "", where: str = ""
+    ) -> None:
+        super().__init__(what, where=where)
+        self.failure = failure
+        self.kind = kind
+
+
+class IsolatedInputError(IsolatedRunError, InputError):
+    """Mistake in the config or the input of a run in an OS process of its own."""
+
+
+class RemoteTraceback(Exception):
+    """Traceback of another OS process, as text."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+class CrashError(IsolatedRunError):
+    """Death of a run's OS process by `signal`, such as 11 for a segmentation fault."""
+
+    def __init__(self, what: str, *, signal: int, failure: FailureClass, where: str = "") -> None:
+        super().__init__(what, failure=failure, where=where)
+        self.signal = signal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsolatedProcess:
+    """OS process of one config, its leases, and the folder in which it reports."""
+
+    config: Config
+    folder: JobFolder
+    gated: GatedProcess
+    process: subprocess.Popen[bytes]
+    slots: tuple[DeviceSlot, ...]
+    name: str
+
+    @property
+    def holder(self) -> LeaseHolder:
+        """Supervisor of the process, which leads its process group."""
+        return self.gated.holder
+
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to all processes of the run."""
+        send(self.holder, number)
+
+    def record(self) -> RunView | None:
+        """Return the record that the run has begun; None before that."""
+        return run_of_job(self.config, f"queue {self.name}", newest=_NEWEST)
+
+    def result(self, heard: int = 0) -> RunResult:
+        """Return the result that the run left, or that of its death; `heard`: signal before it."""
+        left = self.folder.result(1)
+        if left.status:
+            return _read_result(left, self.config, heard)
+        end = read_end(self.folder.exit_file(1), self.holder) or ProcessEnd(signal=signal.SIGKILL)
+        tail = self.folder.tail(_TAIL_BYTES)
+        shown = "\n  ".join(tail.strip().splitlines()[-_SHOWN_LINES:])
+        cause = end.error or describe_end(end.exit_code, end.signal)
+        view = run_of_job(self.config, f"queue {self.name}")
+        error = CrashError(
+            f"The OS process of the run ended: {cause}.\n  {shown}".rstrip(),
+            signal=end.signal,
+            failure=classify(end.exit_code, end.signal, tail),
+            where=str(view.path) if view is not None else "",
+        )
+        return RunResult(
+            record_dir=view.path if view is not None else None,
+            config=self.config,
+            status="crashed",
+            exception=error,
+            exit_code=128 + end.signal if end.signal else end.exit_code or 1,
+            id=view.id if view is not None else "",
+            signal=heard,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class IsolatedLauncher:
+    """Starter of OS processes for configs; a context manager, at whose end all have ended.
+
+    `per_device`: how many share a device, 0 for one. Devices are leased on the whole machine:
+    neither runs of other launchers nor jobs of the queue have the same at the same time. Inside of
+    a job, runs share those of the job.
+    `tells_ends`: a run prints how it ended. `ends_with_parent`: it is killed with this process.
+    """
+
+    per_device: int = 0
+    tells_ends: bool = False
+    ends_with_parent: bool = False
+    children: list[IsolatedProcess] = field(default_factory=list)
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _journal: JobJournal = field(init=False)
+    _folder: Path = field(init=False)
+
+    def __enter__(self) -> IsolatedLauncher:
+        self._journal = self._stack.enter_context(JobJournal())
+        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
+        self._stack.callback(self._end_all)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def job_folder(self, name: str) -> JobFolder:
+        """Return the folder of the process that was, or will be, started under a name."""
+        return JobFolder(self._folder / name)
+
+    def check_devices(self, launch: Launch) -> None:
+        """Raise InputError for devices that are not there."""
+        wanted_devices(self._spec(launch), this_machine().devices())
+
+    def start(
+        self, name: str, config: Config, launch: Launch, *, resumed: str = "", **options: Any
+    ) -> IsolatedProcess | None:
+        """Start a config on a free device; None while there is none.
+
+        `name` is that of its folder. `resumed` is the run to resume, "" for a new one; `options`
+        are arguments of `run_one`.
+        """
+        leased = self._lease(self._spec(launch))
+        if leased is None:
+            return None
+        slots, variables = leased
+        folder = self.job_folder(name).made()
+        task = task_of(config, replace(launch, device=None), **options)
+        write_json(_task_file(folder), asdict(replace(task, resumed=resumed)), durable=False)
+        child = self._spawn(config, folder, slots, variables)
+        self.children.append(child)
+        self._journal.hand_over(slots, child.holder)
+        child.gated.open_gate()
+        return child
+
+    def end(self, child: IsolatedProcess, heard: int = 0) -> RunResult:
+        """Free the devices of a process that has ended, and return its result."""
+        child.send(signal.SIGKILL)  # data workers that outlive their run
+        self._journal.give_back(child.slots, child.holder)
+        self.children.remove(child)
+        return child.result(heard)
+
+    def stop(self, child: IsolatedProcess, grace_s: float = GRACE_S) -> None:
+        """End a process with SIGTERM, after which its run is saved; with SIGKILL in the end."""
+        child.send(signal.SIGTERM)
+        try:
+            child.process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            child.send(signal.SIGKILL)
+            child.process.wait()
+
+    def describe_holders(self) -> str:
+        """Return who has which devices, for people who wait."""
+        held = [
+            f"{each.slot.name} by {f'job {each.job}' if each.job else f'process {each.holder.pid}'}"
+            for each in self._journal.leases()
+        ]
+        return f"waiting for a free device; held: {', '.join(held) or 'none, but in use'}"
+
+    def _lease(self, spec: JobSpec) -> tuple[tuple[DeviceSlot, ...], dict[str, str]] | None:
+        """Lease devices; return them with the variables by which a run sees them alone."""
+        if os.environ.get(JOB_DEVICES_VARIABLE):  # a job, whose runs share its devices
+            return (), {}
+        pool = this_machine().devices()
+        self._journal.free_dead(is_alive)
+        choose = partial(choose_slots, spec, pool)
+        # A look first: a claim waits for the write lock, and most find nothing free.
+        if choose(self._journal.leases()) is None:
+            return None
+        slots = self._journal.take(choose, holder_of(os.getpid()))
+        return None if slots is None else (tuple(slots), job_variables(spec, slots, pool))
+
+    def _spec(self, launch: Launch) -> JobSpec:
+        device = launch.device or "auto"
+        return JobSpec(command=(), cwd="", device=device, per_device=self.per_device)
+
+    def _spawn(
+        self,
+        config: Config,
+        folder: JobFolder,
+        slots: tuple[DeviceSlot, ...],
+        variables: dict[str, str],
+    ) -> IsolatedProcess:
+        environment = {**os.environ, **_module_path(), **variables, **folder.variables(1)}
+        name = f"{environment[JOB_VARIABLE]}-{os.urandom(4).hex()}"
+        environment[JOB_VARIABLE] = name
+        if self.ends_with_parent:
+            environment[supervise.PARENT_VARIABLE] = str(os.getpid())
+        command = [sys.executable, "-m", "assay", TRAIN_COMMAND, str(_task_file(folder))]
+        command += [] if self.tells_ends else [UNTOLD]
+        gated, process = start_apart(
+            command, os.getcwd(), environment, folder.log, folder.exit_file(1)
+        )
+        return IsolatedProcess(
+            config=config, folder=folder, gated=gated, process=process, slots=slots, name=name
+        )
+
+    def _end_all(self) -> None:
+        """End what still runs when nobody waits for the results any more."""
+        for child in self.children:
+            child.send(signal.SIGTERM)
+        until = time.monotonic() + GRACE_S
+        for child in self.children:
+            self.stop(child, max(0.0, until - time.monotonic()))
+            self._journal.give_back(child.slots, child.holder)
+
+
+def _task_file(folder: JobFolder) -> Path:
+    return folder.path / "task.json"
+
+
+def _module_path() -> dict[str, str]:
+    """Return PYTHONPATH with the folders that this process has added to `sys.path` by itself.
+
+    Those of the interpreter have their places in the other process already.
+    """
+    own = (sys.prefix, sys.base_prefix)
+    added = [each for each in sys.path if each and not each.startswith(own)]
+    return {"PYTHONPATH": os.pathsep.join(added)} if added else {}
+
+
+def _read_result(left: JobResult, config: Config, heard: int) -> RunResult:
+    """Return the result of a run as its OS process has written it."""
+    return RunResult(
+        record_dir=Path(left.record_dir) if left.record_dir else None,
+        config=config,
+        status=left.status or "failed",
+        value=left.value,
+        exception=_error(left) if left.failure else None,
+        exit_code=left.exit_code,
+        id=left.run,
+        step=left.step,
+        signal=heard,
+        note=left.note,
+        reason=left.end_reason,
+        test=_read_result(left.test, config, 0) if left.test is not None else None,
+    )
+
+
+def _error(left: JobResult) -> IsolatedRunError:
+    assert left.failure
+    kind = IsolatedInputError if left.failure == "config" else IsolatedRunError
+    error = kind(left.error or left.reason, failure=left.failure, kind=left.error_type)
+    if left.traceback:
+        error.__cause__ = RemoteTraceback(left.traceback)
+    return error
