@@ -91,6 +91,27 @@ def test_a_page_tells_everything_in_eighty_columns(project: Project, assay: Assa
         assert text in said.out
 
 
+def test_time_memory_and_speed_are_a_line_each_with_whole_numbers(
+    project: Project, assay: Assay
+) -> None:
+    parts = ("data", "forward", "backward", "optimizer", "evaluation", "checkpoint")
+    points = {f"time/{part}_s": [0.0123456 / i] for i, part in enumerate(parts, 1)}
+    points |= {"loss": [1.0], "speed/steps_per_s": [27.5], f"memory/{'x' * 90}": [3.0]}
+    make_run(project, points=points)
+
+    lines = [
+        line for line in assay("show").lines if line[:11].strip() in ("speed", "time", "memory")
+    ]
+
+    assert [line.split()[0] for line in lines] == ["speed", "time", "memory"]
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "  speed      steps_per_s 27.5"
+    assert (
+        lines[1] == "  time       data_s 0.012346, forward_s 0.0061728, backward_s 0.0041152, ..."
+    )
+    assert "loss " in assay("show").out and "time/data_s" not in assay("show").out
+
+
 def test_the_smallest_run_has_a_page_too(project: Project, assay: Assay) -> None:
     make_run(project, tag="", attempts=(), id="kq3f7abc")
 

@@ -28,6 +28,7 @@ run_begin        Save.rehearse
 run_begin        Throughput.begin
 run_begin        Display
 run_begin        Display.opening
+run_begin        Evaluate.rehearse
 run_begin        Tracer.begin
 run_end          Throughput.look
 run_end          Tracer.leave
@@ -250,9 +251,27 @@ def test_with_pdb_a_failure_can_be_looked_at_where_it_happened(assay, toy: Path)
     )
 
     assert ended.returncode == 1
-    assert "'xyzzy'" in ended.stdout and "torch.Size([8, 4])" in ended.stdout
+    assert "'xyzzy'" in ended.stdout and "torch.Size([16, 4])" in ended.stdout
     assert "leyers" in ended.stderr
     assert run_file.read(only_run(toy)).status == "failed"
+
+
+def test_a_validation_step_that_cannot_run_is_told_before_the_first_training_step(
+    assay, toy: Path
+) -> None:
+    net = (toy / "net.py").read_text()
+    broken = "x if self.training else x[:, :3])"
+    (toy / "net.py").write_text(
+        net.replace("return self.layers(x)", f"return self.layers({broken}")
+    )
+
+    told = assay("run", "toy.toml")
+
+    assert told.returncode == 1 and "(16x3 and 4x8)" in told.stderr
+    run = only_run(toy)
+    assert run_file.read(run).status == "failed"
+    assert "train/loss" not in read_series(run / "metrics.bin")
+    assert assay("run", "toy.toml", "evaluate.enabled=false", "train.epochs=1").returncode == 0
 
 
 # ---------------------------------------------------------------------------------------- what a run leaves, what it is

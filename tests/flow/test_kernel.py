@@ -13,6 +13,17 @@ from flow.conftest import SRC
 
 pytestmark = pytest.mark.thorough
 
+BACKGROUND = """
+import subprocess, sys, time
+training = subprocess.Popen(
+    [sys.executable, "-m", "assay", "run", "toy.toml", "tag=long", "train.epochs=1000000",
+     "--device", "cpu", "--quiet"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+)
+while not any(run.last_step for run in assay.runs("tag = long")):
+    time.sleep(0.1)
+assay.runs("tag = long")[0].stop()
+training.wait()
+"""  # the function of a stop button: the last line is what the cell shows
 CELLS = [
     "import assay\nresult = assay.run('toy.toml', device='cpu')\nresult",
     "result.run.plot('train/loss', 'valid/loss')",
@@ -20,6 +31,8 @@ CELLS = [
     "other = assay.start(tag='second')\nother.log({'loss': 1.0}, 1)\nrun",
     "1 / 0",
     "print(other.view.status_text)",
+    BACKGROUND,
+    "runs = assay.runs(columns=['tag', 'status'])\nruns",
 ]
 
 
@@ -40,7 +53,7 @@ def executed(folder: Path) -> list[list[Any]]:
 @pytest.mark.row("C76")
 @pytest.mark.timeout(400)
 def test_a_notebook_shows_one_live_output_and_ends_its_runs(toy: Path) -> None:
-    trained, drawn, logged, second, failed, after = executed(toy)
+    trained, drawn, logged, second, failed, after, stopped, listed = executed(toy)
 
     page, result = trained
     table = page["data"]["text/html"]
@@ -53,10 +66,15 @@ def test_a_notebook_shows_one_live_output_and_ends_its_runs(toy: Path) -> None:
     assert svg.count("<polyline") == 2 and "valid/loss" in svg
     assert logged == []
     first, shown = second
-    assert "is finished, a new one starts" in first["text"] and first["name"] == "stdout"
+    assert "is finished, a new one starts\n  fix: " in first["text"] and first["name"] == "stdout"
     assert "<b>first</b>" in shown["data"]["text/html"]
     assert any("ended with its cell: ZeroDivisionError" in each.get("text", "") for each in failed)
     assert after[0]["text"] == "failed: ZeroDivisionError: division by zero\n"
+    assert stopped[0]["data"]["text/plain"] == "143"
+    table = listed[0]["data"]["text/html"]
+    assert table.startswith("<table><thead><tr><th>tag</th><th>status</th></tr>")
     ends = {run.tag: run.status for run in assay.runs(project=toy)}
-    assert ends == {"toy": "finished", "first": "finished", "second": "failed"}
+    expected = {"toy": "finished", "first": "finished", "second": "failed", "long": "stopped"}
+    assert ends == expected and all(f">{tag}</td>" in table for tag in expected)
+    assert assay.runs("tag = long", project=toy)[0].checkpoints
     assert not any(each.get("name") == "stderr" for each in [*trained, *logged, *second, *after])

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import re
 import statistics
+import subprocess
+import sys
+import termios
 import traceback
 import weakref
 from pathlib import Path
@@ -20,6 +25,7 @@ from assay.core import run_file
 from assay.core.errors import InputError
 from assay.core.event_log import Ended, read_events
 from assay.jobs.isolated_process import IsolatedRunError
+from flow.conftest import SRC
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +42,28 @@ seed = 5
 
 def runs(folder: Path) -> list[Path]:
     return sorted((folder / "runs").iterdir(), key=lambda run: run_file.read(run).created_ns)
+
+
+CONTROL = re.compile(r"\x1b\[[?0-9;]*[A-Za-z]")
+
+
+def shown_on_terminal(toy: Path, *arguments: str, columns: int = 80) -> tuple[int, list[str]]:
+    """Run a command on a terminal; return its exit code and the lines that stand there."""
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, columns))
+    variables = {**os.environ, "PYTHONPATH": str(SRC), "TERM": "xterm-256color"}
+    variables.pop("COLUMNS", None)
+    command = [sys.executable, "-m", "assay", *arguments]
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    with subprocess.Popen(command, cwd=toy, env=variables, **streams) as process:
+        os.close(theirs)
+        parts = []
+        with contextlib.suppress(OSError):  # the other end is closed
+            while part := os.read(ours, 65536):
+                parts.append(part)
+    os.close(ours)
+    lines = CONTROL.sub("", b"".join(parts).decode()).split("\r\n")
+    return process.returncode, [line.rpartition("\r")[2] for line in lines]
 
 
 def short(toy: Path, text: str) -> None:
@@ -160,19 +188,23 @@ class Net(net.Net):
 def test_a_sweep_of_12_ends_with_a_table_though_one_cannot_be_built_and_one_turns_nan(
     assay, toy: Path
 ) -> None:
+    """It is shown on a terminal of 80 columns."""
     (toy / "blows.py").write_text(BLOWS_UP)
     short(toy, f'[sweep]\n"model.width" = {list(range(5, 17))}\n')
     (toy / "many.toml").write_text((toy / "many.toml").read_text().replace("net.Net", "blows.Net"))
 
-    ran = assay("run", "many.toml")
+    code, shown = shown_on_terminal(toy, "run", "many.toml")
 
-    assert ran.returncode == 1
+    assert code == 1
     files = [run_file.read(run) for run in runs(toy)]
     assert len(files) == 12
     (sweep,) = {file.newest.launch["sweep"] for file in files}
     by_width = dict(zip(range(5, 17), files, strict=True))
-    table = ran.stderr[ran.stderr.index(f"sweep {sweep}   12 runs") :].splitlines()
-    assert table[0].endswith("valid/acc, largest first")
+    titles = [line for line in shown if re.match(r"\[\d+/12\]", line)]
+    assert titles == [f"[{i}/12] many.toml  model.width={4 + i}" for i in range(1, 13)]
+    assert "while building model = blows.Net (many.toml:4:2)" in shown
+    table = shown[shown.index(f"sweep {sweep}   12 runs   valid/acc, largest first") :]
+    assert max(map(len, table)) <= 80
     ranked = [line.split() for line in table[2:12]]
     assert [row[0] for row in ranked] == [str(place) for place in range(1, 11)]
     assert {row[1] for row in ranked} == {

@@ -195,6 +195,7 @@ def neutral(text: str, folder: Path) -> str:
     text = text.replace(str(folder), "HERE")
     text = re.sub(r"\d{6}-\d{4}-", "DATE-", text)
     text = re.sub(r"\d+\.\d+ s\b", "# s", text)
+    text = re.sub(r", \d+ s ago;", ", now;", text)
     text = re.sub(r"  loss nan|  loss \d\S*", "  loss #", text)
     # Frames of libraries differ with their version.
     text = re.sub(r'  File "[^"]*site-packages.*\n(    .*\n)+', "", text)

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from assay.core.event_log import Edit
+from assay.core.json_codec import to_plain
+from assay.core.verdict import Verdict
 from assay.query.catalog import Catalog
 from assay.query.compare import CurveDivergence, compare, first_parting
 from assay.query.importance import importances
 from assay.query.run import RunView
 from assay.query.significance import welch
+from assay.record.edits import append
 from assay.store.layout import Project
 from run_folders import make_project, make_run
 
@@ -37,6 +41,29 @@ def test_what_differs_is_listed_and_what_is_equal_is_counted(project: Project) -
     assert found.equal_config == 1
     assert "differ in seed" in found.sentence
     assert "first different step 2 (loss)" in found.sentence
+
+
+def test_a_verdict_about_two_of_the_runs_is_there_once_the_newest_first(project: Project) -> None:
+    one, two, three = (make_run(project, points={"loss": [1.0]}) for _ in range(3))
+    ids = [RunView(folder).id for folder in (one, two, three)]
+    for at, pair in enumerate([(0, 1), (1, 0), (0, 2)]):
+        runs = (ids[pair[0]], ids[pair[1]])
+        verdict = Verdict(
+            question="diverge",
+            runs=runs,
+            equal=True,
+            first_step=1,
+            last_step=9,
+            compared=4,
+            at_ns=at,
+        )
+        for number in pair:
+            folder = RunView((one, two, three)[number]).folder
+            append(folder, Edit(what="verdict", key="diverge", new=to_plain(verdict)))
+
+    found = compared(project, one, two).verdicts
+
+    assert [verdict.at_ns for verdict in found] == [1, 0]
 
 
 def test_curves_part_at_the_first_step_that_has_other_bits(project: Project) -> None:

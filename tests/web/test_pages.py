@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from assay.core.event_log import Ended
+from assay.core.event_log import Edit, Ended
+from assay.core.json_codec import to_plain
+from assay.core.verdict import Difference, Verdict
 from assay.record import edits
 from assay.store.layout import Project, RunFolder
 from run_folders import make_project, make_run, tell_now
@@ -74,7 +76,36 @@ def runs(project: Project) -> dict[str, str]:
         f"{HOSTILE}\n\n[link](javascript:alert(3)) ![image](http://evil.test/y.png)",
         title=HOSTILE,
     )
+    keep_verdict(folders["small"], folders["wide"])
     return {tag: id_of(path) for tag, path in folders.items()}
+
+
+def keep_verdict(left: Path, right: Path) -> None:
+    """Leave what `assay diverge` found about two runs with both."""
+    first = Difference(
+        step=2,
+        phase="backward",
+        module="model.head",
+        op="aten.mm",
+        occurrence=1,
+        left="9f3a",
+        right="11c2",
+    )
+    verdict = Verdict(
+        question="diverge",
+        runs=(id_of(left), id_of(right)),
+        equal=False,
+        first_step=1,
+        last_step=3,
+        compared=12,
+        difference=first,
+        cause="config",
+        changed_inputs={"model.width": [32, 64]},
+        at_ns=1_700_000_000_000_000_000,
+    )
+    for path in (left, right):
+        edit = Edit(what="verdict", key="diverge", new=to_plain(verdict))
+        edits.append(RunFolder(path), edit)
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +167,34 @@ def test_a_mistake_in_a_filter_is_shown_at_its_place_and_the_rows_stay(
 
     page.get_by_text("did you mean").wait_for()
     assert len(shown(page)) == 4
+
+
+def test_the_first_difference_of_two_runs_is_a_table_of_their_comparison(
+    someone: Visitor, runs: dict[str, str]
+) -> None:
+    page = someone.open(f"/compare?runs={runs['wide']},{runs['small']}")
+
+    found = page.get_by_role("region", name="First difference")
+    found.wait_for()
+    assert "diverge: not equal, steps 1 to 3, cause: config" in found.inner_text()
+    heads = found.get_by_role("columnheader").all_inner_texts()
+    assert heads == ["step", "phase", "module", "operation", runs["small"], runs["wide"]]
+    cells = found.get_by_role("cell").all_inner_texts()
+    assert cells == [
+        *("2", "backward", "model.head", "aten.mm (call 2 of the step)"),
+        *("9f3a", "11c2"),
+    ]
+    assert "model.width" in found.get_by_role("list", name="Changed inputs").inner_text()
+
+
+def test_runs_without_a_verdict_name_the_command_that_finds_their_first_difference(
+    someone: Visitor, runs: dict[str, str]
+) -> None:
+    page = someone.open(f"/compare?runs={runs['small']},{runs['broken']}")
+
+    found = page.get_by_role("region", name="First difference")
+    found.wait_for()
+    assert f"assay diverge {runs['small']} {runs['broken']}" in found.inner_text()
 
 
 def test_two_runs_are_compared_by_keyboard_alone(someone: Visitor, runs: dict[str, str]) -> None:

@@ -232,14 +232,23 @@ def _metrics(view: RunView, color: bool) -> Iterator[str]:
 
 
 def _folded(summaries: Mapping[str, Summary]) -> Iterator[str]:
-    """Yield a line for speed, for time and for memory: last values, the largest first."""
+    """Yield a line for speed, for time and for memory: the largest last values, as many as fit."""
     for prefix in _FOLDED:
         lasts = {name: each.last for name, each in summaries.items() if name.startswith(prefix)}
         names = sorted(lasts, key=lambda name: -lasts[name])
         parts = [f"{visible(name.removeprefix(prefix))} {number(lasts[name])}" for name in names]
         if parts:
-            kept = textwrap.wrap(", ".join(parts), WIDTH - 13)[0].removesuffix(",")
-            yield f"  {prefix.rstrip('/'):<9}  {kept}"
+            yield f"  {prefix.rstrip('/'):<9}  {_fitting(parts, WIDTH - 13)}"
+
+
+def _fitting(parts: Sequence[str], width: int) -> str:
+    """Return parts with commas between them; `...` stands for the last ones that do not fit."""
+    for kept in range(len(parts), 0, -1):
+        rest = ["..."] if kept < len(parts) else []
+        line = ", ".join([*parts[:kept], *rest])
+        if len(line) <= width:
+            return line
+    return elided(parts[0], width)
 
 
 def _at(value: float, step: int) -> str:

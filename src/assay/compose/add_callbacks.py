@@ -60,15 +60,23 @@ def _add_evaluation(prepared: PreparedRun) -> None:
 
     scope = prepared.scope
     pipes, metrics = evaluation_of(scope)
+    every, _ = evaluation_plan(scope)
     evaluate = Evaluate(
         prepared.loaders,
-        every=evaluation_plan(scope)[0],
+        every=every,
         limit=scope.sections.evaluate.limit,
         seed=scope.seed,
         pipes=pipes,
         metrics=metrics,
     )
     prepared.engine.bus.extend(evaluate.handlers())
+    if every != "never" and prepared.loaders:
+        prepared.engine.bus.add(
+            # After the opening lines: an error stands below what the run is.
+            Handler(
+                event=Event.RUN_BEGIN, fn=evaluate.rehearse, priority=101, name="Evaluate.rehearse"
+            )
+        )
 
 
 def _make_save(prepared: PreparedRun, recorder: AnyRecorder) -> Save:

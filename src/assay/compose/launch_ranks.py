@@ -31,8 +31,9 @@ from assay.compose.rank_folder import (
 from assay.compose.run_record import secrets_of
 from assay.config import dump, open_config
 from assay.config.loading import Config
+from assay.config.origins import origins_of, with_origins
 from assay.config.settings import Settings
-from assay.config.tree import get_at
+from assay.config.tree import Table, get_at
 from assay.config.typed_sections import sections_of
 from assay.core.directory import make_directory, open_directory
 from assay.core.errors import AssayError, InputError, PeerError, RankError
@@ -59,11 +60,13 @@ SECONDS_TO_SHARE = 10.0
 class RankTask:
     """Task that every rank reads: a final config, and the run to resume, if there is one.
 
-    `options` are further arguments of the function that does it.
+    `origins` are those of the config's nodes in the files of the user. `options` are further
+    arguments of the function that does it.
     """
 
     launch: Mapping[str, Any]
     config: str
+    origins: Mapping[str, Any]
     path: str
     files: Mapping[str, str]
     launcher: int
@@ -187,6 +190,7 @@ def task_of(config: Config, launch: Launch, **options: Any) -> RankTask:
     return RankTask(
         launch={**asdict(launch), "command": list(launch.command)},
         config=dump(config.root),
+        origins=origins_of(config.root),
         path=str(config.path.resolve()) if config.path is not None else "",
         files=dict(config.files),
         launcher=os.getpid(),
@@ -409,8 +413,12 @@ def config_of(task: RankTask, folder: Path, rank: int) -> Config:
     """Read the config of a task; `folder` is for a file of this rank's."""
     file = folder / f"config-{rank}.toml"
     file.write_text(task.config, encoding="utf-8")
+    config = open_config(file)
+    root = with_origins(config.root, task.origins)
+    assert isinstance(root, Table)
     return replace(
-        open_config(file),
+        config,
+        root=root,
         path=Path(task.path) if task.path else None,
         files=dict(task.files),
         user_dirs=tuple(Path(path) for path in task.user_dirs),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -172,8 +173,6 @@ def _cut(text: str) -> str:
 
 def _wrapped(text: str, width: int, *, indent: int) -> list[str]:
     """Wrap `text` at `width` columns. A longer word stays whole, so that a path can be copied."""
-    import textwrap  # only where something is wrong
-
     lines = textwrap.wrap(
         text,
         max(width, 20),

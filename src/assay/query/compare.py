@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from assay.core.errors import AssayError
 from assay.core.run_file import Summary
+from assay.core.verdict import Verdict
 from assay.query.config_rows import flat_config
 from assay.query.diff import COSTS, code_store, flat
 from assay.query.run import RunView
@@ -74,7 +77,8 @@ class RunComparison:
     partings: tuple[CurveDivergence | None, ...]
     repeats: tuple[int, ...]
     sentence: str = ""
-    notes: tuple[str, ...] = field(default_factory=tuple)
+    verdicts: tuple[Verdict, ...] = ()
+    """Those that were reached about any two of the runs, the newest first."""
 
 
 def compare(runs: Sequence[RunView], catalog: Catalog) -> RunComparison:
@@ -99,7 +103,7 @@ def compare(runs: Sequence[RunView], catalog: Catalog) -> RunComparison:
         metrics,
         partings,
         tuple(len(group) for group in groups),
-        notes=_notes(runs),
+        verdicts=_verdicts(runs),
     )
     return RunComparison(**{**_fields(found), "sentence": _sentence(found)})
 
@@ -204,8 +208,6 @@ def _curves(run: RunView) -> dict[str, Series]:
 def _first_difference(left: Series, right: Series) -> int | None:
     """Return the first step at which two curves have not the same bits; None when one is the
     beginning of the other."""
-    import numpy as np
-
     count = min(len(left), len(right))
     is_other = left.steps[:count] != right.steps[:count]
     is_other |= left.values[:count].view(np.int64) != right.values[:count].view(np.int64)
@@ -248,13 +250,13 @@ def _sentence(found: RunComparison) -> str:
     return "; ".join(parts)
 
 
-def _notes(runs: Sequence[RunView]) -> tuple[str, ...]:
-    """Return the verdicts that were reached about any two of these runs."""
+def _verdicts(runs: Sequence[RunView]) -> tuple[Verdict, ...]:
+    """Return the verdicts about any two of these runs, once each; both runs keep a copy."""
     ids = {run.id for run in runs}
-    said = dict.fromkeys(
-        f"{' and '.join(verdict.runs)}: {verdict.said}"
+    found = {
+        (verdict.question, verdict.runs, verdict.at_ns): verdict
         for run in runs
         for verdict in run.verdicts
         if len(verdict.runs) > 1 and set(verdict.runs) <= ids
-    )
-    return tuple(said)
+    }
+    return tuple(sorted(found.values(), key=lambda verdict: -verdict.at_ns))

@@ -87,6 +87,16 @@ class RunView:
             raise InputError(f"The run {self.id} has no loss to draw.", fix="name the metrics")
         return CurveDrawing(self.id, {name: self.metric(name) for name in chosen})
 
+    def stop(self) -> None:
+        """Ask the OS process that writes the run to stop; a training saves a checkpoint first.
+
+        Nothing happens to a run that has ended. InputError for one of this process, of a job, or of
+        another machine or user.
+        """
+        from assay.query.stop_run import stop_run
+
+        stop_run(self)
+
     @property
     def path(self) -> Path:
         return self.folder.path

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from html import escape
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -271,8 +274,6 @@ class RunTable:
 
     def _repr_html_(self) -> str:
         """Return the table as HTML for a notebook."""
-        from html import escape
-
         head = "".join(f"<th>{escape(visible(column.name))}</th>" for column in self.columns)
         texts = [self._texts(column) for column in self.columns]
         side = [
@@ -302,9 +303,6 @@ class RunTable:
 
     def to_csv(self) -> str:
         """Return CSV with a head; an apostrophe is put before text that looks like a formula."""
-        import csv  # here: a list as text must not pay for it
-        import io
-
         lines = [[harmless(name) for column in self.columns for name in _csv_names(column)]]
         lines += [
             [harmless(cell) for c in self.columns for cell in _csv_cells(c, cells)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import time
 from pathlib import Path
@@ -115,8 +116,6 @@ def _label(label: str, folder: RunFolder) -> str:
 def user() -> str:
     """Return the name that edits are signed with."""
     try:
-        import getpass  # the recorder, which writes no edits, needs none of it
-
         return getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container whose user has no name
         return str(os.getuid()) if hasattr(os, "getuid") else ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -71,9 +73,6 @@ def dirty_patch(
     names = [name for name in changed if keeps(name, False)] + fresh
     if not names:
         return b""
-    import shutil  # only where something is not committed
-    import tempfile
-
     with tempfile.TemporaryDirectory(prefix="assay-") as scratch:
         variables = {
             "GIT_INDEX_FILE": f"{scratch}/index",

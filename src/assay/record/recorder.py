@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import sys
 import threading
 import time
@@ -727,8 +728,6 @@ def _undone(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        import shutil  # only where something went wrong
-
         shutil.rmtree(folder.path, ignore_errors=True)
         if isinstance(error, OSError):
             raise refusal(error, folder.path, "The run cannot be recorded") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -190,8 +191,6 @@ class Run:
         """
         if self._recorder is not None:
             return self._recorder.watch(name, suffixes, folder=folder)
-        import tempfile
-
         return Path(tempfile.mkdtemp(prefix="assay-")) if folder is None else Path(folder)
 
     @overload
@@ -276,6 +275,7 @@ def finish_before() -> None:
     for run in [each for each in _OPEN if not each.is_block]:
         run.finish()
         print(f"assay: the run {run.id} is finished, a new one starts")
+        print(f'  fix: assay.start(resume="{run.id}") continues it; a `with` block keeps both open')
 
 
 def is_off() -> bool:

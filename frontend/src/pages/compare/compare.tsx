@@ -19,6 +19,7 @@ import { useLive, useShared } from "../../state/site";
 import { useStable } from "../../state/stable";
 import { Status } from "../../table/cells";
 import styles from "./compare.module.css";
+import { Divergence } from "./divergence";
 
 const FileDiff = lazy(async () => ({ default: (await import("./file-diff")).FileDiff }));
 
@@ -97,11 +98,7 @@ function Whole({ facts, search, onChange }: { facts: Facts; search: CompareSearc
           {facts.gone.join(", ")} {facts.gone.length === 1 ? "is" : "are"} not there any more.
         </p>
       )}
-      {facts.verdicts.map((verdict) => (
-        <p key={verdict} className={styles.verdict}>
-          <Icon name="check" size={14} /> {verdict}
-        </p>
-      ))}
+      <Divergence facts={facts} />
       <div className={styles.wide}>
         <table className={styles.table} style={style}>
           <thead>

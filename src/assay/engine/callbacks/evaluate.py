@@ -74,6 +74,31 @@ class Evaluate:
             return []
         return [periodic, Handler(event=Event.RUN_END, fn=self.finish, name="Evaluate")]
 
+    def rehearse(self, engine: Engine) -> None:
+        """Evaluate one batch of every split before the first step and drop what comes of it.
+
+        A validation step that cannot run is told now, not after an epoch. An iterator is left out:
+        the batch would be lost. Nothing is recorded, and no event is fired.
+        """
+        if engine.state.step:
+            return
+        with _modes_kept(engine.process):
+            for split, batches in self.splits.items():
+                if isinstance(batches, Iterator):
+                    continue
+                batches, _ = seeded(batches, engine.seed)
+                self.splits[split] = batches
+                evaluate(
+                    engine.process,
+                    share_of(batches, engine.ranks.size, engine.ranks),
+                    split=split,
+                    device=engine.device,
+                    metrics=self.metrics,
+                    ranks=engine.ranks,
+                    pipeline=engine.pipeline,
+                    rehearsal=True,
+                )
+
     def finish(self, engine: Engine) -> None:
         """The last evaluation, unless the run goes on later: then it is not the last."""
         if not engine.state.stop.interrupts:
@@ -187,6 +212,7 @@ def evaluate(
     metrics: Mapping[str, Any] | None = None,
     recorder: Recorder | None = None,
     infer: bool = False,
+    rehearsal: bool = False,
     ranks: DataParallelGroup | None = None,
     pipeline: Pipeline | None = None,
     before: Callable[[], None] | None = None,
@@ -198,7 +224,8 @@ def evaluate(
 
     Outputs go through `pipes`, then to the metrics of the process and to `metrics`. `infer`: there
     is no loss and nothing is measured; the pipes alone get the outputs of `inference_step`. `step`
-    is that of the weights.
+    is that of the weights. In a `rehearsal` the metrics are updated, but not asked for their
+    values: some need more than a batch.
 
     The global random generators come back as they were; inside, each batch has its own key. On
     several `ranks`, `batches` are the share of this one; what comes back is of all. Through a
@@ -254,7 +281,8 @@ def evaluate(
             results[f"{split}/loss"] = loss.value()
         results |= logged.take_means(split, ranks if ranks.is_distributed else None)
         for name, metric in used.items():
-            evaluation.add(name, metric.value())
+            if not rehearsal:
+                evaluation.add(name, metric.value())
         pipes.end(evaluation)
     return evaluation.metrics, evaluation.samples
 

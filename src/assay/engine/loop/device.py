@@ -41,15 +41,18 @@ def pick_device(name: str | None, *, must_exist: bool = True) -> torch.device:
         return torch.device(name)
     if not available[kind]:
         raise InputError(
-            f"This machine has no {kind} device that torch can use.", fix="Use --device cpu."
+            f"There is no device {name!r}: torch finds no {kind} device on this machine.",
+            fix="Use --device cpu, or install a build of torch for the device: pytorch.org.",
         )
     try:
         device = torch.device(name)
     except RuntimeError as error:
         raise InputError(f"There is no device {name!r}: {error}") from error
-    if kind == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    count = torch.cuda.device_count()
+    if kind == "cuda" and (device.index or 0) >= count:
+        last = f" to cuda:{count - 1}" if count > 1 else ""
         raise InputError(
-            f"There is no device {name!r}: this machine has {torch.cuda.device_count()}."
+            f"There is no device {name!r}: this machine has {count}.", fix=f"Use cuda:0{last}."
         )
     return device
 

@@ -5,8 +5,9 @@ The schedules of `torch.distributed.pipelining` decide which stage takes which m
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -129,6 +130,20 @@ class Pipeline:
             return count
         whole_rounds = 2 * self.ranks.places
         return min(count, self.count + 1 if self.layout.schedule == "1f1b" else whole_rounds)
+
+    def received_bytes(self, boundaries: Sequence[Shapes]) -> int:
+        """Return the bytes that this rank's stages receive for one micro-batch in training.
+
+        A schedule allocates them for all its micro-batches at once, and keeps them.
+        """
+        found = 0
+        for number in self.stages:
+            if number:
+                found += bytes_of(boundaries[number - 1])
+            if number + 1 < self.count:  # gradients of what it sends
+                sent = [each for each in boundaries[number] if each[1].is_floating_point]
+                found += bytes_of(sent)
+        return found
 
     def use_boundaries(self, boundaries: Sequence[Shapes]) -> None:
         """Take these shapes between the stages, which a rehearsal has measured, in new schedules."""
@@ -447,6 +462,11 @@ def shapes_of(found: Any) -> Shapes:
 
     mapped(found, look)
     return tuple(shapes)
+
+
+def bytes_of(shapes: Iterable[tuple[tuple[int, ...], torch.dtype]]) -> int:
+    """Return the size of tensors of these shapes."""
+    return sum(math.prod(size) * dtype.itemsize for size, dtype in shapes)
 
 
 def scaled(shapes: Shapes, samples: int, wanted: int) -> Shapes:

@@ -19,7 +19,7 @@ from assay.engine.data.shapes import shape_of, tensors_in
 from assay.engine.data.source import Window
 from assay.engine.loop.process import Process
 from assay.engine.numerics.private_torch import can_see_operations
-from assay.engine.parallel.pipeline import Pipeline, Shapes
+from assay.engine.parallel.pipeline import Pipeline, Shapes, scaled
 from assay.engine.rehearse.disk import checkpoint_bytes
 from assay.engine.rehearse.fake import Fakes, can_fake, is_unfakeable
 from assay.engine.rehearse.findings import finding_of, unchecked
@@ -242,7 +242,7 @@ class _Rehearsing:
         is_whole = self.parts.pipeline is None
         sizes = window.sizes[:count] if window.sizes is not None else None
         try:
-            self.training = self.trial.train(window.batches[:count], sizes)
+            self.training = self._with_received(self.trial.train(window.batches[:count], sizes))
             self.micro_flops = self.site.observer.flops // count
             if is_whole:
                 self._keep_checkpoint()
@@ -313,7 +313,7 @@ class _Rehearsing:
             found = self.trial.differentiate(
                 [resized(batch, samples, wanted)] * count, scale=(samples, wanted)
             )
-            told = self._with_prefetched(found)
+            told = self._with_prefetched(self._with_received(found, (samples, wanted)))
             assert told is not None
             return max(least, told.peak_bytes)
 
@@ -343,6 +343,20 @@ class _Rehearsing:
                     return
             if time.monotonic() > until:
                 return
+
+    def _with_received(self, memory: PeakMemory, scale: tuple[int, int] = (1, 1)) -> PeakMemory:
+        """Add what a pipeline receives for the micro-batches that were not tried."""
+        pipeline, window = self.parts.pipeline, self.first
+        if pipeline is None or window is None:
+            return memory
+        boundaries = [scaled(each, *scale) for each in self.trial.boundaries[True]]
+        untried = len(window.batches) - self._micro_batches(window)
+        more = untried * pipeline.received_bytes(boundaries)
+        return replace(
+            memory,
+            peak_bytes=memory.peak_bytes + more,
+            activations_bytes=memory.activations_bytes + more,
+        )
 
     def _with_prefetched(self, memory: PeakMemory | None) -> PeakMemory | None:
         """Add the batches that an accelerator holds besides: those of this step and of the next."""

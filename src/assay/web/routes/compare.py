@@ -11,7 +11,7 @@ from assay.core.errors import AssayError, InputError
 from assay.query.compare import MetricRow, RunComparison, compare
 from assay.query.run import RunView
 from assay.web.answers import PROBLEMS, HomeOf, MissingError, Model
-from assay.web.routes.run import view_of
+from assay.web.routes.run import VerdictFacts, verdict_facts, view_of
 from assay.web.routes.runs import Ids, RunLine, line_of, split_ids
 
 MAX_RUNS = 50
@@ -71,7 +71,7 @@ class CompareFacts(Model):
     metrics: list[MetricLine]
     partings: list[PartingCell | None]
     repeats: list[int]
-    verdicts: list[str]
+    verdicts: list[VerdictFacts]
 
 
 @router.get("/api/compare")
@@ -120,7 +120,7 @@ def compare_runs(
             for each in found.partings
         ],
         repeats=list(found.repeats),
-        verdicts=list(found.notes),
+        verdicts=[verdict_facts(each) for each in found.verdicts],
     )
 
 

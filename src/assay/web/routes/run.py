@@ -15,6 +15,7 @@ from assay.core.errors import AssayError, RecordError
 from assay.core.event_log import Ended, Warned
 from assay.core.json_codec import to_plain
 from assay.core.run_file import IMPORTED, Attempt
+from assay.core.verdict import Verdict
 from assay.query.config_rows import config_files, config_rows
 from assay.query.diff import code_store, flat
 from assay.query.media_kind import HEAD_BYTES, MAX_PIXELS, Media, media_of
@@ -111,12 +112,28 @@ class EventFacts(Model):
     text: str
 
 
+class DifferenceFacts(Model):
+    """First place at which two runs differ; `left` and `right` are what each had there."""
+
+    step: int
+    phase: str
+    module: str
+    name: str
+    op: str
+    call: int
+    left: str
+    right: str
+
+
 class VerdictFacts(Model):
     at: float
     question: str
     equal: bool
     text: str
     runs: list[str]
+    first_step: int
+    last_step: int
+    difference: DifferenceFacts | None
     cause: str
     note: str
     changed: dict[str, Any]
@@ -276,19 +293,7 @@ def run(home: HomeOf, run_id: RunId) -> RunFacts:
         results=_results(view),
         artifacts=[_artifact(view, each) for each in artifacts],
         events=[_event(each.at_ns / 1e9, each.fact) for each in view.events],
-        verdicts=[
-            VerdictFacts(
-                at=each.at_ns / 1e9,
-                question=each.question,
-                equal=each.equal,
-                text=each.said,
-                runs=list(each.runs),
-                cause=each.cause or "",
-                note=each.note,
-                changed=to_plain(dict(each.changed_inputs)),
-            )
-            for each in view.verdicts
-        ],
+        verdicts=[verdict_facts(each) for each in view.verdicts],
         texts=[TextFacts(name=each.name, size=each.size_bytes) for each in text_files(view.folder)],
         environment=dict(flat(view.environment)),
         snapshot=view.code.snapshot,
@@ -458,6 +463,35 @@ def _attempt(attempt: Attempt, ends: list[Ended]) -> AttemptFacts:
         changed_code=list(attempt.changed_code),
         exactness=attempt.exactness,
         seeds=dict(attempt.seeds),
+    )
+
+
+def verdict_facts(verdict: Verdict) -> VerdictFacts:
+    """Return a verdict as the page shows it."""
+    first = verdict.difference
+    return VerdictFacts(
+        at=verdict.at_ns / 1e9,
+        question=verdict.question,
+        equal=verdict.equal,
+        text=verdict.said,
+        runs=list(verdict.runs),
+        first_step=verdict.first_step,
+        last_step=verdict.last_step,
+        difference=None
+        if first is None
+        else DifferenceFacts(
+            step=first.step,
+            phase=first.phase,
+            module=first.module,
+            name=first.name,
+            op=first.op,
+            call=first.occurrence + 1,
+            left=first.left,
+            right=first.right,
+        ),
+        cause=verdict.cause or "",
+        note=verdict.note,
+        changed=to_plain(dict(verdict.changed_inputs)),
     )
 
 

@@ -1,0 +1,53 @@
+"""Stop of a run from another OS process: a notebook, or a script that watches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from assay.core import lease as leases
+from assay.core.errors import InputError
+
+if TYPE_CHECKING:
+    from assay.query.run import RunView
+
+_QUEUE = "queue "  # beginning of the job of a queue, as in `queue node3:12`
+
+
+def stop_run(run: RunView) -> None:
+    """Send SIGTERM to the OS process that writes a run; nothing if it is not running.
+
+    InputError for a run of this process, of a job, or of another machine or user.
+    """
+    lease = leases.read(run.path)
+    if lease is None or leases.liveness(lease) == "dead":
+        return
+    _refuse_job(run)
+    if lease.place != leases.this_place():
+        raise InputError(
+            f"The run {run.id} is running on {lease.host}.", fix="stop it on that machine"
+        )
+    if lease.pid == os.getpid():
+        raise InputError(
+            f"The run {run.id} is of this process.",
+            fix="its `finish` ends it; Ctrl-C, or an interrupt of the kernel, stops a training",
+        )
+    try:
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(lease.pid, signal.SIGTERM)
+    except PermissionError:
+        raise InputError(
+            f"The run {run.id} is of another user: process {lease.pid}.", fix="ask them to stop it"
+        ) from None
+
+
+def _refuse_job(run: RunView) -> None:
+    """Raise InputError for a run of a job, which the scheduler would start again."""
+    attempts = run.file.attempts
+    job = str(attempts[-1].launch.get("job", "")) if attempts else ""
+    if job:
+        number = job.rpartition(":")[2]
+        how = f"assay queue rm {number}" if job.startswith(_QUEUE) else "cancel that job"
+        raise InputError(f"The run {run.id} is of the job {job}.", fix=how)
