@@ -26,14 +26,9 @@ def original(name: str) -> str:
     return copy
 
 
-def executed(name: str, *, also: str = "") -> str:
-    """The text of a snippet with the repairs of its row, each of which must change something.
-
-    `also` is a row that uses the snippet with repairs of its own besides.
-    """
-    table = rows.read_table()
-    repairs = [*table[name.partition(".")[0]].repairs]
-    repairs += [each for each in table[also].repairs if each["of"] == name] if also else []
+def executed(name: str) -> str:
+    """The text of a snippet with the repairs of its row, each of which must change something."""
+    repairs = rows.read_table()[name.partition(".")[0]].repairs
     lines = textwrap.dedent(original(name)).splitlines()
     top: list[str] = []
     for repair in repairs:

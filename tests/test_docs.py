@@ -62,7 +62,11 @@ PYTHON = "what runs python"  # a name that no page can give to something of its 
 PROGRAMS = {"assay": ["-m", "assay"], "python": []}
 RUNS = re.compile(r"^```(python|console)$", re.MULTILINE)
 BLOCK = re.compile(r"^```\S.*?^```$", re.MULTILINE | re.DOTALL)
-LONG = {"a-night-of-experiments.md", "libai.md"}  # pages of over five seconds: `thorough`
+LONG = {
+    "a-night-of-experiments.md",
+    "keras.md",
+    "libai.md",
+}  # pages of over five seconds: `thorough`
 NEEDS_TORCH = re.compile(r"\btorch\b|assay\.engine")
 
 

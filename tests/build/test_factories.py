@@ -102,8 +102,10 @@ def test_a_mapping_for_a_configurable_class_is_checked_and_built_like_keyword_ar
     root = tree(
         """
         model = { type = "nets.Net", args = [{ num_classes = 3, width = 4 }] }
+        named = { type = "nets.Net", cfg = { num_classes = 3, width = 4 } }
         head = { type = "nets.Head", args = [{ hidden = 4 }] }
         typo = { type = "nets.Net", args = [{ num_clases = 3 }], width = 1 }
+        other = { type = "nets.Net", cfg = { num_clases = 3 }, width = 1 }
         """
     )
 
@@ -111,13 +113,14 @@ def test_a_mapping_for_a_configurable_class_is_checked_and_built_like_keyword_ar
         problems = check_signatures(root, user_dirs=[project])
         made = [
             build(root.items[name], Context(), root=root, path=(name,), user_dirs=[project])
-            for name in ("model", "head")
+            for name in ("model", "named", "head")
         ]
 
-    assert (made[0].all, made[1].size) == ((3, 4), 8)
+    assert (made[0].all, made[1].all, made[2].size) == ((3, 4), (3, 4), 8)
     assert [(problem.kind, problem.key) for problem in problems] == [
         ("unchecked", "head"),
         ("unknown-argument", "typo.num_clases"),
+        ("unknown-argument", "other.num_clases"),
     ]
 
 

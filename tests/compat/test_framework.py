@@ -117,7 +117,7 @@ def test_a_loop_with_a_summary_writer_is_in_event_files_and_in_a_record(
 def test_a_loop_with_a_history_and_a_canvas_is_a_run_with_curves_and_images(
     snippet: Run, warm: Run, tmp_path: Path
 ) -> None:
-    snippet("S-B6.live", AROUND)
+    told = snippet("S-B6.live", AROUND).stderr
     live = ["-m", "assay", "live", "last", "--metric", "test_acc", "--image", "hidden_weight"]
     own = {"PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1"}
     shown = warm(live, folder=tmp_path, variables={**os.environ, **own}).stdout.splitlines()
@@ -125,6 +125,9 @@ def test_a_loop_with_a_history_and_a_canvas_is_a_run_with_curves_and_images(
     (folder,) = run_folders(open_project(tmp_path))
     view = RunView(folder)
     assert list(view.history("train_loss", "test_acc")) == [(1, 1), (3, 2)]  # epoch, step
+    page = (folder.path / "canvas.html").read_text(encoding="utf-8")
+    assert (page.count("<svg"), page.count("<img")) == (2, 1) and "refresh" not in page
+    assert f"canvas: {(folder.path / 'canvas.html').as_uri()}" in told
     assert any("hidden_weight" in each.name for each in view.artifacts)
     assert "test_acc" in shown
     weight = shown[shown.index("hidden_weight  step 2") + 1 :]

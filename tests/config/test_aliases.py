@@ -217,3 +217,18 @@ def test_a_call_that_names_its_target_twice_is_refused() -> None:
 
     assert plain(config.root)["model"] == {"type": "torch.nn.ReLU", "_target_": "torch.nn.GELU"}
     assert config.notes == ()
+
+
+def test_a_config_of_assay_alone_loads_no_table_of_an_older_system(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse() -> None:
+        raise AssertionError("a table of an older system was loaded")
+
+    monkeypatch.setattr("assay.config.aliases._aliases", refuse)
+
+    config = loads("seed = 1\n[train]\nepochs = 2\n[data.train]\nnum_workers = 1\n")
+
+    assert plain(config.root)["data"] == {"train": {"workers": 1}}
+    with pytest.raises(AssertionError, match="older system"):
+        loads("[train]\ntrain_epoch = 2\n")

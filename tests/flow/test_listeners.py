@@ -173,7 +173,7 @@ def test_a_wrong_argument_is_told_by_the_check(assay, listening: Path) -> None:
 OPTIM = """
 from pathlib import Path
 import torch
-from assay.build import sym_tbl
+from assay.compat.alchemy import sym_tbl
 from assay.engine import on
 
 def adamw(params, lr):

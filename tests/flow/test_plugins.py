@@ -48,7 +48,7 @@ def train(toy: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunResult
 
 
 MEMBERS = """
-from assay.build import sym_tbl
+from assay.compat.alchemy import sym_tbl
 from assay.engine import on
 import seen
 
@@ -98,7 +98,7 @@ def test_members_and_what_a_plugin_sets_are_seen_in_hooks_and_in_evaluation(
         "task": "Supervised",
         "model": "Net",
         "optimizer": "AdamW",
-        "train_sched": "State",
+        "train_sched": "TrainSched",
         "cfg": "dict",
         "device_info": "dict",
         "device": "device",
@@ -202,7 +202,7 @@ HOOKS = """
 import seen
 import torch
 from torch.optim import Optimizer
-from assay.build import sym_tbl
+from assay.compat.alchemy import sym_tbl
 from assay.engine import State, on
 
 class Listens:
@@ -268,7 +268,7 @@ def test_a_hook_gets_what_the_config_built_by_type_and_of_two_the_one_it_names(
 WEAK = """
 import weakref
 import seen
-from assay.build import sym_tbl
+from assay.compat.alchemy import sym_tbl
 from assay.engine import on
 
 class Weak:

@@ -118,6 +118,15 @@ def server(
         yield server
 
 
+@pytest.fixture(scope="module")
+def filled(server: Server, runs: dict[str, str]) -> None:
+    """A table with a row of values and one of text."""
+    made = {"name": "filled", "columns": ["valid/acc", "model.width"], "runs": [runs["wide"]]}
+    assert server.ask("POST", "/api/tables", made).status < 300
+    text = {"changes": [{"what": "add-row"}, {"what": "notes", "text": "by **hand**"}]}
+    assert server.ask("POST", "/api/tables/filled/changes", text).status < 300
+
+
 @pytest.fixture
 def someone(server: Server, visit: Callable[..., Visitor]) -> Visitor:
     return visit(server)
@@ -382,16 +391,24 @@ def test_hostile_texts_are_shown_as_texts(someone: Visitor, runs: dict[str, str]
 PAGES = (
     "/",
     "/runs/{small}",
-    "/runs/{small}?tab=config",
+    *(
+        f"/runs/{{small}}?tab={tab}"
+        for tab in ("curves", "config", "code", "log", "checkpoints", "artifacts", "environment")
+    ),
+    "/runs/{small}?tab=proof",
+    "/runs/{small}?tab=attempts",
+    "/runs/{broken}",
     "/compare?runs={small},{wide}",
     "/parameters",
     "/tables",
+    "/tables/filled",
     "/inbox",
     "/queue",
     "/projects",
 )
 
 
+@pytest.mark.usefixtures("filled")
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_pages_can_be_used_by_everybody(
     server: Server, visit: Callable[..., Visitor], runs: dict[str, str], theme: str
@@ -406,6 +423,7 @@ def test_the_pages_can_be_used_by_everybody(
         page.close()
 
 
+@pytest.mark.usefixtures("filled")
 def test_a_narrow_screen_shows_everything_without_scrolling_sideways(
     server: Server, visit: Callable[..., Visitor], runs: dict[str, str]
 ) -> None:

@@ -16,20 +16,16 @@ from assay.build.plugins import Plugin, as_plugin, entered
 from assay.build.registry import RegistryError, register
 from assay.build.signatures import Examined, check_signatures, examine
 from assay.build.sources import check_sources, loader_keys
-from assay.build.symbols import AbsentError, NoFrameError, SymbolTable, sym_tbl
 from assay.build.targets import TargetError, resolve
 
 __all__ = [
     "ROLES",
-    "AbsentError",
     "Context",
     "ContextError",
     "Examined",
-    "NoFrameError",
     "Plugin",
     "Promise",
     "RegistryError",
-    "SymbolTable",
     "TargetError",
     "as_plugin",
     "build",
@@ -51,7 +47,6 @@ __all__ = [
     "provides",
     "register",
     "resolve",
-    "sym_tbl",
     "user_code",
 ]
 

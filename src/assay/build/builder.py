@@ -273,7 +273,8 @@ class _Builder:
         """Make the call, with missing arguments from the context."""
         label = name or getattr(target, "__qualname__", repr(target))
         signature = signature_of(target) or Signature(named=())
-        if is_configurable(target) and len(args) == 1 and isinstance(args[0], Mapping):
+        config = args[0] if len(args) == 1 else kwargs.get("cfg")
+        if is_configurable(target) and isinstance(config, Mapping):
             signature = Signature(named=())  # the mapping says the rest
         taken = {
             parameter.name for i in range(len(args)) if (parameter := signature.at(i)) is not None

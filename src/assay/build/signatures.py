@@ -155,15 +155,23 @@ def calls(root: Table) -> Iterator[tuple[KeyPath, Table]]:
 
 
 def mapping_given(target: Any, table: Table) -> Table | None:
-    """Return the mapping given in place of keyword arguments to a class under `configurable`."""
-    given = table.args
-    is_mapping = len(given) == 1 and isinstance(given[0], Table) and given[0].target is None
-    return given[0] if is_mapping and is_configurable(target) else None  # type: ignore[return-value]
+    """Return the mapping given in place of keyword arguments to a class under `configurable`.
+
+    The mapping is the only positional argument, or the argument `cfg`.
+    """
+    if not is_configurable(target):
+        return None
+    given = table.args[0] if len(table.args) == 1 else table.items.get("cfg")
+    return given if isinstance(given, Table) and given.target is None else None
 
 
 def _spread(table: Table, mapping: Table) -> Table:
     """Return the call with the items of the mapping as its own arguments."""
-    own = {key: node for key, node in table.items.items() if key != "args"}
+    own = {
+        key: node
+        for key, node in table.items.items()
+        if key != "args" and not (key == "cfg" and node is mapping)
+    }
     origins = {**mapping.key_origins, **table.key_origins}
     return replace(table, items={**mapping.items, **own}, key_origins=origins)
 

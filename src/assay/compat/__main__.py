@@ -1,8 +1,8 @@
 """Scripts and commands of older systems.
 
-`python -m assay.compat [--resume auto|RUN] SCRIPT ...` runs a script whose imports are theirs;
-names that it uses without importing them are supplied. `python -m assay.compat thexp config -l` is
-a command of thexp.
+`python -m assay.compat [--resume auto|RUN] SCRIPT ...` runs a script whose imports are theirs.
+Names that it, or a module in its folder, uses without importing them are supplied. `python -m
+assay.compat thexp config -l` is a command of thexp.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.compat.importing import install
-from assay.compat.pasted import missing_names, supply
+from assay.compat.pasted import PastedModules, supply_with_note
 from assay.core.errors import AssayError, InputError
 from assay.script import RESUME_VARIABLE
 
@@ -51,14 +51,12 @@ def _run_script(given: Sequence[str]) -> None:
     script = given[0]
     text = _read(Path(script))
     sys.argv[:] = given
-    sys.path.insert(0, str(Path(script).resolve().parent))
+    folder = Path(script).resolve().parent
+    sys.path.insert(0, str(folder))
     install()
-    names = missing_names(text)
-    if names:
-        listed = ", ".join(f"{name} ({target})" for name, target in names.items())
-        print(f"note: {script} does not import {listed}: supplied", file=sys.stderr)
+    sys.meta_path.insert(0, PastedModules(folder))
     with _devices(text):
-        runpy.run_path(script, init_globals=supply(names), run_name="__main__")
+        runpy.run_path(script, init_globals=supply_with_note(text, script), run_name="__main__")
 
 
 def _read(script: Path) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from assay.config.older_systems import PACKAGES, OlderName, names_of
-from assay.core.errors import InputError, nearest
+from assay.config.older_systems import PACKAGES, names_of, unmapped
+from assay.core.errors import InputError
 
 
 class UnmappedImportError(InputError, ImportError):
@@ -90,7 +90,8 @@ class OlderModule(ModuleType):
             return found
         if any(each.startswith(f"{dotted}.") for each in names):
             return importlib.import_module(dotted)
-        raise _unmapped(dotted, names)
+        wrong = unmapped(dotted)
+        raise UnmappedImportError(f"{wrong.message}.", fix=wrong.fix)
 
 
 def import_target(target: str) -> Any:
@@ -100,22 +101,3 @@ def import_target(target: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except AttributeError:
         return importlib.import_module(target)
-
-
-def _unmapped(dotted: str, names: Mapping[str, OlderName]) -> UnmappedImportError:
-    """Return the error for a name without an entry: the nearest name, and what is said here."""
-    module, _, last = dotted.rpartition(".")
-    by_last: dict[str, str] = {}
-    for name in names:
-        if name not in by_last.values():
-            by_last.setdefault(name.rpartition(".")[2], name)
-    near = [by_last[last]] if last in by_last else [by_last[one] for one in nearest(last, by_last)]
-    fix = ""
-    if near:
-        instead = names[near[0]].instead
-        fix = f"Did you mean `{near[0]}`?{f' Here: {instead}.' if instead else ''} "
-    package = PACKAGES[dotted.partition(".")[0]]
-    return UnmappedImportError(
-        f"`{last}` of `{module}` has nothing here that stands for it.",
-        fix=f"{fix}docs/compat/{package}.md lists the names that are known.",
-    )

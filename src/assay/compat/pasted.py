@@ -10,7 +10,12 @@ import ast
 import builtins
 import importlib
 import symtable
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from assay.compat.importing import import_target
@@ -71,6 +76,44 @@ def supply(names: Mapping[str, str]) -> dict[str, Any]:
         name: import_target(target) if "." in target else importlib.import_module(target)
         for name, target in names.items()
     }
+
+
+def supply_with_note(text: str, file: str) -> dict[str, Any]:
+    """Return the objects that a script or module uses without importing them; print a note."""
+    names = missing_names(text)
+    if names:
+        listed = ", ".join(f"{name} ({target})" for name, target in names.items())
+        print(f"note: {file} does not import {listed}: supplied", file=sys.stderr)
+    return supply(names)
+
+
+class PastedModules(MetaPathFinder):
+    """Finder of the modules in a folder, which are supplied with the names that they lack."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of a source file in the folder; other finders look for all else."""
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.origin is None or type(spec.loader) is not SourceFileLoader:
+            return None
+        file = Path(spec.origin).resolve()
+        if not file.is_relative_to(self.folder) or "site-packages" in file.parts:
+            return None
+        spec.loader = PastedLoader(fullname, spec.origin)
+        return spec
+
+
+class PastedLoader(SourceFileLoader):
+    """Loader that puts the names which a module lacks into it before it runs."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        text = self.get_source(module.__name__) or ""
+        vars(module).update(supply_with_note(text, self.path))
+        super().exec_module(module)
 
 
 def _target(name: str, imported: set[str]) -> str | None:

@@ -25,7 +25,7 @@ class InitialWeights:
 
     `parent` is RUN@CHECKPOINT by id, "" for a file of no run.
 
-    `options` are those of `load_weights`: rename, strict, pickled.
+    `options` are those of `load_weights`: rename, mapping, strict, pickled.
     """
 
     path: Path | None = None
@@ -67,7 +67,7 @@ def initial_weights(root: Table, address: str = "") -> InitialWeights:
         found = find_weights(run_of(section.path) or section.path)
     except InputError as error:
         raise InputError(error.what, where=str(node.origin), fix=error.fix) from error
-    options = {name: getattr(section, name) for name in ("rename", "strict", "pickled")}
+    options = {name: getattr(section, name) for name in ("rename", "mapping", "strict", "pickled")}
     given = {name: value for name, value in options.items() if value is not None}
     return InitialWeights(found.path, found.parent, given)
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
-from assay.config.older_systems import older_calls, older_name, system_of, table_of
+from assay.config.older_systems import (
+    WITH_KEYS,
+    keys_of,
+    older_calls,
+    older_name,
+    system_of,
+    table_of,
+)
 from assay.config.overrides import Setting
 from assay.config.sources.literals import value_of
 from assay.config.tree import (
@@ -23,6 +31,7 @@ from assay.config.tree import (
     parse_dotted,
     set_at,
 )
+from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import nearest
 
@@ -40,124 +49,58 @@ class Alias:
     value: Callable[[Node], Node | None]
 
 
-def _as_it_is(node: Node) -> Node | None:
+def as_it_is(node: Node) -> Node | None:
+    """Return the node: the value of an alias that only renames."""
     return node
 
 
-def _nothing(node: Node) -> Node | None:
-    return None
-
-
-def _count(node: Node) -> Node | None:
-    """Return a number of epochs or steps; None for 0, which means that the other one counts."""
-    return None if isinstance(node, Leaf) and node.value == 0 else node
-
-
-def _steps(node: Node) -> Node | None:
-    if isinstance(node, Leaf) and isinstance(node.value, int) and not isinstance(node.value, bool):
-        return Leaf(f"{node.value} steps" if node.value > 0 else "never", node.origin)
-    return node
-
-
-def _precision(node: Node) -> Node | None:
-    enabled = get_at(node, ("enabled",)) if isinstance(node, Table) else node
-    if isinstance(enabled, Leaf) and isinstance(enabled.value, bool):
-        return Leaf("bf16" if enabled.value else "fp32", enabled.origin)
-    return node
-
-
-def _switch(node: Node) -> Node | None:
-    enabled = get_at(node, ("enabled",)) if isinstance(node, Table) else None
-    return node if enabled is None else enabled
-
-
-def _accuracies(node: Node) -> Node | None:
-    tops = node.items if isinstance(node, List) else (node,)
-    metrics = {
-        "acc" if top.value == 1 else f"acc{top.value}": {
-            "type": "assay.engine.Accuracy",
-            "top": top.value,
-        }
-        for top in tops
-        if isinstance(top, Leaf)
-    }
-    return from_plain(metrics, node.origin)
-
-
-ALIASES: Sequence[Alias] = (
-    Alias(old="train.eval_period", new="evaluate.every", note="in steps", value=_steps),
-    Alias(old="train.topk", new="process.metrics", note="one Accuracy for each", value=_accuracies),
+OF_TORCH: Sequence[Alias] = tuple(
     Alias(
-        old="train.recompute_grad",
-        new="train.activation_checkpoint",
-        note="the switch",
-        value=_switch,
-    ),
-    Alias(old="train.train_epoch", new="train.epochs", note="0 is left out", value=_count),
-    Alias(old="train.train_iter", new="train.steps", note="0 is left out", value=_count),
-    Alias(old="train.log_period", new="display.every", note="in steps", value=_steps),
-    Alias(
-        old="train.warmup_ratio",
-        new="schedule.warmup_ratio",
-        note="a part of the schedule",
-        value=_as_it_is,
-    ),
-    Alias(
-        old="backward.period",
-        new="train.accumulate",
-        note="micro-steps of one step",
-        value=_as_it_is,
-    ),
-    Alias(
-        old="backward.clip_norm",
-        new="train.clip_norm",
-        note="a setting of training",
-        value=_as_it_is,
-    ),
-    Alias(
-        old="backward.non_finite",
-        new="train.non_finite",
-        note="a setting of training",
-        value=_as_it_is,
-    ),
-    Alias(
-        old="train.zero_optimization",
-        new="parallel.zero",
-        note="shares out the weights",
-        value=_as_it_is,
-    ),
-    Alias(old="zero", new="parallel.zero", note="shares out the weights", value=_as_it_is),
-    Alias(old="train.amp", new="train.precision", note="bf16 when it is enabled", value=_precision),
-    Alias(
-        old="train.nccl_fusion_threshold_mb",
-        new="parallel.bucket_mb",
-        note="gradients that are sent at once",
-        value=_as_it_is,
-    ),
-    Alias(
-        old="train.nccl_fusion_max_ops",
-        new="parallel.bucket_mb",
-        note="by their size, not their number",
-        value=_nothing,
-    ),
-    *(
-        Alias(
-            old=f"data.{split}.{old}",
-            new=f"data.{split}.{new}",
-            note="the name in torch",
-            value=_as_it_is,
-        )
-        for split in ("train", "valid", "test")
-        for old, new in (
-            ("dataset", "source"),
-            ("num_workers", "workers"),
-            ("prefetch_factor", "prefetch"),
-            ("collate_fn", "collate"),
-            ("worker_init_fn", "worker_init"),
-            ("multiprocessing_context", "start_method"),
-        )
-    ),
+        old=f"data.{split}.{old}",
+        new=f"data.{split}.{new}",
+        note="the name in torch",
+        value=as_it_is,
+    )
+    for split in ("train", "valid", "test")
+    for old, new in (
+        ("dataset", "source"),
+        ("num_workers", "workers"),
+        ("prefetch_factor", "prefetch"),
+        ("collate_fn", "collate"),
+        ("worker_init_fn", "worker_init"),
+        ("multiprocessing_context", "start_method"),
+    )
 )
+"""Arguments of torch's DataLoader, by their name in the section of a split."""
+
+
+_WITH_OLDER_KEYS = ("backward", "train")
+"""Sections of assay in which older systems have keys of their own."""
+
+
+@cache
+def _aliases() -> Sequence[Alias]:
+    """Return the aliases that hold in every config: those of torch, and of the older systems."""
+    return (*OF_TORCH, *(each for system in WITH_KEYS for each in keys_of(system).EVERYWHERE))
+
+
+def _is_own(path: KeyPath) -> bool:
+    """Return True for a key of assay. The tables of older systems are loaded for others alone."""
+    key = next((each for each in schema.SECTIONS if each.name == path[0]), None)
+    if key is None:
+        return path[0] in schema.MAKERS
+    if path[0] not in _WITH_OLDER_KEYS or len(path) < 2:
+        return True
+    return any(each.name == path[1] for each in key.keys)
+
+
+def _aliases_for(root: Table) -> Sequence[Alias]:
+    """Return the aliases that a config may need: those of torch alone if all its keys are ours."""
+    paths: list[KeyPath] = [(name,) for name in root.items]
+    for name in _WITH_OLDER_KEYS:
+        section = root.items.get(name)
+        paths += [(name, key) for key in section.items] if isinstance(section, Table) else []
+    return OF_TORCH if all(map(_is_own, paths)) else _aliases()
 
 
 _OTHER_CALLS = {"_target_": "type", "_args_": "args"}
@@ -205,21 +148,24 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
     """Return `root` with every alias under its name here, and a note for each.
 
     Given under both names, the one that this file writes itself wins over one that it imports; else
-    the name here. `train_iter` and `train_epoch` given together mean the larger of both.
+    the name here.
     """
     own, notes = with_own_calls(root)
     assert isinstance(own, Table)
     own, theirs = _translated(own)
     notes += theirs
-    root, older = _with_older_arguments(_with_runner(_with_larger_length(own)))
-    for alias in (*ALIASES, *_keys_of_older(own)):
+    everywhere = _aliases_for(own)
+    if everywhere is not OF_TORCH:
+        own = keys_of("libai").with_larger_length(own)
+    root, older = _with_older_arguments(_with_runner(own))
+    for alias in (*everywhere, *_keys_of_older(own)):
         path, to = parse_dotted(alias.old), parse_dotted(alias.new)
         node = get_at(root, path)
         if node is None:
             continue
         origin = key_origin_at(root, path)
         value = alias.value(node)
-        root = delete_at(root, path) if alias in ALIASES else _without(root, path)
+        root = delete_at(root, path) if alias in everywhere else _without(root, path)
         is_there = get_at(root, to) is not None
         is_theirs = (
             is_there and key_origin_at(root, to).source != root.origin.source == origin.source
@@ -296,28 +242,19 @@ def _with_older_arguments(root: Table) -> tuple[Table, list[Problem]]:
     return root, list(notes.values())
 
 
-def _with_larger_length(root: Table) -> Table:
-    """Return `root` with `train.until = "last"` where both `train_iter` and `train_epoch` count."""
-    both = [get_at(root, ("train", name)) for name in ("train_iter", "train_epoch")]
-    given = [node for node in both if node is not None and _count(node) is not None]
-    if len(given) < 2 or get_at(root, ("train", "until")) is not None:
-        return root
-    origin = given[0].origin
-    return set_at(root, ("train", "until"), Leaf("last", origin), origin)
-
-
 def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:
     """Rename the key of a setting, with a note, if it is an alias; None if nothing is to be set."""
     if setting.parts[-1:] == ("_target_",):
         setting = replace(setting, parts=(*setting.parts[:-1], "type"))
+    aliases = OF_TORCH if _is_own(setting.parts) else _aliases()
     alias = next(
-        (each for each in ALIASES if _is_under(setting.parts, parse_dotted(each.old))), None
+        (each for each in aliases if _is_under(setting.parts, parse_dotted(each.old))), None
     )
     if alias is None:
         return setting, []
     old, to = parse_dotted(alias.old), parse_dotted(alias.new)
     notes = [_note(alias, setting.key_origin())]
-    if alias.value is _as_it_is:
+    if alias.value is as_it_is:
         to = (*to, *setting.parts[len(old) :])
         origins = (setting.key_origin(),) * len(to)
         return replace(
@@ -346,7 +283,7 @@ def with_alias(problem: Problem) -> Problem:
         return problem
     words = {
         alias.old.rpartition(".")[2]: alias
-        for alias in ALIASES
+        for alias in _aliases()
         if alias.old.rpartition(".")[0] == above
     }
     known = re.findall("did you mean `([^`]+)`", problem.fix)

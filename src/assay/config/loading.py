@@ -168,7 +168,10 @@ def _config(
     user_dirs: tuple[Path, ...],
 ) -> Config:
     unaliased = root
+    told = [problem for problem in read_problems if problem.severity == "note"]
+    read_problems = [problem for problem in read_problems if problem.severity != "note"]
     root, notes = applied(root)
+    notes = [*told, *notes]
     draws, uses = Draws(), Uses()
     made = merged(root, overrides, draws, uses, is_whole=not read_problems)
     return Config(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
+from types import ModuleType
 from typing import Any
 
 from assay.config.tree import KeyPath, Leaf, Table, walk
 from assay.core.errors import nearest
 
-SYSTEMS = ("alchemy", "thexp", "flame", "libai")
-"""Older systems; each has a module of its name in `assay.compat`."""
+WITH_KEYS = ("alchemy", "libai")
+"""Systems whose keys are understood in any config; each has a module `keys` in `assay.compat`."""
 
 PACKAGES: Mapping[str, str] = {
     "alchemy": "alchemy",
@@ -37,6 +40,22 @@ def offer(error: ImportError) -> bool:
         return False
     finders.install(PACKAGES[package])
     return True
+
+
+_IMPORT = re.compile(rf"^\s*(?:from|import)\s+({'|'.join(PACKAGES)})\b", re.MULTILINE)
+
+
+def names_left_out(text: str) -> dict[str, Any]:
+    """Return the objects that a Python text uses without an import, by name.
+
+    The text must import an older system that is not installed; else nothing is returned.
+    """
+    packages = set(_IMPORT.findall(text))
+    if not packages or any(PathFinder.find_spec(package) for package in packages):
+        return {}
+    pasted = importlib.import_module("assay.compat.pasted")
+    found: dict[str, Any] = pasted.supply(pasted.missing_names(text))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,25 +95,42 @@ def table_of(system: str, name: str) -> Any:
     return getattr(importlib.import_module(f"assay.compat.{system}"), name, {})
 
 
+def keys_of(system: str) -> ModuleType:
+    """Return the module with the keys of a system that has some."""
+    return importlib.import_module(f"assay.compat.{system}.keys")
+
+
 def older_name(target: str) -> OlderName | None:
     """Return the entry of a target; None for one that no older system has.
 
     >>> older_name("alchemy.plugins.Seeding").target
     'assay.compat.alchemy.plugins.Seeding'
+    >>> older_name("oneflow.nn.Linear").target
+    'torch.nn.Linear'
     """
     system = system_of(target)
-    return names_of(system).get(target.replace(":", ".")) if system else None
+    if not system:
+        return None
+    names, dotted = names_of(system), target.replace(":", ".")
+    if dotted in names:
+        return names[dotted]
+    module, _, name = dotted.rpartition(".")
+    place = names[module].target if module in names else ""
+    if not place.startswith("torch."):
+        return None
+    return OlderName(target=f"{place}.{name}", instead=f"`{place}.{name}`")
 
 
 def system_of(target: str) -> str:
     """Return the older system that a target begins with, "" for none."""
     top = target.partition(".")[0].partition(":")[0]
-    return top if top in SYSTEMS and top != target else ""
+    return PACKAGES.get(top, "") if top != target else ""
 
 
 def unmapped(target: str) -> UnmappedName:
     """Return the error of a name that its system may have had, and that is not in the table."""
-    system, names = system_of(target), names_of(system_of(target))
+    system = system_of(target)
+    names = names_of(system)
     last = target.replace(":", ".").rpartition(".")[2]
     by_last = {name.rpartition(".")[2]: name for name in names}
     near = nearest(target, list(names), cutoff=0.75) or [

@@ -29,8 +29,17 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
             StreamToSequence
         """,
         "assay.plugins": "TensorBoard",
+        "assay.engine.data.images": """
+            CIFAR100 Compose MNIST Normalize RandomAffine RandomHorizontalFlip ToTensor
+        """,
+        "assay.engine.data.masked_text": "MaskedSentencePairs",
+        "assay.engine.data.text": "WordPieces",
+        "assay.engine.model.bert": "Bert BertPretraining",
+        "assay.compat.libai.datasets": "BertDataset BertTokenizer CIFAR100Dataset",
+        "assay.compat.libai.models": "BertForPreTraining BertModel",
         "assay.compat.libai.loaders": """
-            ClsEvaluator build_image_test_loader build_image_train_loader
+            ClsEvaluator build_image_test_loader build_image_train_loader build_nlp_test_loader
+            build_nlp_train_loader
         """,
         "assay.compat.libai.schedules": """
             WarmupCosineAnnealingLR WarmupCosineLR WarmupExponentialLR WarmupMultiStepLR

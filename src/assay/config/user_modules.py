@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from assay.config.older_systems import SYSTEMS
+from assay.config.older_systems import PACKAGES
 from assay.core.diagnostics import Origin
 from assay.core.regular_file import read_bytes
 
 MAX_BYTES = 8 * 1024 * 1024
 MAX_FILES = 20_000  # looked at for registered names
-REGISTERING = ("assay", *SYSTEMS)
+REGISTERING = ("assay", *PACKAGES)
 """Packages whose `register` gives a class its short name."""
 
 
@@ -298,8 +298,8 @@ def _read_registered(file: Path, module: str) -> Iterator[RegisteredName]:
 
 
 def _names_of_register(tree: ast.Module) -> set[str]:
-    """Return the expressions by which a file may write `register`, as imported."""
-    names = set()
+    """Return the expressions by which a file may write `register`: those imported or left out."""
+    names = _without_import(tree)
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.ImportFrom)
@@ -314,6 +314,25 @@ def _names_of_register(tree: ast.Module) -> set[str]:
                 if alias.name.partition(".")[0] in REGISTERING:
                     names.add(f"{alias.asname or alias.name}.register")
     return names
+
+
+def _without_import(tree: ast.Module) -> set[str]:
+    """Return each `Name.register` of which nothing in the file binds `Name`.
+
+    Code pasted from a text of an older system leaves its imports out.
+    """
+    bound, read = set(), set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                bound |= {(each.asname or each.name).partition(".")[0] for each in node.names}
+            case ast.ClassDef() | ast.FunctionDef():
+                bound.add(node.name)
+            case ast.Name(ctx=ast.Store()):
+                bound.add(node.id)
+            case ast.Attribute(attr="register", value=ast.Name(id=name)):
+                read.add(name)
+    return set() if "*" in bound else {f"{name}.register" for name in read - bound}
 
 
 def _definitions(

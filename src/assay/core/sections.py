@@ -50,6 +50,9 @@ class LoadWeightsSection:
     rename: Mapping[str, str] = mapping(
         "texts", "Regular expressions, and their replacements in every name."
     )
+    mapping: str | None = key(
+        "text", "A TOML file with the names and shapes of weights of another framework."
+    )
     strict: bool | None = key(
         "bool", "false: leave out what does not fit, and report it. Left out: true."
     )

@@ -55,9 +55,9 @@ class TensorBoard:
         self._epoch = 0
 
     def __enter__(self) -> Self:
-        from assay.build import sym_tbl
+        from assay.build import current
 
-        recorder = sym_tbl().try_get("recorder")
+        recorder = current().try_get("recorder")
         if isinstance(recorder, RunRecorder):
             self.attach(recorder)
         return self

@@ -211,7 +211,7 @@ SAMPLES = {
 }
 
 
-@pytest.mark.row("E21")
+@pytest.mark.row("E21", "B23")
 @pytest.mark.parametrize("make", SAMPLES.values(), ids=list(SAMPLES))
 @pytest.mark.parametrize("workers", [0, 2])
 def test_tuples_dicts_and_instances_are_batched_as_what_they_are(make: Any, workers: int) -> None:

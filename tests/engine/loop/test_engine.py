@@ -353,6 +353,7 @@ def test_samples_cannot_bound_a_run_whose_batches_cannot_be_counted() -> None:
 # -------------------------------------------------------------------------------------------------- stop and failures
 
 
+@pytest.mark.row("D22")
 def test_stop_ends_after_the_step_as_a_bound_does() -> None:
     runs = engine(epochs=5)
     told = heard(runs, Event.STEP_END, Event.EPOCH_END, Event.RUN_END)

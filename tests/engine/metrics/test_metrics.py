@@ -560,6 +560,7 @@ def test_the_size_of_a_batch_is_that_of_what_it_is_made_of(batch: Any, size: int
     assert size_of(batch) == size
 
 
+@pytest.mark.row("B23")
 def test_a_batch_is_moved_and_stays_what_it_is() -> None:
     meta = torch.device("meta")
     batch = Pair({"a": torch.zeros(2), "n": 3}, [(torch.ones(1), "text"), None])

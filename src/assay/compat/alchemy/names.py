@@ -41,7 +41,7 @@ _CODE = {
     "BeginStepPipeline": ("pipelines.BeginStepPipeline", "`assay.engine.Pipelines`"),
     "EndStepPipeline": ("pipelines.EndStepPipeline", "`assay.engine.Pipelines`"),
     "evaluate": ("pipelines.evaluate", "[evaluate] every and splits"),
-    "sym_tbl": ("symbols.sym_tbl", "`assay.build.sym_tbl`, or a parameter named `model`"),
+    "sym_tbl": ("symbols.sym_tbl", "`current` of assay.build, or a parameter named `model`"),
     "logger": ("pipelines.logger", '`logging.getLogger("assay")`'),
     "run": ("runner.run", "`assay.run`"),
     "prepare_cfg": ("runner.prepare_cfg", "`assay.config.load`"),

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any, ClassVar
 
 from assay.build import register
-from assay.compat.alchemy.symbols import sym_tbl
+from assay.compat.alchemy.symbols import ENDING, sym_tbl
 from assay.engine import Evaluate
 
 logger = logging.getLogger("assay")
@@ -39,11 +39,11 @@ def _at_end(call: Callable[..., Mapping[str, Any]], ends: str) -> Callable[..., 
     @wraps(call)
     def called(self: Any, **kwargs: Any) -> Mapping[str, Any]:
         table = sym_tbl()
-        table.force_set("alchemy_ending", ends)
+        table.force_set(ENDING, ends)
         try:
             return call(self, **kwargs)
         finally:
-            table.force_set("alchemy_ending", "")
+            table.force_set(ENDING, "")
 
     return called
 

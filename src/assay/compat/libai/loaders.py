@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.compat.importing import import_target
+from assay.compat.libai.part_sizes import part_sizes
 from assay.config import get_config as read_config
 from assay.config.lazy import Section
 from assay.core.errors import InputError
@@ -95,7 +96,7 @@ build_nlp_test_loader = build_image_test_loader
 
 def build_nlp_train_val_test_loader(
     dataset: Datasets,
-    splits: Sequence[float],
+    splits: Sequence[Any],
     *,
     train_batch_size: int = 32,
     test_batch_size: int = 32,
@@ -105,17 +106,17 @@ def build_nlp_train_val_test_loader(
 ) -> tuple[Any, Any, Any]:
     """Return batches of three parts of a dataset that have no sample in common.
 
-    `splits` are three numbers of samples or three shares: (949, 50, 1), (0.9, 0.05, 0.05).
+    `splits` are three numbers of samples, three weights, or LiBai's list of them: (700, 200, 100),
+    (0.9, 0.05, 0.05), [[949.0, 50.0, 1.0]].
     """
-    if len(splits) != 3:
-        raise InputError(f"splits are {len(splits)} numbers; train, valid and test need three.")
+    counts = part_sizes(splits)
     part = import_target("assay.engine.data.map_style.RandomSplit")
     source = import_target("assay.engine.data.map_style.SequenceWrapper")(_joined(dataset))
     chain = import_target("assay.engine.chain")
     sizes = (train_batch_size, test_batch_size, test_batch_size)
     train, valid, test = (
         _loader(
-            chain([source, part(splits, i, seed=seed)]),
+            chain([source, part(counts, i, seed=seed)]),
             sizes[i],
             name,
             num_workers,

@@ -45,10 +45,31 @@ NAMES: Mapping[str, OlderName] = {
         instead="`assay.engine.Groups` as the optimizer's `params`, and `train.clip_norm`",
     ),
     **{
-        f"libai.data.build.build_{kind}_loader": OlderName(
+        f"{place}.build_{kind}_loader": OlderName(
             target=f"{_HERE}.loaders.build_{kind}_loader", instead="a section [data.NAME]"
         )
+        for place in ("libai.data.build", "libai.data")
         for kind in _LOADERS
+    },
+    "libai.data.datasets.BertDataset": OlderName(
+        target=f"{_HERE}.datasets.BertDataset",
+        instead="`assay.engine.data.masked_text.MaskedSentencePairs`",
+    ),
+    "libai.data.datasets.CIFAR100Dataset": OlderName(
+        target=f"{_HERE}.datasets.CIFAR100Dataset", instead="`assay.engine.data.images.CIFAR100`"
+    ),
+    "libai.tokenizer.BertTokenizer": OlderName(
+        target=f"{_HERE}.datasets.BertTokenizer", instead="`assay.engine.data.text.WordPieces`"
+    ),
+    **{
+        f"libai.models.{name}": OlderName(
+            target=f"{_HERE}.models.{name}", instead=f"`assay.engine.model.bert.{here}`"
+        )
+        for name, here in {"BertModel": "Bert", "BertForPreTraining": "BertPretraining"}.items()
+    },
+    **{
+        f"flowvision.transforms.{name}": _entry(f"assay.engine.data.images.{name}")
+        for name in ("Compose", "Normalize", "RandomAffine", "RandomHorizontalFlip", "ToTensor")
     },
     **{
         f"libai.scheduler.{name}": OlderName(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from assay.compat.libai.part_sizes import part_sizes
 from assay.compat.libai.schedules import HERE as SCHEDULES
 from assay.compat.libai.schedules import arguments
 from assay.config.tree import (
@@ -24,13 +25,17 @@ from assay.config.tree import (
     parse_dotted,
     plain,
     set_at,
+    walk,
 )
 from assay.core.diagnostics import Origin, Problem
 
+_PLACES = ("libai.data.build", "libai.data", "assay.compat.libai.loaders")
+_SPLITTING = [f"{place}.build_nlp_train_val_test_loader" for place in _PLACES]
+"""Loaders of which one call makes train, validation and test."""
+
 _LOADERS = [
-    f"{place}.build_{kind}_train_loader"
-    for place in ("libai.data.build", "assay.compat.libai.loaders")
-    for kind in ("image", "nlp")
+    *(f"{place}.build_{kind}_train_loader" for place in _PLACES for kind in ("image", "nlp")),
+    *_SPLITTING,
 ]
 _ENDLESS = 10**8
 """An `eval_iter` from here on means all batches: LiBai's default is 1e9."""
@@ -45,6 +50,7 @@ def translated(root: Table) -> tuple[Table, list[Problem]]:
     if not isinstance(loader, Leaf) or loader.value not in _LOADERS:
         return root, []
     made = _Translation(root)
+    _move_tokenizer(made)
     tests = _move_data(made)
     _move_batch_sizes(made, tests)
     _move_length(made)
@@ -110,6 +116,11 @@ def _move_data(made: _Translation) -> list[str]:
     """Make the splits; return the names of those that are for tests."""
     train = made.take("dataloader.train")
     assert isinstance(train, Table)
+    if plain(train)["type"] in _SPLITTING:
+        for number, name in enumerate(("train", "valid", "test")):
+            made.put(f"data.{name}", _part(train, number))
+        made.drop("dataloader", {})
+        return ["test"]
     made.put("data.train", _split(train))
     tests = made.take("dataloader.test")
     calls = tests.items if isinstance(tests, List) else [tests] if tests is not None else []
@@ -130,6 +141,53 @@ def _split(call: Table) -> Table:
         item = _joined(node) if key == "dataset" else node
         split = set_at(split, (names.get(key, key),), item, call.key_origin(key))
     return split
+
+
+_OF_SPLITTING = ("splits", "weights", "train_val_test_num_samples", "seed")
+
+
+def _part(call: Table, number: int) -> Table:
+    """Return the section of part `number` of a loader that splits its data set."""
+    given = {key: node for key, node in call.items.items() if key not in _OF_SPLITTING}
+    section = _split(Table(given, call.origin, call.key_origins))
+    splits, seed = call.items.get("splits"), call.items.get("seed")
+    sizes = part_sizes(plain(splits)) if splits is not None else []
+    stage = {
+        "type": "assay.engine.data.map_style.RandomSplit",
+        "sizes": sizes,
+        "part": number,
+        "seed": 0 if seed is None else plain(seed),
+    }
+    first = from_plain({"type": "assay.engine.data.map_style.SequenceWrapper"}, call.origin)
+    assert isinstance(first, Table)
+    source = section.items["source"]
+    pipes = List(
+        (set_at(first, ("datapipe",), source, source.origin), from_plain(stage, call.origin)),
+        call.origin,
+    )
+    chain = from_plain({"type": "assay.engine.chain"}, call.origin)
+    assert isinstance(chain, Table)
+    return set_at(section, ("source",), set_at(chain, ("pipes",), pipes, call.origin), call.origin)
+
+
+def _move_tokenizer(made: _Translation) -> None:
+    """Give the tokenizer of `tokenization` to the data sets of BERT, and its size to the model."""
+    tokenizer = made.take("tokenization.tokenizer")
+    multiple = made.value("tokenization.make_vocab_size_divisible_by") or 128
+    made.drop("tokenization.append_eod", False)
+    made.drop("tokenization", {})
+    if tokenizer is None:
+        return
+    for path, node in list(walk(made.root)):
+        if _is_call_of(node, "BertDataset") and get_at(node, ("tokenizer",)) is None:
+            made.root = set_at(made.root, (*path, "tokenizer"), tokenizer, tokenizer.origin)
+    if get_at(made.root, ("model", "cfg", "vocab_size")) is not None:
+        size = from_plain(
+            {"type": "assay.engine.padded_vocabulary", "multiple": multiple}, tokenizer.origin
+        )
+        assert isinstance(size, Table)
+        size = set_at(size, ("size",), tokenizer, tokenizer.origin)
+        made.root = set_at(made.root, ("model", "cfg", "vocab_size"), size, tokenizer.origin)
 
 
 def _joined(datasets: Node) -> Node:
@@ -190,13 +248,15 @@ def _move_evaluation(made: _Translation, tests: list[str]) -> None:
         origin = key_origin_at(made.root, ("train", "topk"))
         made.note(("train", "topk"), "one metric `Acc@k` of `process` for each", origin)
         tops = made.value("train.topk")
+    enabled = made.value("train.evaluation.enabled")
     if tops is None:
         tops = [1, 5] if evaluator is None else []
+    if enabled is False:
+        tops = []
     metrics = {f"Acc@{k}": {"type": "assay.engine.Accuracy", "top": k} for k in tops}
     made.put("process", {"type": "assay.engine.OwnLoss", "metrics": metrics})
     if evaluator is not None and not _is_call_of(evaluator, "ClsEvaluator"):
         made.put("process.metrics.evaluator", evaluator)
-    enabled = made.value("train.evaluation.enabled")
     made.put("evaluate.enabled", enabled)
     made.put("evaluate.splits", tests)
     period = made.value("train.evaluation.eval_period")

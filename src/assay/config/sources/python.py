@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.config.lazy import Section, calling_frame
-from assay.config.older_systems import offer
+from assay.config.older_systems import names_left_out, offer
 from assay.config.sources.classes import tree_of
 from assay.config.sources.objects import OversizedError, TreeMaker, is_holder, lifted, mark, uses
 from assay.config.sources.positions import MAX_BYTES, too_deep, too_large
@@ -60,7 +60,7 @@ def read_all(
             root, problems = empty, list(error.problems)
         except RecursionError:
             root, problems = empty, [too_deep(Origin(source=source))]
-    return root, problems, {source: text, **loading.texts()}
+    return root, [*problems, *loading.notes], {source: text, **loading.texts()}
 
 
 def get_config(path: str | os.PathLike[str]) -> Section:
@@ -124,6 +124,7 @@ class _Loading:
         self.files: dict[str, SourceFile] = {}
         self.modules: dict[Path, types.ModuleType] = {}
         self.running: list[Path] = []
+        self.notes: list[Problem] = []
 
     def texts(self) -> dict[str, str]:
         """Return the texts that were read, without those that come with assay."""
@@ -161,6 +162,7 @@ class _Loading:
             return self.imported(path, name, globals, locals, tuple(fromlist or ()), level)
 
         module.__dict__["__builtins__"] = {**vars(builtins), "__import__": import_here}
+        module.__dict__.update(self.supplied(file))
         before = sys.modules.get(name)
         sys.modules[name] = module
         self.running.append(path)
@@ -184,6 +186,17 @@ class _Loading:
                 module.__dict__[key] = lifted(value, expression, memo)
         mark(vars(module), file, memo)
         return module
+
+    def supplied(self, file: SourceFile) -> dict[str, Any]:
+        """Return the names that a config of an older system uses without importing them."""
+        found = names_left_out(file.text)
+        if found:
+            message = f"{', '.join(found)} of an older system: used without an import, supplied"
+            note = Problem(
+                kind="alias", severity="note", message=message, origin=Origin(source=file.source)
+            )
+            self.notes.append(note)
+        return found
 
     def config(self, path: Path, name: str = "") -> types.ModuleType:
         """Return the config file at `path`, executed once."""

@@ -20,6 +20,12 @@ from assay.core.errors import CheckpointError, InputError
 from assay.engine.checkpoint.folder import load, separate
 from assay.engine.checkpoint.optimizer_state import load_optimizer_state
 from assay.engine.checkpoint.tensor_file import read_tensors, write_tensors
+from assay.engine.checkpoint.weight_mapping import (
+    ENDINGS,
+    mapped_weights,
+    read_arrays,
+    weight_rules,
+)
 from assay.engine.numerics.dtensor import distribute_state_like, full_tensor, is_dtensor
 
 _OF_MODELS = ("model", "state_dict", "model_state_dict", "weights", "net")
@@ -169,17 +175,19 @@ def load_weights(
     *,
     strict: bool = True,
     rename: Mapping[str, str] | None = None,
+    mapping: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     pickled: bool = False,
     verify: bool = True,
 ) -> Report:
-    """Load weights of a checkpoint folder, a .safetensors file or, if `pickled`, torch's own files.
+    """Load weights of a checkpoint folder, a file of another framework or, if `pickled`, of torch.
 
-    `rename` has regular expressions and what they become, applied to every name. What does not fit
-    is an error that names it; with `strict=False` it is left out and reported. InputError when
-    there is no such file.
+    Files end in .safetensors, .npz or .h5. `rename` has regular expressions and what they become,
+    applied to every name; `mapping`, or a TOML file with it, also reshapes: see `weight_rules`.
+    What does not fit is an error that names it; with `strict=False` it is left out and reported.
+    InputError when there is no such file.
     """
     state = _weights_in(read_foreign(path, pickled=pickled, verify=verify), path)
-    return fit_weights(model, state, strict=strict, rename=rename)
+    return fit_weights(model, state, strict=strict, rename=rename, mapping=mapping)
 
 
 def fit_weights(
@@ -188,8 +196,11 @@ def fit_weights(
     *,
     strict: bool = True,
     rename: Mapping[str, str] | None = None,
+    mapping: Mapping[str, Any] | str | os.PathLike[str] | None = None,
 ) -> Report:
     """As `load_weights`, from weights that are in memory."""
+    if mapping is not None:
+        state = mapped_weights(state, weight_rules(mapping))
     return load_model_state(model, _renamed(state, model, rename or {}), strict=strict)
 
 
@@ -234,7 +245,7 @@ def load_checkpoint(
 def read_foreign(
     path: str | os.PathLike[str], *, pickled: bool = False, verify: bool = True
 ) -> Mapping[str, Any]:
-    """Return the contents of a checkpoint folder, .safetensors or torch file; runs no code in it.
+    """Return the contents of a checkpoint folder or a file of weights; runs no code in it.
 
     InputError when it is not there, or is a pickle and `pickled` does not allow one;
     CheckpointError when it cannot be read.
@@ -251,6 +262,8 @@ def read_foreign(
             raise CheckpointError(
                 f"The weights cannot be read: {error}.", where=str(place)
             ) from error
+    if place.suffix in ENDINGS:
+        return read_arrays(place)
     if not pickled:
         fix = (
             "load_weights with pickled=True reads tensors and plain data only, save_weights "

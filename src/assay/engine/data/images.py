@@ -23,14 +23,38 @@ _IDX = {True: "train", False: "t10k"}
 _TEST_SHARE = 5
 """One in so many digits of a file `digits.npz` are for the test: the last ones."""
 
+_CIFAR_ROW = 2 + 3 * 32 * 32
+"""Bytes of one picture: two classes, then red, green and blue."""
+
 Transform = Callable[[Tensor], Tensor]
 
 
 class ToTensor:
-    """Turn bytes of shape (height, width) into numbers from 0 to 1 of shape (1, height, width)."""
+    """Turn bytes into numbers from 0 to 1; an image (height, width) becomes (1, height, width)."""
 
     def __call__(self, image: Tensor) -> Tensor:
-        return image[None].float() / 255
+        return (image if image.dim() == 3 else image[None]).float() / 255
+
+
+class Normalize:
+    """Subtract a mean and divide by a standard deviation, one number for each channel."""
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        self.mean = torch.tensor(mean)[:, None, None]
+        self.std = torch.tensor(std)[:, None, None]
+
+    def __call__(self, image: Tensor) -> Tensor:
+        return (image - self.mean) / self.std
+
+
+class RandomHorizontalFlip:
+    """Mirror an image of shape (..., width) at random."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        self.p = p
+
+    def __call__(self, image: Tensor) -> Tensor:
+        return image.flip(-1) if float(torch.rand(())) < self.p else image
 
 
 class RandomAffine:
@@ -101,6 +125,45 @@ class MNIST:
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image = self.images[index]
         return image if self.transform is None else self.transform(image), self.labels[index]
+
+
+class CIFAR100:
+    """Coloured pictures of 100 classes from the folder `root`: pairs of an image and its class.
+
+    An image is a tensor of bytes, (3, 32, 32). The folder holds `train.bin` and `test.bin` of the
+    binary version of CIFAR-100, also inside of `cifar-100-binary`. Nothing is downloaded.
+    InputError where there is no such file, or one of another format.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        train: bool = True,
+        transform: Transform | None = None,
+        download: bool = False,
+    ) -> None:
+        name = "train.bin" if train else "test.bin"
+        places = [Path(root) / name, Path(root) / "cifar-100-binary" / name]
+        path = next((place for place in places if place.is_file()), None)
+        if path is None:
+            raise InputError(
+                f"There is no {name} in {root}, and nothing is downloaded.",
+                fix="put the files of CIFAR-100, binary version, there",
+            )
+        data = np.fromfile(path, np.uint8)
+        if not len(data) or len(data) % _CIFAR_ROW:
+            raise InputError("The file is not in the binary format of CIFAR-100.", where=str(path))
+        rows = torch.from_numpy(data).view(-1, _CIFAR_ROW)
+        self.transform = transform
+        self.labels = rows[:, 1].long()  # of 100 classes; the first byte is one of 20
+        self.images = rows[:, 2:].view(-1, 3, 32, 32)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image = self.images[index]
+        return image if self.transform is None else self.transform(image), int(self.labels[index])
 
 
 def _read(root: Path, train: bool, source: str) -> tuple[Any, Any]:

@@ -1,22 +1,17 @@
+"""Symbol table of alchemy: names, frames and members of the run that is open."""
+
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from assay.build import (
-    AbsentError,
-    Context,
-    ContextError,
-    NoFrameError,
-    Promise,
-    SymbolTable,
-    register,
-    sym_tbl,
-)
+from assay.build import Context, ContextError, Promise, register
 from assay.build.registry import registry
+from assay.compat.alchemy.symbols import AbsentError, NoFrameError, SymbolTable, sym_tbl
 
 
 @pytest.fixture
@@ -182,8 +177,9 @@ def test_a_member_that_is_not_there_says_why(table: SymbolTable) -> None:
             sym_tbl().get("state")
         assert sym_tbl().try_get("state", 3) == 3
         assert not hasattr(sym_tbl(), "train_sched") and "state" not in sym_tbl()
-        sym_tbl().set("state", "mine")
-        assert sym_tbl().train_sched == "mine"
+        sym_tbl().set("state", SimpleNamespace(epoch=2, step=7, loss=0.5))
+        sched = sym_tbl().train_sched
+        assert (sched.cur_epoch, sched.cur_step, sched.loss) == (2, 7, 0.5)
 
 
 def test_a_member_that_does_not_exist_is_told_with_the_nearest(table: SymbolTable) -> None:
