@@ -2,8 +2,8 @@
 
 Trains the digits example and a sweep of 30 runs in FOLDER (reused if it has runs), starts
 `assay ui` there, and writes `NAME-light.png` and `NAME-dark.png` for each of PAGES to
-`docs/_static`. Needs the
-environment and the page of `./dev setup`, and a Chromium (or its path in `DEV_BROWSER`).
+`docs/_static`. The name of FOLDER stands in the pictures. Needs the environment and the page of
+`./dev setup`, and a Chromium (or its path in `DEV_BROWSER`).
 """
 
 import os
@@ -22,6 +22,8 @@ SIZE = {"width": 1280, "height": 800}
 PICTURES = ROOT / "docs" / "_static"
 PAGES = {"ui": "/"}
 """Paths of the pages that are taken, by the name of the picture."""
+COLUMNS = ("status", "best", "optimizer.lr", "model.width", "duration")
+"""Columns of the table of runs: as many as its side of the page shows."""
 
 SWEEP = """
 [sweep]
@@ -48,6 +50,7 @@ def open_runs(browser: Browser, link: str) -> Page:
     page = browser.new_context(viewport=SIZE, reduced_motion="reduce").new_page()
     page.goto(link)
     page.wait_for_url(lambda url: "/login" not in url, wait_until="commit")
+    page.goto(f"{link.partition('/login')[0]}/?{'&'.join(f'c={name}' for name in COLUMNS)}")
     runs = page.locator("[data-run]")
     runs.first.click()
     runs.last.click(modifiers=["Shift"])

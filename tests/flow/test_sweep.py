@@ -115,6 +115,8 @@ def test_40_trials_killed_and_resumed_twice_are_those_of_an_uninterrupted_search
     assert [(each["values"], each["mean"]) for each in found["points"]] == [
         (each["values"], each["mean"]) for each in expected["points"]
     ]
+    assert found["importance"] == expected["importance"]
+    assert found["importance"].keys() == {"optimizer.lr", "model.width"}
     trials = measured(open_project(searched), arguments[1])
     assert len({json.dumps(values) for values, _ in trials}) == 40
 

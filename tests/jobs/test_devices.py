@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +18,9 @@ from assay.jobs.devices import (
     driver_uuids,
     job_variables,
 )
+from assay.store.job_journal import DeviceLease, DeviceSlot, LeaseHolder
 
+GB = 10**9
 INFORMATION = """Model: 		 NVIDIA H100 80GB HBM3
 IRQ:   		 200
 GPU UUID: 	 GPU-{uuid}
@@ -48,6 +52,73 @@ def test_without_nvml_gpus_are_those_that_the_driver_lists_by_the_order_of_the_b
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert [each.key for each in NvmlDevices().devices()] == ["GPU-bbbb"]
+
+
+class Nvml:
+    """Management library of a machine with two GPUs, of which others use the first."""
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetUUID(self, index: int) -> bytes:
+        return b"GPU-aaaa" if index == 0 else b"GPU-bbbb"
+
+    def nvmlDeviceGetMemoryInfo(self, index: int) -> SimpleNamespace:
+        return SimpleNamespace(total=80 * GB, used=(30 * GB, GB)[index])
+
+
+def lease_of(device: Device, memory_bytes: int) -> DeviceLease:
+    """Lease of another job that lets two share its device."""
+    slot = DeviceSlot(device.key, 0, device.name, 2, memory_bytes)
+    return DeviceLease(slot, 1, LeaseHolder(1, "1", "here"))
+
+
+def test_a_gpu_is_leased_by_its_uuid_where_the_forecast_or_a_tenth_of_its_memory_allows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml())
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    pool = NvmlDevices().devices()
+    assert [(each.name, each.key) for each in pool] == [
+        ("cuda:0", "GPU-aaaa"),
+        ("cuda:1", "GPU-bbbb"),
+    ]
+
+    def chosen(spec: JobSpec, *leases: DeviceLease) -> list[str] | None:
+        slots = choose_slots(spec, pool, leases)
+        return None if slots is None else [slot.key for slot in slots]
+
+    unknown = JobSpec(command=(), cwd="")
+    assert chosen(unknown) == ["GPU-bbbb"]  # somebody uses more than a tenth of the other
+    assert chosen(replace(unknown, device="cuda:0")) is None
+    assert chosen(replace(unknown, memory_bytes=45 * GB)) == ["GPU-aaaa"]
+    assert chosen(replace(unknown, memory_bytes=60 * GB)) == ["GPU-bbbb"]
+    assert chosen(replace(unknown, memory_bytes=60 * GB, device="cuda:1,0")) == ["GPU-bbbb"]
+    assert chosen(replace(unknown, memory_bytes=80 * GB)) is None
+
+    sharing = replace(unknown, device="cuda:1", per_device=2, memory_bytes=30 * GB)
+    assert chosen(sharing, lease_of(pool[1], 45 * GB)) == ["GPU-bbbb"]
+    assert chosen(sharing, lease_of(pool[1], 55 * GB)) is None, "promised, though not used yet"
+    assert chosen(replace(sharing, per_device=1), lease_of(pool[1], 0)) is None
+
+
+def test_cores_are_divided_among_the_jobs_that_may_run_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(devices.CORES_VARIABLE, "16")
+    spec = JobSpec(command=(), cwd="", device="cpu", per_device=4)
+    slots = choose_slots(spec, [], [])
+
+    assert slots is not None
+    assert job_variables(spec, slots, [])["OMP_NUM_THREADS"] == "4"
+    own = replace(spec, environment={"OMP_NUM_THREADS": "7"})
+    assert "OMP_NUM_THREADS" not in job_variables(own, slots, [])
 
 
 def test_a_run_on_any_device_sees_its_own_alone_and_chooses_by_itself() -> None:

@@ -90,6 +90,8 @@ def choose(page: Page, trigger: Locator, item: str) -> None:
     trigger.focus()
     page.keyboard.press("Enter")
     page.get_by_role("menu").get_by_text(item, exact=True).click()
+    if page.get_by_role("menuitemcheckbox", name=item).count():
+        page.keyboard.press("Escape")  # a menu stays open after a switch
     page.get_by_role("menu").wait_for(state="detached")
 
 
@@ -277,3 +279,169 @@ def test_the_bar_between_runs_and_curves_is_moved_by_mouse_and_by_keyboard(page:
     page.reload()
     bar.wait_for()
     assert int(bar.get_attribute("aria-valuenow") or 0) == moved + 2
+
+
+def test_two_metrics_share_a_panel_with_a_logarithmic_axis_and_are_taken_apart(page: Page) -> None:
+    page.get_by_role("button", name="Draw another metric with loss").first.focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("combobox", name="Draw with").fill("error")
+    page.keyboard.press("Enter")
+    both = panel(page, "train/loss and error")
+    both.get_by_role("img").wait_for()
+    page.reload()
+    both.get_by_role("img").wait_for()
+    assert both.get_by_role("img").get_attribute("aria-label") == "train/loss and error: 2 runs"
+
+    before = drawn(page, "train/loss and error")
+    choose(page, page.get_by_role("button", name="Panel loss and error"), "Logarithmic y axis")
+    drawn_differs(page, "train/loss and error", before)
+    choose(page, page.get_by_role("button", name="Panel loss and error"), "Take apart")
+    both.wait_for(state="detached")
+    panel(page, "train/error").get_by_role("img").wait_for()
+
+
+def test_a_metric_is_drawn_against_another_and_the_steps_on_a_logarithmic_axis(page: Page) -> None:
+    page.get_by_role("button", name="Draw one metric against another").focus()
+    page.keyboard.press("Enter")
+    for name in ("train/loss", "valid/acc"):
+        page.get_by_role("combobox").last.fill(name)
+        page.keyboard.press("Enter")
+    panel(page, "train/loss by valid/acc").get_by_role("img").wait_for()
+
+    before = drawn(page, "train/error")
+    choose(page, page.get_by_role("button", name=re.compile("^x ")), "Logarithmic")
+    address_has(page, "logx")
+    drawn_differs(page, "train/error", before)
+
+
+def test_the_lines_of_a_chart_follow_the_colours_of_the_page(page: Page, someone: Visitor) -> None:
+    someone.expected.append("willReadFrequently")
+    has_grid = """() => {
+        const chart = document.querySelector('figure[aria-label="train/loss"] [role=img]');
+        const grid = getComputedStyle(chart).borderTopColor.match(/[0-9]+/g).slice(0, 3).join();
+        const canvas = chart.querySelector('canvas');
+        const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+        for (let i = 0; i < data.length; i += 4)
+            if (data[i + 3] === 255 && [data[i], data[i + 1], data[i + 2]].join() === grid) return true;
+        return false;
+    }"""
+    page.wait_for_function(has_grid)
+    for theme in ("system", "light", "dark"):
+        page.get_by_role("button", name=f"Colours: {theme}").click()
+        page.get_by_role("button", name=f"Colours: {theme}").wait_for(state="detached")
+        page.wait_for_function(has_grid)
+
+
+def test_a_column_is_dragged_to_another_place_and_stays_there(page: Page) -> None:
+    page.locator('[data-column="model.width"]').wait_for()
+    page.locator("[data-column=seed]").wait_for()
+    before = heads(page)
+    drag(
+        page,
+        middle(page.locator("[data-column=tag] button").first),
+        middle(page.locator("[data-column=status] button").first),
+    )
+    address_has(page, "c=tag")
+    assert heads(page)[:2] == ["tag", "status"]
+    page.reload()
+    page.locator("[data-column=tag]").wait_for()
+    assert heads(page) == ["tag", "status", *before[2:]]
+
+
+def test_a_group_shows_mean_and_spread_and_opens_to_its_runs(page: Page, runs: list[str]) -> None:
+    choose(page, page.get_by_role("button", name="Column model.width"), "Group by this")
+    page.get_by_text("2 groups of 4 runs").wait_for()
+    page.locator("[role=gridcell] [aria-expanded=false]").first.click()
+    page.locator("[data-inside]").nth(1).wait_for()
+    inside = [each.get_attribute("data-run") for each in page.locator("[data-inside]").all()]
+    assert set(inside) in (set(runs[:2]), set(runs[2:]))
+    page.locator("[role=gridcell] [aria-expanded=true]").click()
+    page.locator("[data-inside]").first.wait_for(state="detached")
+    page.go_back()
+    page.get_by_text("4 runs,").wait_for()
+
+
+def test_what_is_done_with_a_selection_is_shown_at_once_and_can_be_undone(
+    someone: Visitor, server: Server, runs: list[str]
+) -> None:
+    someone.expected.append("404")  # the marks of a run that is being removed
+    page = someone.open(f"/?sel={runs[0]},{runs[1]}&c=tag&c=labels&c=train/loss")
+    someone.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_text("4 runs, 2 selected").wait_for()
+
+    page.get_by_role("button", name="Label", exact=True).click()
+    page.keyboard.type("good, kept")
+    page.keyboard.press("Enter")
+    page.get_by_text("2 runs labelled: good, kept").wait_for()
+    assert page.locator(f'[data-run="{runs[0]}"]').get_by_text("kept").is_visible()
+    page.get_by_role("button", name="Undo").last.click()
+    page.locator(f'[data-run="{runs[0]}"]').get_by_text("kept").wait_for(state="detached")
+
+    more = page.get_by_role("button", name="More to do with the selected runs")
+    choose(page, more, "Copy as CSV")
+    page.get_by_text("2 runs copied as CSV.").wait_for()
+    copied = page.evaluate("() => navigator.clipboard.readText()").splitlines()
+    assert copied[0].split(",")[:2] == ["id", "tag"]
+    assert {line.split(",")[0] for line in copied[1:]} == {runs[0], runs[1]}
+    choose(page, more, "Copy commands that run them again")
+    page.get_by_text("The commands are copied.").wait_for()
+
+    page.get_by_role("button", name="Archive", exact=True).click()
+    page.get_by_text("2 runs archived").wait_for()
+    page.get_by_text("2 runs,").wait_for()
+    page.get_by_role("button", name="Undo").last.click()
+    page.get_by_text("4 runs,").wait_for()
+    choose(page, more, "Remove 2 runs")
+    page.get_by_text("2 runs removed").wait_for()
+    page.get_by_text("2 runs,").wait_for()
+    page.get_by_role("button", name="Undo").last.click()
+    page.get_by_text("4 runs,").wait_for()
+    assert server.get(f"/api/runs/{runs[0]}")["line"]["labels"] == []
+    page.close()
+
+
+def test_a_table_is_exported_by_keyboard_alone_from_the_start(
+    someone: Visitor, project: Project, runs: list[str]
+) -> None:
+    page = someone.open()
+    someone.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    press = page.keyboard.press
+    page.locator(f'[data-run="{runs[0]}"]').wait_for()
+
+    def focus(name: str) -> None:
+        """Walk by the tab key to a control."""
+        for _ in range(80):
+            press("Tab")
+            if name in page.evaluate(
+                "() => document.activeElement.ariaLabel || document.activeElement.textContent"
+            ):
+                return
+        raise AssertionError(f"no tab stop is called {name}")
+
+    press("/")
+    page.keyboard.type("model.width = 64")
+    press("Enter")
+    page.get_by_text("2 runs,").wait_for()
+    press("Tab")
+    press("a")
+    page.get_by_text("2 runs, 2 selected").wait_for()
+    focus("More to do with the selected runs")
+    press("Enter")
+    page.get_by_role("menu").wait_for()
+    page.keyboard.type("New")
+    page.wait_for_function("() => document.activeElement.textContent === 'New table'")
+    press("Enter")
+    page.get_by_role("dialog").wait_for()
+    page.keyboard.type("By keyboard")
+    page.get_by_role("button", name="Make the table", disabled=False).wait_for()
+    press("Enter")
+    page.wait_for_url(re.compile("/tables/by-keyboard"))
+    page.get_by_role("grid").or_(page.get_by_role("table")).first.wait_for()
+    focus("Export")
+    press("Enter")
+    page.wait_for_function("() => document.activeElement?.textContent === 'Markdown'")
+    press("Enter")
+    page.get_by_text("Copied as Markdown.").wait_for()
+    assert "| " in page.evaluate("() => navigator.clipboard.readText()")
+    assert (project.assay_dir / "tables" / "by-keyboard.toml").is_file()
+    page.close()

@@ -46,6 +46,24 @@ def test_a_run_that_vanishes_while_it_is_shown_says_so_and_stays_readable(
     page.get_by_text("1 run,").wait_for()
 
 
+def test_a_damaged_record_says_so_in_its_row_and_on_its_page_and_the_others_are_drawn(
+    project: Project, serve: Callable[..., Server], visit: Callable[..., Visitor]
+) -> None:
+    damaged = make_run(project, tag="damaged", points={"loss": [1.0]}, config="lr = [[[")
+    (damaged / "run.json").write_bytes(b"\xff\xfe{{{")
+    good = make_run(project, tag="good", points={"loss": [1.0, 0.5]})
+    someone = visit(serve(project.root))
+    someone.expected.append("422")
+    page = someone.open(f"/?sel={id_of(good)},{id_of(damaged)}")
+    page.get_by_role("figure", name="loss").get_by_role("img").wait_for()
+    page.locator(f'[data-run="{id_of(damaged)}"]').get_by_text("damaged").wait_for()
+
+    page.locator(f'[data-run="{id_of(damaged)}"]').dblclick()
+
+    page.get_by_text(f"The run {id_of(damaged)} is damaged").wait_for()
+    page.get_by_text("tells what is left of it").wait_for()
+
+
 def test_nan_and_infinities_have_a_mark_at_the_curve_and_words_in_the_table(
     project: Project, serve: Callable[..., Server], visit: Callable[..., Visitor]
 ) -> None:

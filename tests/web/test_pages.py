@@ -118,6 +118,15 @@ def server(
         yield server
 
 
+@pytest.fixture(scope="module")
+def filled(server: Server, runs: dict[str, str]) -> None:
+    """A table with a row of values and one of text."""
+    made = {"name": "filled", "columns": ["valid/acc", "model.width"], "runs": [runs["wide"]]}
+    assert server.ask("POST", "/api/tables", made).status < 300
+    text = {"changes": [{"what": "add-row"}, {"what": "notes", "text": "by **hand**"}]}
+    assert server.ask("POST", "/api/tables/filled/changes", text).status < 300
+
+
 @pytest.fixture
 def someone(server: Server, visit: Callable[..., Visitor]) -> Visitor:
     return visit(server)
@@ -184,7 +193,8 @@ def test_the_first_difference_of_two_runs_is_a_table_of_their_comparison(
         *("2", "backward", "model.head", "aten.mm (call 2 of the step)"),
         *("9f3a", "11c2"),
     ]
-    assert "model.width" in found.get_by_role("list", name="Changed inputs").inner_text()
+    changed = found.get_by_role("list", name="Changed inputs").inner_text()
+    assert changed.strip() == "model.width 32 → 64"
 
 
 def test_runs_without_a_verdict_name_the_command_that_finds_their_first_difference(
@@ -381,16 +391,24 @@ def test_hostile_texts_are_shown_as_texts(someone: Visitor, runs: dict[str, str]
 PAGES = (
     "/",
     "/runs/{small}",
-    "/runs/{small}?tab=config",
+    *(
+        f"/runs/{{small}}?tab={tab}"
+        for tab in ("curves", "config", "code", "log", "checkpoints", "artifacts", "environment")
+    ),
+    "/runs/{small}?tab=proof",
+    "/runs/{small}?tab=attempts",
+    "/runs/{broken}",
     "/compare?runs={small},{wide}",
     "/parameters",
     "/tables",
+    "/tables/filled",
     "/inbox",
     "/queue",
     "/projects",
 )
 
 
+@pytest.mark.usefixtures("filled")
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_pages_can_be_used_by_everybody(
     server: Server, visit: Callable[..., Visitor], runs: dict[str, str], theme: str
@@ -405,6 +423,7 @@ def test_the_pages_can_be_used_by_everybody(
         page.close()
 
 
+@pytest.mark.usefixtures("filled")
 def test_a_narrow_screen_shows_everything_without_scrolling_sideways(
     server: Server, visit: Callable[..., Visitor], runs: dict[str, str]
 ) -> None:

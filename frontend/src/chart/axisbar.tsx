@@ -6,7 +6,7 @@ import { Menu, MenuCheck, MenuChoice, MenuLine } from "../parts/menu";
 import { Picker } from "../parts/picker";
 import { number } from "../state/format";
 import type { Zoom } from "../state/address";
-import type { Axis } from "./panels";
+import type { Axis } from "./use-sheet";
 import styles from "./axisbar.module.css";
 
 interface AxisBarProps {

@@ -13,10 +13,10 @@ import { useShared } from "../state/site";
 import { bandOf } from "./band";
 import { valueAt, type Line } from "./drawing";
 import { movedPanel, type Layout, type PanelOptions, type PanelSpec } from "./layout";
-import { useIsNear, useSheet, useSheetVersion, type Axis } from "./panels";
 import { Plot, type Hover, type Mark } from "./plot";
 import type { Sheet } from "./sheets";
 import { smoothed } from "./smooth";
+import { useSheet, useSheetVersion, type Axis } from "./use-sheet";
 import styles from "./panels.module.css";
 
 /** A line of the charts: one run, or a group of runs as their mean. */
@@ -411,4 +411,16 @@ function Values({ at, lines, strong, kind, xName }: ValuesProps) {
       {rest > 0 && <div className={styles.rest}>and {rest} more</div>}
     </div>
   );
+}
+
+/** Say whether an element is in the window or near it. */
+function useIsNear<T extends Element>(): [React.RefObject<T | null>, boolean] {
+  const place = useRef<T>(null);
+  const [isNear, setNear] = useState(false);
+  useEffect(() => {
+    const observer = new IntersectionObserver((entries) => setNear(entries.at(-1)!.isIntersecting), { rootMargin: "200px" });
+    observer.observe(place.current!);
+    return () => observer.disconnect();
+  }, []);
+  return [place, isNear];
 }

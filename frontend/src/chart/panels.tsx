@@ -1,21 +1,15 @@
 /** Panels of curves: one for each metric, in sections by prefix; those out of sight cost nothing. */
-import { useEffect, useMemo, useRef, useState, useSyncExternalStore, type PointerEvent } from "react";
+import { useEffect, useMemo, useRef, useState, type PointerEvent } from "react";
 import { Icon } from "../parts/icons";
 import type { Zoom } from "../state/address";
 import { stylesOf } from "../state/colors";
-import { useLive, useShared } from "../state/site";
+import { useShared } from "../state/site";
 import { movedPanel, openSections, sectionsOf, sizeOf, type Layout, type PanelSpec, type Section } from "./layout";
 import { Panel, type PanelRun } from "./panel";
 import type { Mark } from "./plot";
-import { keyOf, Sheet, type Look } from "./sheets";
+import type { Sheet } from "./sheets";
+import { useSheet, type Axis } from "./use-sheet";
 import styles from "./panels.module.css";
-
-export interface Axis {
-  /** "" for the step; "time", "elapsed", "epoch" or a metric. */
-  x: string;
-  logX: boolean;
-  smooth: number;
-}
 
 interface PanelsProps {
   runs: readonly PanelRun[];
@@ -174,47 +168,4 @@ function usePanelDrag(panels: readonly PanelSpec[], layout: Layout, onLayout: (l
     window.addEventListener("pointermove", move);
     window.addEventListener("pointerup", up);
   };
-}
-
-/** Return the sheet of a look. What changes meanwhile on the server comes to it by itself. */
-export function useSheet(axis: Pick<Axis, "x" | "logX">, zoom: Zoom | null, points = 320): Sheet {
-  const { project } = useShared();
-  const look: Look = {
-    project,
-    x: axis.x,
-    low: zoom?.low ?? null,
-    high: zoom?.high ?? null,
-    points,
-    logx: axis.logX,
-    branches: true,
-  };
-  const key = keyOf(look);
-  // eslint-disable-next-line react-hooks/exhaustive-deps -- the key says all of the look
-  const sheet = useMemo(() => new Sheet(look), [key]);
-  useEffect(() => {
-    sheet.open();
-    return () => sheet.close();
-  }, [sheet]);
-  useLive((event) => {
-    if (event.rows) sheet.grown(Object.keys(event.rows));
-    if (event.changed?.length) sheet.forget(event.changed);
-    if (event.version === -1) sheet.forgetAll();
-  });
-  return sheet;
-}
-
-/** Say whether an element is in the window or near it. */
-export function useIsNear<T extends Element>(): [React.RefObject<T | null>, boolean] {
-  const place = useRef<T>(null);
-  const [isNear, setNear] = useState(false);
-  useEffect(() => {
-    const observer = new IntersectionObserver((entries) => setNear(entries.at(-1)!.isIntersecting), { rootMargin: "200px" });
-    observer.observe(place.current!);
-    return () => observer.disconnect();
-  }, []);
-  return [place, isNear];
-}
-
-export function useSheetVersion(sheet: Sheet): number {
-  return useSyncExternalStore(sheet.watch, sheet.snapshot);
 }

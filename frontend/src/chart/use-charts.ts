@@ -4,7 +4,7 @@ import { parseZoom, showZoom, type Zoom } from "../state/address";
 import { useKept } from "../state/local";
 import { useShared } from "../state/site";
 import { layoutOf, type Layout } from "./layout";
-import type { Axis } from "./panels";
+import type { Axis } from "./use-sheet";
 
 /** The part of an address that says how curves are drawn. */
 interface ChartSearch {

@@ -216,8 +216,11 @@ const THEME_ICONS = { system: "auto", light: "sun", dark: "moon" } as const;
 
 function ThemeButton() {
   const [theme, setTheme] = useKept<Theme>("theme", "system");
-  useEffect(() => applyTheme(theme), [theme]);
-  return <IconButton icon={THEME_ICONS[theme]} label={`Colours: ${theme}`} onClick={() => setTheme(NEXT[theme])} className={styles.theme} />;
+  const choose = () => {
+    applyTheme(NEXT[theme]); // first: the charts read their colours from the document
+    setTheme(NEXT[theme]);
+  };
+  return <IconButton icon={THEME_ICONS[theme]} label={`Colours: ${theme}`} onClick={choose} className={styles.theme} />;
 }
 
 export function NotFound() {

@@ -14,9 +14,20 @@ export interface Question {
 
 export const PAGE = 200;
 const MOST_PREFETCHED = 20_000;
+/** Pages of one request that nobody waits for: the table is drawn anew for each answer. */
+const PAGES_AHEAD = 5;
 
 /** One row: a run, also one inside of a group that is open, or a group. */
 export type Line = { kind: "run"; run: RunLine; isInside?: boolean } | { kind: "group"; group: GroupLine };
+
+/** Return what names a group: in the table, and for its colour. */
+export function groupId(group: GroupLine): string {
+  return group.key.join("·");
+}
+
+export function idsOf(line: Line): readonly string[] {
+  return line.kind === "run" ? [line.run.id] : line.group.ids;
+}
 
 export class Rows {
   /** Grows whenever there is something new to show. */
@@ -97,8 +108,8 @@ export class Rows {
     this.abort.abort();
   }
 
-  private async fetch(page: number): Promise<void> {
-    this.asked.add(page);
+  private async fetch(page: number, pages = 1): Promise<void> {
+    for (let each = page; each < page + pages; each++) this.asked.add(each);
     const { project, where, sort, columns, group, archived, tests } = this.question;
     try {
       const found = await data(
@@ -113,7 +124,7 @@ export class Rows {
               archived,
               tests,
               offset: page * PAGE,
-              limit: PAGE,
+              limit: pages * PAGE,
             },
           },
           signal: this.abort.signal,
@@ -122,7 +133,7 @@ export class Rows {
       const lines: Line[] = group.length
         ? found.groups.map((each) => ({ kind: "group", group: each }))
         : found.rows.map((run) => ({ kind: "run", run }));
-      this.pages.set(page, lines);
+      for (let each = 0; each < pages; each++) this.pages.set(page + each, lines.slice(each * PAGE, (each + 1) * PAGE));
       this.total = found.total;
       this.version = found.version;
       this.runs = found.runs;
@@ -132,14 +143,14 @@ export class Rows {
       this.fetchedAt = Date.now() / 1000;
       this.prefetch();
     } catch (error) {
-      this.asked.delete(page);
+      for (let each = page; each < page + pages; each++) this.asked.delete(each);
       if (this.abort.signal.aborted) return;
       this.error = error instanceof ApiError ? error : new ApiError(0, { what: String(error), where: "", fix: "" });
     }
     this.changed();
   }
 
-  /** Fetch the rest, a page at a time: whoever scrolls finds the rows there. */
+  /** Fetch the rest, some pages at a time: whoever scrolls finds the rows there. */
   private prefetch(): void {
     if (this.prefetching || this.total === null) return;
     this.prefetching = true;
@@ -147,10 +158,11 @@ export class Rows {
       this.prefetching = false;
       const last = Math.ceil(Math.min(this.total ?? 0, MOST_PREFETCHED) / PAGE);
       for (let page = 0; page < last; page++) {
-        if (!this.asked.has(page) && !this.abort.signal.aborted) {
-          void this.fetch(page);
-          return;
-        }
+        if (this.asked.has(page) || this.abort.signal.aborted) continue;
+        let pages = 1;
+        while (pages < PAGES_AHEAD && page + pages < last && !this.asked.has(page + pages)) pages++;
+        void this.fetch(page, pages);
+        return;
       }
     });
   }

@@ -4,10 +4,12 @@ import { useEffect, useRef, type CSSProperties } from "react";
 import { Icon } from "../parts/icons";
 import { cell, count, duration } from "../state/format";
 import { colorAt, slotOf } from "../state/colors";
+import { groupId, idsOf } from "../state/rows";
 import { useNow } from "../state/site";
 import { GroupCell, RunCell, Status } from "./cells";
 import { isFact, shortName } from "./columns";
-import { groupId, idsOf, useSparks, type RunsTableProps } from "./table";
+import { useSparks } from "./sparks";
+import type { RunsTableProps } from "./table";
 import styles from "./cards.module.css";
 
 const CARD = 86;

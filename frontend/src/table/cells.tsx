@@ -30,7 +30,7 @@ export function Status({ run }: { run: Pick<RunLine, "status" | "reason"> }) {
 }
 
 /** A curve in the height of a row. */
-export const Spark = memo(function Spark({ curve, color, width }: { curve: Curve | undefined; color: string; width: number }) {
+export const Spark = memo(function Spark({ curve, color, width }: { curve: Curve; color: string; width: number }) {
   const canvas = useRef<HTMLCanvasElement>(null);
   useEffect(() => {
     const to = canvas.current?.getContext("2d");
@@ -39,7 +39,7 @@ export const Spark = memo(function Spark({ curve, color, width }: { curve: Curve
     const height = 16;
     to.canvas.width = width * ratio;
     to.canvas.height = height * ratio;
-    if (!curve?.xs.length) return;
+    if (!curve.xs.length) return;
     const { xs, means, first, last } = curve;
     let low = Infinity;
     let high = -Infinity;
@@ -74,32 +74,49 @@ interface CellProps {
   color: string;
 }
 
-/** The content of one cell; what is shortened stands whole in its title. */
+/** Return what a cell says in full: its content may be shortened. */
+export function runTitle(run: RunLine, name: string, value: unknown): string | undefined {
+  if (!isFact(name)) return whole(value);
+  switch (name) {
+    case "tag":
+      return run.tag;
+    case "duration":
+      return run.duration === null ? undefined : `${run.duration} s`;
+    case "age":
+      return moment(run.created);
+    case "reason":
+      return run.reason;
+    default:
+      return undefined;
+  }
+}
+
+/** The content of one cell. */
 export function RunCell({ run, name, value, now, fetchedAt, spark, color }: CellProps) {
-  if (!isFact(name)) return <span title={whole(value)}>{cell(value)}</span>;
+  if (!isFact(name)) return cell(value);
   switch (name) {
     case "status":
       return <Status run={run} />;
     case "tag":
-      return <span title={run.tag}>{run.tag || <span className="quiet">{run.id}</span>}</span>;
+      return run.tag || <span className="quiet">{run.id}</span>;
     case "best":
       return <Best run={run} spark={spark} color={color} />;
     case "duration": {
       const extra = run.status === "running" ? Math.max(0, now - fetchedAt) : 0;
-      return <span title={`${run.duration ?? ""} s`}>{run.duration === null ? "" : duration(run.duration + extra)}</span>;
+      return run.duration === null ? "" : duration(run.duration + extra);
     }
     case "age":
-      return <span title={moment(run.created)}>{age(run.created, now)}</span>;
+      return age(run.created, now);
     case "created":
-      return <span>{moment(run.created).slice(0, 16)}</span>;
+      return moment(run.created).slice(0, 16);
     case "step":
-      return <span>{count(run.step)}</span>;
+      return count(run.step);
     case "attempts":
-      return <span>{run.attempts}</span>;
+      return run.attempts;
     case "labels":
       return <Labels labels={run.labels} />;
     case "reason":
-      return <span title={run.reason}>{run.reason}</span>;
+      return run.reason;
     case "id":
       return <code>{run.id}</code>;
   }
@@ -112,7 +129,7 @@ function Best({ run, spark, color }: { run: RunLine; spark: Curve | undefined; c
   return (
     <span className={styles.best} title={`${metric} ${whole(value)}${step === null ? "" : ` at step ${count(step)}`}`}>
       <span className={styles.bestValue}>{shown}</span>
-      <Spark curve={spark} color={color} width={64} />
+      {spark && <Spark curve={spark} color={color} width={64} />}
     </span>
   );
 }

@@ -2,8 +2,7 @@
 import { useCallback, useEffect, useMemo, useState } from "react";
 import { api, data } from "../api/client";
 import { complain } from "../parts/toast";
-import type { Line, Rows } from "../state/rows";
-import { groupId } from "./table";
+import { groupId, type Line, type Rows } from "../state/rows";
 
 export interface Lines {
   total: number | null;

@@ -1,24 +1,26 @@
 /** The table of runs: rows of 28 pixels, as many of them in the document as the window shows. */
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { memo, useCallback, useEffect, useMemo, useRef, useState, useSyncExternalStore, type CSSProperties, type KeyboardEvent, type PointerEvent } from "react";
-import type { GroupLine, RunLine } from "../api/client";
+import { memo, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState, type CSSProperties, type KeyboardEvent, type PointerEvent } from "react";
+import type { RunLine } from "../api/client";
 import type { Curve } from "../api/curves";
-import { Sheet } from "../chart/sheets";
 import { Icon } from "../parts/icons";
 import type { ColumnSpec } from "../state/address";
 import { colorAt, slotOf } from "../state/colors";
-import type { Line, Rows } from "../state/rows";
-import { useLive, useNow } from "../state/site";
-import { GroupCell, RunCell } from "./cells";
+import { groupId, idsOf, type Line, type Rows } from "../state/rows";
+import { useNow } from "../state/site";
+import { GroupCell, RunCell, runTitle } from "./cells";
 import { isFact, isRight, widthOf } from "./columns";
 import type { Lines } from "./expanded";
 import { HeadCell } from "./head";
+import { useSparks } from "./sparks";
 import styles from "./table.module.css";
 
 const ROW = 28;
 const CHECK = 30;
 const DOT = 22;
 const OVERSCAN = 20;
+/** How far beside the window cells are drawn, in pixels: a sideways scroll finds them there. */
+const SIDE_ROOM = 200;
 
 export interface Choosing {
   /** Replace the selection. */
@@ -74,6 +76,8 @@ export function RunsTable(props: RunsTableProps) {
   const layout = useLayout(columns);
   const differing = useDiffering(rows, columns, selected);
   const drag = useDragSelection(props.choosing, rows);
+  const [isAside, setAside] = useState(false);
+  const [shown, lookAtColumns] = useShownColumns(scroller, columns, layout);
 
   return (
     <div
@@ -93,27 +97,23 @@ export function RunsTable(props: RunsTableProps) {
         event.preventDefault();
         onCursor(Math.max(0, Math.min(total - 1, cursor + step)));
       }}
+      data-aside={isAside || undefined}
+      onScroll={(event) => {
+        setAside(event.currentTarget.scrollLeft > 0);
+        lookAtColumns();
+      }}
       style={{ "--columns": layout.template, "--width": `${layout.width}px` } as CSSProperties}
     >
-      <div className={styles.head} role="row" aria-rowindex={1}>
-        <span className={styles.corner} role="columnheader" aria-label="Selected" />
-        {columns.map((column, at) => (
-          <HeadCell
-            key={column.name}
-            column={column}
-            columns={columns}
-            kind={props.kinds.get(column.name)}
-            sort={props.sort}
-            left={layout.lefts[at]}
-            onSort={props.onSort}
-            onColumns={props.onColumns}
-            onGroup={props.onGroup}
-          />
-        ))}
-        <span className={styles.add} role="columnheader" aria-label="More columns">
-          {props.addColumn}
-        </span>
-      </div>
+      <Head
+        columns={columns}
+        kinds={props.kinds}
+        lefts={layout.lefts}
+        sort={props.sort}
+        addColumn={props.addColumn}
+        onSort={props.onSort}
+        onColumns={props.onColumns}
+        onGroup={props.onGroup}
+      />
       <div className={styles.body} style={{ height: virtual.getTotalSize() }} data-old={props.isOld || undefined} role="rowgroup">
         {items.map((item) => {
           const line = lines.lineAt(item.index);
@@ -126,6 +126,7 @@ export function RunsTable(props: RunsTableProps) {
               columns={columns}
               kinds={props.kinds}
               lefts={layout.lefts}
+              shown={shown}
               isSelected={line ? isSelected(line, selected) : false}
               isAtCursor={item.index === cursor}
               differing={differing}
@@ -146,6 +147,35 @@ export function RunsTable(props: RunsTableProps) {
   );
 }
 
+interface HeadProps extends Pick<RunsTableProps, "columns" | "kinds" | "sort" | "addColumn" | "onSort" | "onColumns" | "onGroup"> {
+  lefts: readonly (number | undefined)[];
+}
+
+/** The heads of the columns, which scrolling the rows leaves as they are. */
+const Head = memo(function Head({ columns, kinds, lefts, sort, addColumn, onSort, onColumns, onGroup }: HeadProps) {
+  return (
+    <div className={styles.head} role="row" aria-rowindex={1}>
+      <span className={styles.corner} role="columnheader" aria-label="Selected" />
+      {columns.map((column, at) => (
+        <HeadCell
+          key={column.name}
+          column={column}
+          columns={columns}
+          kind={kinds.get(column.name)}
+          sort={sort}
+          left={lefts[at]}
+          onSort={onSort}
+          onColumns={onColumns}
+          onGroup={onGroup}
+        />
+      ))}
+      <span className={styles.add} role="columnheader" aria-label="More columns">
+        {addColumn}
+      </span>
+    </div>
+  );
+});
+
 function isLive(line: Line | undefined): boolean {
   return line?.kind === "run" && line.run.status === "running";
 }
@@ -161,6 +191,8 @@ interface RowProps {
   columns: readonly ColumnSpec[];
   kinds: ReadonlyMap<string, string>;
   lefts: readonly (number | undefined)[];
+  /** The places of the columns that are drawn. */
+  shown: readonly number[];
   isSelected: boolean;
   isAtCursor: boolean;
   differing: ReadonlySet<string>;
@@ -177,7 +209,7 @@ interface RowProps {
 
 const Row = memo(function Row(props: RowProps) {
   const { index, line, top, columns, kinds, lefts, isSelected, drag } = props;
-  const style = { transform: `translateY(${top}px)` };
+  const style = { top };
   if (!line) return <div className={styles.row} style={style} role="row" aria-rowindex={index + 2} data-loading="true" />;
   const id = line.kind === "run" ? line.run.id : groupId(line.group);
   const color = colorAt(slotOf(id), props.isDark);
@@ -206,7 +238,7 @@ const Row = memo(function Row(props: RowProps) {
         <button
           type="button"
           className={styles.dot}
-          style={{ "--dot": color } as CSSProperties}
+          style={{ backgroundColor: color }}
           tabIndex={-1}
           aria-label={`Colour of ${run.tag || id}`}
           onClick={(event) => {
@@ -215,17 +247,21 @@ const Row = memo(function Row(props: RowProps) {
           }}
         />
       </span>
-      {columns.map((column, at) => {
+      {props.shown.map((at, place) => {
+        const column = columns[at]!;
+        const isAfterGap = at > 0 && props.shown[place - 1] !== at - 1;
         const value = cellOf(line, column.name, at, columns);
         return (
           <span
             key={column.name}
             role="gridcell"
             className={styles.cell}
+            title={line.kind === "run" ? runTitle(run, column.name, value) : undefined}
             data-right={isRight(column, kinds.get(column.name)) || typeof value === "number" || undefined}
             data-pinned={lefts[at] !== undefined || undefined}
             data-differs={(isSelected && props.differing.has(column.name)) || undefined}
-            style={lefts[at] === undefined ? undefined : { left: lefts[at] }}
+            aria-colindex={isAfterGap ? at + 2 : undefined}
+            style={cellStyle(lefts[at], isAfterGap ? at + 2 : null)}
           >
             {line.kind === "group" && at === 0 && (
               <button
@@ -254,6 +290,12 @@ const Row = memo(function Row(props: RowProps) {
     </div>
   );
 });
+
+/** Return the style of a cell: most have none of their own, which makes them cheap. */
+function cellStyle(left: number | undefined, gridColumnStart: number | null): CSSProperties | undefined {
+  if (left === undefined && gridColumnStart === null) return undefined;
+  return { ...(left !== undefined && { left }), ...(gridColumnStart !== null && { gridColumnStart }) };
+}
 
 /** Return the value of a cell: what every run has is not among the cells that the server was asked for. */
 function cellOf(line: Line, name: string, at: number, columns: readonly ColumnSpec[]): unknown {
@@ -286,6 +328,38 @@ function useLayout(columns: readonly ColumnSpec[]): Layout {
       lefts,
     };
   }, [columns]);
+}
+
+/** Return the places of the columns within the window or pinned, and what looks anew after a sideways scroll. */
+function useShownColumns(
+  scroller: React.RefObject<HTMLDivElement | null>,
+  columns: readonly ColumnSpec[],
+  layout: Layout,
+): [readonly number[], () => void] {
+  const [shown, setShown] = useState("");
+  const look = useCallback(() => {
+    const box = scroller.current;
+    if (!box) return;
+    const from = box.scrollLeft - SIDE_ROOM;
+    const until = box.scrollLeft + box.clientWidth + SIDE_ROOM;
+    let left = CHECK + DOT;
+    const found: number[] = [];
+    columns.forEach((column, at) => {
+      const right = left + widthOf(column);
+      if (layout.lefts[at] !== undefined || (right > from && left < until)) found.push(at);
+      left = right;
+    });
+    setShown(found.join(","));
+  }, [scroller, columns, layout]);
+  useLayoutEffect(() => {
+    look();
+    const observer = new ResizeObserver(look);
+    observer.observe(scroller.current!);
+    return () => observer.disconnect();
+  }, [scroller, look]);
+  const places = useMemo(() => (shown ? shown.split(",").map(Number) : []), [shown]);
+  // For one drawing the places may be those of columns that are gone.
+  return [useMemo(() => places.filter((at) => at < columns.length), [places, columns]), look];
 }
 
 /** Return the columns in which the selected runs differ. */
@@ -349,45 +423,5 @@ function useDragSelection(choosing: Choosing, rows: Rows): DragSelection {
       },
     }),
     [],
-  );
-}
-
-/** Return what names a group: in the table, and for its colour. */
-export function groupId(group: GroupLine): string {
-  return group.key.join("·");
-}
-
-export function idsOf(line: Line): readonly string[] {
-  return line.kind === "run" ? [line.run.id] : line.group.ids;
-}
-
-/** Return what finds the small curve of a run: that of its best metric. */
-export function useSparks(rows: Rows, first: number, last: number, project: string, isShown: boolean): (run: RunLine) => Curve | undefined {
-  const [sheet] = useState(() => new Sheet({ project, x: "", low: null, high: null, points: 24, logx: false, branches: false }));
-  const version = useSyncExternalStore(sheet.watch, sheet.snapshot);
-  const rowsVersion = rows.snapshotVersion;
-  useEffect(() => {
-    if (!isShown) return;
-    const byMetric = new Map<string, string[]>();
-    for (let index = first; index <= last; index++) {
-      const line = rows.line(index);
-      if (line?.kind !== "run" || !line.run.best) continue;
-      const ids = byMetric.get(line.run.best.metric) ?? [];
-      ids.push(line.run.id);
-      byMetric.set(line.run.best.metric, ids);
-    }
-    // While somebody scrolls fast the curves of what flies by are of no use.
-    const timer = setTimeout(() => {
-      for (const [metric, ids] of byMetric) sheet.need(ids, metric);
-    }, 60);
-    return () => clearTimeout(timer);
-  }, [sheet, rows, rowsVersion, first, last, isShown]);
-  useLive((event) => {
-    if (event.changed?.length) sheet.forget(event.changed);
-  });
-  return useCallback(
-    (run) => (run.best ? sheet.curve(run.id, run.best.metric)?.[0] : undefined),
-    // eslint-disable-next-line react-hooks/exhaustive-deps -- the sheet changes in place, which the version says
-    [sheet, version],
   );
 }

@@ -239,12 +239,16 @@ def _end(search: Search, trials: Sequence[SearchTrial], *, as_json: bool) -> int
     shown = {number: _shown_values(point) for number, point in search.points.items()}
     metric, mode = search.spec.metrics[0]
     summary = SweepSummary.of(search.sweep, sweep_runs(trials, shown), metric, mode)
+    weights = _importance(search, trials)
     if as_json:
-        echo_json(summary.to_json())
+        echo_json({**summary.to_json(), "importance": weights})
     else:
         print_summary(summary, err=False)
-        for line in [*_front(search, trials), *_importance(search, trials)]:
+        for line in _front(search, trials):
             echo(line)
+        if weights:
+            parts = ", ".join(f"{key} {weight:.2f}" for key, weight in weights.items())
+            echo(f"importance for {metric}: {parts}")
     if search.is_stopped:
         echo(f"stopped; resume with: assay sweep CONFIG --resume {search.sweep}", err=True)
         return 130
@@ -264,8 +268,8 @@ def _shown(node: Node) -> str:
     return number(value) if isinstance(value, float) else written(node) or "none"
 
 
-def _importance(search: Search, trials: Sequence[SearchTrial]) -> list[str]:
-    """Return a line on the importance of the keys, where enough trials have finished."""
+def _importance(search: Search, trials: Sequence[SearchTrial]) -> dict[str, float]:
+    """Return the importance of each key, the largest first; empty where too few have finished."""
     from assay.config.tree import plain
     from assay.query.importance import importances
 
@@ -275,11 +279,7 @@ def _importance(search: Search, trials: Sequence[SearchTrial]) -> list[str]:
     }
     scores = [values[0] if (values := trial.values()) else None for trial in trials]
     found = importances(columns, scores)
-    known = [each for each in found.keys if each.forest == each.forest]
-    if not known:
-        return []
-    parts = [f"{each.key} {each.forest:.2f}" for each in known]
-    return [f"importance for {search.spec.metrics[0][0]}: {', '.join(parts)}"]
+    return {each.key: each.forest for each in found.keys if each.forest == each.forest}
 
 
 def _front(search: Search, trials: Sequence[SearchTrial]) -> list[str]:

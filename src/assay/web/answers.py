@@ -8,7 +8,7 @@ from fastapi import Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from assay.core.errors import AssayError, InputError
+from assay.core.errors import AssayError, InputError, RecordError
 from assay.query.catalog import Catalog
 from assay.query.expression import ExpressionError
 from assay.query.table import RunRow
@@ -45,7 +45,10 @@ class ConflictError(InputError):
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorBody, "description": "Something in the request is wrong."},
     404: {"model": ErrorBody, "description": "It is not there."},
-    422: {"model": ErrorBody, "description": "The request has another form."},
+    422: {
+        "model": ErrorBody,
+        "description": "It has another form, or a record is damaged.",
+    },
 }
 """The answers that every route may give beside its own."""
 
@@ -57,6 +60,8 @@ def problem_of(error: AssayError) -> tuple[int, ErrorBody]:
         status = 404
     if isinstance(error, ConflictError):
         status = 409
+    if isinstance(error, RecordError):
+        status = 422  # the record is damaged; the server is not
     place = (error.start, error.end) if isinstance(error, ExpressionError) else (None, None)
     return status, ErrorBody(
         what=error.what, where=error.where, fix=error.fix, start=place[0], end=place[1]

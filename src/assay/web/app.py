@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
-from assay.core.errors import AssayError
+from assay.core.errors import AssayError, RecordError
 from assay.core.version import version
 from assay.store.layout import Project
 from assay.web.access import Guard, Keys, Rules
@@ -107,7 +107,8 @@ def _file(request: Request) -> Response:
 def _assay_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, AssayError)
     status, problem = problem_of(error)
-    if status == 500 and _is_gone(request):
+    is_unreadable = isinstance(error, RecordError) or status == 500
+    if is_unreadable and _is_gone(request):
         return _gone(request)
     return as_json(problem, status)
 

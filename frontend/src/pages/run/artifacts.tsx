@@ -8,7 +8,7 @@ import { Icon } from "../../parts/icons";
 import { Markdown } from "../../parts/markdown";
 import { bytes as size, count, number } from "../../state/format";
 import { useShared } from "../../state/site";
-import type { TabProps } from "./run";
+import type { TabProps } from "./tab";
 import styles from "./artifacts.module.css";
 
 type Artifact = Schema["ArtifactFacts"];

@@ -2,7 +2,7 @@
 import { CopyLine } from "../../parts/copy";
 import { age, count, duration, moment } from "../../state/format";
 import { Status } from "../../table/cells";
-import type { TabProps } from "./run";
+import type { TabProps } from "./tab";
 import styles from "./run.module.css";
 
 const MOST_EVENTS = 500;

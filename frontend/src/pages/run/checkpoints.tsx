@@ -2,7 +2,7 @@
 import { CopyLine } from "../../parts/copy";
 import { Empty } from "../../parts/failure";
 import { age, bytes, count, moment } from "../../state/format";
-import type { TabProps } from "./run";
+import type { TabProps } from "./tab";
 import styles from "./run.module.css";
 
 export function Checkpoints({ run }: TabProps) {

@@ -8,7 +8,7 @@ import { Empty, Failure } from "../../parts/failure";
 import { Icon } from "../../parts/icons";
 import { bytes as size } from "../../state/format";
 import { useMedia, useShared } from "../../state/site";
-import type { TabProps } from "./run";
+import type { TabProps } from "./tab";
 import styles from "./run.module.css";
 
 type File = Schema["CodeLine"];

@@ -9,7 +9,7 @@ import { Empty, Failure } from "../../parts/failure";
 import { Icon } from "../../parts/icons";
 import { say } from "../../parts/toast";
 import { useShared } from "../../state/site";
-import type { TabProps } from "./run";
+import type { TabProps } from "./tab";
 import styles from "./run.module.css";
 
 type Row = Schema["ConfigLine"];

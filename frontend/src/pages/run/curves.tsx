@@ -6,7 +6,7 @@ import { useCharts, useLayout } from "../../chart/use-charts";
 import { Empty } from "../../parts/failure";
 import { useRunMarks } from "../../state/marks";
 import { useStable } from "../../state/stable";
-import type { TabProps } from "./run";
+import type { TabProps } from "./tab";
 import styles from "./run.module.css";
 
 export function Curves({ run, search, onChange }: TabProps) {

@@ -2,7 +2,7 @@
 import { useMemo, useState } from "react";
 import { Empty } from "../../parts/failure";
 import { Icon } from "../../parts/icons";
-import type { TabProps } from "./run";
+import type { TabProps } from "./tab";
 import styles from "./run.module.css";
 
 export function Environment({ run }: TabProps) {

@@ -4,7 +4,7 @@ import { Empty } from "../../parts/failure";
 import { TextLog } from "../../parts/text-log";
 import { bytes as size } from "../../state/format";
 import { useShared } from "../../state/site";
-import type { TabProps } from "./run";
+import type { TabProps } from "./tab";
 import styles from "./run.module.css";
 
 export function Log({ run, search, onChange }: TabProps) {

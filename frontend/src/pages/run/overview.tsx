@@ -10,7 +10,7 @@ import { complain, say } from "../../parts/toast";
 import { age, cell, count, duration, moment, number, whole } from "../../state/format";
 import { useRunMarks } from "../../state/marks";
 import { useShared } from "../../state/site";
-import type { RunFacts, TabProps } from "./run";
+import type { RunFacts, TabProps } from "./tab";
 import styles from "./run.module.css";
 
 const MOST_CURVES = 4;

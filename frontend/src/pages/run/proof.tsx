@@ -4,7 +4,7 @@ import { CopyLine } from "../../parts/copy";
 import { Icon } from "../../parts/icons";
 import { age, moment, whole } from "../../state/format";
 import { useShared } from "../../state/site";
-import type { TabProps } from "./run";
+import type { TabProps } from "./tab";
 import styles from "./run.module.css";
 
 export function Proof({ run }: TabProps) {

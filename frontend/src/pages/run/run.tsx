@@ -1,7 +1,7 @@
 /** One run: a line that says what it is, and tabs with everything its folder tells. */
 import { useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { lazy, Suspense, useCallback, useState } from "react";
-import { api, ApiError, data, type Schema } from "../../api/client";
+import { api, ApiError, data } from "../../api/client";
 import { IconButton } from "../../parts/button";
 import { CopyLine } from "../../parts/copy";
 import { Empty, Failure } from "../../parts/failure";
@@ -23,19 +23,12 @@ import { Curves } from "./curves";
 import { Environment } from "./environment";
 import { Overview } from "./overview";
 import { Proof } from "./proof";
+import type { RunFacts } from "./tab";
 import styles from "./run.module.css";
 
 const Config = lazy(async () => ({ default: (await import("./config")).Config }));
 const CodeTab = lazy(async () => ({ default: (await import("./code-tab")).CodeTab }));
 const Log = lazy(async () => ({ default: (await import("./log")).Log }));
-
-export type RunFacts = Schema["RunFacts"];
-
-export interface TabProps {
-  run: RunFacts;
-  search: RunSearch;
-  onChange: (changes: Partial<RunSearch>, stays?: boolean) => void;
-}
 
 export function RunPage() {
   const { id } = useParams({ from: "/runs/$id" });

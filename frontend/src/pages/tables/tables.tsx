@@ -107,7 +107,7 @@ function NewTable({ runs, onClose }: { runs: readonly string[]; onClose: () => v
   const { project } = useShared();
   const navigate = useNavigate();
   const client = useQueryClient();
-  const { choices, bests } = useValueChoices();
+  const { choices, bests, isReady } = useValueChoices();
   const [title, setTitle] = useState("");
   const [where, setWhere] = useState("");
   const [chosen, setChosen] = useState<string[] | null>(null);
@@ -117,7 +117,7 @@ function NewTable({ runs, onClose }: { runs: readonly string[]; onClose: () => v
   const name = nameOf(title);
   const make = async (event: SyntheticEvent) => {
     event.preventDefault();
-    if (!name) return;
+    if (!name || !isReady) return;
     try {
       await data(
         api.POST("/api/tables", {
@@ -177,7 +177,7 @@ function NewTable({ runs, onClose }: { runs: readonly string[]; onClose: () => v
         {error !== null && <p role="alert" className={styles.problem}>{error instanceof ApiError ? `${error.problem.what} ${error.problem.fix}` : "The table was not made."}</p>}
         <div className={styles.actions}>
           <Button onClick={onClose}>Cancel</Button>
-          <Button kind="primary" type="submit" disabled={!name}>
+          <Button kind="primary" type="submit" disabled={!name || !isReady}>
             Make the table
           </Button>
         </div>

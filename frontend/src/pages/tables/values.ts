@@ -7,14 +7,14 @@ import { useShared } from "../../state/site";
 
 const STATISTICS = ["", ".min", ".max", ".mean"];
 
-export function useValueChoices(): { choices: Choice[]; bests: string[] } {
+export function useValueChoices(): { choices: Choice[]; bests: string[]; isReady: boolean } {
   const { project } = useShared();
   const names = useQuery({
     queryKey: ["columns", project],
     queryFn: () => data(api.GET("/api/columns", { params: { query: { project } } })),
   });
   return useMemo(() => {
-    if (!names.data) return { choices: [], bests: [] };
+    if (!names.data) return { choices: [], bests: [], isReady: names.isError };
     const { metrics, results, config } = names.data;
     const choices = [
       ...metrics.flatMap((name) => STATISTICS.map((statistic) => ({ value: `${name}${statistic}`, kind: "metric" }))),
@@ -22,6 +22,6 @@ export function useValueChoices(): { choices: Choice[]; bests: string[] } {
       ...config.map((value) => ({ value, kind: "config" })),
       ...["best", "duration", "step"].map((value) => ({ value, kind: "" })),
     ];
-    return { choices, bests: metrics.filter((name) => /^(valid|test)\//.test(name)).slice(0, 3) };
-  }, [names.data]);
+    return { choices, bests: metrics.filter((name) => /^(valid|test)\//.test(name)).slice(0, 3), isReady: true };
+  }, [names.data, names.isError]);
 }

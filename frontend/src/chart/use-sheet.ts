@@ -1,0 +1,43 @@
+/** Curves of a look at the charts, kept up to date while they are on the page. */
+import { useEffect, useMemo, useSyncExternalStore } from "react";
+import type { Zoom } from "../state/address";
+import { useLive, useShared } from "../state/site";
+import { keyOf, Sheet, type Look } from "./sheets";
+
+export interface Axis {
+  /** "" for the step; "time", "elapsed", "epoch" or a metric. */
+  x: string;
+  logX: boolean;
+  smooth: number;
+}
+
+/** Return the sheet of a look. What changes meanwhile on the server comes to it by itself. */
+export function useSheet(axis: Pick<Axis, "x" | "logX">, zoom: Zoom | null, points = 320): Sheet {
+  const { project } = useShared();
+  const look: Look = {
+    project,
+    x: axis.x,
+    low: zoom?.low ?? null,
+    high: zoom?.high ?? null,
+    points,
+    logx: axis.logX,
+    branches: true,
+  };
+  const key = keyOf(look);
+  // eslint-disable-next-line react-hooks/exhaustive-deps -- the key says all of the look
+  const sheet = useMemo(() => new Sheet(look), [key]);
+  useEffect(() => {
+    sheet.open();
+    return () => sheet.close();
+  }, [sheet]);
+  useLive((event) => {
+    if (event.rows) sheet.grown(Object.keys(event.rows));
+    if (event.changed?.length) sheet.forget(event.changed);
+    if (event.version === -1) sheet.forgetAll();
+  });
+  return sheet;
+}
+
+export function useSheetVersion(sheet: Sheet): number {
+  return useSyncExternalStore(sheet.watch, sheet.snapshot);
+}
