@@ -193,7 +193,8 @@ def test_the_first_difference_of_two_runs_is_a_table_of_their_comparison(
         *("2", "backward", "model.head", "aten.mm (call 2 of the step)"),
         *("9f3a", "11c2"),
     ]
-    assert "model.width" in found.get_by_role("list", name="Changed inputs").inner_text()
+    changed = found.get_by_role("list", name="Changed inputs").inner_text()
+    assert changed.strip() == "model.width 32 → 64"
 
 
 def test_runs_without_a_verdict_name_the_command_that_finds_their_first_difference(

@@ -53,7 +53,7 @@ function One({ verdict }: { verdict: Verdict }) {
         <ul className={styles.changed} aria-label="Changed inputs">
           {changed.map(([key, value]) => (
             <li key={key}>
-              <code>{key}</code> {whole(value)}
+              <code>{key}</code> {Array.isArray(value) ? value.map((each) => whole(each) || "-").join(" → ") : whole(value)}
             </li>
           ))}
         </ul>
