@@ -160,6 +160,7 @@ def test_a_name_that_libai_has_and_assay_has_not_is_one_error_with_the_nearest(
     assert "WarmupCosinLR" in problem.message and "`libai.scheduler.WarmupCosineLR`" in problem.fix
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.row("S-E3", "E58")
 def test_the_tutorial_trains_as_it_is_printed(python: Run, project: Path) -> None:
