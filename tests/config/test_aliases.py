@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.config import check_shape, dump, expand, load, loads, plain
+from assay.config import aliases, check_shape, dump, expand, load, loads, plain
 from assay.core.errors import ConfigError
 
 TUTORIAL = """
@@ -232,3 +232,9 @@ def test_a_config_of_assay_alone_loads_no_table_of_an_older_system(
     assert plain(config.root)["data"] == {"train": {"workers": 1}}
     with pytest.raises(AssertionError, match="older system"):
         loads("[train]\ntrain_epoch = 2\n")
+
+
+def test_every_key_of_an_older_system_stands_in_a_section_that_is_looked_at() -> None:
+    sections = {alias.old.partition(".")[0] for alias in aliases._aliases()}
+
+    assert sections == {"data", *aliases._WITH_OLDER_KEYS, *aliases._OLDER_SECTIONS}

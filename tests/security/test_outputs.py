@@ -32,6 +32,11 @@ PLACES = (
 CONFINED = {
     # a link to the record, in a folder inside the working directory
     "assay.compat.alchemy.plugins.FileLogger": ["log_dir"],
+    # what is read
+    "assay.compat.libai.datasets.CIFAR100Dataset": ["root"],
+    "assay.engine.data.masked_text.MaskedSentencePairs": ["path"],
+    "assay.engine.data.images.CIFAR100": ["root"],
+    "assay.engine.data.images.MNIST": ["root"],
 }
 NAMES = (
     "../../../out",

@@ -77,6 +77,9 @@ OF_TORCH: Sequence[Alias] = tuple(
 _WITH_OLDER_KEYS = ("backward", "train")
 """Sections of assay in which older systems have keys of their own."""
 
+_OLDER_SECTIONS = ("zero",)
+"""Sections that only older systems have."""
+
 
 @cache
 def _aliases() -> Sequence[Alias]:
@@ -84,23 +87,21 @@ def _aliases() -> Sequence[Alias]:
     return (*OF_TORCH, *(each for system in WITH_KEYS for each in keys_of(system).EVERYWHERE))
 
 
-def _is_own(path: KeyPath) -> bool:
-    """Return True for a key of assay. The tables of older systems are loaded for others alone."""
-    key = next((each for each in schema.SECTIONS if each.name == path[0]), None)
-    if key is None:
-        return path[0] in schema.MAKERS
+def _may_be_older(path: KeyPath) -> bool:
+    """Return whether a key may be of an older system; the tables are loaded for those alone."""
     if path[0] not in _WITH_OLDER_KEYS or len(path) < 2:
-        return True
-    return any(each.name == path[1] for each in key.keys)
+        return path[0] in _OLDER_SECTIONS
+    section = next(key for key in schema.SECTIONS if key.name == path[0])
+    return all(key.name != path[1] for key in section.keys)
 
 
 def _aliases_for(root: Table) -> Sequence[Alias]:
-    """Return the aliases that a config may need: those of torch alone if all its keys are ours."""
+    """Return the aliases that a config may need: those of torch alone if it has no older key."""
     paths: list[KeyPath] = [(name,) for name in root.items]
     for name in _WITH_OLDER_KEYS:
         section = root.items.get(name)
         paths += [(name, key) for key in section.items] if isinstance(section, Table) else []
-    return OF_TORCH if all(map(_is_own, paths)) else _aliases()
+    return _aliases() if any(map(_may_be_older, paths)) else OF_TORCH
 
 
 _OTHER_CALLS = {"_target_": "type", "_args_": "args"}
@@ -246,7 +247,7 @@ def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:
     """Rename the key of a setting, with a note, if it is an alias; None if nothing is to be set."""
     if setting.parts[-1:] == ("_target_",):
         setting = replace(setting, parts=(*setting.parts[:-1], "type"))
-    aliases = OF_TORCH if _is_own(setting.parts) else _aliases()
+    aliases = _aliases() if _may_be_older(setting.parts) else OF_TORCH
     alias = next(
         (each for each in aliases if _is_under(setting.parts, parse_dotted(each.old))), None
     )
