@@ -279,7 +279,7 @@ def server(project: Project) -> Iterator[tuple[str, psutil.Process, float]]:
         yield link, psutil.Process(process.pid), time.perf_counter() - start
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(20)
+        process.wait(120)
         process.stdout.close()
 
 

@@ -18,6 +18,7 @@ FOLDER = ROOT / "benchmarks"
 RESULTS = FOLDER / "RESULTS.md"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(

@@ -118,6 +118,7 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="fresh interpret
 patient = pytest.mark.timeout(600)
 
 
+@pytest.mark.thorough
 @needs_fork
 @patient
 def test_no_module_loads_what_its_room_must_not(fresh: dict[str, dict[str, list[str]]]) -> None:
@@ -129,6 +130,7 @@ def test_no_module_loads_what_its_room_must_not(fresh: dict[str, dict[str, list[
     assert broken == {}
 
 
+@pytest.mark.thorough
 @needs_fork
 @patient
 def test_every_module_can_be_imported_alone(fresh: dict[str, dict[str, list[str]]]) -> None:
@@ -136,6 +138,7 @@ def test_every_module_can_be_imported_alone(fresh: dict[str, dict[str, list[str]
     assert fresh.keys() == MODULES.keys()
 
 
+@pytest.mark.thorough
 @needs_fork
 @patient
 def test_importing_a_module_does_nothing(fresh: dict[str, dict[str, list[str]]]) -> None:
@@ -204,6 +207,7 @@ def test_core_imports_the_standard_library_alone() -> None:
     assert foreign == []
 
 
+@pytest.mark.thorough
 def test_one_module_alone_sets_what_a_signal_does() -> None:
     setting = {"signal", "sigwait", "set_wakeup_fd", "pthread_sigmask", "setitimer", "alarm"}
     places = {
@@ -219,6 +223,7 @@ def test_one_module_alone_sets_what_a_signal_does() -> None:
     assert places == {"assay.core.signals"}
 
 
+@pytest.mark.thorough
 def test_no_fix_says_only_that_there_is_none() -> None:
     empty = re.compile(r"(nothing|none)\b", re.IGNORECASE)
     places = [
@@ -256,6 +261,7 @@ def test_every_module_is_named_after_a_thing_of_the_domain() -> None:
     assert [name for name in MODULES if set(name.split(".")) & BANNED_NAMES] == []
 
 
+@pytest.mark.thorough
 def test_nothing_is_imported_from_the_face_inside_the_house() -> None:
     """`import assay` inside the house would go round every floor."""
     inside = [

@@ -26,6 +26,7 @@ LEAKS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_what_a_test_leaves_behind_fails_it_and_is_put_right(pytester: pytest.Pytester) -> None:
     leaking = "".join(
@@ -42,6 +43,7 @@ def test_what_a_test_leaves_behind_fails_it_and_is_put_right(pytester: pytest.Py
         assert said in result.stdout.str(), name
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_test_has_a_home_of_its_own_and_no_setting_of_the_person(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
@@ -65,6 +67,7 @@ def test_a_test_has_a_home_of_its_own_and_no_setting_of_the_person(
     pytester.runpytest_subprocess("-p", "no:xdist").assert_outcomes(passed=1)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_torch_has_one_thread_in_every_test(pytester: pytest.Pytester) -> None:
     house(
@@ -84,6 +87,7 @@ def test_torch_has_one_thread_in_every_test(pytester: pytest.Pytester) -> None:
     pytester.runpytest_subprocess("-p", "no:xdist").assert_outcomes(passed=2)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_failure_with_half_a_character_in_it_reaches_the_report_of_parallel_tests(
     pytester: pytest.Pytester,

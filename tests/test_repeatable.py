@@ -57,6 +57,7 @@ def order(folder: Path) -> list[str]:
     return (folder / ".pytest_cache/d/order/main.txt").read_text(encoding="utf-8").split()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_seed_gives_an_order_that_keeps_modules_together(house: Path) -> None:
     orders = []
@@ -72,6 +73,7 @@ def test_a_seed_gives_an_order_that_keeps_modules_together(house: Path) -> None:
     assert orders[0] != sorted(orders[0])
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_failed_run_names_the_file_that_repeats_its_order(house: Path) -> None:
     (house / "test_b.py").write_text("def test_it():\n    assert 0\n", encoding="utf-8")
@@ -88,6 +90,7 @@ def test_a_failed_run_names_the_file_that_repeats_its_order(house: Path) -> None
     assert order(house) == listed[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_examples_of_a_property_are_the_same_behind_any_other_module(house: Path) -> None:
     (house / "test_property.py").write_text(PROPERTY, encoding="utf-8")

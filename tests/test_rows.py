@@ -69,6 +69,7 @@ def test_the_table_holds_every_row_and_snippet_once_and_in_full() -> None:
         assert row.user or row.mark == "snippet", row
 
 
+@pytest.mark.thorough
 def test_every_mark_in_the_tests_names_a_row_that_exists() -> None:
     table = rows.read_table()
 

@@ -128,6 +128,7 @@ def search(site: Path, queries: list[str]) -> list[list[str]]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_words_of_a_newcomer_lead_to_the_right_page(site: Path) -> None:
     found = search(site, list(FIRST_PAGES))
@@ -137,11 +138,13 @@ def test_the_words_of_a_newcomer_lead_to_the_right_page(site: Path) -> None:
     assert {query: page for query, page in firsts.items() if page != [FIRST_PAGES[query]]} == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_word_that_no_page_has_finds_nothing(site: Path) -> None:
     assert search(site, ["qqxxzz", "DDP"])[0] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_api_reference_is_made_of_the_docstrings_and_found_by_name(site: Path) -> None:
     page = (site / "api" / "training.html").read_text(encoding="utf-8")
@@ -152,6 +155,7 @@ def test_the_api_reference_is_made_of_the_docstrings_and_found_by_name(site: Pat
     assert search(site, ["assay.engine.Engine"])[0][0] == "api/training"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_code_blocks_have_a_copy_button_that_leaves_prompts_and_output_behind(site: Path) -> None:
     script = (site / "_static" / "copybutton.js").read_text(encoding="utf-8")

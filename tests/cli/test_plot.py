@@ -36,6 +36,7 @@ def runs(project: Project) -> list[str]:
     return ["aaaaaaaa", "bbbbbbbb", "cccccccc"]
 
 
+@pytest.mark.thorough
 @pytest.mark.row("C73")
 def test_curves_are_written_into_a_file_repeats_as_their_mean_with_a_band(
     assay: Assay, project: Project, runs: list[str]
@@ -60,6 +61,7 @@ def test_curves_are_written_into_a_file_repeats_as_their_mean_with_a_band(
     assert (mean.runs, alone.runs, alone.band) == (("aaaaaaaa", "bbbbbbbb"), ("cccccccc",), None)
 
 
+@pytest.mark.thorough
 def test_one_run_may_show_several_curves_and_other_kinds_of_files(
     assay: Assay, project: Project, runs: list[str]
 ) -> None:

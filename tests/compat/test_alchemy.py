@@ -195,6 +195,7 @@ class Sample2Encoding:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.row("S-A2", "A64", "A69")
 def test_the_data_pipeline_of_the_text_makes_batches_of_eight_for_any_number_of_workers(
     python: Run, project: Path
@@ -228,6 +229,7 @@ if isinstance(result, BaseException):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.row("S-A3", "A62", "A63")
 def test_the_pipeline_of_the_text_evaluates_at_the_end_of_every_second_epoch(
     python: Run, project: Path
@@ -370,6 +372,7 @@ def test_the_collate_that_a_task_of_the_text_gives_makes_every_batch(
     assert np.isfinite(read_series(view.folder.metrics)["dev/loss"].values).all()
 
 
+@pytest.mark.thorough
 def test_a_config_is_run_from_a_mapping_and_from_a_list_of_mappings(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -298,6 +298,7 @@ def final_weights(view: RunView) -> bytes:
     return (view.folder.checkpoints / "step-000000310" / "model.safetensors").read_bytes()
 
 
+@pytest.mark.thorough
 @pytest.mark.row("C69")
 def test_a_report_of_the_training_names_parameters_metrics_pictures_and_files(
     trained: Callable[..., Any], tmp_path: Path
@@ -398,6 +399,7 @@ def test_a_signalled_trainer_is_resumed_to_the_bits_of_one_that_was_not(
     assert again.returncode == 2 and "has finished" in again.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.row("C56")
 def test_the_command_of_a_record_that_was_not_made_here_is_not_run(
     trained: Callable[..., Any], tmp_path: Path

@@ -117,6 +117,7 @@ def test_more_variants_than_anybody_runs_are_refused_in_words(
     assert list(variations(config)) == [config]
 
 
+@pytest.mark.thorough
 def test_of_many_configs_that_are_large_the_first_are_checked_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

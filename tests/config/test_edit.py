@@ -141,6 +141,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(

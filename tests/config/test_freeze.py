@@ -76,6 +76,7 @@ def tree(value: dict[str, Any]) -> Table:
     return node
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.row("A07")
 @settings(max_examples=400, deadline=None)
@@ -86,6 +87,7 @@ def test_a_tree_written_down_reads_back_equal(value: dict[str, Any]) -> None:
     assert same(read(dump(root), "<dump>"), root)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.row("A08", "F07")
 @settings(max_examples=500, deadline=None)
@@ -112,6 +114,7 @@ def test_a_config_can_be_written_and_read_after_any_edits(
     assert same(read(dump(root), "<dump>"), root)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.row("A08")
 @settings(max_examples=500, deadline=None)

@@ -89,6 +89,7 @@ def trees(content: Mapping[str, Any]) -> dict[str, Table]:
     return found
 
 
+@pytest.mark.thorough
 @given(CONTENTS)
 @example(
     {"a": {"DEFAULT": 1}, "DEFAULT": {"x": 1}, "z": {"none": None, "off": "off", "zero": -0.0}}

@@ -250,6 +250,7 @@ def test_every_allowed_name_is_in_the_torch_that_it_was_reviewed_with() -> None:
     assert torch_names.missing_names() == []
 
 
+@pytest.mark.thorough
 def test_what_is_allowed_computes_and_does_nothing_else() -> None:
     assert torch_names.special_calls() - REVIEWED_CALLS == set()
 
@@ -267,6 +268,7 @@ def test_no_table_contradicts_another() -> None:
         assert not can_trust(f"{name}Any" if name.endswith(".") else name)
 
 
+@pytest.mark.thorough
 def test_what_projects_name_of_torch_is_allowed_or_one_command_away(tmp_path: Path) -> None:
     counts = {"allowed": 0, "on trust": 0}
     for target in sorted(set(named())):

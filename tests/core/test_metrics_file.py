@@ -186,6 +186,7 @@ def test_everything_written_is_read_bit_for_bit(file: File) -> None:
     assert facts(file.data) == file.said
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=300)
 @given(files(), st.data())
 def test_a_flipped_bit_costs_at_most_the_frame_that_it_is_in(

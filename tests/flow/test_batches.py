@@ -79,6 +79,7 @@ def batches(toy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return toy / "stream.toml"
 
 
+@pytest.mark.thorough
 def test_batches_train_go_on_and_are_evaluated(
     batches: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,6 +131,7 @@ def test_what_does_not_fit_is_told_by_the_check_with_its_place(
     assert not (batches.parent / "runs").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("old", "new", "line", "message"),
     [
@@ -182,6 +184,7 @@ ROWS = CONFIG.replace(
 ).replace(f"{{ type = {VALID} }}", '{ type = "rows.rows", split = 1 }\nbatch_size = 16')
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [0, 2])
 def test_samples_that_come_one_after_another_are_made_into_batches(
     batches: Path, workers: int
@@ -239,6 +242,7 @@ def test_samples_that_nobody_makes_batches_of_are_refused_with_the_way_to_do_it(
     assert not (batches.parent / "runs").exists()
 
 
+@pytest.mark.thorough
 def test_whole_batches_of_an_iterable_data_set_are_taken_from_a_loader_without_a_batch_size(
     batches: Path,
 ) -> None:

@@ -49,6 +49,7 @@ def test_all_that_is_logged_is_in_the_event_file_and_without_files_there_is_none
     assert not (toy / "none").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.row("C67", "B29")
 def test_metrics_are_chosen_by_pattern_every_n_steps_or_by_epoch(toy: Path, assay: Assay) -> None:
     with_plugin(toy, ', scalars = ["train/loss", "valid/*"], every = 4')
@@ -64,6 +65,7 @@ def test_metrics_are_chosen_by_pattern_every_n_steps_or_by_epoch(toy: Path, assa
     assert [step for step, _ in read(other / "board").scalars["valid/acc"]] == [1, 2]
 
 
+@pytest.mark.thorough
 @pytest.mark.row("B31")
 def test_one_switch_gives_a_histogram_of_each_parameter(toy: Path, assay: Assay) -> None:
     with_plugin(toy, ', parameters = "1 epoch"')

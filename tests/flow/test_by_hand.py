@@ -29,6 +29,7 @@ EXAMPLE = EXAMPLES / "02_by_hand" / "train.py"
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.thorough
 @pytest.mark.row("F12")
 def test_thirty_lines_of_plain_python_train_and_keep_a_record(tmp_path: Path) -> None:
     source = EXAMPLE.read_text()
@@ -110,6 +111,7 @@ def by_injection(net: Any, points: Any) -> nn.Module:
     return container.get(nn.Module)
 
 
+@pytest.mark.thorough
 @pytest.mark.row("F05")
 def test_a_config_injection_and_plain_python_train_to_the_same_bits(
     toy: Path, modules: tuple[Any, Any]

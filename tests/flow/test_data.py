@@ -170,6 +170,7 @@ def test_a_worker_that_dies_or_hangs_ends_the_run_with_one_clear_error_and_a_che
         run.rename(toy.parent / f"after-{by}")
 
 
+@pytest.mark.thorough
 def test_a_signal_to_all_processes_of_a_run_stops_it_after_the_step(toy: Path) -> None:
     process = subprocess.Popen(
         [
@@ -375,6 +376,7 @@ def test_workers_do_not_change_the_hash_of_a_config(here: Path) -> None:
     assert hashed() != hashed("data.train.batch_size=4")
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A26")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_pipe_that_keeps_the_context_is_stopped_before_workers_copy_it(
@@ -516,6 +518,7 @@ def test_loading_is_measured_with_and_without_pinning(
 LENGTH = CONFIG.replace("warmup_ratio = 0.1", 'warmup_steps = "${length:data.train}"')
 
 
+@pytest.mark.thorough
 @pytest.mark.row("B05")
 def test_the_length_of_a_loader_is_known_at_the_start_and_written_down(here: Path) -> None:
     (here / "long.toml").write_text(LENGTH)

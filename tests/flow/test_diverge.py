@@ -85,6 +85,7 @@ def place(first: Difference | None) -> tuple[int, str, str, str]:
     return first.step, first.phase, first.module, first.op or first.name
 
 
+@pytest.mark.thorough
 def test_what_the_traces_show_is_named_without_training_again(assay, train) -> None:
     base, again = (train(every="1 step") for _ in range(2))
     flipped = train("+model.flip=true", every="1 step")
@@ -136,6 +137,7 @@ def test_a_fault_that_the_records_are_too_coarse_for_is_found_by_training_again(
     assert list(done.verdict.changed_inputs) == [f"config {fault.lstrip('+').partition('=')[0]}"]
 
 
+@pytest.mark.thorough
 def test_an_operation_that_is_never_twice_the_same_is_named_from_the_nearest_equal_checkpoint(
     train, monkeypatch: pytest.MonkeyPatch
 ) -> None:

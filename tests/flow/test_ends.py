@@ -190,6 +190,7 @@ def test_a_hang_of_a_run_that_may_be_restarted_is_gone_over(assay: Assay, odd: P
     assert [each.status for each in run_file.read(only_run(odd)).attempts] == ["failed", "finished"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_loader_worker_that_hangs_on_any_rank_leaves_a_checkpoint_of_the_last_step(
     rank: str, assay: Assay, toy: Path
@@ -259,6 +260,7 @@ def test_a_signal_that_a_scheduler_sends_to_all_processes_counts_once(odd: Path)
     assert (only_run(odd) / "checkpoints" / f"step-{file.newest.to_step:09d}").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("to_launcher", [True, False])
 def test_a_rank_that_is_blocked_in_c_before_its_record_stands_ends_with_the_others(
     to_launcher: bool, odd: Path

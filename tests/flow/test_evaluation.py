@@ -162,6 +162,7 @@ epochs = 1
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A48")
 def test_a_task_gives_two_models_the_same_metrics_and_its_meta_data_to_their_records(
     assay, project: Path
@@ -217,6 +218,7 @@ CRITERION = ('criterion = { type = "torch.nn.CrossEntropyLoss" }\n', "")
 SECTION = '[criterion]\ntype = "torch.nn.CrossEntropyLoss"\n'
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A11")
 def test_a_test_does_without_the_criterion_and_training_says_that_it_lacks_it(
     assay, project: Path
@@ -244,6 +246,7 @@ def test_a_test_does_without_the_criterion_and_training_says_that_it_lacks_it(
     )
 
 
+@pytest.mark.thorough
 def test_a_criterion_of_its_own_section_trains_to_the_same_bits(assay, project: Path) -> None:
     assert assay("run", "toy.toml").returncode == 0
     first = only_run(project)
@@ -258,6 +261,7 @@ def test_a_criterion_of_its_own_section_trains_to_the_same_bits(assay, project: 
 # ----------------------------------------------------------------------------------------------------------- inference
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A27")
 def test_inference_builds_no_loss_and_no_optimizer_and_keeps_what_the_model_gives(
     assay, project: Path
@@ -312,6 +316,7 @@ pipes = [
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A76")
 def test_without_the_items_that_save_nothing_is_saved_and_nothing_else_changes(
     assay, project: Path
@@ -402,6 +407,7 @@ def test_a_config_is_tested_with_a_file_of_weights_and_its_keys_can_be_set(
     assert run_file.read(test).parent == ""
 
 
+@pytest.mark.thorough
 def test_what_is_wrong_with_a_test_is_told(assay, project: Path) -> None:
     assert assay("run", "toy.toml", "train.epochs=1").returncode == 0
     for arguments, said in (
@@ -440,6 +446,7 @@ def test_a_run_is_tested_when_it_is_trained_and_the_user_may_edit_the_config_of_
     assert "optimizer" in (kinds["train"] / "config.toml").read_text()
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_tested_afterwards_is_told_before_the_training(assay, project: Path) -> None:
     for arguments, said in (
         (["--then-test", "--no-file"], "cannot be tested afterwards"),

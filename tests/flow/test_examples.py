@@ -47,6 +47,7 @@ def test_the_digits_are_five_thousand_balanced_and_split_without_overlap() -> No
     assert (EXAMPLES / "01_digits" / "digits.npz").stat().st_size < 1_000_000
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.row("E27")
 def test_the_digits_train_from_another_folder_and_without_a_network(assay, tmp_path: Path) -> None:
@@ -103,6 +104,7 @@ def test_the_config_of_an_example_is_sound(assay, config: Path, tmp_path: Path) 
     assert "fine" in checked.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["03_gpt", "04_tagging"])
 def test_an_example_learns_in_a_few_steps_and_is_tested(assay, name: str, tmp_path: Path) -> None:
@@ -257,6 +259,7 @@ def test_the_gpt_trains_alike_under_every_layout_by_a_number_in_its_config(
         assert found == pytest.approx(losses["data=1"], rel=1e-3), layout
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_gpt_writes_what_follows_a_beginning(assay, warm: Run, tmp_path: Path) -> None:
     assert (

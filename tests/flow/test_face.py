@@ -21,6 +21,7 @@ def here(toy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return toy
 
 
+@pytest.mark.thorough
 def test_one_config_gives_one_result_and_a_list_gives_a_list(here: Path) -> None:
     given = {"seed": 5, "tag": "mine", "max_steps": 2, "device": "cpu"}
 
@@ -65,6 +66,7 @@ def test_a_model_without_a_best_checkpoint_is_loaded_from_the_newest(here: Path)
     assert all((loaded[name] == newest[name]).all() for name in newest)
 
 
+@pytest.mark.thorough
 def test_runs_are_grouped_by_a_key_and_drawn(here: Path) -> None:
     for width in (4, 4, 8):
         assay.run("toy.toml", overrides={"model.width": width}, max_steps=3)
@@ -83,6 +85,7 @@ def test_runs_are_grouped_by_a_key_and_drawn(here: Path) -> None:
         table[0].plot("train/los")
 
 
+@pytest.mark.thorough
 def test_an_objective_of_optuna_is_a_call_of_run(here: Path) -> None:
     optuna = pytest.importorskip("optuna")
     spec = importlib.util.spec_from_file_location("search", EXAMPLES / "09_optuna" / "search.py")

@@ -89,6 +89,7 @@ def ended(run: Path) -> Ended:
 # ---------------------------------------------------------------------------------------------------------- users' code
 
 
+@pytest.mark.thorough
 def test_an_error_in_a_handler_names_handler_and_event_and_shows_the_users_line_alone(
     assay, toy: Path
 ) -> None:
@@ -246,6 +247,7 @@ def slow(toy: Path) -> None:
     (toy / "slow.toml").write_text(f'{text}\n[display]\nevery = "1 steps"\n')
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_is_answered_at_once_and_ends_after_the_step_with_the_line_to_go_on(
     number: signal.Signals, code: int, toy: Path
@@ -267,6 +269,7 @@ def test_a_signal_is_answered_at_once_and_ends_after_the_step_with_the_line_to_g
     assert file.newest.to_step in steps
 
 
+@pytest.mark.thorough
 def test_a_second_signal_ends_at_once_and_loses_nothing_that_was_recorded(toy: Path) -> None:
     slow(toy)
 
@@ -334,6 +337,7 @@ def test_a_disk_that_fills_up_ends_no_run_and_is_told(in_child, toy: Path) -> No
     assert not [path for path in (run / "checkpoints").iterdir() if path.name.endswith(".tmp")]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0, reason="mounting a disk takes root"
 )

@@ -109,6 +109,7 @@ def without(toy: Path, *sections: str, name: str = "plain.toml") -> str:
 # --------------------------------------------------------------------------------------------------- trials, evaluation
 
 
+@pytest.mark.thorough
 @pytest.mark.row("E53")
 def test_a_trial_takes_the_whole_way_and_can_be_gone_on_with_and_tested(assay, toy: Path) -> None:
     tried = assay("run", "toy.toml", "--fast-dev-run")
@@ -145,6 +146,7 @@ def without_torch(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
 
 
+@pytest.mark.thorough
 @pytest.mark.row("F11")
 def test_the_flags_of_a_run_go_together(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(toy)
@@ -169,6 +171,7 @@ def test_the_flags_of_a_run_go_together(toy: Path, monkeypatch: pytest.MonkeyPat
     assert not torch.is_anomaly_enabled()
 
 
+@pytest.mark.thorough
 @pytest.mark.row("F11")
 def test_the_flags_of_a_test_and_of_a_resume_go_together(
     toy: Path, monkeypatch: pytest.MonkeyPatch
@@ -193,6 +196,7 @@ def test_the_flags_of_a_test_and_of_a_resume_go_together(
 # -------------------------------------------------------------------------------------------------------- debug and pdb
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A14")
 def test_debug_is_known_to_the_process_and_its_workers_and_says_more_in_console_and_log(
     assay, toy: Path
@@ -238,6 +242,7 @@ def test_debug_names_the_op_that_fails_in_backward(assay, toy: Path) -> None:
     assert "net.py" in failed.stderr  # the line of the forward pass that made it
 
 
+@pytest.mark.thorough
 @pytest.mark.row("C65")
 def test_with_pdb_a_failure_can_be_looked_at_where_it_happened(assay, toy: Path) -> None:
     net = (toy / "net.py").read_text()
@@ -283,6 +288,7 @@ def test_a_validation_step_that_cannot_run_is_told_before_the_first_training_ste
 # ---------------------------------------------------------------------------------------- what a run leaves, what it is
 
 
+@pytest.mark.thorough
 @pytest.mark.row("C61")
 def test_a_config_that_asks_for_nothing_is_evaluated_saved_timed_and_shown(
     assay, toy: Path
@@ -298,6 +304,7 @@ def test_a_config_that_asks_for_nothing_is_evaluated_saved_timed_and_shown(
     assert not re.search("Evaluate|Save", off.stdout)
 
 
+@pytest.mark.thorough
 @pytest.mark.row("E28")
 def test_a_run_folder_has_the_files_of_its_page_and_lies_where_it_was_asked_for(
     assay, toy: Path, tmp_path: Path
@@ -319,6 +326,7 @@ def test_a_run_folder_has_the_files_of_its_page_and_lies_where_it_was_asked_for(
     assert [name for name in sorted(found) if name not in known and not parts.fullmatch(name)] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A33")
 def test_one_seed_gives_the_same_bits_and_another_one_others(assay, toy: Path) -> None:
     digests = []
@@ -370,6 +378,7 @@ def test_the_seed_alone_changes_every_generator_and_debug_lists_them(
     assert not set(seeds.values()) & set(other_seeds.values())
 
 
+@pytest.mark.thorough
 @pytest.mark.row("E54")
 def test_a_finished_run_says_where_it_finished_and_how_it_is_trained_longer(
     assay, toy: Path
@@ -390,6 +399,7 @@ def test_a_finished_run_says_where_it_finished_and_how_it_is_trained_longer(
 # --------------------------------------------------------------------------------------------------- changed on the way
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("schedule", [False, True])
 def test_a_setting_of_the_optimizer_that_is_changed_on_resume_counts_and_is_said(
     schedule: bool, assay, toy: Path

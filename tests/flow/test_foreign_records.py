@@ -88,6 +88,7 @@ def test_a_trusted_record_runs_with_the_modules_of_the_working_tree(
     assert not pwned(tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_record_that_was_resumed_on_trust_is_ones_own_from_then_on(
     given: Path, assay: Assay, toy: Path
 ) -> None:
@@ -101,6 +102,7 @@ def test_a_record_that_was_resumed_on_trust_is_ones_own_from_then_on(
     assert run_file.read(given).project == str(toy)
 
 
+@pytest.mark.thorough
 def test_resume_auto_takes_the_checkpoints_of_a_foreign_record_and_does_not_vouch_for_it(
     given: Path, assay: Assay, toy: Path, tmp_path: Path
 ) -> None:
@@ -123,6 +125,7 @@ def test_a_run_of_ones_own_is_used_without_a_question(toy: Path, assay: Assay) -
         assert "elsewhere" not in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_project_that_was_moved_uses_the_modules_where_it_is_now(
     toy: Path, assay: Assay, tmp_path: Path
 ) -> None:
@@ -142,6 +145,7 @@ def test_a_project_that_was_moved_uses_the_modules_where_it_is_now(
     assert "elsewhere" not in done.stderr, "the attempt that was made here says where it was made"
 
 
+@pytest.mark.thorough
 def test_load_model_needs_trust_for_a_record_that_was_not_made_here(
     given: Path, toy: Path, tmp_path: Path
 ) -> None:
@@ -167,6 +171,7 @@ def test_load_model_needs_trust_for_a_record_that_was_not_made_here(
     assert not pwned(tmp_path)
 
 
+@pytest.mark.thorough
 def test_on_a_terminal_a_person_sees_what_would_run_before_it_does(
     given: Path, toy: Path, tmp_path: Path
 ) -> None:
@@ -228,6 +233,7 @@ def test_a_replay_of_a_foreign_record_sets_no_variable_that_steers_a_process(
     assert "evil.so" not in done.stderr  # what the loader says of a library that is not there
 
 
+@pytest.mark.thorough
 def test_packed_and_unpacked_by_somebody_else_it_asks(
     toy: Path, assay: Assay, tmp_path: Path
 ) -> None:

@@ -87,6 +87,7 @@ def test_a_run_begins_with_the_weights_of_another_and_nothing_else(
     assert list(read_series(result.record_dir / "metrics.bin")["train/loss"].steps) == [1]
 
 
+@pytest.mark.thorough
 @pytest.mark.row("C70")
 def test_the_command_takes_a_run_to_begin_with_and_other_parameters(
     assay, toy: Path, parent: RunResult

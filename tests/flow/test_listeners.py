@@ -67,6 +67,7 @@ def test_they_are_listed_in_their_order(assay, listening: Path) -> None:
         assert name in listed.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A61", "A79", "C68")
 def test_a_run_with_all_of_them_ends_with_the_same_bits_when_it_was_killed(
     assay, listening: Path
@@ -106,6 +107,7 @@ def test_a_run_with_all_of_them_ends_with_the_same_bits_when_it_was_killed(
     assert "changed    at step 12: optimizer.lr" in assay("log", "last", "--events").stdout
 
 
+@pytest.mark.thorough
 def test_the_average_is_tested_and_loaded_and_artifacts_are_in_the_record(
     assay, listening: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +194,7 @@ class Asks:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A60")
 def test_a_test_builds_neither_optimizer_nor_schedule_and_says_so_to_who_asks(
     assay, toy: Path

@@ -154,6 +154,7 @@ def test_what_it_is_run_with_stands_in_the_log_and_as_data_in_the_run_file(
     ).read_text().splitlines()
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A84")
 def test_recorded_environments_are_compared_and_hold_versions_and_flags(
     toy: Path, assay: Assay

@@ -71,6 +71,7 @@ def short(toy: Path, text: str) -> None:
     (toy / "many.toml").write_text(whole + text)
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A05")
 def test_three_variants_are_listed_and_make_three_runs_that_differ_in_the_listed_keys_only(
     assay, toy: Path
@@ -107,6 +108,7 @@ def test_three_variants_are_listed_and_make_three_runs_that_differ_in_the_listed
     assert hashes == [line.split()[1] for line in listed.stdout.splitlines()[1:4]]
 
 
+@pytest.mark.thorough
 def test_the_points_of_a_sweep_run_one_after_another_and_the_rest_runs_though_one_fails(
     assay, toy: Path
 ) -> None:
@@ -142,6 +144,7 @@ class Net(net.Net):
 """
 
 
+@pytest.mark.thorough
 def test_a_point_that_cannot_be_built_keeps_its_record_and_cause_and_the_rest_goes_on(
     assay, toy: Path
 ) -> None:
@@ -222,6 +225,7 @@ def test_a_sweep_of_12_ends_with_a_table_though_one_cannot_be_built_and_one_turn
     ]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.row("C77")
 def test_repeats_under_other_seeds_are_one_line_with_mean_deviation_and_interval(
     assay, toy: Path
@@ -251,6 +255,7 @@ def test_repeats_under_other_seeds_are_one_line_with_mean_deviation_and_interval
     assert swept.returncode == 2 and "The sweep varies `seed` itself." in swept.stderr
 
 
+@pytest.mark.thorough
 def test_points_that_were_not_run_are_named_after_a_signal(assay, toy: Path) -> None:
     (toy / "picky.py").write_text(
         PICKY.replace("assert width < 20, ", "os.kill(os.getpid(), 2) if width == 9 else ")
@@ -281,6 +286,7 @@ def test_a_mistake_in_the_last_point_is_told_before_the_first_is_trained(assay, 
     assert not (toy / "runs").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.row("B05")
 def test_a_number_drawn_at_the_start_is_kept_and_never_drawn_again(assay, toy: Path) -> None:
     short(toy, "")
@@ -386,6 +392,7 @@ def test_a_variable_of_the_machine_is_recorded_beside_a_config_whose_hash_does_n
         assert "${global:sets}/a" in (run / "config.toml").read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A13")
 def test_settings_of_a_launch_are_recorded_and_change_neither_the_config_nor_its_hash(
     assay, toy: Path
@@ -405,6 +412,7 @@ def test_settings_of_a_launch_are_recorded_and_change_neither_the_config_nor_its
     assert assay("run", "many.toml", "device=cpu").returncode == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A01", "A02")
 def test_a_config_and_a_folder_of_modules_are_all_an_experiment_needs(
     assay, toy: Path, tmp_path: Path
@@ -428,6 +436,7 @@ def test_a_config_and_a_folder_of_modules_are_all_an_experiment_needs(
     assert plain(load(runs(toy)[2] / "config.toml").root)["model"]["type"] == "task.T"
 
 
+@pytest.mark.thorough
 @pytest.mark.row("E12")
 def test_every_section_that_can_be_done_without_has_the_same_switch(assay, toy: Path) -> None:
     short(toy, "")
@@ -485,7 +494,7 @@ class Broken(Net):
     times = 0
 
     def forward(self, x):
-        self.times += 1
+        self.times += self.training  # one batch of each split is evaluated before the first step
         if self.times == 2:
             raise ZeroDivisionError("planted")
         return super().forward(x)
@@ -567,6 +576,7 @@ def test_what_a_run_held_is_freed_before_the_next_is_built(
     assert len(kept) == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A41")
 def test_the_command_trains_all_that_can_be_and_says_in_the_end_that_one_was_not(
     assay, three: list[str]
@@ -583,6 +593,7 @@ def test_the_command_trains_all_that_can_be_and_says_in_the_end_that_one_was_not
     assert said.rstrip().endswith("1 of 3 did not finish")
 
 
+@pytest.mark.thorough
 @pytest.mark.row("E11")
 def test_sets_that_are_joined_are_trained_on_as_one_and_each_set_of_a_test_has_numbers_of_its_own(
     assay, toy: Path
@@ -615,6 +626,7 @@ def test_sets_that_are_joined_are_trained_on_as_one_and_each_set_of_a_test_has_n
     assert alone.stdout in tested.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.row("E40")
 def test_an_evaluation_of_a_part_says_so_in_the_log_of_the_run(assay, toy: Path) -> None:
     short(toy, "")
@@ -633,6 +645,7 @@ def test_an_evaluation_of_a_part_says_so_in_the_log_of_the_run(assay, toy: Path)
     assert assay("run", "many.toml", "evaluate.limit=0").returncode == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A82")
 def test_deterministic_names_the_op_and_the_module_that_cannot_be(assay, toy: Path) -> None:
     short(toy, "")
@@ -675,6 +688,7 @@ def test_runs_take_the_devices_of_a_list_in_turn(
     assert taken == [("", "cuda:2"), ("", "cuda:5"), ("", "cuda:2")]
 
 
+@pytest.mark.thorough
 @pytest.mark.row("D27")
 def test_a_list_of_devices_is_looked_at_before_anything_is_begun(assay, toy: Path) -> None:
     short(toy, VARIANTS)

@@ -48,6 +48,7 @@ def in_cells(toy: Path, warm: Run) -> Run:
     return run
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A42")
 def test_configs_are_run_from_the_cells_of_a_notebook_in_their_order(in_cells, toy: Path) -> None:
     (toy / "other.toml").write_text(

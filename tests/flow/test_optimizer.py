@@ -79,6 +79,7 @@ def test_a_setting_that_the_optimizer_lacks_is_shown_where_it_is_written(assay, 
     assert "did you mean `weight_decay`?" in ran.stderr
 
 
+@pytest.mark.thorough
 def test_a_run_with_groups_goes_on_with_them(assay, toy: Path) -> None:
     with_groups(toy)
     died = assay("run", "toy.toml", DIE_AT="100", DIE_BY="SIGTERM")
@@ -95,6 +96,7 @@ def test_a_run_with_groups_goes_on_with_them(assay, toy: Path) -> None:
     assert list(one.values) == list(other.values)
 
 
+@pytest.mark.thorough
 def test_an_optimizer_is_fused_unless_the_config_says_otherwise_and_the_record_knows(
     assay, toy: Path
 ) -> None:
@@ -131,6 +133,7 @@ def test_the_length_of_a_run_is_told_at_its_start(assay, toy: Path) -> None:
     assert "60 samples" not in quiet.stderr
 
 
+@pytest.mark.thorough
 def test_a_schedule_of_torch_and_one_by_the_epoch_are_followed(assay, toy: Path) -> None:
     config = (toy / "toy.toml").read_text()
     warm = 'type = "assay.engine.WarmupCosine"\nwarmup_ratio = 0.1\n'
@@ -150,6 +153,7 @@ def test_a_schedule_of_torch_and_one_by_the_epoch_are_followed(assay, toy: Path)
         assert rates == pytest.approx([0.01 * 0.5 ** (step // 8) for step in range(32)]), tag
 
 
+@pytest.mark.thorough
 def test_half_precision_trains_from_a_config_and_goes_on_with_its_scale(assay, toy: Path) -> None:
     died = assay("run", "toy.toml", "train.precision=fp16", DIE_AT="100", DIE_BY="SIGTERM")
     assert died.returncode == 143, died.stderr

@@ -25,6 +25,7 @@ from flow.test_train import last_digest, only_run
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shy")]
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A80", "B16", "E48")
 def test_two_processes_train_what_one_does_with_one_record_and_one_log(assay, toy: Path) -> None:
     exact = ["model.type=plain.Net", "optimizer.type=torch.optim.SGD", "optimizer.lr=0.5"]
@@ -114,6 +115,7 @@ def test_what_two_processes_train_is_done_again_to_the_same_bits_and_loads_into_
         sys.modules.pop("net", None)
 
 
+@pytest.mark.thorough
 def test_a_run_whose_second_process_was_killed_ends_soon_and_goes_on_to_the_same_bits_or_in_one_process(
     assay, toy: Path, whole: Whole
 ) -> None:
@@ -205,6 +207,7 @@ def test_what_one_process_raises_is_told_once_and_first(assay, toy: Path) -> Non
     assert "a bad sample" in file.newest.reason
 
 
+@pytest.mark.thorough
 @pytest.mark.row("B17", "E47")
 def test_what_cannot_be_divided_is_refused_before_anything_starts(assay, toy: Path) -> None:
     uneven = assay("run", "toy.toml", "--nproc", "3")

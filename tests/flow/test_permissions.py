@@ -44,6 +44,7 @@ def modes(folder: Path) -> tuple[set[str], set[str]]:
     return folders, {oct(stat.S_IMODE(path.lstat().st_mode)) for path in found if not path.is_dir()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("permissions", "umask", "folder", "file", "blob"),
     [

@@ -80,6 +80,7 @@ class Seen:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A21", "A22")
 def test_members_and_what_a_plugin_sets_are_seen_in_hooks_and_in_evaluation(
     train: Callable[..., RunResult], seen: Any, toy: Path
@@ -162,6 +163,7 @@ def generator(name):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A28")
 def test_plugins_of_a_config_are_left_in_reverse_also_when_step_3_raises(
     assay: Assay, toy: Path
@@ -218,6 +220,7 @@ class Listens:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.row("D08")
 def test_a_hook_that_wants_one_thing_more_only_says_so(
     train: Callable[..., RunResult], seen: Any
@@ -331,6 +334,7 @@ class Reads(Points):
 """
 
 
+@pytest.mark.thorough
 def test_what_a_plugin_provides_is_there_for_everything_the_config_builds(
     train: Callable[..., RunResult], seen: Any, toy: Path
 ) -> None:

@@ -68,6 +68,7 @@ def folder(toy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return toy
 
 
+@pytest.mark.thorough
 @pytest.mark.row("E08")
 def test_a_dictionary_and_arguments_by_name_make_the_same_run(folder: Path) -> None:
     (folder / "mapping.py").write_text(
@@ -95,6 +96,7 @@ def test_a_dictionary_and_arguments_by_name_make_the_same_run(folder: Path) -> N
         assert len({repr(each.layers[0]) for each in made}) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.row("E14", "F04")
 def test_what_a_python_config_named_is_kept_without_the_code_it_came_from(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

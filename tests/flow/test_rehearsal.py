@@ -47,6 +47,7 @@ def said_of(*arguments: str) -> Result:
     return CliRunner().invoke(commands, list(arguments))
 
 
+@pytest.mark.thorough
 @pytest.mark.row("B34", "B01")
 def test_layers_and_stages_are_printed_with_shapes_parameters_and_flops(assay, toy: Path) -> None:
     summary = assay("summary", "toy.toml", "model.width=16")
@@ -100,6 +101,7 @@ def test_a_report_says_what_a_step_needs_in_eighty_columns_and_records_nothing(
     assert not (toy / "runs").exists() and not (toy / ".assay").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("overrides", "kind", "module"),
     [
@@ -166,6 +168,7 @@ epochs = 1
 """
 
 
+@pytest.mark.thorough
 def test_a_step_function_whose_batches_nobody_can_evaluate_is_found_before_it_trains(
     assay, toy: Path
 ) -> None:
@@ -181,6 +184,7 @@ def test_a_step_function_whose_batches_nobody_can_evaluate_is_found_before_it_tr
     assert not (toy / "runs").exists()
 
 
+@pytest.mark.thorough
 def test_a_run_is_rehearsed_first_and_leaves_no_record_when_it_would_fail(assay, net: Path) -> None:
     said = assay("run", "toy.toml", *SHIFTED_NET, "model.more=1", "--rehearse")
 
@@ -190,6 +194,7 @@ def test_a_run_is_rehearsed_first_and_leaves_no_record_when_it_would_fail(assay,
     assert not (net / "runs").exists()
 
 
+@pytest.mark.thorough
 def test_a_rehearsal_changes_no_bit_of_the_run_after_it(assay, toy: Path) -> None:
     runs = []
     for extra in ((), ("--rehearse",)):
@@ -211,6 +216,7 @@ def rehearsed(assay: Any, *arguments: str) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.thorough
 def test_a_layout_is_that_of_one_rank_of_many(assay, net: Path) -> None:
     wide = [*SHIFTED_NET, "model.width=64"]
     alone = rehearsed(assay, *wide)
@@ -255,6 +261,7 @@ PIPELINE += ["parallel.pipeline=2", "model.width=128"]
 PIPELINE += ['data.train.source={type="points.Points",split=0,size=1024}']
 
 
+@pytest.mark.thorough
 def test_a_pipeline_is_rehearsed_rank_by_rank(assay, toy: Path) -> None:
     (toy / "staged.py").write_text(STAGED)
     (toy / "points.py").write_text((toy / "points.py").read_text())
@@ -304,6 +311,7 @@ def test_a_bad_shape_in_a_pipeline_is_named_with_its_stage(assay, toy: Path) -> 
     assert "in:    model.9 (Linear), stage 1 of the pipeline" in said.stdout
 
 
+@pytest.mark.thorough
 def test_a_declared_batch_stands_for_data_that_are_elsewhere(assay, toy: Path) -> None:
     (toy / "elsewhere.py").write_text(
         "class Data(list):\n    def __init__(self, path):\n        raise FileNotFoundError(path)\n"
@@ -322,6 +330,7 @@ def test_a_declared_batch_stands_for_data_that_are_elsewhere(assay, toy: Path) -
     assert wrong.returncode == 2 and "model.layers.0 (Linear)" in wrong.stdout
 
 
+@pytest.mark.thorough
 def test_a_variant_of_the_file_can_be_rehearsed(assay, net: Path) -> None:
     with (net / "toy.toml").open("a") as file:
         file.write('\n[variants.wide]\n"model.width" = 32\n')

@@ -29,6 +29,7 @@ def uninterrupted(assay, toy: Path) -> str:
     return digest
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A37")
 @pytest.mark.parametrize("sample", [5, 100, 151])
 def test_a_killed_run_resumes_to_the_same_bits(
@@ -66,6 +67,7 @@ def test_a_signal_ends_after_the_step_with_a_checkpoint(
     assert last_digest(run) == uninterrupted
 
 
+@pytest.mark.thorough
 def test_a_finished_run_can_be_trained_longer_but_not_again(assay, toy: Path) -> None:
     assert assay("run", "toy.toml").returncode == 0
     again = assay("resume", "last")
@@ -77,6 +79,7 @@ def test_a_finished_run_can_be_trained_longer_but_not_again(assay, toy: Path) ->
     assert run_file.read(only_run(toy)).newest.to_step == 40
 
 
+@pytest.mark.thorough
 def test_a_run_that_somebody_goes_on_with_is_refused_to_a_second_one(
     assay, toy: Path, uninterrupted: str
 ) -> None:
@@ -154,6 +157,7 @@ def test_an_import_error_in_the_users_module_is_an_input_error_with_their_line(
     assert not (toy / "runs").exists()
 
 
+@pytest.mark.thorough
 def test_resume_auto_goes_on_with_what_did_not_finish_and_begins_anew_without_it(
     assay, toy: Path, uninterrupted: str
 ) -> None:
@@ -184,6 +188,7 @@ def test_resume_auto_goes_on_with_what_did_not_finish_and_begins_anew_without_it
     assert len(list((toy / "runs").iterdir())) == 4
 
 
+@pytest.mark.thorough
 def test_what_changed_is_told_and_kept_and_other_data_are_refused(assay, toy: Path) -> None:
     assert assay("run", "toy.toml", DIE_AT="151").returncode == -9
     (toy / "net.py").write_text((toy / "net.py").read_text() + "\n# looked at\n")
@@ -221,6 +226,7 @@ def test_what_changed_is_told_and_kept_and_other_data_are_refused(assay, toy: Pa
     assert "code changed: net.py" in (only_run(toy) / "log.txt").read_text()
 
 
+@pytest.mark.thorough
 def test_a_run_whose_checkpoints_were_deleted_is_not_trained_anew_unless_forced(
     assay, toy: Path
 ) -> None:
@@ -240,6 +246,7 @@ def test_a_run_whose_checkpoints_were_deleted_is_not_trained_anew_unless_forced(
     assert last_digest(run) == whole
 
 
+@pytest.mark.thorough
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(assay, toy: Path) -> None:
     killed = assay("run", "toy.toml", DIE_AT="10")
     assert killed.returncode == -9

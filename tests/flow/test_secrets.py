@@ -220,6 +220,7 @@ def test_a_config_with_secrets_runs_and_its_record_has_none(assay, stored: Path)
     assert f'api_key = "{REDACTED}"' in run.config_text and 'user = "me"' in run.config_text
 
 
+@pytest.mark.thorough
 def test_what_a_record_does_not_hold_is_asked_for_and_taken(assay, stored: Path) -> None:
     assert assay("run", "toy.toml", "--max-steps", "4").returncode == 0
     again = [

@@ -84,6 +84,7 @@ def test_zero_trains_what_one_process_does_and_its_checkpoint_loads_into_one(
     assert tested.returncode == 0, tested.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.row("C38")
 def test_each_process_writes_what_it_has_and_a_killed_run_goes_on_to_the_same_bits_or_in_any_number_of_them(
     assay, toy: Path

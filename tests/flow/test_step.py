@@ -144,6 +144,7 @@ def _state_of(folder: Path) -> dict[str, int]:
     return state
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A51")
 def test_a_part_of_ones_own_with_two_optimizers_is_set_by_config_and_resumes_exactly(
     assay, toy: Path
@@ -184,6 +185,7 @@ def test_what_a_part_of_ones_own_does_not_take_is_told(
     assert not (toy / "runs").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A54", "A53")
 def test_each_of_several_losses_is_on_its_curve_and_debugging_changes_no_weight(
     assay, toy: Path
@@ -213,6 +215,7 @@ def test_each_of_several_losses_is_on_its_curve_and_debugging_changes_no_weight(
     assert misspelt.returncode == 2 and "did you mean `small`?" in misspelt.stderr, misspelt.stderr
 
 
+@pytest.mark.thorough
 def test_a_step_that_is_not_finite_is_named_and_leaves_a_keypoint_of_finite_weights(
     assay, toy: Path
 ) -> None:
@@ -277,6 +280,7 @@ def test_a_compiled_run_has_the_losses_of_a_plain_one_and_its_log_counts_the_gra
     assert "compiled graphs: " in (run / "log.txt").read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.row("E35", "E15")
 def test_a_run_that_computes_activations_again_has_the_bits_of_one_that_keeps_them(
     assay, toy: Path

@@ -182,6 +182,7 @@ def test_settings_that_a_process_would_lose_are_refused_before_there_is_a_record
     assert not (styled / "runs").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("style", ["flags", "train_batch"])
 def test_a_run_of_another_style_is_killed_resumed_and_tested(
     assay, styled: Path, style: str

@@ -248,6 +248,7 @@ def test_a_pruned_trial_is_pruned_again_when_its_study_is_rebuilt(pruner: str) -
     assert run_study(study_of(STUDY, pruner=pruner), 20, whole[:12]) == whole
 
 
+@pytest.mark.thorough
 def test_a_search_that_makes_no_sense_is_refused(assay, searched: Path) -> None:
     for arguments, said in (
         (("--sampler", "grid"), "The sweep is random: there is no grid."),

@@ -180,6 +180,7 @@ def test_the_model_of_a_run_comes_back_in_eval_mode(
     assert model(torch.zeros(2, 4)).shape == (2, 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.row("C54")
 def test_a_config_from_init_trains_and_its_test_passes(assay, tmp_path: Path) -> None:
     made = assay("init", str(tmp_path / "new"))
@@ -200,6 +201,7 @@ def test_a_config_from_init_trains_and_its_test_passes(assay, tmp_path: Path) ->
     assert f"part of the project around it, with its runs: {tmp_path / 'new'}" in inner.stdout
 
 
+@pytest.mark.thorough
 def test_check_says_fine_or_everything_that_is_wrong(assay, toy: Path) -> None:
     assert assay("check", "toy.toml").returncode == 0
     wrong = assay("check", "toy.toml", "optimizer.lrr=1", "train.epochs=many", "--json")

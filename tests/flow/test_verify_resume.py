@@ -45,6 +45,7 @@ def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
 
+@pytest.mark.thorough
 def test_a_killed_run_is_told_to_be_equal_and_the_users_project_is_untouched(
     assay, toy: Path, tmp_path: Path
 ) -> None:
@@ -102,6 +103,7 @@ def test_data_that_cannot_be_resumed_is_told_with_what_differs_and_both_runs_are
     assert [len(find_run(path).file.attempts) for path in kept.groups()] == [1, 3]
 
 
+@pytest.mark.thorough
 def test_what_can_never_be_equal_and_what_fails_by_itself_are_one_clear_error(
     assay, toy: Path
 ) -> None:
@@ -160,6 +162,7 @@ class Forgetful(nn.Module):
 """
 
 
+@pytest.mark.thorough
 def test_state_that_no_checkpoint_holds_is_named_with_its_module_and_operation(
     assay, toy: Path, tmp_path: Path
 ) -> None:

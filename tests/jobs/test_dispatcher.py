@@ -282,6 +282,7 @@ touch {folder}/done-$1
 """Holds a lock of its device, in all its processes: the kernel says whether two overlap."""
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_no_device_is_held_twice_or_leaked_though_jobs_and_dispatchers_are_killed_at_random(
     journal: JobJournal, tmp_path: Path

@@ -177,6 +177,7 @@ sys.exit(main(["show", "last"]))
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_run_of_a_million_points_under_five_thousand_names_that_printed_two_gigabytes_is_read_in_little_memory(
     project: Project,

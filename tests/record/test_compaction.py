@@ -66,6 +66,7 @@ def test_compacting_twice_changes_nothing(path: Path) -> None:
     assert path.read_bytes() == once
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rows", [1, 7, 51, 20_000])
 def test_a_flipped_bit_of_a_compacted_file_costs_a_64th_of_a_curve_or_8_points(
     tmp_path: Path, rows: int

@@ -132,6 +132,7 @@ def address_has(page: Page, text: str) -> None:
 # ------------------------------------------------------------------------------------------- panels
 
 
+@pytest.mark.thorough
 def test_a_panel_is_dragged_pinned_and_enlarged_and_stays_so(page: Page) -> None:
     assert [each for each in panels(page) if each.startswith("train")] == [
         "train/error",
@@ -197,6 +198,7 @@ def test_the_pointer_shows_the_values_of_all_runs_the_largest_first(page: Page) 
 # -------------------------------------------------------------------------------------------- views
 
 
+@pytest.mark.thorough
 def test_a_saved_view_brings_back_columns_filter_groups_and_panels_after_a_restart(
     tmp_path: Path, serve: Callable[..., Server], visit: Callable[..., Visitor]
 ) -> None:

@@ -64,6 +64,7 @@ def test_a_damaged_record_says_so_in_its_row_and_on_its_page_and_the_others_are_
     page.get_by_text("tells what is left of it").wait_for()
 
 
+@pytest.mark.thorough
 def test_nan_and_infinities_have_a_mark_at_the_curve_and_words_in_the_table(
     project: Project, serve: Callable[..., Server], visit: Callable[..., Visitor]
 ) -> None:
@@ -86,6 +87,7 @@ def test_nan_and_infinities_have_a_mark_at_the_curve_and_words_in_the_table(
     page.get_by_role("figure", name="all").wait_for()
 
 
+@pytest.mark.thorough
 def test_ten_megabytes_of_text_are_shown_from_their_end_and_searched(
     project: Project, serve: Callable[..., Server], visit: Callable[..., Visitor]
 ) -> None:
@@ -107,6 +109,7 @@ def test_ten_megabytes_of_text_are_shown_from_their_end_and_searched(
     page.get_by_role("toolbar", name="Config").wait_for()
 
 
+@pytest.mark.thorough
 def test_five_thousand_metrics_are_filtered_and_only_what_is_seen_is_drawn(
     project: Project, serve: Callable[..., Server], visit: Callable[..., Visitor]
 ) -> None:
@@ -168,6 +171,7 @@ def test_a_server_that_goes_away_is_said_and_the_page_comes_up_to_date_when_it_i
         page.close()
 
 
+@pytest.mark.thorough
 def test_a_filter_with_a_mistake_has_a_caret_below_its_place(
     project: Project, serve: Callable[..., Server], visit: Callable[..., Visitor]
 ) -> None:

@@ -139,6 +139,7 @@ def shown(page: Page) -> list[str]:
     ]
 
 
+@pytest.mark.thorough
 def test_a_filter_a_sort_and_a_selection_are_in_the_address_and_come_back(
     someone: Visitor, runs: dict[str, str]
 ) -> None:
@@ -245,6 +246,7 @@ def test_each_tab_of_a_run_opens_at_its_own_address(
     page.get_by_role("tabpanel").get_by_text(re.compile(text)).first.wait_for()
 
 
+@pytest.mark.thorough
 def test_a_note_and_a_title_are_kept_though_the_server_starts_anew(
     someone: Visitor, project: Project, visit: Callable[..., Visitor]
 ) -> None:
@@ -301,6 +303,7 @@ def test_a_table_is_made_of_selected_runs_filled_and_exported(
     assert r"\toprule" in page.evaluate("() => navigator.clipboard.readText()")
 
 
+@pytest.mark.thorough
 def test_the_parameter_view_names_the_key_that_matters_and_a_brush_chooses_runs(
     visit: Callable[..., Visitor], tmp_path: Path
 ) -> None:
@@ -408,6 +411,7 @@ PAGES = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("filled")
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_pages_can_be_used_by_everybody(
@@ -423,6 +427,7 @@ def test_the_pages_can_be_used_by_everybody(
         page.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("filled")
 def test_a_narrow_screen_shows_everything_without_scrolling_sideways(
     server: Server, visit: Callable[..., Visitor], runs: dict[str, str]

@@ -336,6 +336,7 @@ def test_a_page_hears_of_runs_that_another_request_has_read(tmp_path: Path) -> N
     home.catalog.close()
 
 
+@pytest.mark.thorough
 def test_a_server_ends_in_silence_while_a_page_is_open(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project")
     with (

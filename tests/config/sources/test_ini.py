@@ -59,6 +59,7 @@ source.type = data.Digits
 WORDS = st.text(alphabet="abcXYZ_ :=%;#[]\"'\\.-1", max_size=12)
 
 
+@pytest.mark.thorough
 @given(
     st.dictionaries(
         st.from_regex(r"[A-Za-z_]{1,6}", fullmatch=True).filter(lambda name: name != "DEFAULT"),

@@ -76,6 +76,7 @@ print(len(config.problems), config.problems[0].kind, len(config.problems[0].mess
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("case", "suffix"), CASES)
 def test_a_hostile_text_gives_one_clear_error(tmp_path: Path, case: str, suffix: str) -> None:
     file = tmp_path / f"a{suffix}"

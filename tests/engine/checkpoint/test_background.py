@@ -199,6 +199,7 @@ def test_copies_are_what_was_and_their_memory_is_used_again() -> None:
     assert staging.copy({"a": torch.ones(5)})["a"].tolist() == [1.0] * 5
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_python_ends_when_the_last_checkpoint_is_on_disk(tmp_path: Path) -> None:
     program = """
@@ -218,6 +219,7 @@ background.submit(lambda: (time.sleep(0.5), write()))
 # ---------------------------------------------------------------------------------------------------------- full disk
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_full_disk_keeps_the_last_good_one_and_the_training_goes_on(tmp_path: Path) -> None:
     program = """

@@ -77,6 +77,7 @@ def until_called(place: Path, times: int) -> None:
     pytest.fail("the builder was never called")
 
 
+@pytest.mark.thorough
 @pytest.mark.row("B08", "B09")
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_features_are_built_once_by_two_processes_with_or_without_ranks(
@@ -91,6 +92,7 @@ def test_features_are_built_once_by_two_processes_with_or_without_ranks(
     assert calls(place) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.row("B08")
 def test_a_killed_builder_leaves_nothing_half_made_and_another_builds(place: Path) -> None:
     first = start(place, slow=60)

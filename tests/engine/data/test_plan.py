@@ -103,6 +103,7 @@ def test_of_few_samples_every_order_comes_about_equally_often(n: int) -> None:
     assert abs(chi_squared - degrees) < 6 * math.sqrt(2 * degrees)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [7, 12, 16, 17, 25])
 def test_which_pair_stands_first_is_about_equally_often_each(n: int) -> None:
     num_pairs = n * (n - 1)

@@ -86,6 +86,7 @@ def test_workers_together_give_each_item_once(workers: int) -> None:
     assert sorted(items) == [item for item in range(50) if odd(item)]
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A69")
 def test_workers_of_two_processes_together_give_each_item_once(tmp_path: Path) -> None:
     script = f"""

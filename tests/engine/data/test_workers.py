@@ -142,6 +142,7 @@ def test_workers_change_nothing(dataset: Noisy, workers: int) -> None:
     assert epoch_of(dataset, workers, prefetch=7) == whole
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
 def test_however_workers_are_started_they_give_the_same(start_method: str) -> None:
@@ -459,6 +460,7 @@ class Heavy(Noisy):
         time.sleep(4.0)
 
 
+@pytest.mark.thorough
 def test_a_worker_that_is_slow_to_start_is_left_alive(impatient: None) -> None:
     loader, told = Loader(Heavy(3), batch_size=3, workers=1, start_method="spawn"), []
     loader.warn = told.append

@@ -47,6 +47,7 @@ def losses(
     return [loss for _, loss in recorder.curve("train/loss")], recorder, said
 
 
+@pytest.mark.thorough
 @pytest.mark.row("E51")
 @pytest.mark.parametrize("which", [True, "blocks", ["0"]])
 def test_losses_are_those_of_the_plain_model(which: Any) -> None:
@@ -105,6 +106,7 @@ def test_images_come_to_the_model_with_their_channels_last_and_train_alike() -> 
     assert all(torch.allclose(turned[name], plain[name], atol=1e-5) for name in plain)
 
 
+@pytest.mark.thorough
 def test_blocks_that_are_recomputed_can_be_compiled() -> None:
     def trained(both: bool) -> list[float]:
         model = Deep()

@@ -161,6 +161,7 @@ def test_a_bert_of_keras_is_trained_and_resumes_to_the_same_bits(
     assert "valid/acc" in views["bert"].metrics
 
 
+@pytest.mark.thorough
 @needs_keras
 @pytest.mark.slow
 def test_modes_and_names_of_inputs_reach_keras(project: Path) -> None:

@@ -67,6 +67,7 @@ def test_no_other_module_of_the_engine_names_what_torch_keeps_private() -> None:
     assert found == []
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_without_the_private_names_a_run_ends_with_the_same_numbers() -> None:
     with_names, without = (

@@ -44,6 +44,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return answers(SCRIPT, tmp_path_factory.mktemp("criteria"), 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("name", criteria.CASES)
 def test_two_ranks_count_as_one_process(name: str, ranks: list[Any]) -> None:

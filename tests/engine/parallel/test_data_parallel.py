@@ -65,6 +65,7 @@ def test_ranks_that_share_a_step_update_and_record_as_one_process_does(
         assert other.get("micro_steps") == results[name][0].get("micro_steps")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["", "sharded "])
 def test_a_loss_that_is_not_finite_on_one_rank_is_so_for_all_of_them(

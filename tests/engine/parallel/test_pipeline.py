@@ -30,6 +30,7 @@ def alone(name: str) -> Any:
     return json.loads(json.dumps(getattr(cases, name)()))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.row("E50")
 @pytest.mark.parametrize("name", [case.__name__ for case in cases.SAME])

@@ -201,6 +201,7 @@ def test_the_plan_that_a_model_of_transformers_carries_is_used() -> None:
     assert "lm_head" not in plan_of(model)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_divided_models_compute_what_they_do_as_a_whole(tmp_path: Path) -> None:
     script = Path(__file__).with_name("models.py")
