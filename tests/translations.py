@@ -58,7 +58,8 @@ def links(page: Path) -> list[str]:
     other |= {chinese: english for english, chinese in pairs()}
     targets = []
     for link in found:
-        target = Path(os.path.normpath(folder / link)) if "://" not in link else None
+        page_alone = link.partition("#")[0]  # the headings are in another language
+        target = Path(os.path.normpath(folder / page_alone)) if "://" not in link else None
         if target is None:
             targets.append(link)
         elif target != other[page]:
