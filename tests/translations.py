@@ -21,7 +21,9 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)]+)\)")
 
 def pairs() -> list[tuple[Path, Path]]:
     """Return (English, Chinese) for every page that is to be in both languages."""
-    english = [DOCS / "index.md", *sorted((DOCS / "tour").glob("*.md"))]
+    english = [DOCS / "index.md"]
+    for book in ("tour", "guide", "reference", "compat"):
+        english += sorted((DOCS / book).glob("*.md"))
     return [(page, CHINESE / page.relative_to(DOCS)) for page in english]
 
 
@@ -56,7 +58,8 @@ def links(page: Path) -> list[str]:
     other |= {chinese: english for english, chinese in pairs()}
     targets = []
     for link in found:
-        target = Path(os.path.normpath(folder / link)) if "://" not in link else None
+        page_alone = link.partition("#")[0]  # the headings are in another language
+        target = Path(os.path.normpath(folder / page_alone)) if "://" not in link else None
         if target is None:
             targets.append(link)
         elif target != other[page]:
