@@ -95,7 +95,6 @@ def python(request: pytest.FixtureRequest) -> Run:
     return run
 
 
-@pytest.mark.thorough
 @pytest.mark.timeout(300)  # a page may run a dozen commands
 @pytest.mark.parametrize("page", pages())
 def test_the_examples_of_a_page_run(

@@ -29,7 +29,6 @@ def uninterrupted(assay, toy: Path) -> str:
     return digest
 
 
-@pytest.mark.thorough
 @pytest.mark.row("A37")
 @pytest.mark.parametrize("sample", [5, 100, 151])
 def test_a_killed_run_resumes_to_the_same_bits(
