@@ -15,7 +15,8 @@ from typing import NewType
 
 from figures import Figure, machine, options, show
 
-from assay.build import Context, sym_tbl
+from assay.build import Context
+from assay.compat.alchemy.symbols import sym_tbl
 from assay.core.events import Event, Handler
 
 Config = NewType("Config", dict)

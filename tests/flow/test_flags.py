@@ -29,7 +29,6 @@ run_begin        Save.rehearse
 run_begin        Throughput.begin
 run_begin        Display
 run_begin        Display.opening
-run_begin        Evaluate.rehearse
 run_begin        Tracer.begin
 run_end          Throughput.look
 run_end          Tracer.leave
@@ -46,6 +45,7 @@ epoch_end        Memory
 epoch_end        Throughput.record
 epoch_end        Display
 step_begin       Tracer.open_step
+step_end         Evaluate.rehearse
 eval_end         Display
 checkpoint_begin Tracer.checkpoint
 exception        Tracer.leave
@@ -262,12 +262,12 @@ def test_with_pdb_a_failure_can_be_looked_at_where_it_happened(assay, toy: Path)
     )
 
     assert ended.returncode == 1
-    assert "'xyzzy'" in ended.stdout and "torch.Size([16, 4])" in ended.stdout
+    assert "'xyzzy'" in ended.stdout and "torch.Size([8, 4])" in ended.stdout
     assert "leyers" in ended.stderr
     assert run_file.read(only_run(toy)).status == "failed"
 
 
-def test_a_validation_step_that_cannot_run_is_told_before_the_first_training_step(
+def test_a_validation_step_that_cannot_run_is_told_after_the_first_training_step(
     assay, toy: Path
 ) -> None:
     net = (toy / "net.py").read_text()
@@ -281,7 +281,7 @@ def test_a_validation_step_that_cannot_run_is_told_before_the_first_training_ste
     assert told.returncode == 1 and "(16x3 and 4x8)" in told.stderr
     run = only_run(toy)
     assert run_file.read(run).status == "failed"
-    assert "train/loss" not in read_series(run / "metrics.bin")
+    assert len(read_series(run / "metrics.bin")["train/loss"].values) == 1
     assert assay("run", "toy.toml", "evaluate.enabled=false", "train.epochs=1").returncode == 0
 
 

@@ -494,7 +494,7 @@ class Broken(Net):
     times = 0
 
     def forward(self, x):
-        self.times += self.training  # one batch of each split is evaluated before the first step
+        self.times += self.training  # one batch of each split is evaluated after the first step
         if self.times == 2:
             raise ZeroDivisionError("planted")
         return super().forward(x)

@@ -107,7 +107,7 @@ def test_members_and_what_a_plugin_sets_are_seen_in_hooks_and_in_evaluation(
         "record_dir": type(trained.record_dir).__name__,
     }
     assert seen.plugins is True
-    # One batch before the first step, and four.
+    # One batch after the first step, and four.
     assert seen.written.count("evaluation") == 5
     assert seen.written.count("hook 1") == 1
 

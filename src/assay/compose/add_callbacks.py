@@ -11,7 +11,7 @@ from assay.compose.make_engine import PreparedRun, evaluation_plan
 from assay.compose.make_loaders import splits_of
 from assay.compose.tasks import evaluation_of
 from assay.core.event_log import Warned
-from assay.core.events import Event, Handler
+from assay.core.events import At, Event, Handler
 from assay.core.ports import NullRecorder
 from assay.core.run_file import Best
 from assay.record.recorder import RunRecorder
@@ -71,10 +71,11 @@ def _add_evaluation(prepared: PreparedRun) -> None:
     )
     prepared.engine.bus.extend(evaluate.handlers())
     if every != "never" and prepared.loaders:
+        # Not before the first step, whose own errors say more: they name the samples.
+        first = At(frozenset({1}))
         prepared.engine.bus.add(
-            # After the opening lines: an error stands below what the run is.
             Handler(
-                event=Event.RUN_BEGIN, fn=evaluate.rehearse, priority=101, name="Evaluate.rehearse"
+                event=Event.STEP_END, fn=evaluate.rehearse, when=first, name="Evaluate.rehearse"
             )
         )
 

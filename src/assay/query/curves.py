@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from assay.core.json_codec import dumps
 from assay.store.layout import RunFolder
 from assay.store.metrics_tail import Tail
 from assay.store.series import read_series
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from assay.store.series import Series
@@ -223,6 +222,8 @@ def _branches(
 ) -> Iterable[tuple[int, NDArray[np.float64], NDArray[np.float64]]]:
     """Yield number, x and values of each branch of a metric; points without a place on the x axis
     are left out."""
+    import numpy as np
+
     one = series[name]
     xs, values = _xs(series, one, view), one.values
     known = np.isfinite(xs)
@@ -238,6 +239,8 @@ def _branches(
 
 def _xs(series: Mapping[str, Series], one: Series, view: CurveView) -> NDArray[np.float64]:
     """Return where each point lies on the x axis; nan where it has no place there."""
+    import numpy as np
+
     match view.x:
         case "":
             return one.xs
@@ -261,6 +264,8 @@ def _xs(series: Mapping[str, Series], one: Series, view: CurveView) -> NDArray[n
 def _drawn(part: _Part, low: float, high: float, width: float, view: CurveView) -> Curve | None:
     """Return what is drawn of a part between two values of x, with the points next to them; None
     for nothing."""
+    import numpy as np
+
     xs, values = part.xs, part.values
     is_in_order = not bool((xs[1:] < xs[:-1]).any())
     first_x, last_x = (float(xs[0]), float(xs[-1])) if is_in_order else (part.low, part.high)
@@ -325,6 +330,8 @@ def _drawn(part: _Part, low: float, high: float, width: float, view: CurveView) 
 def _starts(xs: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return where the ranges that begin at `edges` have their first point, without empty
     ranges."""
+    import numpy as np
+
     starts: NDArray[np.int64] = np.unique(np.searchsorted(xs, edges, side="left"))
     starts = starts[starts < len(xs)]
     return (

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 MAX_RUNS = 1_000
@@ -48,6 +47,8 @@ def importances(
 ) -> Importances:
     """Return the importance of each column for a metric, the most important first; runs without the
     metric left out."""
+    import numpy as np
+
     target = np.array([_number(value) for value in metric], dtype=np.float64)
     known = np.flatnonzero(np.isfinite(target))
     rng = np.random.default_rng(seed)
@@ -90,6 +91,8 @@ def spearman(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
     >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([1.0, 4.0, 9.0]))
     1.0
     """
+    import numpy as np
+
     a, b = _ranks(left), _ranks(right)
     a, b = a - a.mean(), b - b.mean()
     size = math.sqrt(float((a * a).sum()) * float((b * b).sum()))
@@ -105,6 +108,8 @@ def _or_zero(value: float) -> float:
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    import numpy as np
+
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     ranks: NDArray[np.float64] = (ends - (counts - 1) / 2.0)[inverse]
@@ -116,6 +121,8 @@ def _encoded(
 ) -> tuple[NDArray[np.float64], bool]:
     """Return a column as numbers, and whether it was of numbers; texts are put in the order of
     their mean target."""
+    import numpy as np
+
     numbers = [_number(value) for value in values]
     if all(value is None or isinstance(value, int | float) for value in values):
         array = np.array(numbers)
@@ -134,6 +141,8 @@ def _forest(
 ) -> tuple[NDArray[np.float64], float]:
     """Return the share of each column in the variance that a forest of small trees explains, and
     its R2 out of bag."""
+    import numpy as np
+
     count = len(target)
     gains = np.zeros(len(columns))
     sums, votes = np.zeros(count), np.zeros(count)
@@ -189,6 +198,8 @@ def _grow(
 def _best_cut(column: NDArray[np.float64], values: NDArray[np.float64]) -> tuple[float, float]:
     """Return by how much the squared error falls at most when a node is split by a column, and at
     which value."""
+    import numpy as np
+
     order = np.argsort(column, kind="stable")
     here, count = column[order], len(values)
     below = np.cumsum(values[order])[:-1]

@@ -75,13 +75,12 @@ class Evaluate:
         return [periodic, Handler(event=Event.RUN_END, fn=self.finish, name="Evaluate")]
 
     def rehearse(self, engine: Engine) -> None:
-        """Evaluate one batch of every split before the first step and drop what comes of it.
+        """Evaluate one batch of every split and drop what comes of it.
 
-        A validation step that cannot run is told now, not after an epoch. An iterator is left out:
-        the batch would be lost. Nothing is recorded, and no event is fired.
+        Called after the first step: a validation step that cannot run is told now, not after an
+        epoch. An iterator is left out: the batch would be lost. Nothing is recorded, and no event
+        is fired.
         """
-        if engine.state.step:
-            return
         with _modes_kept(engine.process):
             for split, batches in self.splits.items():
                 if isinstance(batches, Iterator):
