@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import assay
-from flow.conftest import SRC
+from notebooks import executed
 
 pytestmark = pytest.mark.thorough
 
@@ -36,24 +34,12 @@ CELLS = [
 ]
 
 
-def executed(folder: Path) -> list[list[Any]]:
-    """Return the outputs of each cell, run one after another in the folder."""
-    nbclient = pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
-    nbformat = pytest.importorskip("nbformat")
-    notebook = nbformat.v4.new_notebook()
-    notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in CELLS]
-    client = nbclient.NotebookClient(
-        notebook, timeout=300, allow_errors=True, resources={"metadata": {"path": str(folder)}}
-    )
-    client.execute(env={**os.environ, "PYTHONPATH": str(SRC)})
-    return [cell.outputs for cell in notebook.cells]
-
-
 @pytest.mark.row("C76")
 @pytest.mark.timeout(400)
 def test_a_notebook_shows_one_live_output_and_ends_its_runs(toy: Path) -> None:
-    trained, drawn, logged, second, failed, after, stopped, listed = executed(toy)
+    trained, drawn, logged, second, failed, after, stopped, listed = [
+        cell.outputs for cell in executed(CELLS, toy)
+    ]
 
     page, result = trained
     table = page["data"]["text/html"]

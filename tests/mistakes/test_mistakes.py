@@ -17,7 +17,8 @@ import pytest
 
 import assay
 from assay.cli.main import main
-from flow.conftest import CONFIG, NET, POINTS, SRC
+from flow.conftest import CONFIG, NET, POINTS
+from notebooks import executed
 
 pytestmark = pytest.mark.thorough
 
@@ -166,15 +167,8 @@ def said_of(mistake: Mistake, folder: Path) -> str:
 
 def said_in_notebook(cells: Sequence[str], folder: Path) -> str:
     """Return the cells with their printed lines and errors, as a kernel gives them."""
-    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
-    notebook = nbformat.v4.new_notebook()
-    notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
-    client = nbclient.NotebookClient(
-        notebook, timeout=120, allow_errors=True, resources={"metadata": {"path": str(folder)}}
-    )
-    client.execute(env={**os.environ, "PYTHONPATH": str(SRC)})
     said = []
-    for number, cell in enumerate(notebook.cells[1:], 2):
+    for number, cell in enumerate(executed(cells, folder)[1:], 2):
         said.append(f"[{number}] " + cell.source.replace("\n", "\n    "))
         for output in cell.outputs:
             if output.output_type == "stream":
