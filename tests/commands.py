@@ -17,13 +17,16 @@ HEAD = """\
 ```{index} ! command line, ! commands, ! CLI
 ```
 
+[中文](../zh/reference/commands.md)
+
 Every command with its options, as `--help` prints them. A CONFIG is a file ([languages](languages.md)), KEY=VALUE an
 [override](overrides.md) of one of its keys, and RUN one that was recorded: its id or the beginning of it, its tag,
 `last`, `last-2`, `best:METRIC`, or a path. `RUN@CKPT` is a checkpoint of it: a step, `best`, `latest`, or a name.
 
+<!-- numbers vary -->
 ```console
 $ assay --version
-assay ...
+assay 0.1.0
 ```
 
 `resume`, `rerun`, `test` and `replay` ask before they run a record that [was not made here](records.md#runs-made-elsewhere).
