@@ -231,9 +231,7 @@ def backward(loss: Tensor, grad: Tensor) -> None:
         torch.autograd.backward(loss, grad)
         return
     # As torch calls it: keep the graph, create a graph, the inputs (none: all leaves).
-    _run_backward(
-        (loss,), (grad,), False, False, (), allow_unreachable=True, accumulate_grad=True
-    )
+    _run_backward((loss,), (grad,), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 # ------------------------------------------------------------------------------- seeing operations
