@@ -61,7 +61,7 @@ class Home:
 
     @property
     def is_reading(self) -> bool:
-        """Whether the first look at all folders is under way."""
+        """True while all folders are looked at for the first time."""
         return self._first_look is not None and self._first_look.is_alive()
 
     def folder(self, name: str) -> RunFolder:
