@@ -26,6 +26,7 @@ from assay.core.errors import InputError
 from assay.core.event_log import Ended, read_events
 from assay.jobs.isolated_process import IsolatedRunError
 from flow.conftest import SRC
+from run_folders import id_of
 
 pytestmark = pytest.mark.slow
 
@@ -304,7 +305,7 @@ def test_a_number_drawn_at_the_start_is_kept_and_never_drawn_again(assay, toy: P
     again = assay("run", str(runs(toy)[0] / "config.toml"), "--user-dir", ".")
     assert again.returncode == 0, again.stderr
     assert plain(load(runs(toy)[2] / "config.toml").root)["seed"] == first
-    assert assay("resume", runs(toy)[1].name.split("-")[2], "train.steps=4").returncode == 0
+    assert assay("resume", id_of(runs(toy)[1]), "train.steps=4").returncode == 0
     assert plain(load(runs(toy)[1] / "config.toml").root)["seed"] == second
 
 
@@ -611,7 +612,7 @@ def test_sets_that_are_joined_are_trained_on_as_one_and_each_set_of_a_test_has_n
 
     ran = assay("run", "many.toml")
     tested = assay("test", "last")
-    alone = assay("test", runs(toy)[0].name.split("-")[2], "--split", "test_far")
+    alone = assay("test", id_of(runs(toy)[0]), "--split", "test_far")
 
     assert ran.returncode == 0, ran.stderr
     first, both, far = runs(toy)

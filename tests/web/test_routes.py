@@ -22,14 +22,10 @@ from assay.store.refresh_index import Synchronized
 from assay.store.tables import read_history
 from assay.web.live import Watch, _Looked
 from assay.web.site import Home
-from run_folders import make_project, make_run, tell_now
+from run_folders import id_of, make_project, make_run, tell_now
 from web.serving import Server, serving
 
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-def id_of(folder: Path) -> str:
-    return folder.name.split("-")[2]
 
 
 @pytest.fixture(scope="module")
