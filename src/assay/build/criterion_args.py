@@ -57,5 +57,6 @@ def _signature_of_call(criterion: Any) -> Signature | None:
     """Return the signature of what a call of a criterion runs, `self` included."""
     if not isinstance(criterion, type):
         return None
-    call = getattr(criterion, "forward", None) or getattr(criterion, "__call__", None)
-    return signature_of(call) if callable(call) else None
+    calls = (getattr(criterion, name, None) for name in ("forward", "__call__"))
+    call = next(filter(callable, calls), None)
+    return None if call is None else signature_of(call)

@@ -275,10 +275,7 @@ class Supervised(Process):
         if call is not None and call.criterion is not self.criterion:  # replaced meanwhile
             call = self._call = self._new_call()
         try:
-            if call is None:
-                found = self.criterion(pred, *targets)
-            else:
-                found = call(pred, targets, batch)
+            found = self.criterion(pred, *targets) if call is None else call(pred, targets, batch)
         except Exception as error:
             if len(targets) != 1 or not isinstance(pred, Tensor):
                 raise
