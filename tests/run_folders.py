@@ -82,6 +82,11 @@ def make_run(
     return folder
 
 
+def id_of(folder: Path) -> str:
+    """Return the id of the run in a folder."""
+    return folder.name.split("-")[2]
+
+
 def metrics(points: Points) -> bytes:
     """A `metrics.bin` with one column a metric, from step 1 on."""
     data = frames.file_head(metrics_file.FORM)

@@ -52,7 +52,7 @@ VARYING = (
     (r"\b([a-z2-7]{8}|[0-9a-f]{8})\b", "ID"),  # of a run; a digest is shown by its beginning
     (r"[-+]?\d[\d,]*(\.\d+)?(e[-+]\d+)?", "0"),
     (r"\b0 (ms|s|min)\b( 0 s\b)?", "0 s"),
-    (r"\b(now|0 s ago)$", "AGO"),
+    (r"\b(now|0 s ago)\b", "AGO"),
     (r" +", " "),
 )
 """Pattern -> its replacement, where two runs of one command differ: times, ids, losses, paths."""

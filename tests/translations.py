@@ -62,7 +62,10 @@ def links(page: Path) -> list[str]:
         target = Path(os.path.normpath(folder / page_alone)) if "://" not in link else None
         if target is None:
             targets.append(link)
-        elif target != other[page]:
+        elif target in other and (CHINESE in target.parents) != (CHINESE in page.parents):
+            if target != other[page]:
+                targets.append(f"{link}, in the other language")
+        else:
             inner = target.relative_to(CHINESE) if CHINESE in target.parents else None
             targets.append((inner or target.relative_to(DOCS)).as_posix())
     return sorted(targets)

@@ -109,6 +109,15 @@ def test_a_run_that_is_not_there_is_wrong_input(project: Project, assay: Assay) 
     assert "There is no run `last-1`." in said.err
 
 
+def test_the_only_run_has_nothing_to_be_compared_with(project: Project, assay: Assay) -> None:
+    make_run(project, id="abcdefgh")
+
+    said = assay("diff")
+
+    assert said.code == 2
+    assert "abcdefgh is the only run: there is nothing to compare it with." in said.err
+
+
 @pytest.mark.row("C50")
 def test_one_run_alone_is_compared_with_the_one_before_it(project: Project, assay: Assay) -> None:
     left, right = record(project, lr=0.01), record(project, lr=0.02)

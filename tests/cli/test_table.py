@@ -9,14 +9,14 @@ from pathlib import Path
 from assay.store.layout import Project
 from assay.store.tables import read_history, read_table, table_file
 from cli.conftest import Assay
-from run_folders import make_run, metrics
+from run_folders import id_of, make_run, metrics
 
 SEEDLESS = {"seedless_hash": "same"}
 
 
 def run_with(project: Project, value: float, *, tag: str = "small", **fields) -> str:
     folder = make_run(project, tag=tag, points={"valid/acc": [value / 2, value]}, **fields)
-    return folder.name.split("-")[2]
+    return id_of(folder)
 
 
 def test_a_cell_shows_the_value_of_the_run_that_it_leads_to(project: Project, assay: Assay) -> None:
@@ -164,7 +164,7 @@ def test_a_name_that_leaves_the_folder_is_refused(project: Project, assay: Assay
 
 def test_a_table_of_a_run_that_trains_is_not_called_stale(project: Project, assay: Assay) -> None:
     folder = make_run(project, tag="small", ran_s=None, points={"valid/acc": [0.5]})
-    run = folder.name.split("-")[2]
+    run = id_of(folder)
     from run_folders import hold_lease
 
     hold_lease(folder)

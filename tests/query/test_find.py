@@ -146,12 +146,13 @@ def test_the_beginning_of_an_id_must_be_long_enough_and_of_one_run(
 
 
 def test_what_is_not_there_names_what_is(project: Project, refused: Refused) -> None:
-    assert "there is none yet: `assay run CONFIG` makes one" in refused("mnist")
+    assert "train one: `assay run CONFIG`" in refused("mnist")
     assert "There is no run yet" in refused("last")
     make_run(project, tag="mnist-cnn", id="kq3f7abc")
 
     assert "did you mean `mnist-cnn`?" in refused("mnist-cn")
     assert "did you mean `kq3f7abc`?" in refused("kq3f7abd")
+    assert "did you mean `last`?" in refused("lsat")
     assert "the newest is kq3f7abc mnist-cnn, 1 h ago" in refused("zzzz")
     assert "there is 1 run" in refused("last-1")
     assert "no run `\x00`" in refused("\x00")
@@ -192,7 +193,7 @@ def test_runs_that_disagree_on_what_is_best_must_be_told(
 
 
 def test_the_best_of_no_runs_says_how_to_make_one(refused: Refused) -> None:
-    assert "`assay run CONFIG` makes one" in refused("best:acc")
+    assert "train one: `assay run CONFIG`" in refused("best:acc")
 
 
 def test_a_checkpoint_is_found_by_step_name_best_and_latest(project: Project) -> None:

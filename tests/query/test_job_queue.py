@@ -24,7 +24,7 @@ from assay.query.job_queue import (
 )
 from assay.store.job_journal import DeviceSlot, JobJournal, QueueDevice, holder_of
 from assay.store.queue_files import job_folder, job_log
-from run_folders import make_project, make_run
+from run_folders import id_of, make_project, make_run
 
 
 def spec(**fields: object) -> JobSpec:
@@ -110,4 +110,4 @@ def test_a_running_job_leads_to_the_run_that_it_writes(tmp_path: Path) -> None:
     make_run(project, tag="other", ran_s=None, attempt={"launch": {"job": "slurm 7"}})
     with contextlib.closing(Catalog(project)) as catalog:
         catalog.synchronize()
-        assert runs_of_jobs(catalog.open_rows()) == {7: ours.name.split("-")[2]}
+        assert runs_of_jobs(catalog.open_rows()) == {7: id_of(ours)}

@@ -38,7 +38,7 @@ from assay.store.layout import Project, RunFolder
 from assay.store.metrics_tail import Tail
 from assay.store.packing import pack
 from assay.store.trash import bring_back, clean, remove
-from run_folders import make_checkpoint, make_project, make_run
+from run_folders import id_of, make_checkpoint, make_project, make_run
 
 SLOW_S = 10.0
 OUTSIDE = "/etc/hostname"
@@ -263,7 +263,7 @@ def readers(
     project: Project, folder: Path, other: Path
 ) -> Iterator[tuple[str, Callable[[], object]]]:
     """All that reads a record, by name."""
-    run_id, its = folder.name.split("-")[2], other.name.split("-")[2]
+    run_id, its = id_of(folder), id_of(other)
     for command in COMMANDS:
         words = [word.format(id=run_id, other=its) for word in command]
         yield " ".join(words), lambda words=words: said(words)
@@ -344,7 +344,7 @@ def attacked_in(home: Path, number: int) -> Iterator[str]:
             yield f"{number} ({', '.join(done)}): listed are {rows}"
         if RunView(other).damages:
             yield f"{number}: the other run is damaged"
-        removed = remove(find_run(folder.name.split("-")[2]).folder)
+        removed = remove(find_run(id_of(folder)).folder)
         bring_back(RunFolder(removed))
         remove(RunFolder(folder))
         clean(project, code=True)

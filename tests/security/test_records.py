@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from run_folders import make_project
+from run_folders import id_of, make_project
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from records import attacked_in, recorded, rewrite, said
@@ -36,7 +36,7 @@ def test_each_of_many_flipped_bits_of_a_file_is_read_past(
     project = make_project(tmp_path)
     folder = recorded(project)
     monkeypatch.chdir(tmp_path)
-    run_id = folder.name.split("-")[2]
+    run_id = id_of(folder)
     whole = (folder / name).read_bytes()
 
     for place in range(0, len(whole), len(whole) // 12 + 1):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from assay.store.layout import Project
-from run_folders import make_project, make_run
+from run_folders import id_of, make_project, make_run
 from web.conftest import Visitor
 from web.serving import Server, serving
 
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 STEPS = 200
-
-
-def id_of(folder: Path) -> str:
-    return folder.name.split("-")[2]
 
 
 @pytest.fixture(scope="module")

@@ -13,15 +13,11 @@ from pathlib import Path
 import pytest
 
 from assay.store.layout import Project, RunFolder
-from run_folders import make_project, make_run
+from run_folders import id_of, make_project, make_run
 from web.conftest import Visitor
 from web.serving import Server, serving
 
 pytestmark = pytest.mark.slow
-
-
-def id_of(folder: Path) -> str:
-    return folder.name.split("-")[2]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from assay.web.access import Keys, Rules
 from assay.web.app import make_api
 from assay.web.contract import openapi
 from assay.web.pages import Files
-from run_folders import make_project, make_run, tell_now
+from run_folders import id_of, make_project, make_run, tell_now
 
 pytestmark = pytest.mark.slow
 
@@ -49,10 +49,6 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "other": lambda data: b'{"a": [1, null, {"b": -1e999}]}\n[]\n"x"\nnull\n',
     "zeros": lambda data: bytes(len(data)),
 }
-
-
-def id_of(folder: Path) -> str:
-    return folder.name.split("-")[2]
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +129,7 @@ def test_a_record_with_a_damaged_file_is_shown_with_what_is_left(
     kept = file.read_bytes()
     file.write_bytes(DAMAGES[damage](kept))
     try:
-        run = folder.name.split("-")[2]
+        run = id_of(folder)
         for path in [f"/api/runs/{run}{each}" for each in RUN_ROUTES] + list(LIST_ROUTES):
             answer = client.get(path.format(run=run, other=id_of(other)))
             assert answer.status_code < 500, (path, answer.text[:500])

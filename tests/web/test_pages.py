@@ -15,7 +15,7 @@ from assay.core.json_codec import to_plain
 from assay.core.verdict import Difference, Verdict
 from assay.record import edits
 from assay.store.layout import Project, RunFolder
-from run_folders import make_project, make_run, tell_now
+from run_folders import id_of, make_project, make_run, tell_now
 from web.conftest import Visitor, axe_violations
 from web.serving import Server, serving
 
@@ -28,10 +28,6 @@ HOSTILE = '"><img src=http://evil.test/x onerror=alert(1)><script>alert(2)</scri
 TRACEBACK = (
     'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: no such column\n'
 )
-
-
-def id_of(folder: Path) -> str:
-    return folder.name.split("-")[2]
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 import click
 
-from assay.cli.completion import complete_config
 from assay.cli.launch import given
+from assay.cli.one_config import config_to_open
 from assay.cli.terminal import echo, echo_json
 from assay.core.errors import InputError
 
@@ -20,13 +20,7 @@ def command() -> None:
 @command.command(
     name="data", help="Batches a second of data.train, with and without pinned memory."
 )
-@click.argument(
-    "arguments",
-    metavar="CONFIG [KEY=VALUE ...]",
-    nargs=-1,
-    type=click.UNPROCESSED,
-    shell_complete=complete_config,
-)
+@config_to_open
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.completion import complete_config, complete_variants
+from assay.cli.completion import complete_variants
 from assay.cli.launch import given
+from assay.cli.one_config import config_to_open
 from assay.cli.terminal import echo, echo_json, paint, use_color
 from assay.core.errors import InputError, did_you_mean
 from assay.core.terminal import elided, visible
@@ -175,13 +176,7 @@ def trust(packages: tuple[str, ...], remove: bool, local: bool, is_global: bool)
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument("key")
-@click.argument(
-    "arguments",
-    metavar="CONFIG [KEY=VALUE ...]",
-    nargs=-1,
-    type=click.UNPROCESSED,
-    shell_complete=complete_config,
-)
+@config_to_open
 @click.option("--variant", shell_complete=complete_variants, help="With this variant of the file.")
 @click.option(
     "--user-dir",

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from assay.cli.completion import complete_runs
+from assay.cli.one_run import LAST
 from assay.cli.terminal import echo, echo_json, paint, use_color
 from assay.core.errors import InputError
 from assay.core.run_file import Summary
@@ -63,7 +64,7 @@ def command(
 
 def _two(left: str | None, right: str | None) -> tuple[RunView, RunView]:
     if left is None:
-        return find_run("last-1"), find_run("last")
+        return _last_two()
     run = find_run(left)
     if right is not None:
         return run, find_run(right)
@@ -74,6 +75,17 @@ def _two(left: str | None, right: str | None) -> tuple[RunView, RunView]:
             fix="name the other one: assay diff A B",
         )
     return before, run
+
+
+def _last_two() -> tuple[RunView, RunView]:
+    run = find_run(LAST)
+    try:
+        return find_run("last-1"), run
+    except InputError:
+        raise InputError(
+            f"{run.id} is the only run: there is nothing to compare it with.",
+            fix="train another: `assay run CONFIG`",
+        ) from None
 
 
 def _lines(found: RunDiff, color: bool) -> Iterator[str]:

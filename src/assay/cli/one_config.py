@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.completion import complete_run_or_config, complete_variants
+from assay.cli.completion import complete_config, complete_run_or_config, complete_variants
 from assay.cli.launch import given
 from assay.cli.one_run import LAST
 from assay.cli.permission import permission, say, trust_option
@@ -32,6 +32,17 @@ def one_config(command: Callable[..., Any]) -> Callable[..., Any]:
         nargs=-1,
         type=click.UNPROCESSED,
         shell_complete=complete_run_or_config,
+    )(command)
+
+
+def config_to_open(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the arguments `CONFIG [KEY=VALUE ...]`, of a command that takes no run."""
+    return click.argument(
+        "arguments",
+        metavar="CONFIG [KEY=VALUE ...]",
+        nargs=-1,
+        type=click.UNPROCESSED,
+        shell_complete=complete_config,
     )(command)
 
 

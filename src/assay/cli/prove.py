@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from assay.cli.completion import complete_config, complete_run_or_config, complete_variants
-from assay.cli.one_config import config_to_train
+from assay.cli.completion import complete_run_or_config, complete_variants
+from assay.cli.one_config import config_to_open, config_to_train
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.errors import InputError
 from assay.core.json_codec import to_plain
@@ -25,13 +25,7 @@ from assay.core.verdict import Verdict
     " compare.",
     context_settings={"ignore_unknown_options": True},
 )
-@click.argument(
-    "arguments",
-    metavar="CONFIG [KEY=VALUE ...]",
-    nargs=-1,
-    type=click.UNPROCESSED,
-    shell_complete=complete_config,
-)
+@config_to_open
 @click.option(
     "--against",
     metavar="RUN|FILE",

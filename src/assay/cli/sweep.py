@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.cli.completion import (
-    complete_config,
     complete_metrics,
     complete_sweeps,
     complete_variants,
 )
 from assay.cli.launch import given, launch_of
+from assay.cli.one_config import config_to_open
 from assay.cli.sweep_progress import SweepProgress
 from assay.cli.sweep_table import print_summary
 from assay.cli.terminal import echo, echo_json
@@ -41,13 +41,7 @@ if TYPE_CHECKING:
     assay sweep digits.toml --sampler tpe --trials 50 --parallel 4
     assay sweep digits.toml --resume kq3fabcd""",
 )
-@click.argument(
-    "arguments",
-    metavar="CONFIG [KEY=VALUE ...]",
-    nargs=-1,
-    type=click.UNPROCESSED,
-    shell_complete=complete_config,
-)
+@config_to_open
 @click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Number of trials.")
 @click.option(
     "--sampler",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.completion import complete_config, complete_variants
-from assay.cli.one_config import config_to_train
+from assay.cli.completion import complete_variants
+from assay.cli.one_config import config_to_open, config_to_train
 from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.terminal import folded
 
@@ -26,13 +26,7 @@ if TYPE_CHECKING:
     " temporary project.",
     context_settings={"ignore_unknown_options": True},
 )
-@click.argument(
-    "arguments",
-    metavar="CONFIG [KEY=VALUE ...]",
-    nargs=-1,
-    type=click.UNPROCESSED,
-    shell_complete=complete_config,
-)
+@config_to_open
 @click.option(
     "--kills", type=click.IntRange(min=1), default=3, metavar="N", help="How often it is killed; 3."
 )

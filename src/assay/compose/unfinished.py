@@ -15,7 +15,7 @@ from assay.config.tree import Leaf, Table
 from assay.config.typed_sections import sections_of
 from assay.core.errors import AssayError, InputError
 from assay.core.event_log import Saved
-from assay.core.job import ATTEMPT_VARIABLE, JOB_VARIABLE
+from assay.core.job import ATTEMPT_VARIABLE, JOB_VARIABLE, QUEUE_JOB
 from assay.core.lease import process_start
 from assay.core.run_file import Attempt
 from assay.query.diff import flat, written
@@ -44,7 +44,7 @@ def job_of(variables: Mapping[str, str] | None = None) -> tuple[str, int]:
     if torchrun:
         return f"torchrun {torchrun}", restarts
     if job := variables.get(JOB_VARIABLE, ""):
-        return f"queue {job}", int(variables.get(ATTEMPT_VARIABLE, 1)) - 1
+        return f"{QUEUE_JOB}{job}", int(variables.get(ATTEMPT_VARIABLE, 1)) - 1
     return "", 0
 
 
@@ -57,9 +57,7 @@ def cut_off(config: Config) -> RunView | None:
 def is_cut_off(view: RunView) -> bool:
     """Return True if this job wrote the run before its restart, so that nobody writes it now."""
     job, restarts = job_of()
-    return bool(
-        job and restarts and view.file.attempts and view.file.newest.launch.get("job") == job
-    )
+    return bool(job and restarts and view.file.job == job)
 
 
 def unfinished(config: Config, *, job: str = "") -> RunView | None:
@@ -85,7 +83,7 @@ def unfinished(config: Config, *, job: str = "") -> RunView | None:
                 or file.newest.config_hash != wanted
             ):
                 continue
-            if job and file.newest.launch.get("job") != job:
+            if job and file.job != job:
                 continue
             if view.status not in (("finished",) if job else ("finished", "running")):
                 found.append(view)
@@ -102,7 +100,7 @@ def run_of_job(config: Config, job: str, *, newest: int = 0) -> RunView | None:
     for folder in reversed(run_folders(project)[-newest:]) if project is not None else ():
         with contextlib.suppress(AssayError):
             view = RunView(folder)
-            if view.file.attempts and view.file.newest.launch.get("job") == job:
+            if view.file.job == job:
                 return view
     return None
 

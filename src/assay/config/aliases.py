@@ -40,18 +40,17 @@ from assay.core.errors import nearest
 class Alias:
     """Key `old` of another system for `new` here.
 
-    `value` converts; None means that nothing is set.
+    `value` converts, where the alias does more than rename; it returns None to set nothing.
     """
 
     old: str
     new: str
     note: str
-    value: Callable[[Node], Node | None]
+    value: Callable[[Node], Node | None] | None = None
 
-
-def as_it_is(node: Node) -> Node | None:
-    """Return the node: the value of an alias that only renames."""
-    return node
+    def converted(self, node: Node) -> Node | None:
+        """Return the value of the key here; None to set nothing."""
+        return node if self.value is None else self.value(node)
 
 
 OF_TORCH: Sequence[Alias] = tuple(
@@ -59,7 +58,6 @@ OF_TORCH: Sequence[Alias] = tuple(
         old=f"data.{split}.{old}",
         new=f"data.{split}.{new}",
         note="the name in torch",
-        value=as_it_is,
     )
     for split in ("train", "valid", "test")
     for old, new in (
@@ -165,7 +163,7 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
         if node is None:
             continue
         origin = key_origin_at(root, path)
-        value = alias.value(node)
+        value = alias.converted(node)
         root = delete_at(root, path) if alias in everywhere else _without(root, path)
         is_there = get_at(root, to) is not None
         is_theirs = (
@@ -255,7 +253,7 @@ def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:
         return setting, []
     old, to = parse_dotted(alias.old), parse_dotted(alias.new)
     notes = [_note(alias, setting.key_origin())]
-    if alias.value is as_it_is:
+    if alias.value is None:
         to = (*to, *setting.parts[len(old) :])
         origins = (setting.key_origin(),) * len(to)
         return replace(
@@ -268,7 +266,7 @@ def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:
     if setting.text is not None and "," in setting.text and isinstance(given, Leaf):
         given = from_plain([value_of(part) for part in setting.text.split(",")], given.origin)
     inside = set_at(Table({}, given.origin), setting.parts, given, setting.key_origin())
-    value = alias.value(get_at(inside, old) or given)
+    value = alias.converted(get_at(inside, old) or given)
     if value is None:
         return None, notes
     shown = f"{alias.new}={setting.text if setting.text is not None else '...'}"

@@ -21,6 +21,9 @@ FAILURES: tuple[FailureClass, ...] = get_args(FailureClass)
 JOB_VARIABLE, ATTEMPT_VARIABLE = "ASSAY_JOB", "ASSAY_JOB_ATTEMPT"
 """Environment variables of a job: host and id as `node3:12`, and the number of the attempt."""
 
+QUEUE_JOB = "queue "
+"""Beginning of a job of the local queue in a record: `queue node3:12`."""
+
 JOB_DEVICES_VARIABLE = "ASSAY_JOB_DEVICES"
 """Environment variable of a job: the names of its devices as people know them."""
 

@@ -133,6 +133,11 @@ class RunFile:
         return self.attempts[-1]
 
     @property
+    def job(self) -> str:
+        """Job that made the newest attempt, as `slurm 12` or `queue node3:12`; "" without one."""
+        return str(self.newest.launch.get("job", "")) if self.attempts else ""
+
+    @property
     def seconds(self) -> float:
         """Duration of all ended attempts together."""
         return sum(

@@ -20,7 +20,7 @@ from assay.compose.launch_settings import Launch, RunResult
 from assay.compose.unfinished import run_of_job
 from assay.config.loading import Config
 from assay.core.errors import AssayError, InputError
-from assay.core.job import JOB_DEVICES_VARIABLE, JOB_VARIABLE, FailureClass, JobSpec
+from assay.core.job import JOB_DEVICES_VARIABLE, JOB_VARIABLE, QUEUE_JOB, FailureClass, JobSpec
 from assay.core.json_codec import write_json
 from assay.jobs import supervise
 from assay.jobs.devices import choose_slots, job_variables, this_machine, wanted_devices
@@ -106,7 +106,7 @@ class IsolatedProcess:
 
     def record(self) -> RunView | None:
         """Return the record that the run has begun; None before that."""
-        return run_of_job(self.config, f"queue {self.name}", newest=_NEWEST)
+        return run_of_job(self.config, f"{QUEUE_JOB}{self.name}", newest=_NEWEST)
 
     def result(self, heard: int = 0) -> RunResult:
         """Return the result that the run left, or that of its death; `heard`: signal before it."""
@@ -117,7 +117,7 @@ class IsolatedProcess:
         tail = self.folder.tail(_TAIL_BYTES)
         shown = "\n  ".join(tail.strip().splitlines()[-_SHOWN_LINES:])
         cause = end.error or describe_end(end.exit_code, end.signal)
-        view = run_of_job(self.config, f"queue {self.name}")
+        view = run_of_job(self.config, f"{QUEUE_JOB}{self.name}")
         error = CrashError(
             f"The OS process of the run ended: {cause}.\n  {shown}".rstrip(),
             signal=end.signal,

@@ -76,7 +76,7 @@ class RunComparison:
     repeats: tuple[int, ...]
     sentence: str = ""
     verdicts: tuple[Verdict, ...] = ()
-    """Those that were reached about any two of the runs, the newest first."""
+    """Verdicts of `diverge` about any two of the runs, the newest first."""
 
 
 def compare(runs: Sequence[RunView], catalog: Catalog) -> RunComparison:

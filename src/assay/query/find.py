@@ -175,7 +175,7 @@ def _last(address: str, back: int, trained: Sequence[RunRow], project: Project) 
     count = (
         f"there {'is 1 run' if len(trained) == 1 else f'are {len(trained)} runs'}"
         if trained
-        else _none_yet()
+        else _how_to_train()
     )
     what = f"There is no run `{address}`" if trained else "There is no run yet"
     raise InputError(f"{what}.", where=str(project.runs_dir), fix=count)
@@ -187,7 +187,7 @@ def _best(address: str, trained: Sequence[RunRow], project: Project) -> RunRow:
     if not having:
         metrics = metric_names(trained)
         fix = did_you_mean(metric, metrics) or (
-            f"there are {', '.join(metrics[:_LISTED])}" if metrics else _none_yet()
+            f"there are {', '.join(metrics[:_LISTED])}" if metrics else _how_to_train()
         )
         raise InputError(f"No run has a metric `{metric}`.", where=str(project.runs_dir), fix=fix)
     mode = given or _recorded_mode(metric, having)
@@ -228,11 +228,11 @@ def _recorded_mode(metric: str, rows: Sequence[RunRow]) -> str:
 
 def _suggestion(address: str, rows: Sequence[RunRow]) -> str:
     if not rows:
-        return _none_yet()
+        return _how_to_train()
     if len(address) < MIN_PREFIX and any(row.id.startswith(address) for row in rows):
         return f"the beginning of an id needs {MIN_PREFIX} characters"
     names = dict.fromkeys(
-        [*(row.tag for row in reversed(rows) if row.tag), *(row.id for row in rows)]
+        ["last", *(row.tag for row in reversed(rows) if row.tag), *(row.id for row in rows)]
     )
     near = nearest(address, names, n=3)
     if near:
@@ -244,8 +244,8 @@ def _named(row: RunRow) -> str:
     return f"{row.id} {row.tag}".rstrip() + f", {age(row.written.created_ns, row.now_ns)}"
 
 
-def _none_yet() -> str:
-    return "there is none yet: `assay run CONFIG` makes one"
+def _how_to_train() -> str:
+    return "train one: `assay run CONFIG`"
 
 
 def _by_path(address: str) -> Path | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from assay.core.errors import AssayError, RecordError
-from assay.core.job import Job, JobState
+from assay.core.job import QUEUE_JOB, Job, JobState
 from assay.query.run import RunView
 from assay.query.table import RunRow
 from assay.store.job_journal import FILE_NAME, DeviceLease, JobJournal, QueueDevice, queue_dir
@@ -107,11 +107,10 @@ def log_bytes(job: int, folder: Path | None = None) -> int:
 def runs_of_jobs(open_runs: Sequence[RunRow]) -> dict[int, str]:
     """Return the runs that jobs of this machine write now, by job."""
     found = {}
-    prefix = f"queue {platform.node()}:"
+    prefix = f"{QUEUE_JOB}{platform.node()}:"
     for row in open_runs:
         with contextlib.suppress(AssayError, OSError):  # a record that cannot be read names none
-            attempts = RunView(row.path).file.attempts
-            job = str(attempts[-1].launch.get("job", "")) if attempts else ""
+            job = RunView(row.path).file.job
             number = job.removeprefix(prefix)
             if job.startswith(prefix) and number.isdecimal():
                 found[int(number)] = row.id

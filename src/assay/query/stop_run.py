@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from assay.core import lease as leases
 from assay.core.errors import InputError
+from assay.core.job import QUEUE_JOB
 
 if TYPE_CHECKING:
     from assay.query.run import RunView
-
-_QUEUE = "queue "  # beginning of the job of a queue, as in `queue node3:12`
 
 
 def stop_run(run: RunView) -> None:
@@ -45,9 +44,8 @@ def stop_run(run: RunView) -> None:
 
 def _refuse_job(run: RunView) -> None:
     """Raise InputError for a run of a job, which the scheduler would start again."""
-    attempts = run.file.attempts
-    job = str(attempts[-1].launch.get("job", "")) if attempts else ""
+    job = run.file.job
     if job:
         number = job.rpartition(":")[2]
-        how = f"assay queue rm {number}" if job.startswith(_QUEUE) else "cancel that job"
+        how = f"assay queue rm {number}" if job.startswith(QUEUE_JOB) else "cancel that job"
         raise InputError(f"The run {run.id} is of the job {job}.", fix=how)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from assay.config.aliases import Alias, as_it_is
+from assay.config.aliases import Alias
 from assay.config.tree import List, Node, Table, delete_at, from_plain, get_at, set_at
 
 
@@ -28,37 +28,19 @@ def _split(node: Node) -> Node:
 
 KEYS: tuple[Alias, ...] = (
     Alias(old="task.datasets", new="data", note="one section for each split", value=_splits),
-    Alias(old="task.evalpipes", new="evaluate.pipes", note="a part of [evaluate]", value=as_it_is),
-    Alias(old="optim", new="optimizer", note="in full", value=as_it_is),
-    Alias(old="sched", new="schedule", note="the learning rate over the run", value=as_it_is),
-    Alias(old="model.model_path", new="load_weights", note="weights to begin with", value=as_it_is),
+    Alias(old="task.evalpipes", new="evaluate.pipes", note="a part of [evaluate]"),
+    Alias(old="optim", new="optimizer", note="in full"),
+    Alias(old="sched", new="schedule", note="the learning rate over the run"),
+    Alias(old="model.model_path", new="load_weights", note="weights to begin with"),
     Alias(
-        old="use_deterministic_algorithms",
-        new="train.deterministic",
-        note="a setting of training",
-        value=as_it_is,
+        old="use_deterministic_algorithms", new="train.deterministic", note="a setting of training"
     ),
 )
 """Aliases that hold in a config which names a target or the runner of alchemy."""
 
 EVERYWHERE: tuple[Alias, ...] = (
-    Alias(
-        old="backward.period",
-        new="train.accumulate",
-        note="micro-steps of one step",
-        value=as_it_is,
-    ),
-    Alias(
-        old="backward.clip_norm",
-        new="train.clip_norm",
-        note="a setting of training",
-        value=as_it_is,
-    ),
-    Alias(
-        old="backward.non_finite",
-        new="train.non_finite",
-        note="a setting of training",
-        value=as_it_is,
-    ),
+    Alias(old="backward.period", new="train.accumulate", note="micro-steps of one step"),
+    Alias(old="backward.clip_norm", new="train.clip_norm", note="a setting of training"),
+    Alias(old="backward.non_finite", new="train.non_finite", note="a setting of training"),
 )
 """Aliases that hold in every config: those of alchemy's backward handler."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assay.config.aliases import Alias, as_it_is
+from assay.config.aliases import Alias
 from assay.config.tree import Leaf, List, Node, Table, from_plain, get_at, set_at
 
 
@@ -58,25 +58,14 @@ EVERYWHERE: tuple[Alias, ...] = (
     Alias(old="train.train_epoch", new="train.epochs", note="0 is left out", value=_count),
     Alias(old="train.train_iter", new="train.steps", note="0 is left out", value=_count),
     Alias(old="train.log_period", new="display.every", note="in steps", value=_steps),
-    Alias(
-        old="train.warmup_ratio",
-        new="schedule.warmup_ratio",
-        note="a part of the schedule",
-        value=as_it_is,
-    ),
-    Alias(
-        old="train.zero_optimization",
-        new="parallel.zero",
-        note="shares out the weights",
-        value=as_it_is,
-    ),
-    Alias(old="zero", new="parallel.zero", note="shares out the weights", value=as_it_is),
+    Alias(old="train.warmup_ratio", new="schedule.warmup_ratio", note="a part of the schedule"),
+    Alias(old="train.zero_optimization", new="parallel.zero", note="shares out the weights"),
+    Alias(old="zero", new="parallel.zero", note="shares out the weights"),
     Alias(old="train.amp", new="train.precision", note="bf16 when it is enabled", value=_precision),
     Alias(
         old="train.nccl_fusion_threshold_mb",
         new="parallel.bucket_mb",
         note="gradients that are sent at once",
-        value=as_it_is,
     ),
     Alias(
         old="train.nccl_fusion_max_ops",
