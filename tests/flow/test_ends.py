@@ -115,7 +115,7 @@ def test_a_rank_that_hangs_in_forward_is_named_with_its_stack_and_ends_the_run_w
 
     assert hung.returncode == 1
     assert re.search(
-        rf"error: Rank {rank} \(pid \d+\) has stood still for [3-9] s in step 6\.", hung.stderr
+        rf"error: Rank {rank} \(pid \d+\) has stood still for \d+ s in step 6\.", hung.stderr
     )
     assert "\n  [parallel] timeout is 3 s: all ranks were ended.\n" in hung.stderr
     assert f"rank {rank} stands at:\n" in hung.stderr

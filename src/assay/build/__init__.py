@@ -8,6 +8,7 @@
 
 from assay.build.builder import build, instantiate
 from assay.build.context import ROLES, Context, ContextError, Promise, current
+from assay.build.criterion_args import check_criterion_args
 from assay.build.graph import check_graph, planned, plugin_paths, promise_run, promised_types
 from assay.build.isolation import user_code
 from assay.build.marks import configurable, inject, provides
@@ -29,6 +30,7 @@ __all__ = [
     "TargetError",
     "as_plugin",
     "build",
+    "check_criterion_args",
     "check_graph",
     "check_materials",
     "check_signatures",

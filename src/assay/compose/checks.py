@@ -39,6 +39,7 @@ def examined(config: Config, *, strict: bool = False, training: bool = True) -> 
     """
     from assay.build import (
         ROLES,
+        check_criterion_args,
         check_graph,
         check_materials,
         check_sources,
@@ -71,6 +72,7 @@ def examined(config: Config, *, strict: bool = False, training: bool = True) -> 
         further = (
             *check_sources(root, **where),
             *check_materials(root, **where),
+            *check_criterion_args(root, **where),
             *check_graph(root, planned(root, **where), **where),
         )
         return replace(found, problems=(*found.problems, *further))

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from assay.core.errors import InputError, did_you_mean
-from assay.engine.data.batches import size_of
-from assay.engine.data.collate import fields_of
-from assay.engine.data.instance import Instance
+from assay.core.errors import InputError
+from assay.engine.data.batches import mapped, size_of
+from assay.engine.data.parts import Part, describe_parts, has_parts, names_in, part_of
 from assay.engine.loop.state import State
 from assay.engine.metrics.logged_means import LoggedMeans
 from assay.engine.metrics.metric import Metric
@@ -21,6 +20,12 @@ from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.seed import HOOK, key, seed_all, undisturbed
 from assay.engine.numerics.sparse import entries
+from assay.engine.optim.criterion_call import (
+    PREDICTION_NAMES,
+    TARGET_NAMES,
+    CriterionCall,
+    criterion_call,
+)
 from assay.engine.optim.criterion_misfit import misfit
 from assay.engine.optim.losses import Losses, detached
 from assay.engine.optim.optimizer_step import OptimizerStep
@@ -126,14 +131,11 @@ class Process(ABC):
         if isinstance(returned, tuple) and len(returned) == 2:
             return returned
         raise InputError(
-            f"forward_step returned {_shape_of(returned)}; it must return the pair (loss, output).",
+            f"forward_step returned {describe_parts(returned)}; it must return the pair (loss,"
+            " output).",
             where=f"{type(self).__name__}.forward_step",
             fix='Write `return loss, {"pred": pred, "target": target, "loss": loss.detach()}`.',
         )
-
-
-Part = str | int
-"""The name of a field of a batch, or its place."""
 
 
 class Supervised(Process):
@@ -143,9 +145,14 @@ class Supervised(Process):
     a namespace, a named tuple or an `Instance`, places of a tuple. Several make several arguments:
     `model(*inputs)`, and `criterion(pred, *targets)`.
 
-    The output is a mapping of `pred`, `target` and `loss`, which `metrics` read in evaluation.
-    Without a criterion (None) it can be evaluated, and the output has no loss. Inference takes
-    inputs, with or without a target.
+    A criterion of torch is called by position. Any other gets the named fields of the batch and of
+    the model's output that its parameters are called (see `CriterionCall`); `criterion_args` says
+    which, as in `{"weight": "sample_weight"}`. Then `target` may be left out, and the model may
+    return a mapping or a dataclass.
+
+    The output is a mapping of `pred`, `target` and `loss`, which `metrics` read in evaluation, with
+    the named fields of the model's output. Without a criterion (None) it can be evaluated, and the
+    output has no loss. Inference takes inputs, with or without a target.
 
     What a mean of torch was divided by is found out (see `Reductions`), so that micro-batches,
     ranks and batches of an evaluation count as much as in one large batch; a sum stays a sum.
@@ -164,6 +171,7 @@ class Supervised(Process):
         batch_hook: Callable[[Any], Any] | None = None,
         input: Part | Sequence[Part] | None = None,
         target: Part | Sequence[Part] | None = None,
+        criterion_args: Mapping[str, str] | None = None,
         reduction: Reduction | None = None,
     ) -> None:
         self.model = model
@@ -171,15 +179,18 @@ class Supervised(Process):
         self.metrics = dict(metrics or {})
         self.batch_hook = batch_hook
         self.reduction = reduction
-        if (input is None) != (target is None) and criterion is not None:
+        self._input = None if input is None else _several(input)
+        self._target = _several(target if target is not None else ())
+        self._has_one_target = target is None or isinstance(target, str | int)
+        self._criterion_args = dict(criterion_args or {})
+        self._call = self._new_call()
+        is_half = input is None or self._call is None  # an argument by name may be the target
+        if (input is None) != (target is None) and criterion is not None and is_half:
             raise InputError(
                 "Supervised was told which part of a batch is the"
                 f" {'target' if input is None else 'input'} only.",
                 fix='Give both: Supervised(..., input="image", target="label").',
             )
-        self._input = None if input is None else _several(input)
-        self._target = _several(target if target is not None else ())
-        self._has_one_target = target is None or isinstance(target, str | int)
         if backward is not None:
             self.backward = backward
         elif optimizer is not None:
@@ -195,7 +206,7 @@ class Supervised(Process):
         else:
             inputs, target = self._parts(batch)
             pred = self.model(*inputs)
-        if not isinstance(pred, Tensor):
+        if not isinstance(pred, Tensor) and not self._takes_fields(pred):
             raise self._no_tensor(pred)
         is_training = torch.is_grad_enabled()
         if self.criterion is None:
@@ -204,48 +215,71 @@ class Supervised(Process):
                     "There is no criterion, and nothing to train by.",
                     fix="Give Supervised a criterion.",
                 )
-            return None, {"pred": pred, "target": target}  # type: ignore[return-value]
+            return None, self._output(pred, target)  # type: ignore[return-value]
         if is_training and not self.backward.needs_weights:
-            loss = self._loss(pred, target)
-            return loss, {"pred": pred.detach(), "target": target, "loss": detached(loss)}
+            loss = self._loss(pred, target, batch)
+            return loss, {**self._output(pred, target), "loss": detached(loss)}
         with Reductions(size_of(batch)) as watch:
-            mean = self._loss(pred, target)
+            mean = self._loss(pred, target, batch)
         loss = watch.weighed(mean, self.criterion, self.reduction)
-        reported = watch.reported(mean, loss)
-        return loss, {"pred": pred.detach(), "target": target, **reported}
+        return loss, {**self._output(pred, target), **watch.reported(mean, loss)}
 
     def inference_step(self, batch: Any) -> Any:
         if self._input is not None:
-            inputs = [_part(batch, name) for name in self._input] if _has_parts(batch) else [batch]
+            inputs = [part_of(batch, name) for name in self._input] if has_parts(batch) else [batch]
         else:
             inputs = [
                 batch[0] if isinstance(batch, list | tuple) and len(batch) in (1, 2) else batch
             ]
         with torch.no_grad():
             pred = self.model(*inputs)
-        if not isinstance(pred, Tensor):
+        if not isinstance(pred, Tensor) and not self._takes_fields(pred):
             raise self._no_tensor(pred)
-        return {"pred": pred}
+        return predicted(pred)
 
     def _parts(self, batch: Any) -> tuple[list[Any], Any]:
         """Return the inputs and the target, or the targets, of a batch whose parts have names."""
         assert self._input is not None
-        targets = [_part(batch, name) for name in self._target]
-        inputs = [_part(batch, name) for name in self._input]
+        targets = [part_of(batch, name) for name in self._target]
+        inputs = [part_of(batch, name) for name in self._input]
+        if self._has_one_target and not targets:
+            # It was left out: the criterion has its arguments by name, metrics want a target.
+            usual = (name for name in names_in(batch) if name in TARGET_NAMES)
+            targets = [part_of(batch, name) for name in usual]
         return inputs, targets[0] if targets and self._has_one_target else tuple(targets)
 
-    def _loss(self, pred: Tensor, target: Any) -> Any:
+    def _new_call(self) -> CriterionCall | None:
+        """Return how the criterion is called; None: by position."""
+        return criterion_call(
+            self.criterion, self._criterion_args, inputs=self._input or (), targets=self._target
+        )
+
+    def _takes_fields(self, pred: Any) -> bool:
+        """Return True where a model may return this in place of a tensor."""
+        return bool(names_in(pred)) and (self._call is not None or self.criterion is None)
+
+    def _output(self, pred: Any, target: Any) -> dict[str, Any]:
+        if isinstance(pred, Tensor):
+            return {"pred": pred.detach(), "target": target}
+        return {**predicted(mapped(pred, Tensor.detach)), "target": target}
+
+    def _targets(self, target: Any) -> Sequence[Any]:
+        """Return the targets for the criterion, one after another; none if they have no name."""
+        if self._input is not None and not self._target:
+            return ()
+        return (target,) if self._has_one_target else target
+
+    def _loss(self, pred: Any, target: Any, batch: Any) -> Any:
         """Return the loss of the criterion; CriterionError or InputError where it does not fit."""
+        targets, call = self._targets(target), self._call
+        if call is not None and call.criterion is not self.criterion:  # replaced meanwhile
+            call = self._call = self._new_call()
         try:
-            if self._has_one_target:
-                found = self.criterion(pred, target)
-            else:
-                found = self.criterion(pred, *target)
+            found = self.criterion(pred, *targets) if call is None else call(pred, targets, batch)
         except Exception as error:
-            if not self._has_one_target and len(target) != 1:
+            if len(targets) != 1 or not isinstance(pred, Tensor):
                 raise
-            one = target if self._has_one_target else target[0]
-            blamed = misfit(error, self.criterion, pred, one)
+            blamed = misfit(error, self.criterion, pred, targets[0])
             if blamed is None:
                 raise
             raise blamed from error
@@ -255,44 +289,32 @@ class Supervised(Process):
     def _no_tensor(self, pred: object) -> InputError:
         return InputError(
             f"Supervised takes a model that returns a tensor; {type(self.model).__name__} gave"
-            f" {_shape_of(pred)}.",
-            fix="Return the tensor alone from forward, or write your own Process.",
+            f" {describe_parts(pred)}.",
+            fix="Return the tensor alone from forward; or named fields, and say which of them the"
+            ' criterion takes: criterion_args = { input = "logits", target = "target" }; or write'
+            " your own Process.",
         )
+
+
+def predicted(pred: Any) -> dict[str, Any]:
+    """Return what a model gave by name; `pred` is its prediction, if one can be told."""
+    if isinstance(pred, Tensor):
+        return {"pred": pred}
+    fields = {name: part_of(pred, name) for name in names_in(pred)}
+    named = [name for name in PREDICTION_NAMES if name in fields]
+    tensors = [name for name, value in fields.items() if isinstance(value, Tensor)]
+    if found := named or (tensors if len(tensors) == 1 else []):
+        return {**fields, "pred": fields[found[0]]}
+    return fields
 
 
 def _several(names: Part | Sequence[Part]) -> tuple[Part, ...]:
     return (names,) if isinstance(names, str | int) else tuple(names)
 
 
-def _has_parts(batch: Any) -> bool:
-    return isinstance(batch, Mapping | list | tuple | Instance) or fields_of(batch) is not None
-
-
-def _part(batch: Any, name: Part) -> Any:
-    """Return a part of a batch; InputError names those that there are."""
-    try:
-        if isinstance(batch, Mapping | Instance) or (
-            isinstance(name, int) and isinstance(batch, list | tuple)
-        ):
-            return batch[name]  # type: ignore[index]
-        return getattr(batch, str(name))
-    except (KeyError, IndexError, AttributeError):
-        raise InputError(
-            f"A batch has no {name!r}; it is {_shape_of(batch)}.",
-            where="[process] input, target",
-            fix=did_you_mean(str(name), _names_in(batch)) or "Name a part that it has.",
-        ) from None
-
-
-def _names_in(batch: Any) -> list[str]:
-    if isinstance(batch, Mapping | Instance):
-        return [str(name) for name in batch.keys()]  # noqa: SIM118 - an Instance cannot be iterated
-    return list(getattr(batch, "_fields", None) or fields_of(batch) or ())
-
-
 def _not_taken(batch: Any) -> InputError:
     fix = "Return such pairs from the data set, or write your own Process."
-    names = [f'"{name}"' for name in _names_in(batch)]
+    names = [f'"{name}"' for name in names_in(batch)]
     if not names and isinstance(batch, list | tuple):
         names = [str(place) for place in range(len(batch))]
     if len(names) > 1:
@@ -302,7 +324,8 @@ def _not_taken(batch: Any) -> InputError:
             " of Supervised; or write your own Process."
         )
     return InputError(
-        f"Supervised takes batches of (input, target); this one is {_shape_of(batch)}.", fix=fix
+        f"Supervised takes batches of (input, target); this one is {describe_parts(batch)}.",
+        fix=fix,
     )
 
 
@@ -315,12 +338,3 @@ def _bad_gradients(model: nn.Module) -> str:
     ]
     more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
     return f"gradients that are not finite: {', '.join(bad[:3])}{more}" if bad else ""
-
-
-def _shape_of(batch: Any) -> str:
-    names = _names_in(batch)
-    if isinstance(batch, Mapping):
-        return f"a mapping of {', '.join(names)}" if names else "an empty mapping"
-    if isinstance(batch, list | tuple) and not names:
-        return f"a {type(batch).__name__} of {len(batch)}"
-    return f"a {type(batch).__name__}" + (f" of {', '.join(names)}" if names else "")

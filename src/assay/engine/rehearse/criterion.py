@@ -30,7 +30,7 @@ class CriterionCheck:
         is_used = isinstance(criterion, nn.Module) and observer.values is not None
         self._criterion: nn.Module | None = criterion if is_used else None
         self._observer = observer
-        self._given: tuple[Any, ...] | None = None
+        self._given: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.finding: Finding | None = None
 
     @contextmanager
@@ -39,15 +39,15 @@ class CriterionCheck:
         if self._criterion is None:
             yield
             return
-        handle = self._criterion.register_forward_pre_hook(self._remember)
+        handle = self._criterion.register_forward_pre_hook(self._remember, with_kwargs=True)
         try:
             yield
         finally:
             handle.remove()
 
-    def _remember(self, _: nn.Module, args: tuple[Any, ...]) -> None:
+    def _remember(self, _: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         if self._given is None:
-            self._given = replaced(args, self._real)
+            self._given = replaced((args, named), self._real)
 
     def _real(self, tensor: Tensor) -> Any:
         """Return the values of a tensor, or its shape where they are unknown."""
@@ -63,15 +63,16 @@ class CriterionCheck:
         real = {name: self._observer.value_of(tensor) for name, tensor in weights.items()}
         if any(value is None for value in real.values()) or _size(given) > _MOST_BYTES:
             return
-        made = tuple(each.made() if isinstance(each, _Zeros) else each for each in given)
+        args, named = _made(given)
         try:
             with torch.enable_grad():
-                functional_call(criterion, real, made)  # type: ignore[arg-type]
+                functional_call(criterion, real, args, named)  # type: ignore[arg-type]
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             if not is_from_torch(error):  # it may be about the zeros
                 return
             name = f"process.criterion ({type(criterion).__name__})"
-            call = ModuleCall(name, ", ".join(map(shape_of, made)), 0)
+            shapes = [*map(shape_of, args), *(f"{key}={shape_of(named[key])}" for key in named)]
+            call = ModuleCall(name, ", ".join(shapes), 0)
             self.finding = finding_of(error, [call])
 
 
@@ -86,7 +87,19 @@ class _Zeros:
         return torch.zeros(self.shape, dtype=self.dtype, requires_grad=self.requires_grad)
 
 
-def _size(given: tuple[Any, ...]) -> int:
-    return sum(
-        each.shape.numel() * each.dtype.itemsize for each in given if isinstance(each, _Zeros)
-    )
+def _made(found: Any) -> Any:
+    """Return arguments with zeros for what is unknown."""
+    if isinstance(found, _Zeros):
+        return found.made()
+    if isinstance(found, list | tuple):
+        return type(found)(map(_made, found))
+    return {key: _made(each) for key, each in found.items()} if isinstance(found, dict) else found
+
+
+def _size(found: Any) -> int:
+    """Return the bytes of the zeros among arguments."""
+    if isinstance(found, _Zeros):
+        return found.shape.numel() * found.dtype.itemsize
+    if isinstance(found, dict):
+        return sum(map(_size, found.values()))
+    return sum(map(_size, found)) if isinstance(found, list | tuple) else 0
