@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 
 from assay.core.errors import InputError
-from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
+from assay.engine.parallel.layout import Layout
+from assay.engine.parallel.mesh import Mesh, init_mesh
 from assay.engine.parallel.nodes import first_host, port_of
 
 
