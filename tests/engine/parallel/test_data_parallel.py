@@ -196,6 +196,19 @@ def test_all_ranks_stop_after_the_step_in_which_one_was_asked_to(
 
 
 @pytest.mark.slow
+@pytest.mark.row("D22")
+def test_all_ranks_end_an_epoch_after_the_step_in_which_one_did(
+    several: tuple[int, Results],
+) -> None:
+    ranks, results = several
+    expected = alone("ended", ranks)
+
+    assert [each["counts"] for each in results["ended"]] == [[6, 70, 3]] * ranks
+    for found in results["ended"]:
+        close(found["weights"], expected["weights"])
+
+
+@pytest.mark.slow
 def test_what_was_counted_on_the_gpu_of_each_rank_is_put_together_on_the_cpu(
     several: tuple[int, Results],
 ) -> None:

@@ -67,6 +67,13 @@ class Bounds:
             last = state.step + left
             state.max_steps = last if self.steps is None else min(last, self.steps)
 
+    def shorten(self, state: State) -> None:
+        """Lower the bound in steps by those that epochs left out which were ended early."""
+        if state.max_epochs is None or state.epoch_length is None or state.max_steps is None:
+            return
+        left = (state.max_epochs - state.epoch) * state.epoch_length - state.epoch_step
+        state.max_steps = max(state.step, min(state.max_steps, state.step + left))
+
     def handlers(self, state: State, finish: Callable[[], None]) -> list[Handler]:
         """Return the handlers that call `finish` once enough samples or seconds were used."""
         found = []
@@ -122,9 +129,17 @@ def _counted(number: int, unit: str) -> str:
     return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
 
 
+def left_out(state: State) -> int:
+    """Return how many steps fewer than whole epochs have were made in the epochs so far."""
+    if state.epoch_length is None:
+        return 0
+    return state.epoch * state.epoch_length + state.epoch_step - state.step
+
+
 def is_done(state: State) -> bool:
     """Return whether a bound was reached or a stop was asked for."""
-    if state.epoch_step and state.epoch_step == state.epoch_length and not state.stop.reason:
+    is_epoch_over = state.epoch_step == state.epoch_length or state.ends_epoch
+    if state.epoch_step and is_epoch_over and not state.stop.reason:
         return False  # resumed between the last step of an epoch and its end
     return bool(
         state.stop.reason

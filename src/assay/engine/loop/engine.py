@@ -20,7 +20,7 @@ from assay.engine.checkpoint.saver import Saver
 from assay.engine.data.adopt import as_source
 from assay.engine.data.dead_worker import died
 from assay.engine.data.source import Window, seeded
-from assay.engine.loop.bounds import Bounds, is_done
+from assay.engine.loop.bounds import Bounds, is_done, left_out
 from assay.engine.loop.bus import Bus, Listens, bind_by_name, roles_of
 from assay.engine.loop.by_hand import HandTrainer
 from assay.engine.loop.engine_state import resume
@@ -102,6 +102,7 @@ class Engine:
         """True while the engine waits for a batch: every handler has seen the last step."""
         self.is_between_steps = True
         """False while an update is made that other ranks do not have yet."""
+        self._is_in_epoch = False
         self._updating = 0.0
         self._can_repeat = False
         self._randomness = StepRandomness(self.seed)
@@ -235,6 +236,16 @@ class Engine:
         """
         self.state.stop.ask(reason, interrupts=interrupts)
 
+    def end_epoch(self) -> None:
+        """End the epoch after the current step; the next one begins at its own beginning.
+
+        Handlers of `epoch_end` still run. The steps left out do not count: a run of so many epochs
+        is that much shorter, one of so many steps is as long as before. With several ranks all of
+        them end the epoch after the same step. Between two epochs this does nothing.
+        """
+        if self._is_in_epoch:
+            self.state.ends_epoch = True
+
     def finish(self) -> None:
         """Make the current step the last one, as if it were the bound."""
         self.state.max_steps = self.state.step
@@ -338,6 +349,7 @@ class Engine:
         waiting = computing = updating = telling = 0.0
         moved, differentiated = self._windows.moved_s, self.process.backward.seconds
         windows = self._windows.rest(self.pipeline)
+        self._is_in_epoch = True
         self.bus.fire_at(Event.EPOCH_BEGIN, state.epoch)
         now = perf_counter()
         self.is_loading = True
@@ -360,7 +372,7 @@ class Engine:
             ranks.beats.step(state.step)
             now = perf_counter()
             telling += now - computed
-            if state.stop.reason or state.step == state.max_steps:
+            if state.stop.reason or state.step == state.max_steps or state.ends_epoch:
                 break
             self.is_loading = True
         self.is_loading = False
@@ -374,7 +386,12 @@ class Engine:
         self.add_seconds("optimizer", updating)
         self.add_seconds("telling", telling)
         self._fetch()
+        self._is_in_epoch = False
+        is_early = state.ends_epoch
         if end_epoch(state):
+            if is_early:
+                del windows  # workers that load this epoch are free for the next one
+                self._start_schedule()
             self.bus.fire_at(Event.EPOCH_END, state.epoch)
 
     def _begin(self) -> None:
@@ -398,13 +415,22 @@ class Engine:
         )
         if isinstance(self.process, Process):
             self.process.attach(state, self.device, self.logged)
-        backward.start(state.step, total=state.max_steps, epoch_length=state.epoch_length)
+        self._start_schedule()
         if backward.non_finite != "ignore":
             self._buffers = kept_buffers(getattr(self.process, "model", None))
         self._make_trainer()
         self.process.train()
         self.bus.start_at(state.event_counts())
         self.fire(Event.RUN_BEGIN)
+
+    def _start_schedule(self) -> None:
+        """Let the schedule count from here: of steps, or of epochs that may have been ended
+        early."""
+        state, backward = self.state, self.process.backward
+        self.bounds.shorten(state)
+        if skipped := left_out(state):
+            backward.skip_steps(skipped)
+        backward.start(state.step, total=state.max_steps, epoch_length=state.epoch_length)
 
     def _make_trainer(self) -> None:
         """Make what trains a window, and what explains a step that fails."""
@@ -450,5 +476,9 @@ class Engine:
         return is_done(self.state)
 
     def _agree(self) -> None:
-        """Stop where one rank was asked to, and at the least bound that one has reached."""
-        self.state.max_steps = self.ranks.agree(self.state.stop, self.state.max_steps)
+        """Put in force what any rank was asked for: to stop, to end the epoch, the least bound."""
+        state = self.state
+        if self.ranks.is_distributed:
+            state.max_steps, state.ends_epoch = self.ranks.agree(
+                state.stop, state.max_steps, ends_epoch=state.ends_epoch
+            )
