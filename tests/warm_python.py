@@ -24,6 +24,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,7 +44,8 @@ LOADED = (
 READ_AT_START = ("PYTHON", "OMP_", "MKL_", "OPENBLAS_", "LD_", "TORCH_")
 APPLIED_LATER = {"PYTHONDONTWRITEBYTECODE"}
 STREAMS = 3
-TIMEOUT_S = 120
+AT_ONCE = 2  # commands that threads may run side by side
+TIMEOUT_S = 300
 
 
 class WarmPython:
@@ -157,21 +159,23 @@ def forked(variables: Mapping[str, str]) -> Iterator[Run]:
     """`run`, but warm where that can be; not on macOS, where a process that has imported much
     cannot be forked.
 
-    Commands are forked from two in turn, each of which is started when it is first needed.
+    Commands are forked from two in turn, each of which is started when it is first needed. Two
+    threads may run one each at the same time.
     """
     if sys.platform != "linux":
         yield run
         return
-    pythons: list[WarmPython] = []
-    turns = itertools.cycle(range(2))
+    pythons: dict[int, WarmPython] = {}
+    turns, locks = itertools.cycle(range(AT_ONCE)), [threading.Lock() for _ in range(AT_ONCE)]
 
     def run_warm(arguments: Sequence[str], *, variables: Mapping[str, str], **others: Any) -> Any:
         if not can_be_forked(arguments, variables, like):
             return run(arguments, variables=variables, **others)
         turn = next(turns)
-        if turn == len(pythons):
-            pythons.append(last.enter_context(contextlib.closing(WarmPython(like))))
-        return pythons[turn].run(arguments, variables=variables, **others)
+        with locks[turn]:
+            if turn not in pythons:
+                pythons[turn] = last.enter_context(contextlib.closing(WarmPython(like)))
+            return pythons[turn].run(arguments, variables=variables, **others)
 
     like = dict(variables)
     with contextlib.ExitStack() as last:
