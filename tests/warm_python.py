@@ -2,9 +2,10 @@
 seconds of importing.
 
 What is forked is a process like any other: an id, a folder, variables, streams, an end by exit code
-or signal. Two things are not as in an interpreter that starts from nothing, and a test that is
+or signal. Three things are not as in an interpreter that starts from nothing, and a test that is
 about them takes one of its own: the packages of `LOADED` are there before anything imports them,
-and what `READ_AT_START` begins with is read once. (A command with other variables of that kind, or
+what `READ_AT_START` begins with is read once, and a good end does not take the interpreter apart,
+which would cost more than most commands. (A command with other variables of that kind, or
 with other options of Python, gets its own by itself.) The seed of Python's hashes comes from what
 was forked: there are two, which take turns, so that two runs with equal bits owe that to no order
 of hashes that they share.
@@ -12,6 +13,7 @@ of hashes that they share.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -220,10 +222,39 @@ def serve(channel: socket.socket) -> dict[str, Any]:
         channel.sendall(b"%d\n" % os.waitpid(pid, 0)[1])
 
 
+END: list[int] = []
+"""Exit code of this process, once it has come to a good end."""
+
+
+def leave_at_once() -> None:
+    """End a process that came to a good end, after all that it does at its exit."""
+    if END:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except (AttributeError, OSError, ValueError):  # closed: the interpreter says so at its end
+            return
+        os._exit(END[0])
+
+
 def become(
     arguments: list[str], folder: str, variables: dict[str, str], streams: list[int]
 ) -> None:
     """Be the process that `python ARGUMENTS` starts, to its end."""
+    try:
+        run_as_main(arguments, folder, variables, streams)
+    except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            raise
+        END.append((end.code or 0) & 0xFF)
+    else:
+        END.append(0)
+
+
+def run_as_main(
+    arguments: list[str], folder: str, variables: dict[str, str], streams: list[int]
+) -> None:
+    """Run what `python ARGUMENTS` runs."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -248,6 +279,7 @@ def become(
 
 
 if __name__ == "__main__":
+    atexit.register(leave_at_once)  # before any package: what is registered first is called last
     with socket.socket(fileno=int(sys.argv[1])) as CHANNEL:
         for name in LOADED:
             importlib.import_module(name)

@@ -40,7 +40,9 @@ class Server:
     process: subprocess.Popen[str]
     link: str
     said: list[str] = field(default_factory=list)
-    used: set[str] = field(default_factory=set)  # tokens with which somebody has asked for a session
+    used: set[str] = field(
+        default_factory=set
+    )  # tokens with which somebody has asked for a session
     cookie: str = ""
     write: dict[str, str] = field(default_factory=dict)
 
