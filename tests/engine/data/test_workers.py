@@ -420,8 +420,8 @@ class Hangs(Noisy):
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seconds become tenths and less."""
-    for name, seconds in {"SAY_S": 0.2, "END_S": 0.6, "FIRST_S": 60.0}.items():
+    """Minutes become seconds, which is still more than a batch takes on a busy machine."""
+    for name, seconds in {"SAY_S": 0.4, "END_S": 2.0, "FIRST_S": 60.0}.items():
         monkeypatch.setattr(patience, name, seconds)
     monkeypatch.setattr(workers_module, "_SLICE_S", 0.1)
 
