@@ -426,7 +426,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers_module, "_SLICE_S", 0.1)
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    "start_method", ["fork", pytest.param("spawn", marks=pytest.mark.thorough)]
+)
 def test_a_worker_that_hangs_is_told_with_its_sample_and_its_stack_then_it_ends_the_run(
     impatient: None, start_method: Any
 ) -> None:
