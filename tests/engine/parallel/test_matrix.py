@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from assay.engine.parallel.mesh import Layout
+from assay.engine.parallel.layout import Layout
 from engine.parallel.launching import answers, script
 from warm_python import Run
 
