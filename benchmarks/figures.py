@@ -43,9 +43,17 @@ def _middle(samples: Sequence[Figure]) -> Figure:
     return replace(samples[0], value=median(values), note=spread)
 
 
-def options(about: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """`quick` and `as_json`, from the command line."""
-    parser = argparse.ArgumentParser(description=about)
+def options(
+    about: str, argv: Sequence[str] | None = None, *, parts: Sequence[str] = ()
+) -> argparse.Namespace:
+    """`quick` and `as_json`, from the command line; `only`, a list, where there are `parts`."""
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    if parts:
+        parser.add_argument(
+            "--only", action="append", choices=parts, help="this part; may be repeated"
+        )
     parser.add_argument(
         "--quick", action="store_true", help="a few seconds: whether it works, not how fast it is"
     )

@@ -8,6 +8,7 @@ import os
 # than one.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import compileall
 import gc
 import multiprocessing
 import signal
@@ -48,6 +49,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 PROCESS = psutil.Process()
 SOURCE = str(Path(__file__).resolve().parent.parent / "src")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile assay once; else each OS process of the tests would, where `PYTHONDONTWRITEBYTECODE`
+    is set."""
+    if not hasattr(session.config, "workerinput"):
+        compileall.compile_dir(SOURCE, quiet=2)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -244,7 +244,7 @@ def test_the_trainer_of_the_text_trains_tests_and_keeps_all_of_its_experiment(
     assert plain(load(folder.config_toml).root)["lr"] == 0.01 and view.file.newest.code.snapshot
     assert "start mytrainer_lr=0.01: 10 epochs on cpu" in errors
     assert re.search(r"epoch 1/10  batch \d+/31  @loss=", errors)
-    assert re.search(r"epoch 10/10  \d+\.\d s  ETA 0:00:00  @loss=", errors)
+    assert re.search(r"epoch 10/10  \d+\.\d s  ETA \d:\d\d:\d\d  @loss=", errors)
 
 
 PLANTED = """

@@ -189,40 +189,41 @@ class Net(net.Net):
 
 
 @pytest.mark.row("A88")
-def test_a_sweep_of_12_ends_with_a_table_though_one_cannot_be_built_and_one_turns_nan(
+def test_a_sweep_ends_with_a_table_though_one_cannot_be_built_and_one_turns_nan(
     assay, toy: Path
 ) -> None:
     """It is shown on a terminal of 80 columns."""
+    widths = (8, 9, 12, 13)
     (toy / "blows.py").write_text(BLOWS_UP)
-    short(toy, f'[sweep]\n"model.width" = {list(range(5, 17))}\n')
+    short(toy, f'[sweep]\n"model.width" = {list(widths)}\n')
     (toy / "many.toml").write_text((toy / "many.toml").read_text().replace("net.Net", "blows.Net"))
 
     code, shown = shown_on_terminal(toy, "run", "many.toml")
 
     assert code == 1
     files = [run_file.read(run) for run in runs(toy)]
-    assert len(files) == 12
+    assert len(files) == 4
     (sweep,) = {file.newest.launch["sweep"] for file in files}
-    by_width = dict(zip(range(5, 17), files, strict=True))
-    titles = [line for line in shown if re.match(r"\[\d+/12\]", line)]
-    assert titles == [f"[{i}/12] many.toml  model.width={4 + i}" for i in range(1, 13)]
+    by_width = dict(zip(widths, files, strict=True))
+    titles = [line for line in shown if re.match(r"\[\d/4\]", line)]
+    assert titles == [
+        f"[{i}/4] many.toml  model.width={width}" for i, width in enumerate(widths, 1)
+    ]
     assert "while building model = blows.Net (many.toml:4:2)" in shown
-    table = shown[shown.index(f"sweep {sweep}   12 runs   valid/acc, largest first") :]
+    table = shown[shown.index(f"sweep {sweep}   4 runs   valid/acc, largest first") :]
     assert max(map(len, table)) <= 80
-    ranked = [line.split() for line in table[2:12]]
-    assert [row[0] for row in ranked] == [str(place) for place in range(1, 11)]
-    assert {row[1] for row in ranked} == {
-        str(width) for width in (*range(5, 9), *range(10, 13), 14, 15, 16)
-    }
+    ranked = [line.split() for line in table[2:4]]
+    assert [row[0] for row in ranked] == ["1", "2"]
+    assert {row[1] for row in ranked} == {"8", "12"}
     scores = [by_width[int(row[1])].summaries["valid/acc"].max for row in ranked]
     assert scores == sorted(scores, reverse=True)
-    assert "did not finish:" in table and "2 of 12 did not finish" in table
-    causes = {line.split()[0]: line for line in table[14:16]}
+    assert "did not finish:" in table and "2 of 4 did not finish" in table
+    causes = {line.split()[0]: line for line in table[6:8]}
     assert causes[by_width[9].id].endswith("model.width=9   AssertionError: no width of 9")
     assert "The loss is nan at step 1" in causes[by_width[13].id]
     listed = assay("ls", f"sweep = {sweep} and status = failed", "--columns", "id,sweep,point")
     assert [line.split() for line in listed.stdout.splitlines()[1:]] == [
-        [by_width[13].id, sweep, "9/12"], [by_width[9].id, sweep, "5/12"]
+        [by_width[13].id, sweep, "4/4"], [by_width[9].id, sweep, "2/4"]
     ]  # fmt: skip
 
 

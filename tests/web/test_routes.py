@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,9 +18,13 @@ from urllib.parse import quote
 import pytest
 
 from assay.core.event_log import Ended
-from assay.store.layout import Project
+from assay.query.catalog import Asked
+from assay.store import refresh_index
+from assay.store.layout import Project, RunFolder
+from assay.store.read_record import read_record
 from assay.store.refresh_index import Synchronized
 from assay.store.tables import read_history
+from assay.web import site
 from assay.web.live import Watch, _Looked
 from assay.web.site import Home
 from run_folders import id_of, make_project, make_run, tell_now
@@ -291,30 +296,64 @@ def test_what_a_metric_depends_on_and_the_values_of_columns(
     assert [each["key"] for each in keys] == ["lr"]
 
 
-def test_every_request_waits_for_the_first_look_at_the_runs(tmp_path: Path) -> None:
+def test_every_request_waits_for_the_first_look_at_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The index of a new project is not made yet when several requests of a page arrive at once."""
-    project = make_project(tmp_path / "project")
-    home = Home.of(project)
+    monkeypatch.setattr(site, "FIRST_LOOK_S", 60.0)
+    home = Home.of(make_project(tmp_path / "project"))
     begun, go = threading.Event(), threading.Event()
 
     def slow() -> Synchronized:
         begun.set()
-        go.wait(30)
+        go.wait(60)
+        home.catalog.readable.set()
         return Synchronized()
 
     home.catalog.synchronize = slow  # type: ignore[method-assign]
-    first = threading.Thread(target=home.ready, args=(30,))
+    first = threading.Thread(target=home.ready)
     first.start()
-    begun.wait(30)
-    second = threading.Thread(target=home.ready, args=(30,))
+    begun.wait(60)
+    second = threading.Thread(target=home.ready)
     second.start()
     second.join(0.2)
     assert second.is_alive()
 
     go.set()
     for thread in (first, second):
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
+
+
+def test_the_newest_runs_are_shown_while_older_ones_are_read_into_a_new_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = make_project(tmp_path / "project")
+    older, newer = (make_run(project, age_s=age_s) for age_s in (3600, 60))
+    go = threading.Event()
+
+    def read(folder: RunFolder, *arguments: object) -> object:
+        if folder.path == older:
+            go.wait(60)
+        return read_record(folder, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(site, "FIRST_LOOK_S", 60.0)
+    monkeypatch.setattr(refresh_index, "_BATCH", 1)
+    monkeypatch.setattr(refresh_index, "read_record", read)
+    home = Home.of(project)
+    watch, looked = Watch(home), _Looked()
+
+    home.ready()
+
+    assert home.is_reading
+    assert home.catalog.ids(Asked()) == [id_of(newer)]
+    assert watch._event(looked) == {"version": home.catalog.version}
+    go.set()
+    while home.is_reading:
+        time.sleep(0.01)
+    assert home.catalog.ids(Asked()) == [id_of(newer), id_of(older)]
+    assert watch._event(looked)["version"] == home.catalog.version
+    home.catalog.close()
 
 
 def test_a_page_hears_of_runs_that_another_request_has_read(tmp_path: Path) -> None:

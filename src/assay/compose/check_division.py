@@ -19,7 +19,7 @@ def check_division(config: Config) -> None:
     size = parallel.tensor or 1
     if size == 1 and (parallel.pipeline or 1) == 1:
         return
-    from assay.engine.parallel.mesh import Layout
+    from assay.engine.parallel.layout import Layout
     from assay.engine.parallel.pipeline_split import split_model
     from assay.engine.parallel.tensor_parallel import check_plan, plan_of
 

@@ -158,7 +158,7 @@ def data_parallel_size(config: Config, count: int) -> int:
 def check_split(config: Config, count: int) -> None:
     """Raise InputError when the batch cannot be divided among so many processes."""
     from assay.engine.data.batch_size import batch_size
-    from assay.engine.parallel.mesh import Layout
+    from assay.engine.parallel.layout import Layout
 
     sections = sections_of(config.root)
     layout = Layout.of(sections.parallel)

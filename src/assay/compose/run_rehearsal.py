@@ -33,7 +33,7 @@ from assay.store.layout import find_project
 if TYPE_CHECKING:
     from assay.engine.data.source import Window
     from assay.engine.loop.process import Process
-    from assay.engine.parallel.mesh import Layout
+    from assay.engine.parallel.layout import Layout
     from assay.engine.rehearse.ladder import Parts, Site
 
 
@@ -141,7 +141,7 @@ def is_first_rank() -> bool:
 
 
 def _layout(config: Config, processes: int) -> Layout:
-    from assay.engine.parallel.mesh import Layout
+    from assay.engine.parallel.layout import Layout
 
     return Layout.of(sections_of(config.root).parallel, processes=processes)
 

@@ -146,7 +146,7 @@ def _device_of_rank(launch: Launch) -> Device:
 def _join_ranks(scope: RunScope, launch: Launch, resumes: str) -> None:
     """Join the process group of the run, and report heartbeats. Collective."""
     from assay.core.heartbeats import FileHeartbeats
-    from assay.engine.parallel.mesh import Layout
+    from assay.engine.parallel.layout import Layout
     from assay.engine.parallel.process_group import process_group, world
 
     here, parallel, stack = world(), scope.sections.parallel, scope.closing

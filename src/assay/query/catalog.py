@@ -128,6 +128,8 @@ class Catalog:
         self.project = project
         self.version = 0
         self.reading = Reading()
+        self.readable = threading.Event()
+        """Set as soon as the index holds runs, though more are to be read."""
         self._summarize = summarize
         self._file = index_file(project)
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
@@ -156,6 +158,7 @@ class Catalog:
             self.reading = Reading()
             if found:
                 self._change()
+            self.readable.set()
             return found
 
     def page(self, asked: Asked) -> Page:
@@ -300,6 +303,7 @@ class Catalog:
     def _read(self, done: int, total: int) -> None:
         self.reading = Reading(done, total)
         self._change()
+        self.readable.set()
 
     def _change(self) -> None:
         self.version += 1

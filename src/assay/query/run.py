@@ -29,6 +29,7 @@ from assay.query.chart import middles
 from assay.query.formatting import duration, number
 from assay.query.notebook import CurveDrawing, html_line
 from assay.query.status import RunState, seconds_of, state_of
+from assay.query.stop_run import stop_run
 from assay.store.artifacts import Artifact, artifacts
 from assay.store.layout import RunFolder, run_in
 from assay.store.read_record import described
@@ -93,9 +94,7 @@ class RunView:
         Nothing happens to a run that has ended. InputError for one of this process, of a job, or of
         another machine or user.
         """
-        from assay.query.stop_run import stop_run
-
-        stop_run(self)
+        stop_run(self.path, run_id=self.id, job=self.file.job)
 
     @property
     def path(self) -> Path:

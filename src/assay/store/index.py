@@ -83,8 +83,9 @@ class Index:
         with self.asked() as database:
             database.execute("CREATE TEMP TABLE wanted (folder PRIMARY KEY)")
             database.executemany("INSERT INTO wanted VALUES (?)", [(each,) for each in found])
+            # CROSS: looks up the wanted runs. Left to itself SQLite reads every run of each name.
             query = (
-                "SELECT folder, value FROM wanted JOIN items USING (folder) "
+                "SELECT folder, value FROM wanted CROSS JOIN items USING (folder) "
                 "WHERE kind = ? AND name = ?"
             )
             names = database.execute(names_in("items", "kind = :kind"), {"kind": kind})

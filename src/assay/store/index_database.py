@@ -9,7 +9,7 @@ import os
 import socket
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from operator import itemgetter
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -117,6 +117,8 @@ def update(path: Path, changed: Sequence[ChangedRun | Grown], gone: Sequence[str
     with contextlib.suppress(FileExistsError):
         os.close(create_file(path))  # as open as its folder, which SQLite does not see to
     with open_database(path, make=True) as database:
+        # Readers are locked out from the first page that is written: that is to be the commit.
+        database.execute("PRAGMA cache_spill = OFF")
         write_runs(database, changed, gone)
 
 
@@ -164,14 +166,14 @@ def _write_items(
 ) -> None:
     """Write the items of runs by folder, in place of what the `known` of them had."""
     _delete_items(database, [folder for folder in known if folder in items])
-    rows = [
-        (item.kind, item.name, folder, item.value)
-        for name, each in items.items()
-        for folder in storable((name,))
-        for item in each
-    ]
     # In the order of the key: rows of one page are then written one after another.
-    rows.sort(key=itemgetter(0, 1, 2))
+    by_key: dict[tuple[str, str], list[tuple[Any, ...]]] = {}
+    for folder in sorted(items):
+        (stored,) = storable((folder,))
+        for item in items[folder]:
+            row = (item.kind, item.name, stored, item.value)
+            by_key.setdefault((item.kind, item.name), []).append(row)
+    rows = chain.from_iterable(by_key[key] for key in sorted(by_key))
     database.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?, ?)", rows)
 
 

@@ -86,12 +86,9 @@ def home_of(
     ] = "",
 ) -> Home:
     home = site.home(project)
-    home.ready(FIRST_LOOK_S)
+    home.ready()
     return home
 
-
-FIRST_LOOK_S = 0.5
-"""Seconds that the first request waits for an index that is made; then it shows what is there."""
 
 SiteOf = Annotated[ProjectSite, Depends(site_of)]
 HomeOf = Annotated[Home, Depends(home_of)]

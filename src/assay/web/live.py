@@ -150,6 +150,9 @@ class Watch:
     def _event(self, looked: _Looked) -> dict[str, Any]:
         home, now = self._home, time.monotonic()
         event: dict[str, Any] = {}
+        home.ready()
+        if home.is_reading:
+            return self._progress(looked, now)
         stamp = _mtime_ns(home.project.runs_dir)
         if stamp != looked.stamp or now - looked.all_at > looked.all_every:
             begun = time.monotonic()
@@ -188,6 +191,16 @@ class Watch:
                 looked.open = {row.written.folder: row for row in home.catalog.open_rows()}
             event |= self._statuses(looked)
         return event
+
+    def _progress(self, looked: _Looked, now: float) -> dict[str, Any]:
+        """Tell now and then that the index in the making holds more runs.
+
+        To look at the folders here as well would wait until all of them are read.
+        """
+        if looked.version == self._home.catalog.version or now - looked.all_at < INDEX_S:
+            return {}
+        looked.version, looked.all_at = self._home.catalog.version, now
+        return {"version": looked.version}
 
     def _statuses(self, looked: _Looked) -> dict[str, Any]:
         """Return the status of open runs that is another one than before: a process was killed, or

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,10 @@ from assay.query.curves import CurveReader
 from assay.query.inbox import Inbox
 from assay.query.project_lookup import all_projects
 from assay.store.layout import Project, RunFolder
+
+FIRST_LOOK_S = 2.0
+"""Seconds that requests wait for the first runs of an index that is made; then they show what is
+there."""
 
 
 @dataclass(slots=True)
@@ -26,6 +31,7 @@ class Home:
     catalog: Catalog
     inbox: Inbox
     _first_look: threading.Thread | None = None
+    _wait_until: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -34,20 +40,29 @@ class Home:
         catalog = Catalog(project, summarize=curves.summaries_json)
         return cls(project, key_of(project), curves, catalog, Inbox(catalog))
 
-    def ready(self, wait_s: float) -> None:
-        """Wait up to `wait_s` until the runs were read once, which goes on behind; whoever asks
-        first begins it.
+    def ready(self) -> None:
+        """Wait until there are runs to show, at most FIRST_LOOK_S after the first request.
 
-        Every request waits, not the first one alone: the others would answer that there are no
-        runs.
+        All folders are looked at in a thread that the first request starts. Every request waits:
+        others would answer that there are no runs.
         """
         with self._lock:
             if self._first_look is None:
                 self._first_look = threading.Thread(
-                    target=self.catalog.synchronize, name="assay-first-look", daemon=True
+                    target=self._look, name="assay-first-look", daemon=True
                 )
+                self._wait_until = time.monotonic() + FIRST_LOOK_S
                 self._first_look.start()
-        self._first_look.join(wait_s)
+        self.catalog.readable.wait(max(0.0, self._wait_until - time.monotonic()))
+
+    def _look(self) -> None:
+        self.catalog.synchronize()
+        import numpy  # noqa: F401 - else the first curve that somebody opens waits for it
+
+    @property
+    def is_reading(self) -> bool:
+        """True while all folders are looked at for the first time."""
+        return self._first_look is not None and self._first_look.is_alive()
 
     def folder(self, name: str) -> RunFolder:
         return RunFolder(self.project.runs_dir / name)

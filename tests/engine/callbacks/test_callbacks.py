@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import assay.engine.callbacks
-from assay.compat.thexp.callbacks import Callback
+from assay.compat.thexp.trainer import Callback
 from assay.core.ports import MemoryRecorder
 from assay.engine import (
     EMA,

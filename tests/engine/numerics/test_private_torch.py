@@ -27,6 +27,7 @@ NAMES = {
     torch: [name for name in vars(torch) if name.startswith(("_foreach_", "_amp_foreach"))],
     torch._C: ["_current_graph_task_id"],
     torch.autograd: ["_profiler_enabled"],
+    torch.autograd.graph: ["_engine_run_backward"],
     optimizer_module: ["_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"],
     data_utils.worker: ["WorkerInfo"],
     torch.nn.modules.batchnorm: ["_NormBase"],

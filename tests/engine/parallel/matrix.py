@@ -21,7 +21,8 @@ from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, Loader, OptimizerStep, Process
 from assay.engine.model.recompute import recompute
 from assay.engine.parallel.data import join_data_parallel
-from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
+from assay.engine.parallel.layout import Layout
+from assay.engine.parallel.mesh import Mesh, init_mesh
 from assay.engine.parallel.partition import partition_model
 
 LAYOUTS: dict[int, tuple[Layout, ...]] = {

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from assay.core.sections import ParallelSection
 from assay.engine.numerics.dtensor import full_tensor
-from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
+from assay.engine.parallel.layout import Layout
+from assay.engine.parallel.mesh import Mesh, init_mesh
 from assay.engine.parallel.partition import partition_model
 
 GPT = Path(__file__).parents[3] / "examples" / "03_gpt" / "model.py"

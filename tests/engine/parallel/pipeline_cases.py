@@ -39,7 +39,8 @@ from assay.engine.loop.engine_state import capture, restore
 from assay.engine.metrics.outputs import Collect
 from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 from assay.engine.parallel.data import join_data_parallel
-from assay.engine.parallel.mesh import Layout, init_mesh
+from assay.engine.parallel.layout import Layout
+from assay.engine.parallel.mesh import init_mesh
 from assay.engine.parallel.partition import partition_model
 
 WIDTH = 6

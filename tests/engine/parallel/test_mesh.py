@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from assay.core.sections import ParallelSection
-from assay.engine.parallel.mesh import Layout
+from assay.engine.parallel.layout import Layout
 
 
 @pytest.mark.parametrize(

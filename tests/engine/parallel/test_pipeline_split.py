@@ -16,7 +16,8 @@ from assay.core.keys import read_section
 from assay.core.sections import ParallelSection
 from assay.engine import Engine, Loader, OptimizerStep, Supervised
 from assay.engine.parallel.data import join_data_parallel
-from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
+from assay.engine.parallel.layout import Layout
+from assay.engine.parallel.mesh import Mesh, init_mesh
 from assay.engine.parallel.partition import partition_model
 from assay.engine.parallel.pipeline_split import keep_weights, pipeline_parts, split_model
 from assay.engine.parallel.stage_states import drop_weights, merge_states

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
+
 import pytest
+import torch.distributed as dist
 
 from assay.core.errors import InputError
 from assay.engine.parallel.nodes import Nodes, nodes_of
 from assay.engine.parallel.process_group import World, world
+from engine.parallel.launching import answers
 
 TORCHRUN = {
     "RANK": "3",
@@ -61,3 +66,50 @@ def test_machines_are_told_by_hand_or_by_srun() -> None:
     for given in ((2, None, "gpu07:29500"), (2, 0, ""), (2, 2, "gpu07:29500"), (2, 0, "gpu07:0")):
         with pytest.raises(InputError):
             nodes_of(*given, variables={})
+
+
+MEETING = """
+import json, os, sys, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from assay.engine.parallel.mesh import Layout
+from assay.engine.parallel.process_group import process_group, world
+
+folder, rank, ranks = sys.argv[1:]
+os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks}
+sums = []
+for run in range(3):
+    with process_group(world(), torch.device("cpu"), Layout(data=2)):
+        number = torch.tensor([float(run)])
+        dist.all_reduce(number)
+        sums.append(number.item())
+    if int(rank) == run % 2:
+        time.sleep(0.3)  # the other rank comes to the next meeting first
+(Path(folder) / f"{rank}.json").write_text(json.dumps(sums))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keeper", ["the launcher", "rank 0"])
+def test_two_processes_that_train_several_times_meet_again_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeper: str
+) -> None:
+    script = tmp_path / "meeting.py"
+    script.write_text(MEETING, encoding="utf-8")
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    if keeper == "the launcher":  # as torchrun does it
+        store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+        port = store.port
+    else:
+        port = free_port()
+    monkeypatch.setenv("MASTER_PORT", str(port))
+
+    assert answers(script, tmp_path, 2) == [[0.0, 2.0, 4.0], [0.0, 2.0, 4.0]]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        return int(listener.getsockname()[1])

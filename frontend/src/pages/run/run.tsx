@@ -1,5 +1,5 @@
 /** One run: a line that says what it is, and tabs with everything its folder tells. */
-import { useNavigate, useParams, useSearch } from "@tanstack/react-router";
+import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { lazy, Suspense, useCallback, useState } from "react";
 import { api, ApiError, data } from "../../api/client";
 import { IconButton } from "../../parts/button";
@@ -44,7 +44,12 @@ export function RunPage() {
         {run.data ? (
           <Whole run={run.data} isGone={isGone} key={id} />
         ) : isGone ? (
-          <Empty title={`There is no run ${id}.`}>It was removed, or lies in another project.</Empty>
+          <Empty title={`There is no run ${id}.`}>
+            It was removed, or lies in another project.
+            <Link to="/" search={project ? { project } : {}}>
+              Back to the runs
+            </Link>
+          </Empty>
         ) : (
           run.error && <Failure error={run.error} />
         )}
@@ -129,32 +134,34 @@ function Title({ run }: { run: RunFacts }) {
         </span>
         <Labels labels={line.labels} />
         <span className={styles.grow} />
-        {again && <CopyLine label="again:" text={again.line} title={`${again.purpose}. Copy`} />}
-        <Menu align="end" trigger={<IconButton icon="more" label="More to do with this run" />}>
-          {run.commands.slice(1).map((command) => (
-            <MenuItem key={command.line} icon="copy" onSelect={() => void navigator.clipboard.writeText(command.line).then(() => say("The command is copied."), complain)}>
-              {command.line}
-            </MenuItem>
-          ))}
-          {!facts.isReadOnly && <MenuLine />}
-          {!facts.isReadOnly && (
-            <MenuItem icon="archive" onSelect={() => void act(isArchived ? "unarchive" : "archive", [line.id])}>
-              {isArchived ? "Take out of the archive" : "Archive"}
-            </MenuItem>
-          )}
-          {!facts.isReadOnly && (
-            <MenuItem
-              icon="trash"
-              isDanger
-              disabled={isLive}
-              onSelect={() => {
-                void act("remove", [line.id]).then(() => navigate({ to: "/", search: project ? { project } : {} }));
-              }}
-            >
-              Remove
-            </MenuItem>
-          )}
-        </Menu>
+        <span className={styles.acts}>
+          {again && <CopyLine label="again:" text={again.line} title={`${again.purpose}. Copy`} />}
+          <Menu align="end" trigger={<IconButton icon="more" label="More to do with this run" />}>
+            {run.commands.slice(1).map((command) => (
+              <MenuItem key={command.line} icon="copy" onSelect={() => void navigator.clipboard.writeText(command.line).then(() => say("The command is copied."), complain)}>
+                {command.line}
+              </MenuItem>
+            ))}
+            {!facts.isReadOnly && <MenuLine />}
+            {!facts.isReadOnly && (
+              <MenuItem icon="archive" onSelect={() => void act(isArchived ? "unarchive" : "archive", [line.id])}>
+                {isArchived ? "Take out of the archive" : "Archive"}
+              </MenuItem>
+            )}
+            {!facts.isReadOnly && (
+              <MenuItem
+                icon="trash"
+                isDanger
+                disabled={isLive}
+                onSelect={() => {
+                  void act("remove", [line.id]).then(() => navigate({ to: "/", search: project ? { project } : {} }));
+                }}
+              >
+                Remove
+              </MenuItem>
+            )}
+          </Menu>
+        </span>
       </div>
       <dl className={styles.facts}>
         {line.best && <Fact name="best" value={`${line.best.metric} ${typeof line.best.value === "number" ? number(line.best.value) : line.best.value}`} title={`${line.best.value} at step ${line.best.step ?? "?"}`} />}

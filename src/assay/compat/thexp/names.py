@@ -25,9 +25,9 @@ _OWN = {
         f"{_HERE}.trainer.Trainer",
         "`assay run` with a config, or `assay.engine.Engine`",
     ),
-    "Callback": (f"{_HERE}.callbacks.Callback", "a method under `assay.engine.on`"),
-    "EvalCallback": (f"{_HERE}.callbacks.EvalCallback", "[evaluate] every"),
-    "LoggerCallback": (f"{_HERE}.callbacks.LoggerCallback", "[display]"),
+    "Callback": (f"{_HERE}.trainer.Callback", "a method under `assay.engine.on`"),
+    "EvalCallback": (f"{_HERE}.trainer.EvalCallback", "[evaluate] every"),
+    "LoggerCallback": (f"{_HERE}.trainer.LoggerCallback", "[display]"),
     "AutoReport": (f"{_HERE}.report.AutoReport", "`assay summary`, `assay ui`"),
     "Reporter": (f"{_HERE}.report.Reporter", "`assay summary`, `assay ui`"),
 }

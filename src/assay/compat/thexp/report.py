@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from assay.compat.thexp.callbacks import Callback
-from assay.compat.thexp.trainer import Trainer
+from assay.compat.thexp.trainer import Callback, Trainer
 from assay.core.errors import InputError
 from assay.core.json_codec import write_atomic
 from assay.query.run import RunView

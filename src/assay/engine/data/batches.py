@@ -20,8 +20,9 @@ def size_of(batch: Any) -> int:
     if isinstance(batch, Tensor):
         return batch.shape[0] if batch.dim() else 1
     if isinstance(batch, (list, tuple)):  # at each step: a union would be made anew
-        if batch and isinstance(first := batch[0], Tensor) and first.dim() and len(first):
-            return len(first)
+        # Not `len`, which torch writes in Python.
+        if batch and isinstance(batch[0], Tensor) and (sizes := batch[0].shape) and sizes[0]:
+            return sizes[0]
         items = batch
     elif isinstance(batch, Mapping):
         items = list(batch.values())

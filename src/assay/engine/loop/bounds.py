@@ -11,6 +11,7 @@ from assay.core.events import Event, Handler
 from assay.engine.data.loader import Loader
 from assay.engine.data.source import Source
 from assay.engine.loop.state import State
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +68,21 @@ class Bounds:
             last = state.step + left
             state.max_steps = last if self.steps is None else min(last, self.steps)
 
-    def shorten(self, state: State) -> None:
-        """Lower the bound in steps by those that epochs left out which were ended early."""
-        if state.max_epochs is None or state.epoch_length is None or state.max_steps is None:
-            return
-        left = (state.max_epochs - state.epoch) * state.epoch_length - state.epoch_step
-        state.max_steps = max(state.step, min(state.max_steps, state.step + left))
+    def start_schedule(self, state: State, backward: OptimizerStepBase) -> None:
+        """Let the schedule count from here, also after epochs that were ended early.
+
+        The bound in steps is lowered by the steps that they left out, which a schedule that counts
+        epochs takes as made.
+        """
+        length = state.epoch_length
+        if length is not None:
+            place = state.epoch * length + state.epoch_step
+            if state.max_epochs is not None and state.max_steps is not None:
+                last = state.step + max(0, state.max_epochs * length - place)
+                state.max_steps = min(state.max_steps, last)
+            if place != state.step:
+                backward.skip_steps(place - state.step)
+        backward.start(state.step, total=state.max_steps, epoch_length=length)
 
     def handlers(self, state: State, finish: Callable[[], None]) -> list[Handler]:
         """Return the handlers that call `finish` once enough samples or seconds were used."""
@@ -127,13 +137,6 @@ class _SecondBound:
 
 def _counted(number: int, unit: str) -> str:
     return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
-
-
-def left_out(state: State) -> int:
-    """Return how many steps fewer than whole epochs have were made in the epochs so far."""
-    if state.epoch_length is None:
-        return 0
-    return state.epoch * state.epoch_length + state.epoch_step - state.step
 
 
 def is_done(state: State) -> bool:

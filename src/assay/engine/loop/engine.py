@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from assay.core.errors import InputError, PeerError
+from assay.core.errors import InputError
 from assay.core.events import ALWAYS, Event, Every, Handler
 from assay.core.ports import Bind, NullRecorder, Recorder
 from assay.core.signals import NO_SIGNALS, Signals, obeyed, stopping
@@ -20,10 +20,11 @@ from assay.engine.checkpoint.saver import Saver
 from assay.engine.data.adopt import as_source
 from assay.engine.data.dead_worker import died
 from assay.engine.data.source import Window, seeded
-from assay.engine.loop.bounds import Bounds, is_done, left_out
+from assay.engine.loop.bounds import Bounds, is_done
 from assay.engine.loop.bus import Bus, Listens, bind_by_name, roles_of
 from assay.engine.loop.by_hand import HandTrainer
 from assay.engine.loop.engine_state import resume
+from assay.engine.loop.epoch_times import EpochTimes
 from assay.engine.loop.epoch_windows import EpochWindows, end_epoch
 from assay.engine.loop.failed_step import FailedStep
 from assay.engine.loop.process import Process
@@ -31,11 +32,9 @@ from assay.engine.loop.state import State
 from assay.engine.loop.step_results import StepResults
 from assay.engine.loop.styles.adapt import as_process
 from assay.engine.loop.trainable import check_trainable
-from assay.engine.loop.windows import MicroBatches, WindowTrainer, trainer_of
+from assay.engine.loop.windows import MicroBatches, TrainStep, WindowTrainer, trainer_of
 from assay.engine.metrics.logged_means import LoggedMeans
-from assay.engine.numerics.buffers import Buffers, NoBuffers, kept_buffers
-from assay.engine.numerics.deferred import DeferredStep, DeferredSteps
-from assay.engine.numerics.nan_debug import NonFiniteError
+from assay.engine.numerics.buffers import NoBuffers, kept_buffers
 from assay.engine.numerics.seed import StepRandomness, checked_seed
 from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.losses import Losses
@@ -100,17 +99,13 @@ class Engine:
         self.seconds: dict[str, float] = {}
         self.is_loading = False
         """True while the engine waits for a batch: every handler has seen the last step."""
-        self.is_between_steps = True
-        """False while an update is made that other ranks do not have yet."""
         self._is_in_epoch = False
-        self._updating = 0.0
-        self._can_repeat = False
+        self._times = EpochTimes()
         self._randomness = StepRandomness(self.seed)
         self._windows = EpochWindows(self.source, self.state, self.device)
-        self._buffers: Buffers = NoBuffers()
         self._trainer: WindowTrainer
         self._micro_batches: MicroBatches
-        self._failed: FailedStep
+        self._step: TrainStep | None = None
         self._by_hand: HandTrainer | None = None
         self._results: StepResults | None = None
         self.bounds = Bounds(epochs, steps, samples, seconds)
@@ -132,7 +127,6 @@ class Engine:
         handlers of `run_end`, and are raised then, as KeyboardInterrupt and Terminated (a
         SystemExit). A second one is raised at once.
         """
-        self._can_repeat = True
         with self._signals() as signals, self._begin_and_end():
             while not self._is_done():
                 for window in self._train_epoch():
@@ -142,11 +136,14 @@ class Engine:
         return self.state
 
     @contextmanager
-    def _begin_and_end(self) -> Iterator[None]:
-        """Begin a run; then fire `run_end`, or `exception` with the error that ended it."""
+    def _begin_and_end(self, *, can_repeat: bool = True) -> Iterator[None]:
+        """Begin a run; then fire `run_end`, or `exception` with the error that ended it.
+
+        `can_repeat`: a step that fails can be run once more.
+        """
         state = self.state
         try:
-            self._begin()
+            self._begin(can_repeat=can_repeat)
             yield
             state.stop.settle()
             self.fire(Event.RUN_END)
@@ -182,23 +179,14 @@ class Engine:
 
     def _run_by_hand(self) -> Generator[Any, None, bool]:
         """Yield the batches, without answering signals; return whether the loop was left."""
-        state = self.state
-        with self._begin_and_end():
-            hand = self._by_hand = HandTrainer(self.process, self._micro_batches, self.logged)
+        with self._begin_and_end(can_repeat=False):
+            assert self._step is not None
+            hand = self._by_hand = HandTrainer(self._step, self._micro_batches, self._times)
             try:
                 while not self._is_done() and not hand.is_left:
-                    for window in self._train_epoch():
-                        before = self._begin_step(window)
-                        try:
-                            yield from hand.batches(window)
-                        except GeneratorExit:
-                            hand.is_left = True
-                            self.stop("the loop was left", interrupts=True)
-                        if hand.is_left and not hand.updates.made:
-                            state.micro_step = before
-                            break
-                        state.micro_step = before + len(window.batches)
-                        self._end_step_by_hand(hand, window)
+                    yield from hand.epoch(self._train_epoch())
+            except GeneratorExit:
+                pass  # `hand` has ended the step in which the loop was left
             finally:
                 hand.updates.stop()
         return hand.is_left
@@ -273,80 +261,36 @@ class Engine:
         """Device flag, set by the first non-finite step; None if every loss is read at once."""
         return None if self._results is None else self._results.lasting_flag
 
+    @property
+    def is_between_steps(self) -> bool:
+        """False while an update is made that other ranks do not have yet."""
+        return self._step is None or self._step.is_shared
+
     def train_step(self, window: Window) -> None:
         """Compute the gradients of each micro-batch, update the weights once, and count the step.
 
         A step that fails counts nothing, and its error says where it came from.
         """
-        before = self._begin_step(window)
+        step = self._step
+        assert step is not None
+        step.begin(window)
         try:
             self._trainer.train(window)
-            self._updating = perf_counter()
-            self._update()
-            if self.ranks.is_distributed:
-                self._end_step_of_ranks(before)
+            self._times.update_began = perf_counter()
+            step.update()
         except BaseException as error:
-            self._fail_step(window, before, error)
+            step.fail(window, error)
             raise
-        self.is_between_steps = True
-        self.state.loss = self.process.backward.loss
-        self.state.count_step(window.samples)
-
-    def _begin_step(self, window: Window) -> int:
-        """Keep the buffers and tell the optimizer step its window; return the micro-step."""
-        before = self.state.micro_step
-        self._buffers.keep()
-        self.ranks.begin_step(window, self.state.step)
-        self.process.backward.begin(window.sizes)
-        return before
-
-    def _update(self) -> None:
-        """Update the weights; a step that is left out leaves nothing behind."""
-        if self.process.update(self.state.step) is False:
-            self._buffers.put_back()
-        elif self._deferred is not None:
-            self._buffers.put_back_where(self._deferred.flag)
-
-    def _end_step_of_ranks(self, before: int) -> None:
-        """Give each rank the buffers of rank 0, and count the micro-steps of the longest rank."""
-        self.is_between_steps = False
-        self.logged.is_idle = False
-        self.state.micro_step = before + self.ranks.micro_steps
-        self.ranks.broadcast_(self.process.model.buffers())
-
-    def _fail_step(self, window: Window, before: int, error: BaseException) -> None:
-        """Take back what the step has counted; raise what says more than `error`, if found."""
-        self.state.micro_step = before
-        if isinstance(error, PeerError) and self.is_between_steps:
-            self._buffers.put_back()  # so that the last step can be saved: another rank failed
-        self._failed.explain(window, error)
-
-    def _end_step_by_hand(self, hand: HandTrainer, window: Window) -> None:
-        """Make the update, unless the loop has made it; then count the step."""
-        self._updating = perf_counter()
-        is_deferred = self._deferred is not None
-        has_updated = hand.updates.made
-        loss = hand.settle(window, is_deferred=is_deferred)
-        if not has_updated:
-            try:
-                self._update()
-            except NonFiniteError:
-                self.state.micro_step -= len(window.batches)
-                self._buffers.put_back()
-                raise
-            hand.updates.made = 0
-        self.state.loss = self.process.backward.loss if loss is None or is_deferred else loss
-        self.state.count_step(window.samples)
+        step.count(window)
 
     def _train_epoch(self) -> Iterator[Window]:
         """Yield the windows of an epoch, or the rest of it; the caller makes a step of each.
 
-        Ends early at a bound, or when a stop was asked for.
+        Ends early at a bound, or when a stop or the end of the epoch was asked for.
         """
-        state, ranks, results = self.state, self.ranks, self._results
+        state, ranks, results, times = self.state, self.ranks, self._results, self._times
         step_begin, step_end = self.bus.points[Event.STEP_BEGIN], self.bus.points[Event.STEP_END]
         end_step = None if results is None or results.is_idle else results.end_step
-        waiting = computing = updating = telling = 0.0
         moved, differentiated = self._windows.moved_s, self.process.backward.seconds
         windows = self._windows.rest(self.pipeline)
         self._is_in_epoch = True
@@ -356,13 +300,12 @@ class Engine:
         for window in windows:
             self.is_loading = False
             loaded = perf_counter()
-            waiting += loaded - now
+            times.waiting += loaded - now
             if step_begin.due <= state.step:
                 step_begin.fire(state.step)
             yield window
             computed = perf_counter()
-            computing += self._updating - loaded
-            updating += computed - self._updating
+            times.end_step(loaded, computed)
             if end_step is not None:
                 end_step(window, computed)
             ranks.beats.between()
@@ -371,7 +314,7 @@ class Engine:
             self._agree()
             ranks.beats.step(state.step)
             now = perf_counter()
-            telling += now - computed
+            times.telling += now - computed
             if state.stop.reason or state.step == state.max_steps or state.ends_epoch:
                 break
             self.is_loading = True
@@ -379,29 +322,49 @@ class Engine:
         ranks.beats.between()
         moved = self._windows.moved_s - moved
         differentiated = self.process.backward.seconds - differentiated
-        self.add_seconds("data", waiting - moved)
-        self.add_seconds("move", moved)
-        self.add_seconds("forward", computing - differentiated)
-        self.add_seconds("backward", differentiated)
-        self.add_seconds("optimizer", updating)
-        self.add_seconds("telling", telling)
+        for name, seconds in times.take(moved=moved, differentiated=differentiated).items():
+            self.add_seconds(name, seconds)
         self._fetch()
         self._is_in_epoch = False
         is_early = state.ends_epoch
         if end_epoch(state):
             if is_early:
                 del windows  # workers that load this epoch are free for the next one
-                self._start_schedule()
+                self.bounds.start_schedule(state, self.process.backward)
             self.bus.fire_at(Event.EPOCH_END, state.epoch)
 
-    def _begin(self) -> None:
+    def _begin(self, *, can_repeat: bool) -> None:
         """Check and make everything that the steps need, then fire `run_begin`."""
         check_trainable(self.process, self.state, self.device)
-        state, backward = self.state, self.process.backward
+        state = self.state
         state.stop.is_settled = False  # an engine may be run again, after its bound was moved
         self._randomness.draws = state.draws
         self.bounds.recount(state, self.source)
+        self._make_step(can_repeat=can_repeat)
+        if isinstance(self.process, Process):
+            self.process.attach(state, self.device, self.logged)
+        self.bounds.start_schedule(state, self.process.backward)
+        self.process.train()
+        self.bus.start_at(state.event_counts())
+        self.fire(Event.RUN_BEGIN)
+
+    def _make_step(self, *, can_repeat: bool) -> None:
+        """Make the objects of a step: they compute gradients, update, explain failures, record."""
+        state, backward = self.state, self.process.backward
         self.logged = LoggedMeans(lambda: state.batch)
+        loop = self._micro_batches = MicroBatches(
+            state, self.bus, self._randomness, self.recorder, self.logged, self.ranks
+        )
+        model = getattr(self.process, "model", None)
+        failed = FailedStep(
+            self.process,
+            self._windows,
+            self.ranks,
+            buffers=kept_buffers(model) if backward.non_finite != "ignore" else NoBuffers(),
+            pipeline=self.pipeline,
+            key_of=loop.key,
+            can_repeat=can_repeat,
+        )
         self._results = StepResults(
             state,
             backward,
@@ -411,59 +374,15 @@ class Engine:
             log_every=self.log_every,
             ranks=self.ranks,
             defer_to=self.device if self._defers and not self.ranks.is_distributed else None,
-            go_back=self._go_back,
+            go_back=failed.go_back,
         )
-        if isinstance(self.process, Process):
-            self.process.attach(state, self.device, self.logged)
-        self._start_schedule()
-        if backward.non_finite != "ignore":
-            self._buffers = kept_buffers(getattr(self.process, "model", None))
-        self._make_trainer()
-        self.process.train()
-        self.bus.start_at(state.event_counts())
-        self.fire(Event.RUN_BEGIN)
-
-    def _start_schedule(self) -> None:
-        """Let the schedule count from here: of steps, or of epochs that may have been ended
-        early."""
-        state, backward = self.state, self.process.backward
-        self.bounds.shorten(state)
-        if skipped := left_out(state):
-            backward.skip_steps(skipped)
-        backward.start(state.step, total=state.max_steps, epoch_length=state.epoch_length)
-
-    def _make_trainer(self) -> None:
-        """Make what trains a window, and what explains a step that fails."""
-        loop = self._micro_batches = MicroBatches(
-            self.state, self.bus, self._randomness, self.recorder, self.logged, self.ranks
-        )
+        self._step = TrainStep(self._results, failed)
         self._trainer = trainer_of(self.process, self.pipeline, loop)
-        self._failed = FailedStep(
-            self.process,
-            self.source,
-            self.state,
-            self.device,
-            buffers=self._buffers,
-            ranks=self.ranks,
-            is_pipelined=self.pipeline is not None,
-            key_of=loop.key,
-        )
 
     def _fetch(self) -> None:
         """Fetch and record what waits on the device; NonFiniteError if a step was not finite."""
         if self._results is not None:
             self._results.fetch()
-
-    def _go_back(self, bad: DeferredStep, error: NonFiniteError) -> None:
-        self._failed.go_back(bad, error, self._first_window_again)
-
-    def _first_window_again(self) -> Window | None:
-        return self._windows.first_again(self.pipeline) if self._can_repeat else None
-
-    @property
-    def _deferred(self) -> DeferredSteps | None:
-        """Steps whose numbers are still on the device; None if each is read at once."""
-        return None if self._results is None else self._results.deferred
 
     def _signals(self) -> AbstractContextManager[Signals]:
         """Return the context in which signals end this run in order; none if a `stop` was given."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-
 from assay.core.errors import InputError
 from assay.engine.data.batches import blame_device, to_device
 from assay.engine.data.loader import Loader
-from assay.engine.data.source import Source, Window
+from assay.engine.data.source import Window
+from assay.engine.loop.epoch_windows import EpochWindows
 from assay.engine.loop.process import Process
-from assay.engine.loop.state import State
 from assay.engine.numerics.buffers import Buffers
 from assay.engine.numerics.deferred import DeferredStep
 from assay.engine.numerics.nan_debug import (
@@ -26,6 +24,7 @@ from assay.engine.numerics.seed import seed_all
 from assay.engine.optim.criterion_misfit import CriterionError, blame_dtype, samples_line
 from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.out_of_memory import is_out_of_memory, out_of_memory
+from assay.engine.parallel.pipeline import Pipeline
 
 _MIXED = "got mixed torch.Tensor and DTensor"
 
@@ -33,29 +32,32 @@ _MIXED = "got mixed torch.Tensor and DTensor"
 class FailedStep:
     """Finds out why a step failed; may run its forward and backward passes once more.
 
-    `key_of(i)` returns the random key of micro-batch `i` of the current step.
+    `buffers` are those of before the step, `key_of(i)` is the random key of its micro-batch `i`.
+    `can_repeat`: a step whose numbers were read later can be run again. In a loop by hand the
+    engine does not know what computes the gradients.
     """
 
     def __init__(
         self,
         process: Process,
-        source: Source,
-        state: State,
-        device: torch.device,
+        windows: EpochWindows,
+        ranks: DataParallelGroup,
         *,
         buffers: Buffers,
-        ranks: DataParallelGroup,
-        is_pipelined: bool,
+        pipeline: Pipeline | None,
         key_of: Callable[[int], int],
+        can_repeat: bool,
     ) -> None:
         self.process = process
-        self.source = source
-        self.state = state
-        self.device = device
-        self.buffers = buffers
+        self.windows = windows
+        self.source = windows.source
+        self.device = windows.device
+        self.state = windows.state
         self.ranks = ranks
-        self.is_pipelined = is_pipelined
+        self.buffers = buffers
+        self.pipeline = pipeline
         self.key_of = key_of
+        self.can_repeat = can_repeat
 
     def explain(self, window: Window, error: BaseException) -> None:
         """Raise an error that says more than `error` about the step, if one is found."""
@@ -81,13 +83,10 @@ class FailedStep:
         blame_dtype(self.state.batch, error)
         blame_device(self.state.batch, self.device, error)
 
-    def go_back(
-        self, bad: DeferredStep, error: NonFiniteError, again: Callable[[], Window | None]
-    ) -> None:
+    def go_back(self, bad: DeferredStep, error: NonFiniteError) -> None:
         """Set the run back to before a non-finite step, and raise its error.
 
-        Later steps have changed no weight. `again` returns the window of the bad step, None where
-        it cannot be read again. After another error, that gains a note instead.
+        Later steps have changed no weight. After another error, that gains a note instead.
         """
         state = self.state
         for name, count in bad.before.items():
@@ -98,7 +97,7 @@ class FailedStep:
         if state.error is not None:
             state.error.add_note(f"before that: {error}")
             return
-        window = again()
+        window = self.windows.first_again(self.pipeline) if self.can_repeat else None
         raise located(error, "" if window is None else self.origin(window))
 
     def origin(self, window: Window) -> str:
@@ -111,7 +110,7 @@ class FailedStep:
         where = in_the_data(window.batches, lambda i: self._samples(i))
         has_updated = getattr(self.process, "has_updated", False)
         is_sharded = self.ranks.sharding is not None
-        if not (where or has_updated or self.is_pipelined or is_sharded):
+        if not (where or has_updated or self.pipeline is not None or is_sharded):
             where = self._origin_in_modules(window)
         return self.ranks.first_report(where, unless=NOWHERE)
 

@@ -1,18 +1,21 @@
-"""Training of one window: its micro-batches one after another, or through the stages of a
-pipeline."""
+"""Training of one window: its gradients, micro-batch by micro-batch or through a pipeline, and
+its update."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Protocol
 
+from assay.core.errors import PeerError
 from assay.core.event_log import Warned
 from assay.core.events import Event
 from assay.core.ports import Recorder
 from assay.engine.data.source import Window
 from assay.engine.loop.bus import Bus
+from assay.engine.loop.failed_step import FailedStep
 from assay.engine.loop.process import Process
 from assay.engine.loop.state import State
+from assay.engine.loop.step_results import StepResults
 from assay.engine.metrics.logged_means import LoggedMeans
 from assay.engine.numerics.seed import WATCHED_STEPS, StepRandomness
 from assay.engine.optim.data_parallel_group import DataParallelGroup
@@ -137,3 +140,61 @@ def trainer_of(
     if pipeline is None:
         return SequentialTrainer(process, micro_batches)
     return PipelineTrainer(pipeline, micro_batches)
+
+
+class TrainStep:
+    """One step of training but for its gradients, which the engine or a loop by hand computes.
+
+    `is_shared` is False while an update is made that other ranks do not have yet.
+    """
+
+    def __init__(self, results: StepResults, failed: FailedStep) -> None:
+        self.results = results
+        self.failed = failed
+        self.process = failed.process
+        self.buffers = failed.buffers
+        self.state = results.state
+        self.ranks = results.ranks
+        self.logged = results.logged
+        self.is_shared = True
+        self._micro_steps_before = 0
+
+    def begin(self, window: Window) -> None:
+        """Keep the buffers, and tell the optimizer step its window."""
+        self._micro_steps_before = self.state.micro_step
+        self.buffers.keep()
+        self.ranks.begin_step(window, self.state.step)
+        self.process.backward.begin(window.sizes)
+
+    def update(self) -> None:
+        """Update the weights; an update that is left out leaves nothing behind."""
+        if self.process.update(self.state.step) is False:
+            self.buffers.put_back()
+        elif self.results.deferred is not None:
+            self.buffers.put_back_where(self.results.deferred.flag)
+        if self.ranks.is_distributed:
+            self._share()
+
+    def count(self, window: Window) -> None:
+        """Count a step whose update was made."""
+        self.is_shared = True
+        self.state.loss = self.process.backward.loss
+        self.state.count_step(window.samples)
+
+    def take_back(self) -> None:
+        """Uncount the micro-steps of a step that was not completed."""
+        self.state.micro_step = self._micro_steps_before
+
+    def fail(self, window: Window, error: BaseException) -> None:
+        """Take back what the step has counted; raise what says more than `error`, if found."""
+        self.take_back()
+        if isinstance(error, PeerError) and self.is_shared:
+            self.buffers.put_back()  # so that the last step can be saved: another rank failed
+        self.failed.explain(window, error)
+
+    def _share(self) -> None:
+        """Give each rank the buffers of rank 0, and count the micro-steps of the longest rank."""
+        self.is_shared = False
+        self.logged.is_idle = False
+        self.state.micro_step = self._micro_steps_before + self.ranks.micro_steps
+        self.ranks.broadcast_(self.process.model.buffers())

@@ -60,7 +60,7 @@ class Gradients:
         if one is None or one.get_device() != loss.get_device() or one.dtype != loss.dtype:
             one = self._one = torch.ones_like(loss)
         if self._is_alone:
-            torch.autograd.backward(loss, one)
+            private_torch.backward(loss, one)
             return
         trained = [parameter for parameter in self.parameters if parameter.requires_grad]
         torch.autograd.backward(loss, one, retain_graph=self._keeps_graph, inputs=trained)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from assay.core.sections import ParallelSection
 from assay.engine.parallel.pipeline import Pipeline
 from assay.engine.parallel.sharding import shard_model
+from assay.engine.parallel.staged_group import StagedGroup
 from assay.engine.parallel.tensor_parallel import apply_tensor_plan
 
 if TYPE_CHECKING:
@@ -30,4 +31,6 @@ def partition_model(model: nn.Module, mesh: Mesh, section: ParallelSection | Non
             model, mesh, blocks=section.shard_blocks, stage=mesh.layout.stage
         )
     if mesh.layout.pipeline > 1:
-        mesh.pipeline = Pipeline(model, mesh)
+        assert isinstance(mesh.ranks, StagedGroup)
+        group = mesh.devices["pipeline"].get_group()
+        mesh.pipeline = Pipeline(model, mesh.layout, mesh.ranks, group)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch.distributed.pipelining import PipelineStage
 
     from assay.engine.data.source import Window
-    from assay.engine.parallel.mesh import Mesh
+    from assay.engine.parallel.layout import Layout
 
 Shapes = tuple[tuple[tuple[int, ...], torch.dtype], ...]
 """Of the tensors of a batch, or of what one stage gives to the next."""
@@ -70,9 +70,10 @@ class Pipeline:
     calls its model once.
     """
 
-    def __init__(self, model: nn.Module, mesh: Mesh) -> None:
-        assert isinstance(mesh.ranks, StagedGroup)
-        self.model, self.layout, self.ranks = model, mesh.layout, mesh.ranks
+    def __init__(
+        self, model: nn.Module, layout: Layout, ranks: StagedGroup, group: dist.ProcessGroup
+    ) -> None:
+        self.model, self.layout, self.ranks = model, layout, ranks
         self.count = self.layout.stage_count
         self.cut = split_model(model, self.count, self.layout.split)
         self.stages = range(self.ranks.place, self.count, self.ranks.places)
@@ -93,7 +94,7 @@ class Pipeline:
                 and parameter.requires_grad
             ]
         )
-        self._group = mesh.devices["pipeline"].get_group()
+        self._group = group
         self._plans: OrderedDict[Any, Any] = OrderedDict()
         self._turn: _Turn | None = None
         self._answer: list[Any] | None = None

@@ -6,12 +6,16 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from itertools import count
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from assay.core.errors import InputError
-from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
+from assay.engine.parallel.layout import Layout
+from assay.engine.parallel.mesh import Mesh, init_mesh
 from assay.engine.parallel.nodes import first_host, port_of
 
 
@@ -85,13 +89,23 @@ def process_group(
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    if here.address:
-        dist.init_process_group(
-            backend, init_method=here.address, rank=here.rank, world_size=here.count
-        )
-    else:
-        dist.init_process_group(backend)
+    store, number = _meetings(here.address, os.environ.get("MASTER_PORT", ""), here)
+    # Torch does not list these two names for type checkers.
+    meeting = dist.PrefixStore(f"assay_{next(number)}", store)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=meeting, rank=here.rank, world_size=here.count)
     try:
         yield init_mesh(layout, device, bucket_mb=bucket_mb)
     finally:
         dist.destroy_process_group()
+
+
+@cache
+def _meetings(address: str, port: str, here: World) -> tuple[Any, Iterator[int]]:
+    """Return the store in which the ranks meet, and the numbers of their meetings.
+
+    Both are kept for the next run of this OS process. In a store of torchrun a second group would
+    read the addresses of the first one; a store of rank 0 would be gone, or not yet.
+    """
+    where = address or "env://"
+    store, _, _ = next(dist.rendezvous(where, here.rank, here.count))  # type: ignore[attr-defined]
+    return store, count()

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from assay.core.errors import InputError
 from assay.engine.parallel.distributed_group import DistributedGroup
-from assay.engine.parallel.mesh import Layout, Mesh, init_mesh
+from assay.engine.parallel.layout import Layout
+from assay.engine.parallel.mesh import Mesh, init_mesh
 from assay.engine.parallel.staged_group import StagedGroup
 from assay.engine.rehearse.fake import can_imagine_world, imagined_world
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from assay.core.rehearsal import Finding, PeakMemory, PipelineRank, Rehearsal
-from assay.engine.parallel.mesh import Layout
+from assay.engine.parallel.layout import Layout
 from assay.engine.rehearse.ladder import (
     Build,
     BuildFailedError,

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from assay.engine.parallel.mesh import Layout
+from assay.engine.parallel.layout import Layout
 from assay.engine.parallel.pipeline import Shapes, sendable, shapes_of
 from assay.engine.parallel.pipeline_split import split_model
 

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from assay import AvgMeter, Meter
 from assay.compat.thexp import Trainer
-from assay.compat.thexp.callbacks import Callback, EvalCallback, LoggerCallback
+from assay.compat.thexp.trainer import Callback, EvalCallback, LoggerCallback
 from assay.core.errors import InputError
 from assay.core.event_log import Evaluated, Warned
 from assay.core.events import Event
