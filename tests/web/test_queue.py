@@ -285,8 +285,17 @@ def test_hostile_titles_reasons_and_folders_are_texts(
         assert server.ask("GET", path).status in (400, 404, 422)
 
 
-@pytest.mark.parametrize("width", [390, 1280, 2560])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("theme", "width"),
+    [
+        ("light", 390),
+        ("dark", 1280),
+        *(
+            pytest.param(*each, marks=pytest.mark.thorough)
+            for each in (("dark", 390), ("light", 1280), ("light", 2560), ("dark", 2560))
+        ),
+    ],
+)
 def test_the_page_of_the_queue_can_be_used_by_everybody_at_every_width(
     server: Server,
     journal: JobJournal,
