@@ -160,7 +160,7 @@ def test_a_server_that_goes_away_is_said_and_the_page_comes_up_to_date_when_it_i
 
     make_run(project, tag="meanwhile", points={"loss": [1.0, 0.5]})
     with serving(project.root, "--port", str(port)):
-        page.get_by_text("2 runs,").wait_for(timeout=30_000)
+        page.get_by_text("2 runs,").wait_for()
         page.get_by_text("No answer from the server").wait_for(state="detached")
         page.close()
 
