@@ -1,7 +1,7 @@
 /** One run: a line that says what it is, and tabs with everything its folder tells. */
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { lazy, Suspense, useCallback, useState } from "react";
-import { api, ApiError, data } from "../../api/client";
+import { api, data } from "../../api/client";
 import { IconButton } from "../../parts/button";
 import { CopyLine } from "../../parts/copy";
 import { Empty, Failure } from "../../parts/failure";
@@ -36,14 +36,13 @@ export function RunPage() {
   const { project } = useShared();
   const navigate = useNavigate();
   useShortcuts([{ keys: "escape", text: "Back to the runs", run: () => void navigate({ to: "/", search: project ? { project } : {} }) }]);
-  const isGone = run.error instanceof ApiError && run.error.status === 404;
   return (
     <>
       <Head page="" title={run.data?.line.tag || id} />
       <main id="main" className={styles.page}>
         {run.data ? (
-          <Whole run={run.data} isGone={isGone} key={id} />
-        ) : isGone ? (
+          <Whole run={run.data} isGone={run.isGone} key={id} />
+        ) : run.isGone ? (
           <Empty title={`There is no run ${id}.`}>
             It was removed, or lies in another project.
             <Link to="/" search={project ? { project } : {}}>

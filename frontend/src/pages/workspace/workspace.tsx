@@ -505,7 +505,7 @@ function selectedOf(rows: Rows, text: string | undefined): string[] {
   for (let index = 0; index < Math.min(rows.total ?? 0, 200); index++) {
     const line = rows.line(index);
     if (line?.kind === "group") return [...line.group.ids];
-    if (!line) continue;
+    if (!line || rows.leaving.has(line.run.id)) continue;
     if (line.run.status === "running" && found.length < MOST_AUTOMATIC) found.push(line.run.id);
     if (!newest || line.run.created > newest.created) newest = line.run;
   }
