@@ -3,7 +3,8 @@ order as it was.
 
 `./dev test --random-order SEED` finds a test that fails only behind certain others. Every run
 leaves the list of tests that each worker ran, in order, in `.pytest_cache/d/order`; pytest repeats
-such a list: `./dev test -n0 @FILE`.
+such a list: `./dev test -n0 @FILE`. Workers begin with the longest modules, so that none of them
+is left to one core at the end.
 """
 
 from __future__ import annotations
@@ -24,6 +25,14 @@ settings.register_profile("quick", settings.get_profile("fixed"), max_examples=1
 settings.register_profile("fuzz", _PATIENT, max_examples=1_000, print_blob=True)
 settings.load_profile("fixed")
 
+LONGEST = (
+    *("tests/compat/test_libai.py", "tests/test_benchmarks.py", "tests/flow/test_many.py"),
+    *("tests/test_house.py", "tests/flow/test_rehearsal.py", "tests/flow/test_flags.py"),
+    *("tests/flow/test_foreign_records.py", "tests/flow/test_resume.py", "tests/test_docs.py"),
+    *("tests/web/test_queue.py", "tests/web/test_pages.py", "tests/web/test_bad_input.py"),
+)
+"""Modules of a minute and more in `./dev check`, the longest first."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -34,10 +43,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if settings().derandomize:
         draw_no_constants_of_modules()
-    if config.getoption("random_order") is not None:
-        config.option.loadscopereorder = (
-            False  # xdist would begin with the largest modules whatever the order
-        )
+    # xdist would begin with the modules of the most tests, and end with a long one on one core.
+    config.option.loadscopereorder = False
     if config.pluginmanager.hasplugin(
         "cacheprovider"
     ):  # `-p no:cacheprovider` leaves no folder to write into
@@ -64,6 +71,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     seed = config.getoption("random_order")
     if seed is not None:
         items[:] = shuffled(items, seed)
+    elif hasattr(config, "workerinput"):
+        items.sort(key=place_of)
+
+
+def place_of(item: pytest.Item) -> int:
+    """Return the place at which workers take the module of a test: the longest ones first."""
+    path = item.path.as_posix()
+    return next((i for i, name in enumerate(LONGEST) if path.endswith(name)), len(LONGEST))
 
 
 def shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:

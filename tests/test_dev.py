@@ -256,6 +256,7 @@ def test_a_failed_install_is_explained_in_one_line(dev: ModuleType, output: str,
     assert "\n" not in line
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_an_unreachable_registry_is_one_line_and_the_next_call_begins_again(tmp_path: Path) -> None:
     house = copied_house(tmp_path)

@@ -64,8 +64,15 @@ RUNS = re.compile(r"^```(python|console)$", re.MULTILINE)
 BLOCK = re.compile(r"^```\S.*?^```$", re.MULTILINE | re.DOTALL)
 LONG = {
     "a-night-of-experiments.md",
+    "early-stopping.md",
+    "golden-runs.md",
+    "hyperparameter-search.md",
     "keras.md",
     "libai.md",
+    "multi-node.md",
+    "pipeline-parallel.md",
+    "sharded.md",
+    "tensor-parallel.md",
 }  # pages of over five seconds: `thorough`
 NEEDS_TORCH = re.compile(r"\btorch\b|assay\.engine")
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from repeatable import LONGEST
+
 TESTS = Path(__file__).resolve().parent
 PROPERTY = """\
 from hypothesis import given, strategies as st
@@ -71,6 +73,10 @@ def test_a_seed_gives_an_order_that_keeps_modules_together(house: Path) -> None:
     modules = [each.partition("::")[0] for each in orders[0]]
     assert sum(a != b for a, b in pairwise(modules)) == 2
     assert orders[0] != sorted(orders[0])
+
+
+def test_the_modules_that_workers_begin_with_are_there() -> None:
+    assert [name for name in LONGEST if not (TESTS.parent / name).is_file()] == []
 
 
 @pytest.mark.thorough

@@ -100,6 +100,30 @@ def test_a_text_is_run_as_python_does_it(warm: Run, script: Path) -> None:
     assert warm_said == cold_said and warm_said["arguments"] == ["-c", "x"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "raise ValueError('oh')",
+        "import sys; sys.exit('oh')",
+        "import sys; sys.exit(-1)",
+        "raise KeyboardInterrupt",
+        "import os, sys; sys.stdout.close()",
+        "import threading, time; threading.Timer(0.2, print, ('the end',)).start()",
+        "import weakref; a = type('A', (), {})(); weakref.finalize(a, print, 'the end')",
+        "import multiprocessing as m; p = m.get_context('fork').Process(target=print, args='a'); p.start()",
+    ],
+)
+def test_a_process_ends_as_that_of_any_other_interpreter(
+    text: str, warm: Run, tmp_path: Path
+) -> None:
+    cold, warmed = (
+        way(["-c", text], folder=tmp_path, variables=variables()) for way in (run, warm)
+    )
+
+    assert (warmed.returncode, warmed.stdout) == (cold.returncode, cold.stdout)
+    assert warmed.stderr.splitlines()[-1:] == cold.stderr.splitlines()[-1:]
+
+
 def test_a_module_is_run_as_python_does_it(warm: Run, script: Path) -> None:
     for way in (run, warm):
         done = way(["-m", "script", "x"], folder=script, variables=variables())

@@ -2,9 +2,10 @@
 seconds of importing.
 
 What is forked is a process like any other: an id, a folder, variables, streams, an end by exit code
-or signal. Two things are not as in an interpreter that starts from nothing, and a test that is
+or signal. Three things are not as in an interpreter that starts from nothing, and a test that is
 about them takes one of its own: the packages of `LOADED` are there before anything imports them,
-and what `READ_AT_START` begins with is read once. (A command with other variables of that kind, or
+what `READ_AT_START` begins with is read once, and a good end does not take the interpreter apart,
+which would cost more than most commands. (A command with other variables of that kind, or
 with other options of Python, gets its own by itself.) The seed of Python's hashes comes from what
 was forked: there are two, which take turns, so that two runs with equal bits owe that to no order
 of hashes that they share.
@@ -12,6 +13,7 @@ of hashes that they share.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -24,6 +26,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,7 +46,8 @@ LOADED = (
 READ_AT_START = ("PYTHON", "OMP_", "MKL_", "OPENBLAS_", "LD_", "TORCH_")
 APPLIED_LATER = {"PYTHONDONTWRITEBYTECODE"}
 STREAMS = 3
-TIMEOUT_S = 120
+AT_ONCE = 2  # commands that threads may run side by side
+TIMEOUT_S = 300
 
 
 class WarmPython:
@@ -157,21 +161,23 @@ def forked(variables: Mapping[str, str]) -> Iterator[Run]:
     """`run`, but warm where that can be; not on macOS, where a process that has imported much
     cannot be forked.
 
-    Commands are forked from two in turn, each of which is started when it is first needed.
+    Commands are forked from two in turn, each of which is started when it is first needed. Two
+    threads may run one each at the same time.
     """
     if sys.platform != "linux":
         yield run
         return
-    pythons: list[WarmPython] = []
-    turns = itertools.cycle(range(2))
+    pythons: dict[int, WarmPython] = {}
+    turns, locks = itertools.cycle(range(AT_ONCE)), [threading.Lock() for _ in range(AT_ONCE)]
 
     def run_warm(arguments: Sequence[str], *, variables: Mapping[str, str], **others: Any) -> Any:
         if not can_be_forked(arguments, variables, like):
             return run(arguments, variables=variables, **others)
         turn = next(turns)
-        if turn == len(pythons):
-            pythons.append(last.enter_context(contextlib.closing(WarmPython(like))))
-        return pythons[turn].run(arguments, variables=variables, **others)
+        with locks[turn]:
+            if turn not in pythons:
+                pythons[turn] = last.enter_context(contextlib.closing(WarmPython(like)))
+            return pythons[turn].run(arguments, variables=variables, **others)
 
     like = dict(variables)
     with contextlib.ExitStack() as last:
@@ -216,10 +222,39 @@ def serve(channel: socket.socket) -> dict[str, Any]:
         channel.sendall(b"%d\n" % os.waitpid(pid, 0)[1])
 
 
+END: list[int] = []
+"""Exit code of this process, once it has come to a good end."""
+
+
+def leave_at_once() -> None:
+    """End a process that came to a good end, after all that it does at its exit."""
+    if END:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except (AttributeError, OSError, ValueError):  # closed: the interpreter says so at its end
+            return
+        os._exit(END[0])
+
+
 def become(
     arguments: list[str], folder: str, variables: dict[str, str], streams: list[int]
 ) -> None:
     """Be the process that `python ARGUMENTS` starts, to its end."""
+    try:
+        run_as_main(arguments, folder, variables, streams)
+    except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            raise
+        END.append((end.code or 0) & 0xFF)
+    else:
+        END.append(0)
+
+
+def run_as_main(
+    arguments: list[str], folder: str, variables: dict[str, str], streams: list[int]
+) -> None:
+    """Run what `python ARGUMENTS` runs."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -244,6 +279,7 @@ def become(
 
 
 if __name__ == "__main__":
+    atexit.register(leave_at_once)  # before any package: what is registered first is called last
     with socket.socket(fileno=int(sys.argv[1])) as CHANNEL:
         for name in LOADED:
             importlib.import_module(name)

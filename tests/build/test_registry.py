@@ -104,7 +104,7 @@ def test_names_given_in_the_users_folders_are_forgotten_with_their_run(write: Wr
 
 
 def test_two_runs_in_two_threads_see_their_own_names(write: Write) -> None:
-    barrier, seen = threading.Barrier(2, timeout=20), {}
+    barrier, seen = threading.Barrier(2, timeout=60), {}
 
     def work(number: int) -> None:
         module = f"nets{number}"

@@ -65,7 +65,7 @@ def test_none_is_a_value_that_conflicts(table: SymbolTable) -> None:
 
 
 def test_two_threads_that_try_to_set_at_once_do_not_both_succeed(table: SymbolTable) -> None:
-    barrier, won = threading.Barrier(8, timeout=20), []
+    barrier, won = threading.Barrier(8, timeout=60), []
 
     def work(number: int) -> None:
         barrier.wait()
@@ -138,7 +138,7 @@ def test_a_frame_belongs_to_its_run_and_its_thread(table: SymbolTable) -> None:
 
 @pytest.mark.row("A25")
 def test_two_runs_interleaved_in_two_threads_see_their_own_config() -> None:
-    barrier, seen = threading.Barrier(2, timeout=20), {1: set(), 2: set()}
+    barrier, seen = threading.Barrier(2, timeout=60), {1: set(), 2: set()}
 
     def work(number: int) -> None:
         context = Context()

@@ -193,8 +193,9 @@ def test_features_are_made_by_the_first_of_two_processes_and_read_by_the_other(
     snippet: Run, relations: Path
 ) -> None:
     shown = (
-        "\nprint(RANK, [f.input_ids for f in features], features[0].e2_mask,"
-        " [f.label_id for f in features], flush=True)\n"
+        "\nlines = [f.input_ids for f in features], [f.label_id for f in features]\n"
+        "sys.stdout.write(f'{RANK} {lines[0]} {features[0].e2_mask} {lines[1]}\\n')\n"
+        "sys.stdout.flush()\n"  # a line in one piece: the other process writes to the same pipe
     )
     printed = snippet(
         "S-B2", TWO_PROCESSES + SENTENCES, shown + END_OF_TWO, arguments=["2"]

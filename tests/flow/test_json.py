@@ -33,8 +33,15 @@ def test_the_result_is_the_only_thing_on_stdout(toy: Path, assay: Assay) -> None
     )
 
 
-def test_several_runs_are_a_list_in_one_object(toy: Path, assay: Assay) -> None:
-    ran = assay("run", "toy.toml", "toy.toml", "--max-steps", "1", "--json")
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(["--no-isolate"], id="in one process"),
+        pytest.param([], marks=pytest.mark.thorough, id="isolated"),
+    ],
+)
+def test_several_runs_are_a_list_in_one_object(flags: list[str], toy: Path, assay: Assay) -> None:
+    ran = assay("run", "toy.toml", "toy.toml", "--max-steps", "1", "--json", *flags)
 
     runs = json.loads(ran.stdout)["runs"]
     assert [run["status"] for run in runs] == ["finished", "finished"]

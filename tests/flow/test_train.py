@@ -32,7 +32,9 @@ def last_digest(run: Path) -> str:
     return manifest.read(steps[-1]).digest
 
 
-def test_a_run_is_trained_recorded_listed_shown_tested_and_compared(cold_assay, toy: Path) -> None:
+def test_a_run_is_trained_recorded_listed_shown_tested_and_compared(
+    assay, cold_assay, toy: Path
+) -> None:
     ran = cold_assay("run", "toy.toml", "--desc", "why not")
     assert ran.returncode == 0, ran.stderr
     run = only_run(toy)
@@ -50,11 +52,11 @@ def test_a_run_is_trained_recorded_listed_shown_tested_and_compared(cold_assay, 
         "why not" in shown.stdout and "train/loss" in shown.stdout and "width = 8" in shown.stdout
     )
 
-    tested = cold_assay("test", "last")
+    tested = assay("test", "last")
     assert tested.returncode == 0, tested.stderr
     assert "test/acc" in tested.stdout
 
-    assert cold_assay("run", "toy.toml", "optimizer.lr=0.5", "train.epochs=1").returncode == 0
+    assert assay("run", "toy.toml", "optimizer.lr=0.5", "train.epochs=1").returncode == 0
     compared = cold_assay("diff", "last", "last-1", "--config")
     assert compared.returncode == 1
     assert "optimizer.lr" in compared.stdout and "train.epochs" in compared.stdout

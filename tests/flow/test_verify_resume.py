@@ -68,6 +68,35 @@ def test_a_killed_run_is_told_to_be_equal_and_the_users_project_is_untouched(
     assert not (tmp_path / "data" / "assay" / "projects.txt").read_text().strip()
 
 
+ENDED = """
+from assay.engine import on
+
+class Ended:
+    @on("step_end")
+    def end(self, engine):
+        if (engine.state.epoch, engine.state.epoch_step) in ((0, 3), (2, 1)):
+            engine.end_epoch()
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.row("D22")
+def test_a_run_whose_epochs_are_ended_by_a_hook_is_killed_and_resumed_to_the_same_bits(
+    assay, toy: Path, tmp_path: Path
+) -> None:
+    (toy / "ended.py").write_text(ENDED)
+    (toy / "toy.toml").write_text(
+        'plugins = [{ type = "ended.Ended" }]\n' + (toy / "toy.toml").read_text()
+    )
+
+    done = assay(
+        "verify-resume", "toy.toml", "--kills", "3", "--kill-seed", "4", TMPDIR=str(tmp_path)
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "equal: 20 steps, killed" in done.stdout  # 3 + 8 + 1 + 8
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("data", "said"),

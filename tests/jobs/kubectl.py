@@ -96,7 +96,7 @@ def delete(file: Path) -> None:
     children = Path(f"/proc/{shell}/task/{shell}/children").read_text().split()
     for child in children:
         os.kill(int(child), signal.SIGTERM)
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while Path(f"/proc/{shell}/stat").exists() and time.monotonic() < until:
         if Path(f"/proc/{shell}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
             break

@@ -21,13 +21,16 @@ import sys, threading, time
 from pathlib import Path
 from assay.core.stacks import offering_stacks
 
+both = threading.Barrier(2)
+
 def standing_still():
+    if both.wait() == 0:
+        print("ready", flush=True)
     while True:
         time.sleep(0.05)
 
 threading.Thread(target=standing_still, daemon=True).start()
 with offering_stacks(Path(sys.argv[1])):
-    print("ready", flush=True)
     standing_still()
 """
 
@@ -81,5 +84,5 @@ def test_py_spy_reads_the_stacks_of_a_suspended_process(
 
     found = stacks_of(waiting.pid, RunFolder(tmp_path))
 
-    assert found.count("standing_still (<string>:8)") == 2
+    assert found.count("standing_still (<string>:") == 2
     assert is_suspended(waiting.pid)

@@ -373,7 +373,7 @@ def test_who_was_taken_over_writes_nothing_any_more(
     old.log({"a": 1.0}, 1)
 
     with RunRecorder.resume(old.folder, from_step=1, keep_code=False, take_over=True) as new:
-        old._worker.thread.join(10)
+        old._worker.thread.join(60)
         assert not old._worker.thread.is_alive()
         with pytest.raises(RecordError, match="taken over"):
             old.log({"a": 2.0}, 2)

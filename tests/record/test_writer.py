@@ -855,14 +855,14 @@ def test_fork_while_another_thread_holds_the_lock_does_not_hang_the_child(path: 
     def hold() -> None:
         with writer._lock:
             held.set()
-            go.wait(10)
+            go.wait(60)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    held.wait(10)
+    held.wait(60)
     child = os.fork()
     if child == 0:
-        signal.alarm(10)
+        signal.alarm(60)
         try:
             writer.log({"new": 1.0}, 1)
         except RecordError:

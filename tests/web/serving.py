@@ -40,6 +40,9 @@ class Server:
     process: subprocess.Popen[str]
     link: str
     said: list[str] = field(default_factory=list)
+    used: set[str] = field(
+        default_factory=set
+    )  # tokens with which somebody has asked for a session
     cookie: str = ""
     write: dict[str, str] = field(default_factory=dict)
 
@@ -68,6 +71,8 @@ class Server:
         if session:
             given |= {"Cookie": self.cookie} | (self.write if method not in ("GET", "HEAD") else {})
         data = None
+        if path == "/login" and isinstance(body, dict):
+            self.used.add(body["token"])
         if body is not None:
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
             given["Content-Type"] = "application/json"

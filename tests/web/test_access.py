@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -211,9 +212,15 @@ def test_the_session_cookie_is_out_of_the_reach_of_scripts_and_of_other_sites(
 
 
 def fresh_link(server: Server) -> str:
-    return (
-        next(line for line in reversed(server.said) if "/login#" in line).strip().rpartition("#")[2]
-    )
+    """Return the token of the newest link, once it is one that nobody has used."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        links = [line.strip() for line in server.said if "/login#" in line]
+        token = links[-1].rpartition("#")[2]
+        if token not in server.used:
+            return token
+        time.sleep(0.02)
+    raise TimeoutError("the terminal shows no fresh link")
 
 
 def test_a_link_opens_one_session_and_then_the_terminal_has_another(server: Server) -> None:

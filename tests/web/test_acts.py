@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from assay.core.event_log import Saved, Started
 from assay.store.layout import Project
-from run_folders import id_of, make_project, make_run
+from run_folders import id_of, make_project, make_run, tell_now
 from web.conftest import Visitor
 from web.serving import Server, serving
 
@@ -362,7 +363,6 @@ def test_a_group_shows_mean_and_spread_and_opens_to_its_runs(page: Page, runs: l
 def test_what_is_done_with_a_selection_is_shown_at_once_and_can_be_undone(
     someone: Visitor, server: Server, runs: list[str]
 ) -> None:
-    someone.expected.append("404")  # the marks of a run that is being removed
     page = someone.open(f"/?sel={runs[0]},{runs[1]}&c=tag&c=labels&c=train/loss")
     someone.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_text("4 runs, 2 selected").wait_for()
@@ -396,6 +396,58 @@ def test_what_is_done_with_a_selection_is_shown_at_once_and_can_be_undone(
     page.get_by_text("4 runs,").wait_for()
     assert server.get(f"/api/runs/{runs[0]}")["line"]["labels"] == []
     page.close()
+
+
+def test_a_run_is_removed_and_brought_back_while_it_is_drawn_alone(
+    someone: Visitor, runs: list[str]
+) -> None:
+    """The visitor sees to it that nobody asks for the marks of a run that is gone."""
+    page = someone.open(f"/?sel={runs[0]}")
+    panel(page, "train/loss").get_by_role("img").wait_for()
+
+    choose(
+        page, page.get_by_role("button", name="More to do with the selected runs"), "Remove 1 run"
+    )
+    page.get_by_text("3 runs,").wait_for()
+    page.get_by_role("button", name="Undo").last.click()
+    page.get_by_text("4 runs,").wait_for()
+    page.close()
+
+
+def test_the_ticks_of_a_curve_name_checkpoints_and_resumes_and_open_their_events(
+    server: Server, someone: Visitor, project: Project
+) -> None:
+    folder = make_run(project, tag="resumed", points={"train/loss": [1.0] * STEPS})
+    saved = Saved(name="step-50", kind="checkpoint", step=50)
+    tell_now(folder, Started(attempt=1), saved, Started(attempt=2, step=100, checkpoint="step-100"))
+    server.get(f"/api/runs/{id_of(folder)}")
+    page = someone.open(f"/runs/{id_of(folder)}?tab=curves")
+    figure = panel(page, "train/loss")
+    figure.get_by_role("img").wait_for()
+    box = figure.locator(".u-over").bounding_box()
+    assert box is not None
+
+    def point_at(step: int) -> None:
+        page.mouse.move(
+            box["x"] + box["width"] * (step - 1) / (STEPS - 1), box["y"] + box["height"] - 4
+        )
+
+    for step, words in ((50, "saved step-50"), (100, "resumed, attempt 2 from step-100")):
+        point_at(step)
+        figure.locator("strong", has_text=words).wait_for()
+    point_at(75)
+    figure.locator("strong", has_text="resumed").wait_for(state="detached")
+    assert figure.locator("strong", has_text="saved").count() == 0
+
+    point_at(50)
+    figure.locator("strong", has_text="saved step-50").wait_for()
+    page.mouse.down()
+    page.mouse.up()
+
+    page.wait_for_url(re.compile("tab=attempts"))
+    page.locator("tr[data-kind=saved]").get_by_text("step-50").wait_for()
+    page.close()
+    server.ask("POST", "/api/acts", {"act": "remove", "runs": [id_of(folder)]})
 
 
 def test_a_table_is_exported_by_keyboard_alone_from_the_start(

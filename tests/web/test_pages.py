@@ -299,6 +299,33 @@ def test_a_table_is_made_of_selected_runs_filled_and_exported(
     assert r"\toprule" in page.evaluate("() => navigator.clipboard.readText()")
 
 
+def test_the_history_of_a_cell_names_what_stood_there_before(
+    server: Server, someone: Visitor
+) -> None:
+    made = server.ask("POST", "/api/tables", {"name": "changed", "columns": ["tag"]}).json
+    server.ask("POST", "/api/tables/changed/changes", {"changes": [{"what": "add-row"}]})
+    assert made["name"] == "changed"
+    page = someone.open("/tables/changed")
+    for text in ("first try", "second try"):
+        page.locator('[data-place="0:0"]').focus()
+        page.keyboard.press("Enter")
+        page.keyboard.press("Control+A")
+        page.keyboard.type(text)
+        page.keyboard.press("Enter")
+        page.get_by_text(text).wait_for()
+
+    page.locator('[data-place="0:0"]').hover()
+    page.locator('[data-place="0:0"]').get_by_role("button", name="Cell").click()
+    page.get_by_role("menuitem", name="History").click()
+
+    dialog = page.get_by_role("dialog", name="History of the cell")
+    dialog.get_by_role("listitem").nth(1).wait_for()
+    lines = [" ".join(each.split()) for each in dialog.get_by_role("listitem").all_inner_texts()]
+    assert lines[0].endswith("first try → second try")
+    assert lines[1].endswith("nothing → first try")
+    page.close()
+
+
 @pytest.mark.thorough
 def test_the_parameter_view_names_the_key_that_matters_and_a_brush_chooses_runs(
     visit: Callable[..., Visitor], tmp_path: Path
@@ -419,6 +446,60 @@ def test_the_pages_can_be_used_by_everybody(
         page.locator("#main").wait_for()
         page.wait_for_load_state("load")
         page.wait_for_timeout(300)
+        assert axe_violations(page) == [], (path, theme)
+        page.close()
+
+
+def press(*keys: str) -> Callable[[Page], None]:
+    def act(page: Page) -> None:
+        for key in keys:
+            page.keyboard.press(key)
+
+    return act
+
+
+def click(name: str, item: str = "", *, within: str = "body") -> Callable[[Page], None]:
+    """Click a button, then an item of the menu that it opens."""
+
+    def act(page: Page) -> None:
+        page.locator(within).get_by_role("button", name=name).first.click(force=True)
+        if item:
+            page.get_by_role("menuitem", name=item).click()
+
+    return act
+
+
+DIALOGS: tuple[tuple[str, Callable[[Page], None], str], ...] = (
+    ("/", press("?"), "dialog"),
+    ("/", press("Control+k"), "dialog"),
+    ("/", click("columns"), "dialog"),
+    ("/", click("group"), "menu"),
+    ("/", click("view"), "menu"),
+    ("/", click("Project"), "menu"),
+    ("/?sel={small},{wide}", click("Label"), "dialog"),
+    ("/?sel={small},{wide}", click("More to do with the selected runs"), "menu"),
+    ("/runs/{small}", click("More to do with this run"), "menu"),
+    ("/compare?runs={small},{wide}", click("Add a run"), "dialog"),
+    ("/tables", click("New table"), "dialog"),
+    ("/tables/filled", click("Export"), "menu"),
+    ("/tables/filled", click("More", "History"), "dialog"),
+    ("/tables/filled", click("Cell", "A value of runs", within='[data-place="1:1"]'), "dialog"),
+    ("/tables/filled", click("Cell", "History", within='[data-place="0:1"]'), "dialog"),
+)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_open_dialogs_and_menus_can_be_used_by_everybody(
+    server: Server, visit: Callable[..., Visitor], runs: dict[str, str], theme: str
+) -> None:
+    someone = visit(server, color_scheme=theme)
+    for path, act, role in DIALOGS:
+        page = someone.open(path.format(**runs))
+        page.locator("#main").get_by_role("button").first.wait_for()
+        act(page)
+        page.locator(f"[role={role}]").first.wait_for()
         assert axe_violations(page) == [], (path, theme)
         page.close()
 

@@ -3,7 +3,9 @@ projects, changes."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
 import os
 import shutil
 import signal
@@ -13,9 +15,11 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
+import uvicorn
 
 from assay.core.event_log import Ended
 from assay.query.catalog import Asked
@@ -25,7 +29,8 @@ from assay.store.read_record import read_record
 from assay.store.refresh_index import Synchronized
 from assay.store.tables import read_history
 from assay.web import site
-from assay.web.live import Watch, _Looked
+from assay.web.live import Watch, Watches, _Looked
+from assay.web.serving import _Server, listen
 from assay.web.site import Home
 from run_folders import id_of, make_project, make_run, tell_now
 from web.serving import Server, serving
@@ -384,3 +389,31 @@ def test_a_server_ends_in_silence_while_a_page_is_open(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGINT)
         server.process.wait(30)
     assert "Traceback" not in "".join(server.said)
+
+
+def test_a_request_that_outlasts_the_grace_is_cut_off_in_silence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    begun = threading.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        begun.set()
+        await asyncio.sleep(600)
+
+    config = uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=0)
+    server = _Server(config, Watches())
+    log = logging.getLogger("uvicorn.error")
+    level = log.level
+    try:
+        with listen("127.0.0.1", 0) as listener:
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+            thread.start()
+            with closing(socket.create_connection(listener.getsockname())) as visitor:
+                visitor.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+                assert begun.wait(60)
+                server.should_exit = True
+                thread.join(60)
+        assert not thread.is_alive()
+    finally:
+        log.setLevel(level)
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []

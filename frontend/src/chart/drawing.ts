@@ -23,9 +23,13 @@ export interface Scales {
   y: (value: number) => number;
   low: number;
   high: number;
+  /** So many lines that dashes tell nobody apart. */
+  isCrowded: boolean;
 }
 
 const PALE = 0.28;
+/** Pixels of the canvas between two points, up to which they are dense. */
+const DENSE = 2;
 
 /** Draw one line. `ratio` is how many pixels of the canvas one of the page has. */
 export function drawLine(to: CanvasRenderingContext2D, line: Line, scales: Scales, ratio: number, isStrong: boolean): void {
@@ -56,6 +60,7 @@ export function drawLine(to: CanvasRenderingContext2D, line: Line, scales: Scale
     to.globalAlpha = 1;
     to.lineWidth = (isStrong ? 2.5 : 1.25) * ratio;
     if (curve.raw || line.band) stroke(to, curve.xs, curve.means, scales, from, until, ratio);
+    else if ((scales.isCrowded || !line.dash.length) && isDense(curve.xs, scales, from, until)) ribbon(to, curve, scales, from, until);
     else spans(to, curve, scales, from, until);
   }
   to.globalAlpha = 1;
@@ -107,6 +112,72 @@ function dot(to: CanvasRenderingContext2D, x: number, y: number, ratio: number):
   to.arc(x, y, 1.5 * ratio, 0, 2 * Math.PI);
   to.moveTo(x + 0.5 * ratio, y);
   to.arc(x, y, 0.5 * ratio, 0, 2 * Math.PI);
+}
+
+/** Whether neighbouring points lie so close that a line through the extremes fills what is between them. */
+function isDense(xs: Float64Array, { x }: Scales, from: number, until: number): boolean {
+  return until - from > 1 && x(xs[until - 1]!) - x(xs[from]!) < DENSE * (until - from - 1);
+}
+
+/**
+ * The same picture as `spans` where points are dense, as areas: the edges of a stroke that goes up and down in every
+ * pixel take many times as long to draw.
+ */
+function ribbon(to: CanvasRenderingContext2D, curve: Curve, { x, y }: Scales, from: number, until: number): void {
+  const half = to.lineWidth / 2;
+  const places = new Float64Array(until - from);
+  const tops = new Float64Array(until - from);
+  const bottoms = new Float64Array(until - from);
+  let count = 0;
+  to.beginPath();
+  for (let i = from; i <= until; i++) {
+    const top = i < until ? y(curve.highs[i]!) - half : NaN;
+    const bottom = i < until ? y(curve.lows[i]!) + half : NaN;
+    if (!Number.isFinite(top) || !Number.isFinite(bottom)) {
+      outline(to, places, tops, bottoms, count, half);
+      count = 0;
+      continue;
+    }
+    const at = x(curve.xs[i]!);
+    // Points of one pixel are one.
+    if (count > 1 && Math.floor(at) === Math.floor(places[count - 1]!)) {
+      tops[count - 1] = Math.min(tops[count - 1]!, top);
+      bottoms[count - 1] = Math.max(bottoms[count - 1]!, bottom);
+      continue;
+    }
+    places[count] = at;
+    tops[count] = top;
+    bottoms[count] = bottom;
+    count += 1;
+  }
+  to.fill();
+}
+
+/** Add the outline of ranges of y to the path: along the tops, and back along the bottoms. */
+function outline(
+  to: CanvasRenderingContext2D,
+  places: Float64Array,
+  tops: Float64Array,
+  bottoms: Float64Array,
+  count: number,
+  half: number,
+): void {
+  if (count === 0) return;
+  if (count === 1) {
+    to.rect(places[0]! - half, tops[0]!, 2 * half, bottoms[0]! - tops[0]!);
+    return;
+  }
+  for (let i = 1; i < count; i++) touch(tops, bottoms, i);
+  to.moveTo(places[0]!, tops[0]!);
+  for (let i = 1; i < count; i++) to.lineTo(places[i]!, tops[i]!);
+  for (let i = count - 1; i >= 0; i--) to.lineTo(places[i]!, bottoms[i]!);
+  to.closePath();
+}
+
+/** Widen two neighbouring ranges of y until they touch, so that a jump is drawn in full width. */
+function touch(tops: Float64Array, bottoms: Float64Array, at: number): void {
+  if (tops[at]! > bottoms[at - 1]!) tops[at] = bottoms[at - 1] = (tops[at]! + bottoms[at - 1]!) / 2;
+  else if (bottoms[at]! < tops[at - 1]!) bottoms[at] = tops[at - 1] = (bottoms[at]! + tops[at - 1]!) / 2;
 }
 
 /** From the lowest to the highest value of each range, so that no spike is lost. */

@@ -19,6 +19,8 @@ export interface Mark {
   onOpen: () => void;
 }
 
+const CROWD = 24;
+
 /** Where the pointer is: in values, and in pixels of the panel. */
 export interface Hover {
   x: number;
@@ -248,7 +250,7 @@ function paint(plot: uPlot, live: Live): void {
   to.beginPath();
   to.rect(left, top, width, height);
   to.clip();
-  const scales = { ...linear(live, left, top, width, height), low: live.x[0], high: live.x[1] };
+  const scales = { ...linear(live, left, top, width, height), low: live.x[0], high: live.x[1], isCrowded: live.lines.length > CROWD };
   const last = live.lines.filter((line) => line.key === live.strong);
   for (const line of live.lines) if (line.key !== live.strong) drawLine(to, line, scales, ratio, false);
   for (const line of last) drawLine(to, line, scales, ratio, true);

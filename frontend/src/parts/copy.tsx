@@ -40,7 +40,7 @@ export function CopyLine({ text, label, title }: { text: string; label?: string;
         });
       }}
     >
-      {label && <span className="quiet">{label}</span>}
+      {label && <span className={`quiet ${styles.label}`}>{label}</span>}
       <code className="ellipsis">{text}</code>
       <Icon name={isCopied ? "check" : "copy"} size={14} />
     </button>

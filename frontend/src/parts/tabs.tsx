@@ -1,5 +1,5 @@
 /** Tabs that are links: the address says which one is open. */
-import type { ReactNode } from "react";
+import { useEffect, useRef, type ReactNode } from "react";
 import styles from "./tabs.module.css";
 
 export interface Tab {
@@ -16,8 +16,15 @@ interface TabsProps {
 }
 
 export function Tabs({ tabs, open, label, onOpen }: TabsProps) {
+  const list = useRef<HTMLDivElement>(null);
+  // On a narrow screen the open one may lie beyond the edge.
+  useEffect(() => {
+    const box = list.current;
+    const tab = box?.querySelector<HTMLElement>("[aria-selected=true]");
+    if (box && tab) box.scrollLeft = tab.offsetLeft - (box.clientWidth - tab.offsetWidth) / 2;
+  }, [open]);
   return (
-    <div className={styles.tabs} role="tablist" aria-label={label}>
+    <div ref={list} className={styles.tabs} role="tablist" aria-label={label}>
       {tabs.map((tab, at) => (
         <button
           key={tab.name}

@@ -1,8 +1,8 @@
 /** Moments of a run that its charts mark: checkpoints, resumes, warnings, its end. */
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
-import { useMemo } from "react";
-import { api, data } from "../api/client";
+import { useMemo, useState } from "react";
+import { api, ApiError, data } from "../api/client";
 import type { Mark } from "../chart/plot";
 import { useLive, useShared } from "./site";
 
@@ -32,9 +32,10 @@ export function useRunMarks(id: string | null): readonly Mark[] | undefined {
   }, [id, events, begun, navigate, project]);
 }
 
-/** Return everything about a run that fits on a page, fetched again when it changes. */
+/** Return everything about a run that fits on a page, fetched again when it changes; one that is gone stays as it was. */
 export function useRunFacts(id: string | null) {
   const { project } = useShared();
+  const [gone, setGone] = useState<string | null>(null);
   const run = useQuery({
     queryKey: ["run", project, id],
     queryFn: () => data(api.GET("/api/runs/{run_id}", { params: { path: { run_id: id! }, query: { project } } })),
@@ -42,8 +43,14 @@ export function useRunFacts(id: string | null) {
   });
   useLive((event) => {
     if (id === null) return;
-    const isHere = event.changed?.includes(id) || event.gone?.includes(id) || event.statuses?.[id] !== undefined || event.files?.[id] !== undefined;
+    if (event.gone?.includes(id)) {
+      setGone(id);
+      return;
+    }
+    if (event.changed?.includes(id)) setGone(null);
+    const isHere = event.changed?.includes(id) || event.statuses?.[id] !== undefined || event.files?.[id] !== undefined;
     if (isHere || event.version === -1) void run.refetch();
   });
-  return run;
+  const isMissing = run.error instanceof ApiError && run.error.status === 404;
+  return { data: run.data, error: run.error, isGone: isMissing || (id !== null && gone === id) };
 }

@@ -7,10 +7,10 @@ export const FACTS = ["status", "tag", "best", "duration", "age", "created", "st
 export type Fact = (typeof FACTS)[number];
 
 const WIDTHS: Record<Fact, number> = {
-  status: 108,
-  tag: 136,
-  best: 168,
-  duration: 84,
+  status: 92,
+  tag: 116,
+  best: 128,
+  duration: 76,
   age: 92,
   created: 148,
   step: 80,
@@ -28,7 +28,7 @@ export function isFact(name: string): name is Fact {
 }
 
 export function widthOf(column: ColumnSpec): number {
-  return column.width ?? (isFact(column.name) ? WIDTHS[column.name] : Math.min(160, Math.max(72, 26 + 7.2 * shortName(column.name).length)));
+  return column.width ?? (isFact(column.name) ? WIDTHS[column.name] : Math.min(160, Math.max(64, 24 + 7.2 * shortName(column.name).length)));
 }
 
 /** Return a name as a head shows it: the last part of a key, the whole of a metric. */

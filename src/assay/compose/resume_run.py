@@ -147,8 +147,9 @@ def _restore_engine(
 
 
 def _refuse_finished(prepared: PreparedRun, view: RunView, step: int) -> None:
-    state = prepared.engine.state
-    if view.status == "finished" and state.step == (state.max_steps or -1):
+    from assay.engine.loop.bounds import is_done
+
+    if view.status == "finished" and is_done(prepared.engine.state):
         raise InputError(
             f"The run {view.id} finished at step {step}: there is nothing left to do.",
             fix=f"Train longer: assay resume {view.id} train.epochs=...",

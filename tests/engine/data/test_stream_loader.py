@@ -55,8 +55,15 @@ def seen(loader: StreamLoader, epoch: int, start: int = 0) -> list[Any]:
     return [[batch.tolist() for batch in window.batches] for window in loader.windows(epoch, start)]
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(
+    ("accumulate", "workers"),
+    [
+        (1, 0),
+        (1, 3),
+        (2, 1),
+        *(pytest.param(*each, marks=pytest.mark.thorough) for each in ((1, 1), (2, 0), (2, 3))),
+    ],
+)
 def test_a_stream_goes_on_exactly_from_any_step_with_any_number_of_workers(
     workers: int, accumulate: int
 ) -> None:

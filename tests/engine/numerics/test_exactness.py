@@ -206,11 +206,18 @@ STATEFUL = {
         "not exact: its first batches are others when they are loaded again",
     ),
 }
+THOROUGH = {"workers", "workers that stay and draw"}
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
-@pytest.mark.parametrize("name", STATEFUL)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.thorough if name in THOROUGH else ())
+        for name in STATEFUL
+    ],
+)
 def test_what_is_said_of_a_loader_of_torchdata_is_true(name: str) -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
     how, claim = STATEFUL[name]
@@ -260,16 +267,15 @@ def archives(shards: str, stage: str = "", **how: Any) -> Any:
         ("", {}, "exact (replayed)"),
         ("", {"num_workers": 2}, "exact (replayed)"),
         ("shuffle", {}, "not exact: its first batches are others when they are loaded again"),
-        (
+        pytest.param(
             "shuffle",
             {"num_workers": 2},
             "not exact: its first batches are others when they are loaded again",
+            marks=pytest.mark.thorough,
         ),
-        (
-            "detshuffle",
-            {"num_workers": 2},
-            "exact (replayed)",
-        ),  # each epoch has the order of the first
+        pytest.param(  # each epoch has the order of the first
+            "detshuffle", {"num_workers": 2}, "exact (replayed)", marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_what_is_said_of_archives_is_true(

@@ -348,6 +348,20 @@ def stopped(rank: int, ranks: int) -> Any:
     return {key: found[key] for key in ("counts", "stop", "weights")}
 
 
+def ended(rank: int, ranks: int) -> Any:
+    """One rank alone ends an epoch after two steps, all of them another after one."""
+
+    def ask(engine: Engine) -> None:
+        place = (engine.state.epoch, engine.state.epoch_step)
+        if place == (1, 1) or (
+            place == (0, 2) and (rank == ranks - 1 or not dist.is_initialized())
+        ):
+            engine.end_epoch()
+
+    handlers = [Handler(event=Event.STEP_END, fn=ask)]
+    return train(Means(net()), rank=rank, ranks=ranks, handlers=handlers, epochs=3)
+
+
 def bounded(rank: int, ranks: int) -> Any:
     """One rank alone finds that it is enough."""
 
@@ -731,6 +745,7 @@ CASES: dict[str, Callable[[int, int], Any]] = {
         disagreeing,
         stopped,
         bounded,
+        ended,
         evaluated,
         on_devices,
         limited,

@@ -4,14 +4,19 @@ those of one."""
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+import warm_python
+
+SOURCE = Path(__file__).resolve().parents[3] / "src"
 
 
 def script(name: str, path: Path) -> ModuleType:
@@ -27,24 +32,24 @@ def script(name: str, path: Path) -> ModuleType:
 
 
 def answers(
-    path: Path, folder: Path, ranks: int, cases: Sequence[str] = (), *, seconds: float = 100
+    path: Path, folder: Path, ranks: int, cases: Sequence[str] = (), *, warm: warm_python.Run
 ) -> list[Any]:
-    """What `python PATH FOLDER RANK RANKS CASES` left in FOLDER/RANK.json, for each rank."""
-    running = [
-        subprocess.Popen(
-            [sys.executable, str(path), str(folder), str(rank), str(ranks), *cases],
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-        )
-        for rank in range(ranks)
-    ]
-    try:
-        told = [each.communicate(timeout=seconds)[1] for each in running]
-    finally:
-        for each in running:
-            each.kill()
-    assert not any(each.returncode for each in running), "\n".join(told)
+    """Return what `python PATH FOLDER RANK RANKS CASES` left in FOLDER/RANK.json, for each rank.
+
+    The first two ranks are forked with torch at hand, each with a seed of hashes of its own.
+    """
+
+    variables = {**os.environ, "PYTHONPATH": str(SOURCE)}
+
+    def run(rank: int) -> str:
+        start = warm if rank < warm_python.AT_ONCE else warm_python.run
+        arguments = [str(path), str(folder), str(rank), str(ranks), *cases]
+        done = start(arguments, folder=Path.cwd(), variables=variables)
+        return "" if done.returncode == 0 else done.stderr or f"ended with {done.returncode}"
+
+    with ThreadPoolExecutor(ranks) as pool:
+        told = list(pool.map(run, range(ranks)))
+    assert not any(told), "\n".join(told)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 

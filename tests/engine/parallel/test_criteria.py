@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules import loss
 
 from engine.parallel.launching import answers, close, script
+from warm_python import Run
 
 SCRIPT = Path(__file__).with_name("criteria.py")
 criteria = script("parallel_criteria", SCRIPT)
@@ -40,8 +41,8 @@ def test_micro_batches_and_batches_of_an_evaluation_count_as_one_large_batch(nam
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    return answers(SCRIPT, tmp_path_factory.mktemp("criteria"), 2)
+def ranks(tmp_path_factory: pytest.TempPathFactory, warm: Run) -> list[Any]:
+    return answers(SCRIPT, tmp_path_factory.mktemp("criteria"), 2, warm=warm)
 
 
 @pytest.mark.thorough

@@ -11,6 +11,7 @@ import pytest
 from assay.engine import Saver
 from assay.engine.checkpoint.weights import load_weights
 from engine.parallel.launching import answers, close, script
+from warm_python import Run
 
 SCRIPT = Path(__file__).with_name("cases.py")
 cases = script("parallel_cases", SCRIPT)
@@ -30,18 +31,24 @@ SHARED = [
 EQUAL = [*SHARED, "sparse", *(f"sharded {name}" for name in SHARED)]
 
 
-def launched(folder: Path, ranks: int) -> Results:
-    """What each rank gave in every case, all of them in one launch."""
-    found = answers(SCRIPT, folder, ranks, list(cases.CASES))
+def launched(folder: Path, ranks: int, warm: Run) -> Results:
+    """Return what each rank gave in every case, all of them in one launch."""
+    found = answers(SCRIPT, folder, ranks, list(cases.CASES), warm=warm)
     return {name: [each[name] for each in found] for name in cases.CASES}
 
 
-@pytest.fixture(scope="module", params=[2, 3], ids=["2 ranks", "3 ranks"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(2, id="2 ranks"),
+        pytest.param(3, id="3 ranks", marks=pytest.mark.thorough),
+    ],
+)
 def several(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, warm: Run
 ) -> tuple[int, Results]:
     ranks = request.param
-    return ranks, launched(tmp_path_factory.mktemp("ranks"), ranks)
+    return ranks, launched(tmp_path_factory.mktemp("ranks"), ranks, warm)
 
 
 def alone(name: str, ranks: int) -> Any:
@@ -193,6 +200,19 @@ def test_all_ranks_stop_after_the_step_in_which_one_was_asked_to(
     assert [each["weights"] for each in results["bounded"]] == [
         results["bounded"][0]["weights"]
     ] * ranks
+
+
+@pytest.mark.slow
+@pytest.mark.row("D22")
+def test_all_ranks_end_an_epoch_after_the_step_in_which_one_did(
+    several: tuple[int, Results],
+) -> None:
+    ranks, results = several
+    expected = alone("ended", ranks)
+
+    assert [each["counts"] for each in results["ended"]] == [[6, 70, 3]] * ranks
+    for found in results["ended"]:
+        close(found["weights"], expected["weights"])
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import pytest
 
 from assay.engine.parallel.layout import Layout
 from engine.parallel.launching import answers, script
+from warm_python import Run
 
 SCRIPT = Path(__file__).with_name("matrix.py")
 matrix = script("parallel_matrix", SCRIPT)
@@ -25,14 +26,14 @@ CELLS = [
 
 
 @pytest.fixture(scope="session")
-def launched(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def launched(tmp_path_factory: pytest.TempPathFactory, warm: Run) -> Any:
     """What each rank of a launch gave: one launch for all cells of as many processes."""
 
     @cache  # a failure too: it is not tried again for each cell
     def found(ranks: int) -> tuple[list[dict[str, Any]], str]:
         try:
-            return answers(SCRIPT, tmp_path_factory.mktemp("matrix"), ranks, seconds=300), ""
-        except (AssertionError, subprocess.TimeoutExpired) as error:
+            return answers(SCRIPT, tmp_path_factory.mktemp("matrix"), ranks, warm=warm), ""
+        except (AssertionError, TimeoutError, subprocess.TimeoutExpired) as error:
             return [], str(error)
 
     def launch(ranks: int) -> list[dict[str, Any]]:

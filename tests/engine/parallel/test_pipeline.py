@@ -14,6 +14,7 @@ import torch
 from assay.core.errors import InputError
 from assay.engine import OptimizerStep
 from engine.parallel.launching import answers, close, script
+from warm_python import Run
 
 SCRIPT = Path(__file__).with_name("pipeline_cases.py")
 cases = script("pipeline_cases", SCRIPT)
@@ -21,9 +22,9 @@ NORM = re.compile("(grad|weight)_norm/")
 
 
 @pytest.fixture(scope="module")
-def pipeline(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def pipeline(tmp_path_factory: pytest.TempPathFactory, warm: Run) -> list[dict[str, Any]]:
     """What the first and the last process of a pipeline gave in every case, all in one launch."""
-    return answers(SCRIPT, tmp_path_factory.mktemp("pipeline"), 2)
+    return answers(SCRIPT, tmp_path_factory.mktemp("pipeline"), 2, warm=warm)
 
 
 def alone(name: str) -> Any:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,9 @@ from assay.core.rehearsal import Rehearsal
 from assay.engine import Accuracy, OwnLoss
 from assay.engine.rehearse import ladder
 from engine.rehearse.rehearsing import classes, pair, rehearsed
+from warm_python import Run
 
-SOURCE = Path(__file__).resolve().parents[3] / "src"
+TESTS = Path(__file__).resolve().parents[2]
 
 
 def found(report: Rehearsal) -> list[tuple[str, str]]:
@@ -775,6 +775,8 @@ def test_what_is_recomputed_takes_less_memory_and_more_flops() -> None:
 # ----------------------------------------------------------------------------------- a torch without them
 
 DEGRADED = """
+import sys
+sys.path.insert(0, {tests!r})
 import torch._dynamo, torch.utils.flop_counter
 del {gone}
 from torch import nn
@@ -794,16 +796,14 @@ print(good.rung, len(good.findings), good.memory is not None, bad.rung, bad.fail
     ],
 )
 def test_without_the_private_parts_of_torch_a_step_is_tried_for_real(
-    gone: str, *, is_seen: bool
+    gone: str, *, is_seen: bool, warm: Run, tmp_path: Path
 ) -> None:
-    code = DEGRADED.format(gone=gone)
-    path = [str(SOURCE), str(Path(__file__).resolve().parents[2])]
+    code = DEGRADED.format(gone=gone, tests=str(TESTS))
 
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": ":".join(path)},
-        capture_output=True,
-        text=True,
+    done = warm(
+        ["-c", code],
+        folder=tmp_path,
+        variables={**os.environ, "PYTHONPATH": str(TESTS.parent / "src")},
     )
 
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ import { Icon } from "../../parts/icons";
 import { Picker } from "../../parts/picker";
 import { useShortcuts } from "../../parts/shortcuts";
 import type { CompareSearch } from "../../state/address";
-import { colorAt, slotOf } from "../../state/colors";
+import { stylesOf, type Style } from "../../state/colors";
 import { age, cell, count, duration, number, whole } from "../../state/format";
 import { useLive, useShared } from "../../state/site";
 import { useStable } from "../../state/stable";
@@ -86,9 +86,20 @@ function AddRun({ ids, onAdd }: { ids: readonly string[]; onAdd: (id: string) =>
   );
 }
 
+/** The line that a run is drawn with: two runs may have one colour, the second is dashed. */
+function Stroke({ style }: { style: Style }) {
+  return (
+    <svg className={styles.stroke} width="18" height="10" aria-hidden="true">
+      <line x1="0" y1="5" x2="18" y2="5" stroke={style.color} strokeWidth="3" strokeDasharray={style.dash.join(" ")} />
+    </svg>
+  );
+}
+
 function Whole({ facts, search, onChange }: { facts: Facts; search: CompareSearch; onChange: (changes: Partial<CompareSearch>, stays?: boolean) => void }) {
   const runs = facts.runs;
   const drop = (id: string) => onChange({ runs: (search.runs ?? "").split(",").filter((each) => each !== id).join(","), base: search.base === id ? "" : search.base });
+  const { isDark } = useShared();
+  const strokes = useMemo(() => stylesOf(runs.map((run) => run.id), isDark), [runs, isDark]);
   const style = { "--runs": runs.length } as CSSProperties;
   return (
     <div className={styles.scroll}>
@@ -107,7 +118,7 @@ function Whole({ facts, search, onChange }: { facts: Facts; search: CompareSearc
               {runs.map((run, at) => (
                 <th key={run.id} scope="col">
                   <div className={styles.run}>
-                    <span className={styles.dot} style={{ background: `light-dark(${colorAt(slotOf(run.id), false)}, ${colorAt(slotOf(run.id), true)})` }} />
+                    <Stroke style={strokes.get(run.id)!} />
                     <Link to="/runs/$id" params={{ id: run.id }} className="ellipsis" title={`${run.tag} ${run.id}`}>
                       {run.tag || run.id}
                     </Link>
@@ -267,7 +278,7 @@ function Numbers({ facts }: { facts: Facts }) {
       {hidden > 0 && (
         <tr>
           <td colSpan={facts.runs.length + 1}>
-            <Button kind="quiet" onClick={() => setCosts(true)}>
+            <Button kind="quiet" className={styles.more} onClick={() => setCosts(true)}>
               {count(hidden)} of time, speed and memory
             </Button>
           </td>

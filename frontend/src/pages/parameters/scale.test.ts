@@ -15,6 +15,14 @@ describe("an axis", () => {
     expect(scale.place(1e-3)).toBeCloseTo(0.5);
   });
 
+  it("has the values themselves as ticks where they are few and lie apart", () => {
+    expect(scaleOf("seed", [2, 0, 1, 0]).ticks.map((tick) => tick.text)).toEqual(["0", "1", "2"]);
+    expect(scaleOf("lr", [1e-4, 3e-4, 1e-2]).ticks).toHaveLength(3);
+    expect(scaleOf("lr", [1, 2, 100, 1000]).ticks.map((tick) => tick.at)).toEqual([0, expect.closeTo(0.1), expect.closeTo(0.667, 2), 1]);
+    expect(scaleOf("width", [1, 2, 100]).ticks).toHaveLength(3);
+    expect(scaleOf("loss", [0, 0.001, 1]).ticks).toHaveLength(5);
+  });
+
   it("gives each text a place of its own, numbers in texts in their order", () => {
     const scale = scaleOf("model", ["b10", "b9", "b10"]);
     expect(["b9", "b10"].map(scale.place)).toEqual([0.25, 0.75]);

@@ -20,6 +20,9 @@ export interface Scale {
 const LOG_SPAN = 50;
 const TICKS = 5;
 const MOST_NAMED = 12;
+/** So few numbers, this far apart, are the ticks of their axis themselves. */
+const MOST_OWN = 7;
+const LEAST_APART = 0.06;
 
 export function scaleOf(name: string, values: readonly Value[]): Scale {
   const known = values.filter((value) => value !== null && value !== "");
@@ -45,13 +48,26 @@ function numberScale(name: string, numbers: readonly number[]): Scale {
   const back = isLog ? (value: number) => 10 ** value : (value: number) => value;
   const begin = forward(low);
   const span = forward(high) - begin;
+  const place = (value: Value): number | null =>
+    typeof value === "number" && Number.isFinite(value) ? (forward(value) - begin) / span : null;
+  const own = ownTicks(numbers, place);
+  if (own) return { name, kind: isLog ? "log" : "number", ticks: own, place };
   const ticks = Array.from({ length: TICKS }, (_, index) => {
     const at = index / (TICKS - 1);
     return { at, text: number(Number(back(begin + at * span).toPrecision(3))) };
   });
-  const place = (value: Value): number | null =>
-    typeof value === "number" && Number.isFinite(value) ? (forward(value) - begin) / span : null;
   return { name, kind: isLog ? "log" : "number", ticks, place };
+}
+
+/** Return a tick for each value of a column that has few; null where they are many, or would lie on each other. */
+function ownTicks(numbers: readonly number[], place: (value: number) => number | null): Tick[] | null {
+  const values = new Set<number>();
+  for (const value of numbers) {
+    values.add(value);
+    if (values.size > MOST_OWN) return null;
+  }
+  const ticks = [...values].sort((a, b) => a - b).map((value) => ({ at: place(value) ?? 0, text: number(value) }));
+  return ticks.every((tick, at) => at === 0 || tick.at - ticks[at - 1]!.at >= LEAST_APART) ? ticks : null;
 }
 
 function categoryScale(name: string, found: readonly string[]): Scale {

@@ -16,7 +16,7 @@ interface ScatterProps {
 
 const HEIGHT = 260;
 const LEFT = 56;
-const BOTTOM = 34;
+const BOTTOM = 46;
 const PAD = 12;
 
 export function Scatter({ x, y, places, chosen, rows, isDark }: ScatterProps) {

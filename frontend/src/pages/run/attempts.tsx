@@ -15,10 +15,10 @@ export function Attempts({ run }: TabProps) {
         <section key={attempt.number} className={styles.attempt}>
           <div className={styles.sectionHead}>
             <h2>Attempt {attempt.number}</h2>
-            <Status run={{ status: attempt === run.attempts.at(-1) ? run.line.status : attempt.status, reason: attempt.reason }} />
+            <Status run={{ status: statusOf(run, attempt), reason: attempt.reason }} />
             <span className="quiet" title={moment(attempt.started)}>
               {age(attempt.started, now)}
-              {attempt.ended !== null && `, ${duration(attempt.ended - attempt.started)}`}, step {count(attempt.fromStep)} to {count(attempt.toStep)}, {attempt.host} pid {attempt.pid}
+              {attempt.ended !== null && `, ${duration(attempt.ended - attempt.started)}`}, {stepsOf(attempt)}, {attempt.host} pid {attempt.pid}
             </span>
           </div>
           {attempt.reason && <p>{attempt.reason}</p>}
@@ -53,4 +53,15 @@ export function Attempts({ run }: TabProps) {
       </section>
     </div>
   );
+}
+
+/** Return the steps of an attempt; one that was killed wrote no last one. */
+function stepsOf({ fromStep, toStep }: TabProps["run"]["attempts"][number]): string {
+  return toStep > fromStep ? `step ${count(fromStep)} to ${count(toStep)}` : `from step ${count(fromStep)}`;
+}
+
+/** Return how an attempt ended. One that wrote no end, and was followed by another, was killed. */
+function statusOf(run: TabProps["run"], attempt: TabProps["run"]["attempts"][number]): string {
+  if (attempt === run.attempts.at(-1)) return run.line.status;
+  return attempt.status === "running" ? "killed" : attempt.status;
 }

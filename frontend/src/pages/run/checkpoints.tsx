@@ -21,9 +21,9 @@ export function Checkpoints({ run }: TabProps) {
       <table className={styles.list}>
         <thead>
           <tr>
-            <th>step</th>
+            <th className="number">step</th>
             <th>name</th>
-            <th>kind</th>
+            <th className={styles.minor}>kind</th>
             <th className="number">size</th>
             <th>saved</th>
             <th />
@@ -34,7 +34,7 @@ export function Checkpoints({ run }: TabProps) {
             <tr key={each.name}>
               <td className="number">{each.step === null ? "" : count(each.step)}</td>
               <td>{each.name}</td>
-              <td>{each.kind}</td>
+              <td className={styles.minor}>{each.kind}</td>
               <td className="number" title={`${each.size} bytes`}>
                 {bytes(each.size)}
               </td>

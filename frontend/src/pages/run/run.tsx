@@ -1,7 +1,7 @@
 /** One run: a line that says what it is, and tabs with everything its folder tells. */
-import { useNavigate, useParams, useSearch } from "@tanstack/react-router";
+import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { lazy, Suspense, useCallback, useState } from "react";
-import { api, ApiError, data } from "../../api/client";
+import { api, data } from "../../api/client";
 import { IconButton } from "../../parts/button";
 import { CopyLine } from "../../parts/copy";
 import { Empty, Failure } from "../../parts/failure";
@@ -36,15 +36,19 @@ export function RunPage() {
   const { project } = useShared();
   const navigate = useNavigate();
   useShortcuts([{ keys: "escape", text: "Back to the runs", run: () => void navigate({ to: "/", search: project ? { project } : {} }) }]);
-  const isGone = run.error instanceof ApiError && run.error.status === 404;
   return (
     <>
       <Head page="" title={run.data?.line.tag || id} />
       <main id="main" className={styles.page}>
         {run.data ? (
-          <Whole run={run.data} isGone={isGone} key={id} />
-        ) : isGone ? (
-          <Empty title={`There is no run ${id}.`}>It was removed, or lies in another project.</Empty>
+          <Whole run={run.data} isGone={run.isGone} key={id} />
+        ) : run.isGone ? (
+          <Empty title={`There is no run ${id}.`}>
+            It was removed, or lies in another project.
+            <Link to="/" search={project ? { project } : {}}>
+              Back to the runs
+            </Link>
+          </Empty>
         ) : (
           run.error && <Failure error={run.error} />
         )}
@@ -129,32 +133,34 @@ function Title({ run }: { run: RunFacts }) {
         </span>
         <Labels labels={line.labels} />
         <span className={styles.grow} />
-        {again && <CopyLine label="again:" text={again.line} title={`${again.purpose}. Copy`} />}
-        <Menu align="end" trigger={<IconButton icon="more" label="More to do with this run" />}>
-          {run.commands.slice(1).map((command) => (
-            <MenuItem key={command.line} icon="copy" onSelect={() => void navigator.clipboard.writeText(command.line).then(() => say("The command is copied."), complain)}>
-              {command.line}
-            </MenuItem>
-          ))}
-          {!facts.isReadOnly && <MenuLine />}
-          {!facts.isReadOnly && (
-            <MenuItem icon="archive" onSelect={() => void act(isArchived ? "unarchive" : "archive", [line.id])}>
-              {isArchived ? "Take out of the archive" : "Archive"}
-            </MenuItem>
-          )}
-          {!facts.isReadOnly && (
-            <MenuItem
-              icon="trash"
-              isDanger
-              disabled={isLive}
-              onSelect={() => {
-                void act("remove", [line.id]).then(() => navigate({ to: "/", search: project ? { project } : {} }));
-              }}
-            >
-              Remove
-            </MenuItem>
-          )}
-        </Menu>
+        <span className={styles.acts}>
+          {again && <CopyLine label="again:" text={again.line} title={`${again.purpose}. Copy`} />}
+          <Menu align="end" trigger={<IconButton icon="more" label="More to do with this run" />}>
+            {run.commands.slice(1).map((command) => (
+              <MenuItem key={command.line} icon="copy" onSelect={() => void navigator.clipboard.writeText(command.line).then(() => say("The command is copied."), complain)}>
+                {command.line}
+              </MenuItem>
+            ))}
+            {!facts.isReadOnly && <MenuLine />}
+            {!facts.isReadOnly && (
+              <MenuItem icon="archive" onSelect={() => void act(isArchived ? "unarchive" : "archive", [line.id])}>
+                {isArchived ? "Take out of the archive" : "Archive"}
+              </MenuItem>
+            )}
+            {!facts.isReadOnly && (
+              <MenuItem
+                icon="trash"
+                isDanger
+                disabled={isLive}
+                onSelect={() => {
+                  void act("remove", [line.id]).then(() => navigate({ to: "/", search: project ? { project } : {} }));
+                }}
+              >
+                Remove
+              </MenuItem>
+            )}
+          </Menu>
+        </span>
       </div>
       <dl className={styles.facts}>
         {line.best && <Fact name="best" value={`${line.best.metric} ${typeof line.best.value === "number" ? number(line.best.value) : line.best.value}`} title={`${line.best.value} at step ${line.best.step ?? "?"}`} />}

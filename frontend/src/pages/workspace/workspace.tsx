@@ -271,7 +271,7 @@ function toggled(columns: readonly ColumnSpec[], name: string): ColumnSpec[] {
 
 /** Two sides with a bar between them that can be dragged; either may be hidden. */
 function Split({ hidden, isNarrow, children }: { hidden: "runs" | "panels" | undefined; isNarrow: boolean; children: [React.ReactNode, React.ReactNode] }) {
-  const [share, setShare] = useKept("split", 46);
+  const [share, setShare] = useKept("split", 47);
   const place = useRef<HTMLElement>(null);
   const drag = (event: PointerEvent) => {
     event.preventDefault();
@@ -302,7 +302,7 @@ function Split({ hidden, isNarrow, children }: { hidden: "runs" | "panels" | und
           // eslint-disable-next-line jsx-a11y/no-noninteractive-tabindex
           tabIndex={0}
           onPointerDown={drag}
-          onDoubleClick={() => setShare(46)}
+          onDoubleClick={() => setShare(47)}
           onKeyDown={(event) => {
             const by = { ArrowLeft: -2, ArrowRight: 2 }[event.key];
             if (by) setShare(Math.max(15, Math.min(85, share + by)));
@@ -505,7 +505,7 @@ function selectedOf(rows: Rows, text: string | undefined): string[] {
   for (let index = 0; index < Math.min(rows.total ?? 0, 200); index++) {
     const line = rows.line(index);
     if (line?.kind === "group") return [...line.group.ids];
-    if (!line) continue;
+    if (!line || rows.leaving.has(line.run.id)) continue;
     if (line.run.status === "running" && found.length < MOST_AUTOMATIC) found.push(line.run.id);
     if (!newest || line.run.created > newest.created) newest = line.run;
   }

@@ -11,6 +11,7 @@ from assay.core.events import Event, Handler
 from assay.engine.data.loader import Loader
 from assay.engine.data.source import Source
 from assay.engine.loop.state import State
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,22 @@ class Bounds:
             left += (state.max_epochs - state.epoch - 1) * len(source)
             last = state.step + left
             state.max_steps = last if self.steps is None else min(last, self.steps)
+
+    def start_schedule(self, state: State, backward: OptimizerStepBase) -> None:
+        """Let the schedule count from here, also after epochs that were ended early.
+
+        The bound in steps is lowered by the steps that they left out, which a schedule that counts
+        epochs takes as made.
+        """
+        length = state.epoch_length
+        if length is not None:
+            place = state.epoch * length + state.epoch_step
+            if state.max_epochs is not None and state.max_steps is not None:
+                last = state.step + max(0, state.max_epochs * length - place)
+                state.max_steps = min(state.max_steps, last)
+            if place != state.step:
+                backward.skip_steps(place - state.step)
+        backward.start(state.step, total=state.max_steps, epoch_length=length)
 
     def handlers(self, state: State, finish: Callable[[], None]) -> list[Handler]:
         """Return the handlers that call `finish` once enough samples or seconds were used."""
@@ -124,7 +141,8 @@ def _counted(number: int, unit: str) -> str:
 
 def is_done(state: State) -> bool:
     """Return whether a bound was reached or a stop was asked for."""
-    if state.epoch_step and state.epoch_step == state.epoch_length and not state.stop.reason:
+    is_epoch_over = state.epoch_step == state.epoch_length or state.ends_epoch
+    if state.epoch_step and is_epoch_over and not state.stop.reason:
         return False  # resumed between the last step of an epoch and its end
     return bool(
         state.stop.reason

@@ -99,6 +99,7 @@ class Engine:
         self.seconds: dict[str, float] = {}
         self.is_loading = False
         """True while the engine waits for a batch: every handler has seen the last step."""
+        self._is_in_epoch = False
         self._times = EpochTimes()
         self._randomness = StepRandomness(self.seed)
         self._windows = EpochWindows(self.source, self.state, self.device)
@@ -223,6 +224,16 @@ class Engine:
         """
         self.state.stop.ask(reason, interrupts=interrupts)
 
+    def end_epoch(self) -> None:
+        """End the epoch after the current step; the next one begins at its own beginning.
+
+        Handlers of `epoch_end` still run. The steps left out do not count: a run of so many epochs
+        is that much shorter, one of so many steps is as long as before. With several ranks all of
+        them end the epoch after the same step. Between two epochs this does nothing.
+        """
+        if self._is_in_epoch:
+            self.state.ends_epoch = True
+
     def finish(self) -> None:
         """Make the current step the last one, as if it were the bound."""
         self.state.max_steps = self.state.step
@@ -275,13 +286,14 @@ class Engine:
     def _train_epoch(self) -> Iterator[Window]:
         """Yield the windows of an epoch, or the rest of it; the caller makes a step of each.
 
-        Ends early at a bound, or when a stop was asked for.
+        Ends early at a bound, or when a stop or the end of the epoch was asked for.
         """
         state, ranks, results, times = self.state, self.ranks, self._results, self._times
         step_begin, step_end = self.bus.points[Event.STEP_BEGIN], self.bus.points[Event.STEP_END]
         end_step = None if results is None or results.is_idle else results.end_step
         moved, differentiated = self._windows.moved_s, self.process.backward.seconds
         windows = self._windows.rest(self.pipeline)
+        self._is_in_epoch = True
         self.bus.fire_at(Event.EPOCH_BEGIN, state.epoch)
         now = perf_counter()
         self.is_loading = True
@@ -303,7 +315,7 @@ class Engine:
             ranks.beats.step(state.step)
             now = perf_counter()
             times.telling += now - computed
-            if state.stop.reason or state.step == state.max_steps:
+            if state.stop.reason or state.step == state.max_steps or state.ends_epoch:
                 break
             self.is_loading = True
         self.is_loading = False
@@ -313,20 +325,25 @@ class Engine:
         for name, seconds in times.take(moved=moved, differentiated=differentiated).items():
             self.add_seconds(name, seconds)
         self._fetch()
+        self._is_in_epoch = False
+        is_early = state.ends_epoch
         if end_epoch(state):
+            if is_early:
+                del windows  # workers that load this epoch are free for the next one
+                self.bounds.start_schedule(state, self.process.backward)
             self.bus.fire_at(Event.EPOCH_END, state.epoch)
 
     def _begin(self, *, can_repeat: bool) -> None:
         """Check and make everything that the steps need, then fire `run_begin`."""
         check_trainable(self.process, self.state, self.device)
-        state, backward = self.state, self.process.backward
+        state = self.state
         state.stop.is_settled = False  # an engine may be run again, after its bound was moved
         self._randomness.draws = state.draws
         self.bounds.recount(state, self.source)
         self._make_step(can_repeat=can_repeat)
         if isinstance(self.process, Process):
             self.process.attach(state, self.device, self.logged)
-        backward.start(state.step, total=state.max_steps, epoch_length=state.epoch_length)
+        self.bounds.start_schedule(state, self.process.backward)
         self.process.train()
         self.bus.start_at(state.event_counts())
         self.fire(Event.RUN_BEGIN)
@@ -378,5 +395,9 @@ class Engine:
         return is_done(self.state)
 
     def _agree(self) -> None:
-        """Stop where one rank was asked to, and at the least bound that one has reached."""
-        self.state.max_steps = self.ranks.agree(self.state.stop, self.state.max_steps)
+        """Put in force what any rank was asked for: to stop, to end the epoch, the least bound."""
+        state = self.state
+        if self.ranks.is_distributed:
+            state.max_steps, state.ends_epoch = self.ranks.agree(
+                state.stop, state.max_steps, ends_epoch=state.ends_epoch
+            )

@@ -31,11 +31,13 @@ class EpochWindows:
         self.moved_s = 0.0
 
     def rest(self, pipeline: Pipeline | None) -> Iterator[Window]:
-        """Return the rest of the epoch.
+        """Return the rest of the epoch; nothing of one that is resumed after it was ended early.
 
         Batches of a `Loader` are counted by samples: they may have other sizes than before.
         """
         state, source = self.state, self.source
+        if state.ends_epoch:
+            return iter(())
         if state.epoch_samples and isinstance(source, Loader):
             windows = source.windows_after(state.epoch, state.epoch_samples)
         else:
@@ -67,17 +69,20 @@ class EpochWindows:
 
 
 def end_epoch(state: State) -> bool:
-    """Count a complete epoch; return False where it goes on, or is to be resumed later.
+    """Count an epoch that is complete or was ended early; return False where it goes on, or is to
+    be resumed later.
 
     InputError for an epoch without a batch.
     """
     is_bounded = bool(state.stop.reason) or state.step == state.max_steps
-    is_complete = state.epoch_step == state.epoch_length or not is_bounded
+    is_complete = state.epoch_step == state.epoch_length or not is_bounded or state.ends_epoch
     if not is_complete or state.stop.interrupts:
         return False
     if state.epoch_step == 0:
         raise no_batch()
-    state.epoch_length = state.epoch_step
+    if not state.ends_epoch:
+        state.epoch_length = state.epoch_step
+    state.ends_epoch = False
     state.epoch += 1
     state.epoch_step = 0
     state.epoch_samples = 0

@@ -13,7 +13,7 @@ from assay.core.stop import Stop
 
 SAVED = (
     *("epoch", "epoch_step", "epoch_samples", "step", "micro_step", "samples", "draws"),
-    *("loss", "metrics", "evaluated", "best"),
+    *("loss", "metrics", "evaluated", "best", "ends_epoch"),
 )
 
 
@@ -51,7 +51,8 @@ class State:
     what batches come from; while a split is evaluated, the loader of that. `metrics` holds the
     newest evaluation, by name (`valid/acc`), and `evaluated` at which step it was, by split;
     `split` is the one that is being evaluated. `mean_loss` gathers the losses of steps once it is
-    set. `stop` says whether somebody asked the run to end.
+    set. `stop` says whether somebody asked the run to end, `ends_epoch` whether the epoch is to end
+    after this step (`Engine.end_epoch`).
     """
 
     epoch: int = 0
@@ -75,6 +76,7 @@ class State:
     mean_loss: MeanLoss | None = None
     best: dict[str, Any] | None = None
     stop: Stop = field(default_factory=Stop)
+    ends_epoch: bool = False
     error: BaseException | None = None
 
     def __repr__(self) -> str:

@@ -146,6 +146,7 @@ class StepResults:
                 "micro_step": state.micro_step - len(window.batches),
                 "samples": state.samples - window.samples,
                 "epoch_samples": state.epoch_samples - window.samples,
+                "ends_epoch": False,
             }
             epoch = state.epoch if state.epoch_step == 1 else None
             steps.waiting.append(DeferredStep(state.step, update, logged, before, epoch))

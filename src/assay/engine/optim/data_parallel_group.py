@@ -100,9 +100,12 @@ class DataParallelGroup:
         clip = clip_dtensor_norm_ if any(map(is_dtensor, parameters)) else clip_norm_
         return clip(parameters, max_norm)
 
-    def agree(self, stop: Stop, max_steps: int | None) -> int | None:
-        """Apply a stop that any rank was asked for to all; return the least bound of all."""
-        return max_steps
+    def agree(
+        self, stop: Stop, max_steps: int | None, *, ends_epoch: bool
+    ) -> tuple[int | None, bool]:
+        """Apply a stop that any rank was asked for to all; return the least bound of all, and
+        whether any rank ends the epoch."""
+        return max_steps, ends_epoch
 
     def as_peer_error(self, error: BaseException) -> PeerError | None:
         """Return the PeerError for an error of torch about a lost connection, else None."""

@@ -119,6 +119,10 @@ class MultiOptimizerStep(OptimizerStepBase):
         self._go_to(step + 1)
         return taken
 
+    def skip_steps(self, count: int) -> None:
+        for part in self.by_name.values():
+            part.skip_steps(count)
+
     def start(self, step: int, *, total: int | None, epoch_length: int | None) -> None:
         for part in self.by_name.values():
             part.start(step, total=total, epoch_length=epoch_length)

@@ -169,6 +169,9 @@ class OptimizerStep(OptimizerStepBase):
         self.flag = flag
         return True
 
+    def skip_steps(self, count: int) -> None:
+        self.rate.skipped = count
+
     def start(self, step: int, *, total: int | None, epoch_length: int | None) -> None:
         self.rate.total = total
         self.rate.epoch_length = epoch_length

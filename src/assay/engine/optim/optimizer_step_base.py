@@ -64,6 +64,10 @@ class OptimizerStepBase(ABC):
         """The run begins, or goes on, after `step` completed ones of `total`, where that is
         known."""
 
+    def skip_steps(self, count: int) -> None:  # noqa: B027
+        """Epochs so far had `count` steps fewer than whole ones: a schedule of epochs counts them
+        as made. Called before `start`."""
+
     def defer(self, flag: Tensor | None) -> bool:
         """Read nothing in an update from here on: set `deferred` instead, and say with `flag` that
         something was not finite; the weights then stay as they are. False when that cannot be, so

@@ -313,7 +313,7 @@ class LearningRate:
     """Applies a schedule to an optimizer: each group's rate is its own base rate times the factor.
 
     `total` is the number of steps of the run, `epoch_length` those of one epoch, where they are
-    known.
+    known; `skipped` those that epochs left out which were ended early.
     """
 
     def __init__(self, optimizer: Optimizer, schedule: Schedule | None = None) -> None:
@@ -326,6 +326,7 @@ class LearningRate:
         ]
         self.total: int | None = None
         self.epoch_length: int | None = None
+        self.skipped = 0
         self._counts_epochs = getattr(self.schedule, "unit", "step") == "epoch"
 
     def set(self, step: int) -> None:
@@ -348,9 +349,10 @@ class LearningRate:
                 "The schedule counts in epochs, but how many steps an epoch has is unknown.",
                 fix='Use unit = "step", or give training data of known length.',
             )
-        return step // self.epoch_length, None if self.total is None else math.ceil(
-            self.total / self.epoch_length
-        )
+        epoch = (step + self.skipped) // self.epoch_length
+        if self.total is None:
+            return epoch, None
+        return epoch, math.ceil((self.total + self.skipped) / self.epoch_length)
 
     @property
     def current(self) -> float:

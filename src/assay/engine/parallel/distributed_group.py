@@ -139,18 +139,20 @@ class DistributedGroup(DataParallelGroup):
         told = next((rank for rank, each in enumerate(words) if each and each != unless), None)
         return f"{words[told]} (rank {told})" if told is not None else word
 
-    def agree(self, stop: Stop, max_steps: int | None) -> int | None:
+    def agree(
+        self, stop: Stop, max_steps: int | None, *, ends_epoch: bool
+    ) -> tuple[int | None, bool]:
         self.beats.beat()
         bound = math.inf if max_steps is None else max_steps
         asked = stop.asked  # a signal may change it at any line
-        tensor = torch.tensor([bool(asked.reason), -bound], dtype=torch.float64)
+        tensor = torch.tensor([bool(asked.reason), -bound, ends_epoch], dtype=torch.float64)
         with peer_errors():
             dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._world)
-        is_asked, least = tensor.tolist()
+        is_asked, least, is_over = tensor.tolist()
         if is_asked:
             requests = [each for each in self.all_gather_world(asked) if each.reason]
             stop.agree(next((each for each in requests if each.interrupts), requests[0]))
-        return None if math.isinf(least) else int(-least)
+        return None if math.isinf(least) else int(-least), bool(is_over)
 
     def barrier(self) -> None:
         with peer_errors():

@@ -1,0 +1,62 @@
+/** Lines on a canvas: what a path through very many points holds. */
+import { describe, expect, it } from "vitest";
+import type { Curve } from "../api/curves";
+import { drawLine, type Line } from "./drawing";
+
+type Point = [number, number];
+
+/** A canvas that keeps the points of each outline that is filled. */
+function canvas() {
+  const outlines: Point[][] = [];
+  const to = {
+    lineWidth: 1,
+    beginPath: () => outlines.splice(0),
+    moveTo: (x: number, y: number) => outlines.push([[x, y]]),
+    lineTo: (x: number, y: number) => outlines.at(-1)!.push([x, y]),
+    rect: (x: number, y: number, width: number, height: number) => outlines.push([[x, y], [x + width, y + height]]),
+    closePath: () => undefined,
+    fill: () => undefined,
+    stroke: () => undefined,
+    setLineDash: () => undefined,
+  };
+  return { to: to as unknown as CanvasRenderingContext2D, outlines };
+}
+
+function drawn(lows: number[], highs: number[], pixels: number): Point[][] {
+  const n = lows.length;
+  const curve = { xs: Float64Array.from(lows.keys()), lows: Float64Array.from(lows), highs: Float64Array.from(highs), raw: false } as Curve;
+  const line = { color: "", dash: [], curve, smooth: null, isLeft: false, band: null } as unknown as Line;
+  const { to, outlines } = canvas();
+  const scales = { x: (value: number) => (value * pixels) / n, y: (value: number) => -value, low: 0, high: n, isCrowded: false };
+  drawLine(to, line, scales, 1, false);
+  return outlines;
+}
+
+describe("a dense curve", () => {
+  const lows = Array.from({ length: 1000 }, () => 0);
+  const highs = Array.from({ length: 1000 }, (_, at) => (at === 567 ? 50 : 1));
+
+  it("keeps the spike of one point among very many, in few points", () => {
+    const [outline, ...others] = drawn(lows, highs, 100);
+    expect(others).toEqual([]);
+    expect(Math.min(...outline!.map(([, y]) => y))).toBeLessThanOrEqual(-50);
+    expect(outline!.length).toBeLessThan(210);
+  });
+
+  it("is broken where there is no number, also for several points", () => {
+    const gap = lows.map((low, at) => (at >= 400 && at < 450 ? NaN : low));
+    const outlines = drawn(gap, highs, 100);
+    expect(outlines).toHaveLength(2);
+    expect(Math.max(...outlines[0]!.map(([x]) => x))).toBeLessThan(40);
+    expect(Math.min(...outlines[1]!.map(([x]) => x))).toBeGreaterThanOrEqual(45);
+  });
+
+  it("has no gap where it jumps", () => {
+    const [outline] = drawn(lows.map((_, at) => (at < 500 ? 0 : 90)), lows.map((_, at) => (at < 500 ? 1 : 91)), 100);
+    const half = outline!.length / 2;
+    const tops = outline!.slice(0, half);
+    const bottoms = outline!.slice(half).reverse();
+    const touches = tops.slice(1).map(([, top], at) => top <= bottoms[at]![1] && bottoms[at + 1]![1] >= tops[at]![1]);
+    expect(touches.every(Boolean)).toBe(true);
+  });
+});
