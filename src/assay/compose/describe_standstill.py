@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from assay.core.heartbeats import Phase
 from assay.record.tracebacks import is_of_house, is_of_user
 
 if TYPE_CHECKING:
@@ -29,7 +30,12 @@ def describe_standstill(found: Standstill, *, timeout: str) -> str:
         for each in found.ranks
         if each not in culprits
     ]
-    if not found.signal:
+    if not found.signal and _is_building(culprits[0]):
+        lines.append(
+            f"Before its first step a rank may take 30 min, or [parallel] timeout ({timeout}) if"
+            " that is longer: all ranks were ended."
+        )
+    elif not found.signal:
         lines.append(f"[parallel] timeout is {timeout}: all ranks were ended.")
     return "\n  ".join(lines)
 
@@ -37,14 +43,20 @@ def describe_standstill(found: Standstill, *, timeout: str) -> str:
 def _headline(found: Standstill, culprits: Sequence[StalledRank]) -> str:
     first = culprits[0]
     silent_s = min(each.silent_s for each in culprits)
-    since = f"for {silent_s:.0f} s" + (
-        f" in step {first.beat.step + 1}" if first.beat is not None else ""
-    )
+    since = f"for {silent_s:.0f} s"
+    if _is_building(first):
+        since += ", before the first step"
+    elif first.beat is not None:
+        since += f" in step {first.beat.step + 1}"
     if not all(each.stack.is_waiting for each in culprits):
         return f"Rank {first.rank} (pid {first.pid}) has stood still {since}."
     if len(found.ranks) == 1:
         return f"Rank {first.rank} has waited for ranks of another machine {since}."
     return f"The ranks have waited for each other {since}: not all of them join one collective."
+
+
+def _is_building(rank: StalledRank) -> bool:
+    return rank.beat is not None and rank.beat.phase is Phase.BUILDING
 
 
 def _lines(stack: RankStack) -> list[str]:

@@ -272,7 +272,8 @@ class ParallelSection:
     )
     timeout: str = key(
         "duration",
-        "Longest time without progress of a process, from its first step on, before all are ended.",
+        "Longest time without progress of a process before all are ended; before its first step, at"
+        " least 30 min.",
         default="10 min",  # that of NCCL; gloo waits 30 minutes
     )
     schedule: PipelineSchedule = key(

@@ -28,6 +28,8 @@ AT_ONCE_S = 2.0
 """Seconds a rank has to end after a second signal, or after a rank that it has to meet is gone."""
 WRITING_S = 20.0
 """Seconds a rank has to end after a second signal while it writes the end of its record."""
+FIRST_STEP_S = 1800.0
+"""Least number of seconds that a rank may take before its first step: it may unpack archives."""
 BUILDING_S = 20.0
 """Seconds a rank has to end after a first signal while it has not begun to train."""
 GRACE_S = 3.0
@@ -133,10 +135,11 @@ class Standstill:
 class StalledRanks:
     """Check that ends all ranks of this machine once one of them makes no progress.
 
-    A rank may be silent for `timeout_s`, from its first step on. After a signal (`heard`: number
-    and time) a step may take no more than a few times what steps take, after a second one next to
-    nothing. Before its first step a rank ends soon after the first signal, and soon after
-    `departed`: signal and time of a rank that has ended before the others have met.
+    A rank may be silent for `timeout_s`, before its first step for at least `FIRST_STEP_S`. After a
+    signal (`heard`: number and time) a step may take no more than a few times what steps take,
+    after a second one next to nothing. Before its first step a rank ends soon after the first
+    signal, and soon after `departed`: signal and time of a rank that has ended before the others
+    have met.
 
     `end` is called first, and has the ranks end by themselves. SIGTERM follows for the ranks that
     are not training yet, as nothing else may reach them, and SIGKILL after `GRACE_S` for all that
@@ -185,9 +188,11 @@ class StalledRanks:
 
     def _hangs(self, beat: Heartbeat | None, now: float) -> bool:
         """Return True for a rank that has stopped making progress by itself."""
-        if beat is None or beat.phase is Phase.BUILDING:
+        if beat is None:
             return False
         silent_s = now - beat.at_s
+        if beat.phase is Phase.BUILDING:
+            return silent_s > max(FIRST_STEP_S, self.timeout_s)
         if self.heard and beat.phase is Phase.STEP:
             limit_s = max(STILL_S, STILL_TIMES * beat.usual_s)
             if now - self.heard[0][1] > STILL_S and silent_s > limit_s:
