@@ -224,3 +224,23 @@ def test_more_keys_than_fit_a_terminal_are_counted(
     assert "a_long_name_of_a_key_0" in said.lines[0]
     assert said.err.startswith("... and 7 more keys that differ")
     assert "a_long_name_of_a_key_8" in assay("ls", "--diff", "--csv").lines[0]
+
+
+@pytest.mark.row("D27")
+def test_experiments_are_named_in_groups_by_tags_with_slashes(
+    project: Project, assay: Assay
+) -> None:
+    for tag in ("gan/small", "gan/large", "vae/small"):
+        make_run(project, tag=tag, points={"loss": [1.0]})
+
+    said = assay("ls", 'tag ~ "gan/"', "--columns", "tag")
+
+    assert sorted(line.strip() for line in said.lines[1:]) == ["gan/large", "gan/small"]
+    assert assay("show", "gan/small").out.startswith("gan/small")
+    assert assay("show", "gan/smal").code == 2
+    folders = sorted(path.name for path in project.runs_dir.iterdir())
+    assert sorted(name.split("-", 3)[3] for name in folders) == [
+        "gan-large",
+        "gan-small",
+        "vae-small",
+    ]

@@ -286,20 +286,23 @@ def test_a_pipeline_is_rehearsed_rank_by_rank(assay, toy: Path) -> None:
     assert report["findings"] == every["findings"] == twice["findings"] == []
 
 
+@pytest.mark.parametrize(("schedule", "tensors"), [("1f1b", 1), ("interleaved", 6)])
 def test_a_rank_of_a_pipeline_keeps_what_it_receives_for_every_micro_batch(
-    assay, toy: Path
+    assay, toy: Path, schedule: str, tensors: int
 ) -> None:
+    """Interleaved stages also keep what they send: three tensors a rank each way."""
     (toy / "staged.py").write_text(STAGED)
     (toy / "points.py").write_text((toy / "points.py").read_text())
     longer = [each for each in PIPELINE if not each.startswith(("train.acc", "data.train.batch"))]
     longer += ["train.accumulate=16", "data.train.batch_size=1024"]
+    by = f"parallel.schedule={schedule}"
 
-    few, many = (rehearsed(assay, *how)["ranks"] for how in (PIPELINE, longer))
+    few, many = (rehearsed(assay, *how, by)["ranks"] for how in (PIPELINE, longer))
 
     micro_batch, width = 64, 128
     for one, other in zip(few, many, strict=True):
         more = other["memory"]["activations_bytes"] - one["memory"]["activations_bytes"]
-        assert more == (16 - 4) * micro_batch * width * 4
+        assert more == (16 - 4) * tensors * micro_batch * width * 4
 
 
 def test_a_bad_shape_in_a_pipeline_is_named_with_its_stage(assay, toy: Path) -> None:

@@ -132,19 +132,27 @@ class Pipeline:
         whole_rounds = 2 * self.ranks.places
         return min(count, self.count + 1 if self.layout.schedule == "1f1b" else whole_rounds)
 
-    def received_bytes(self, boundaries: Sequence[Shapes]) -> int:
-        """Return the bytes that this rank's stages receive for one micro-batch in training.
+    def kept_bytes(self, boundaries: Sequence[Shapes]) -> int:
+        """Return the bytes that this rank keeps for a micro-batch until the end of a training step.
 
-        A schedule allocates them for all its micro-batches at once, and keeps them.
+        A schedule allocates what its stages receive for all its micro-batches at once. Torch's
+        schedule of interleaved stages also waits for no send before the end of the step, and a send
+        keeps its tensor until then.
         """
         found = 0
         for number in self.stages:
             if number:
-                found += bytes_of(boundaries[number - 1])
-            if number + 1 < self.count:  # gradients of what it sends
-                sent = [each for each in boundaries[number] if each[1].is_floating_point]
-                found += bytes_of(sent)
+                found += self._passed_bytes(boundaries[number - 1])
+            if number + 1 < self.count:
+                found += self._passed_bytes(boundaries[number], is_sent=True)
         return found
+
+    def _passed_bytes(self, shapes: Shapes, *, is_sent: bool = False) -> int:
+        """Return the bytes kept of the activations at one side of a stage, and their gradients."""
+        gradients = [each for each in shapes if each[1].is_floating_point]
+        if self.layout.schedule == "interleaved":
+            return bytes_of(shapes) + bytes_of(gradients)
+        return bytes_of(gradients if is_sent else shapes)
 
     def use_boundaries(self, boundaries: Sequence[Shapes]) -> None:
         """Take these shapes between the stages, which a rehearsal has measured, in new schedules."""

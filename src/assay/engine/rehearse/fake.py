@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
@@ -177,7 +178,7 @@ def quiet() -> Iterator[None]:
 
 def can_imagine_world() -> bool:
     """Return True if this torch has process groups of one process."""
-    return torch.distributed.is_available() and fake_store() is not None
+    return dist.is_available() and fake_store() is not None
 
 
 def is_propagating() -> bool:
@@ -193,6 +194,18 @@ def is_propagating() -> bool:
     return False
 
 
+class _Sent:
+    """Work of a send. It keeps its tensor until it is dropped, as that of gloo and of NCCL does."""
+
+    def __init__(self, work: Any, tensor: Tensor) -> None:
+        self.work = work
+        self.tensor = tensor
+
+    def wait(self) -> None:
+        """Wait for nobody: there is no other process."""
+        self.work.wait()
+
+
 @contextmanager
 def imagined_world(rank: int, size: int) -> Iterator[None]:
     """Be rank `rank` of `size` in a process group without other processes.
@@ -201,19 +214,25 @@ def imagined_world(rank: int, size: int) -> Iterator[None]:
     says that a stage knows its shapes. Nothing else is received by `recv` during a rehearsal.
     """
     store = fake_store()
-    torch.distributed.init_process_group("fake", store=store(), rank=rank, world_size=size)
-    plain = torch.distributed.recv
+    dist.init_process_group("fake", store=store(), rank=rank, world_size=size)
+    plain_receive, plain_send = dist.recv, dist.isend
 
     def receive(tensor: Tensor, *_: Any, **__: Any) -> int:
         tensor.fill_(1)
         return 0
 
-    torch.distributed.recv = receive
+    def send(tensor: Tensor, *given: Any, **named: Any) -> _Sent:
+        return _Sent(plain_send(tensor, *given, **named), tensor)
+
+    dist.recv = receive
+    # In both places: a `P2POp` takes no function but the one of its own module.
+    dist.isend = dist.distributed_c10d.isend = send  # type: ignore[assignment]
     try:
         yield
     finally:
-        torch.distributed.recv = plain
-        torch.distributed.destroy_process_group()
+        dist.recv = plain_receive
+        dist.isend = dist.distributed_c10d.isend = plain_send
+        dist.destroy_process_group()
 
 
 @contextmanager

@@ -242,7 +242,7 @@ class _Rehearsing:
         is_whole = self.parts.pipeline is None
         sizes = window.sizes[:count] if window.sizes is not None else None
         try:
-            self.training = self._with_received(self.trial.train(window.batches[:count], sizes))
+            self.training = self._with_kept(self.trial.train(window.batches[:count], sizes))
             self.micro_flops = self.site.observer.flops // count
             if is_whole:
                 self._keep_checkpoint()
@@ -313,7 +313,7 @@ class _Rehearsing:
             found = self.trial.differentiate(
                 [resized(batch, samples, wanted)] * count, scale=(samples, wanted)
             )
-            told = self._with_prefetched(self._with_received(found, (samples, wanted)))
+            told = self._with_prefetched(self._with_kept(found, (samples, wanted)))
             assert told is not None
             return max(least, told.peak_bytes)
 
@@ -344,14 +344,14 @@ class _Rehearsing:
             if time.monotonic() > until:
                 return
 
-    def _with_received(self, memory: PeakMemory, scale: tuple[int, int] = (1, 1)) -> PeakMemory:
-        """Add what a pipeline receives for the micro-batches that were not tried."""
+    def _with_kept(self, memory: PeakMemory, scale: tuple[int, int] = (1, 1)) -> PeakMemory:
+        """Add what a pipeline rank keeps for the micro-batches that were not tried."""
         pipeline, window = self.parts.pipeline, self.first
         if pipeline is None or window is None:
             return memory
         boundaries = [scaled(each, *scale) for each in self.trial.boundaries[True]]
         untried = len(window.batches) - self._micro_batches(window)
-        more = untried * pipeline.received_bytes(boundaries)
+        more = untried * pipeline.kept_bytes(boundaries)
         return replace(
             memory,
             peak_bytes=memory.peak_bytes + more,
