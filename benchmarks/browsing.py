@@ -103,7 +103,11 @@ Part = Callable[[Session, argparse.Namespace], object]
 
 def measure(parts: Mapping[str, Part], asked: argparse.Namespace) -> Session:
     """Measure each part that is asked for; one that fails is told and left out."""
-    with sync_playwright() as driver:
+    with contextlib.ExitStack() as stack:
+        # The index and the list of the user's projects are left alone.
+        home = stack.enter_context(tempfile.TemporaryDirectory(prefix="assay-ui-home-"))
+        os.environ |= {"XDG_CACHE_HOME": home, "XDG_DATA_HOME": home}
+        driver = stack.enter_context(sync_playwright())
         path = os.environ.get("DEV_BROWSER") or shutil.which("chromium")
         browser = driver.chromium.launch(executable_path=path, args=list(NO_GPU))
         session = Session(browser)

@@ -179,7 +179,7 @@ def points(session: Session, asked: argparse.Namespace) -> None:
 
 
 def of_server(session: Session, process: psutil.Process) -> None:
-    time.sleep(1)
+    time.sleep(4)  # a server imports numpy three seconds after its start
     before = cpu_of(process)
     time.sleep(IDLE_S)
     session.add("idle", 100 * (cpu_of(process) - before) / IDLE_S, "% CPU", 0.5)

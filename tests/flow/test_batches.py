@@ -252,3 +252,28 @@ def test_whole_batches_of_an_iterable_data_set_are_taken_from_a_loader_without_a
     result = assay.run("stream.toml", no_file=True, check=False)
 
     assert result.exception is None and result.step == 3
+
+
+@pytest.mark.row("A68")
+def test_a_stream_that_is_to_be_shuffled_like_a_list_is_refused_with_the_stage_that_shuffles(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(toy)
+    pipes = (
+        '{ type = "points.Points", split = 0 }',
+        '{ type = "assay.engine.data.streams.Shuffle", buffer = 9 }',
+        '{ type = "assay.engine.data.streams.Batch", batch_size = 8 }',
+    )
+    stages = f'{{ type = "assay.engine.chain", pipes = [{", ".join(pipes)}] }}'
+    config = (toy / "toy.toml").read_text()
+    source = '{ type = "points.Points", split = 0, noisy = true }\nbatch_size = 8'
+    assert source in config
+    (toy / "toy.toml").write_text(config.replace(source, f"{stages}\nshuffle = true"))
+
+    result = assay.run("toy.toml", check=False)
+
+    assert result.exit_code == 2
+    assert "data.train: `shuffle` is for items by index, but this is a stream" in str(
+        result.exception
+    )
+    assert "assay.engine.data.streams.Shuffle" in str(result.exception)

@@ -123,6 +123,33 @@ def test_an_argument_that_a_loss_does_not_have_is_told_by_the_check(here: Path) 
     assert "did you mean `weight`?" in said.output
 
 
+OWN_LOSS = """\
+
+
+class Own(Net):
+    def forward(self, inputs, label, weight):
+        logits = self.layer(inputs)
+        return {"loss": nn.functional.cross_entropy(logits, label), "prediction_scores": logits}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.row("E18")
+def test_fields_that_are_no_arguments_of_a_model_are_told_by_a_rehearsal(here: Path) -> None:
+    (here / "parts.py").write_text(CODE + OWN_LOSS)
+    section = CONFIG.partition("[process]\n")[2].partition("\n[optimizer]")[0]
+    config = CONFIG.replace(section, 'type = "assay.engine.OwnLoss"\n')
+    (here / "own.toml").write_text(config.replace("parts.Net", "parts.Own"))
+
+    said = said_of("check", "own.toml", "--rehearse")
+
+    assert [line.strip() for line in said.output.splitlines()[1:4]] == [
+        "error  A batch does not fit the model: missing a required argument: 'inputs'.",
+        "the batch has  (image, label, weight)",
+        "Own.forward takes  (inputs, label, weight)",
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.row("B25")
 def test_a_field_that_the_data_do_not_have_is_told_by_a_rehearsal_and_by_the_first_step(

@@ -6,8 +6,11 @@ import subprocess
 import threading
 from pathlib import Path
 
-from assay.compose.launch_ranks import _outcome
-from assay.compose.rank_folder import RankFolder
+import pytest
+
+from assay.compose.launch_ranks import _outcome, cause_of
+from assay.compose.rank_folder import SECONDS_TO_OBEY, EndOrder, RankFolder
+from assay.core.errors import PeerError
 
 
 def test_a_rank_that_torch_ended_after_a_death_does_not_lend_the_run_its_exit_code(
@@ -39,3 +42,21 @@ def test_the_word_of_a_launcher_that_comes_a_moment_after_a_death_is_waited_for(
     told.join()
 
     assert cause == "Rank 1 was killed by SIGKILL."
+
+
+def test_a_rank_whose_peer_obeyed_an_order_leaves_its_own_end_to_the_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the record would have the signal, and not the rank that stood still."""
+    ranks = RankFolder(tmp_path)
+    ranks.order(EndOrder(cause="Rank 1 (pid 7) has stood still for 3 s.", signal=2))
+    told = {"status": "stopped", "error": "", "follows": False, "signal": 2, "exit_code": 130}
+    ranks.tell(1, told)
+
+    def end(seconds: float) -> None:
+        raise InterruptedError(seconds)
+
+    monkeypatch.setattr("assay.compose.launch_ranks.time.sleep", end)
+
+    with pytest.raises(InterruptedError, match=str(SECONDS_TO_OBEY)):
+        cause_of(PeerError("rank 1 is gone"), ranks)

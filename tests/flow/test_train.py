@@ -105,6 +105,7 @@ def test_a_wrong_argument_is_named_with_its_nearest_neighbour(assay, toy: Path) 
     assert "lrr" in wrong.stderr and "did you mean `lr`?" in wrong.stderr
 
 
+@pytest.mark.row("E42")
 @pytest.mark.parametrize(
     ("metric", "evaluate"),
     [("vaild/acc", ""), ("valid/acc", 'every = "never"'), ("valid/acc", 'splits = ["test"]')],

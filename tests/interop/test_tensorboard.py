@@ -57,6 +57,7 @@ def test_scalars_of_both_forms_keep_their_steps_and_times(runs: dict[str, Foreig
     assert runs["first"].created_ns // 10**9 == 1_760_000_000
 
 
+@pytest.mark.row("C73")
 def test_texts_images_and_histograms_are_files_with_their_step(runs: dict[str, ForeignRun]) -> None:
     kept = {(file.name, file.kind, file.step): file.source for file in runs["first"].files}
 

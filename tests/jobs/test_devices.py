@@ -79,6 +79,7 @@ def lease_of(device: Device, memory_bytes: int) -> DeviceLease:
     return DeviceLease(slot, 1, LeaseHolder(1, "1", "here"))
 
 
+@pytest.mark.row("A44")
 def test_a_gpu_is_leased_by_its_uuid_where_the_forecast_or_a_tenth_of_its_memory_allows_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -121,6 +122,7 @@ def test_cores_are_divided_among_the_jobs_that_may_run_at_once(
     assert "OMP_NUM_THREADS" not in job_variables(own, slots, [])
 
 
+@pytest.mark.row("A44")
 def test_a_run_on_any_device_sees_its_own_alone_and_chooses_by_itself() -> None:
     """Torch may have been built without CUDA, or know a device that nobody else does."""
     spec = JobSpec(command=(), cwd="")

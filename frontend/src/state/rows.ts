@@ -154,7 +154,8 @@ export class Rows {
 
   /** Fetch the rest, some pages at a time: whoever scrolls finds the rows there. */
   private prefetch(): void {
-    if (this.prefetching || this.total === null) return;
+    // While the server reads runs into a new index, each answer is soon old.
+    if (this.prefetching || this.total === null || this.reading) return;
     this.prefetching = true;
     idle(() => {
       this.prefetching = false;

@@ -7,9 +7,9 @@ export const FACTS = ["status", "tag", "best", "duration", "age", "created", "st
 export type Fact = (typeof FACTS)[number];
 
 const WIDTHS: Record<Fact, number> = {
-  status: 92,
-  tag: 116,
-  best: 128,
+  status: 90,
+  tag: 112,
+  best: 136,
   duration: 76,
   age: 92,
   created: 148,

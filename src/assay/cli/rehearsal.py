@@ -205,7 +205,11 @@ def _largest(report: Rehearsal) -> str:
 
 def _finding(finding: Finding, columns: int, color: bool) -> Iterator[str]:
     style = "red bold" if finding.is_failure else "yellow bold"
-    text = textwrap.wrap(visible(finding.message), columns - 2, break_long_words=False) or [""]
+    text = [
+        part
+        for line in finding.message.splitlines()  # as two signatures, one below the other
+        for part in textwrap.wrap(visible(line.strip()), columns - 2, break_long_words=False)
+    ] or [""]
     first = f"{paint(finding.kind, style, on=color)}  {text[0]}"
     yield first
     yield from (f"  {line}" for line in text[1:])

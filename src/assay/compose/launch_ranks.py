@@ -21,6 +21,7 @@ from assay.compose.check_division import check_division
 from assay.compose.describe_standstill import describe_standstill
 from assay.compose.launch_settings import Launch, RunResult
 from assay.compose.rank_folder import (
+    SECONDS_TO_OBEY,
     SECONDS_TO_TELL,
     Deaths,
     EndOrder,
@@ -450,6 +451,10 @@ def cause_of(error: BaseException, ranks: RankFolder | None) -> BaseException:
         return RankError(cause) if cause else error
     if not isinstance(error, PeerError):
         return error
+    if ranks.ordered() is not None:
+        # The other rank obeyed an order. The thread that obeys it here ends the record with its
+        # cause, and then this process.
+        time.sleep(SECONDS_TO_OBEY)
     until = time.monotonic() + SECONDS_TO_TELL
     while time.monotonic() < until:
         if cause := ranks.error():

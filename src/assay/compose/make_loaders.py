@@ -199,9 +199,9 @@ def _load_stream(
 
 
 def _refuse_index_key(table: Table, split: str, name: str) -> None:
-    fix = "itr.Batch and itr.Bucket make its batches."
+    fix = "streams.Batch and streams.Bucket, among its pipes, make its batches."
     if name == "shuffle":
-        fix = "itr.Shuffle shuffles a stream."
+        fix = 'Add the pipe { type = "assay.engine.data.streams.Shuffle", buffer = 500 }.'
     what = f"data.{split}: `{name}` is for items by index, but this is a stream."
     raise InputError(what, where=str(table.key_origin(name)), fix=fix)
 

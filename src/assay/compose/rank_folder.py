@@ -25,6 +25,8 @@ SECONDS_TO_TELL = 1.0
 """Seconds that a report of another rank's end may take."""
 OWN_END_S = 0.5
 """Seconds that the main thread of a rank has to end by itself, after an order."""
+SECONDS_TO_OBEY = 10.0
+"""Seconds that a rank may take to end by an order, its record included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

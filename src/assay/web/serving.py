@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import logging
 import socket
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +21,9 @@ from assay.web.pages import Files
 
 DEFAULT_PORT = 7341
 _TRIED = 20
+_WARM_AFTER_S = 3.0
+"""Seconds until numpy is imported, which the first curve needs: not beside the first rows of a page
+that is opened at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +78,12 @@ def serve(project: Project, wanted: ServeOptions, say: Callable[[str, str], obje
         proxy_headers=False,
     )
     say("ready", f"{root}{LOGIN}#{keys.new_link_code()}")
+    warming = threading.Timer(_WARM_AFTER_S, importlib.import_module, ["numpy"])
+    warming.daemon = True
+    warming.start()
     with listener:
         _Server(config, watches).run(sockets=[listener])
+    warming.cancel()
 
 
 class _Server(uvicorn.Server):

@@ -49,15 +49,11 @@ class Home:
         with self._lock:
             if self._first_look is None:
                 self._first_look = threading.Thread(
-                    target=self._look, name="assay-first-look", daemon=True
+                    target=self.catalog.synchronize, name="assay-first-look", daemon=True
                 )
                 self._wait_until = time.monotonic() + FIRST_LOOK_S
                 self._first_look.start()
         self.catalog.readable.wait(max(0.0, self._wait_until - time.monotonic()))
-
-    def _look(self) -> None:
-        self.catalog.synchronize()
-        import numpy  # noqa: F401 - else the first curve that somebody opens waits for it
 
     @property
     def is_reading(self) -> bool:

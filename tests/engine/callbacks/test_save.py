@@ -428,6 +428,7 @@ def test_a_checkpoint_that_is_the_best_is_told_to_be(tmp_path: Path) -> None:
     assert [(fact.step, fact.best) for fact in facts] == [(1, True), (2, True), (3, False)]
 
 
+@pytest.mark.row("E42")
 @pytest.mark.parametrize(
     ("metric", "fix"),
     [("valid/ac", "did you mean `valid/acc`?"), ("vaild/acc", "valid/acc"), ("x", "there are: ")],

@@ -182,6 +182,7 @@ def over_stream(*stages: Any) -> Stream:
     return chain(list(stages))  # type: ignore[no-any-return]
 
 
+@pytest.mark.row("A73")
 @given(st.integers(0, 40), st.booleans())
 def test_mixed_and_joined_streams_go_on_from_every_position(stop: int, repeat: bool) -> None:
     rows = over([streams.Shuffle(4), streams.Map(noisy, random=True)], range(11))
@@ -331,6 +332,7 @@ def test_what_can_be_gone_through_once_is_no_source() -> None:
         chain([3, streams.Batch(2)])
 
 
+@pytest.mark.row("A73")
 @pytest.mark.parametrize(("said", "what"), [(22, "there are more"), (24, "there are only 23")])
 def test_a_length_that_is_wrong_is_told_at_the_end_of_the_epoch(said: int, what: str) -> None:
     stream = over([streams.Filter(bool), streams.Length(said - 1)])

@@ -3,6 +3,8 @@ was."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -32,6 +34,23 @@ def test_an_op_without_a_deterministic_form_is_named_with_its_module() -> None:
     assert caught.value.where == "1.1 (Putting)"
     assert isinstance(caught.value.__cause__, RuntimeError)
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.row("A33")
+def test_inside_the_flags_of_torch_and_cublas_are_set_and_afterwards_what_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+
+    with deterministic(net()):
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.backends.cudnn.benchmark
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.backends.cudnn.benchmark
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
 
 
 def test_off_it_changes_nothing_and_on_it_lets_everything_else_pass() -> None:

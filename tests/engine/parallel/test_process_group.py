@@ -12,6 +12,7 @@ from assay.core.errors import InputError
 from assay.engine.parallel.nodes import Nodes, nodes_of
 from assay.engine.parallel.process_group import World, world
 from engine.parallel.launching import answers
+from warm_python import Run
 
 TORCHRUN = {
     "RANK": "3",
@@ -93,7 +94,7 @@ for run in range(3):
 @pytest.mark.slow
 @pytest.mark.parametrize("keeper", ["the launcher", "rank 0"])
 def test_two_processes_that_train_several_times_meet_again_each_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeper: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: Run, keeper: str
 ) -> None:
     script = tmp_path / "meeting.py"
     script.write_text(MEETING, encoding="utf-8")
@@ -106,7 +107,7 @@ def test_two_processes_that_train_several_times_meet_again_each_time(
         port = free_port()
     monkeypatch.setenv("MASTER_PORT", str(port))
 
-    assert answers(script, tmp_path, 2) == [[0.0, 2.0, 4.0], [0.0, 2.0, 4.0]]
+    assert answers(script, tmp_path, 2, warm=warm) == [[0.0, 2.0, 4.0], [0.0, 2.0, 4.0]]
 
 
 def free_port() -> int:
