@@ -107,6 +107,37 @@ def test_the_six_plugins_of_the_text_do_what_they_are_called(python: Run, projec
     ].steps.tolist()
 
 
+HASHES = """
+import subprocess, sys
+
+class Hashes:
+    def __enter__(self):
+        child = [sys.executable, "-c", "print('hash', hash('assay'))"]
+        print(subprocess.run(child, capture_output=True, text=True).stdout.strip())
+
+    def __exit__(self, *error):
+        pass
+"""
+
+
+@pytest.mark.row("A33")
+def test_seeding_seeds_the_hashes_of_processes_that_the_run_starts(
+    python: Run, project: Path
+) -> None:
+    plugins = '{ type = "alchemy.plugins.Seeding", seed = 1 }, { type = "hashes.Hashes" }'
+    (project / "src" / "hashes.py").write_text(HASHES, encoding="utf-8")
+    config = f"plugins = [{plugins}]\n{training('train', epochs=1)}"
+    (project / "cfg.toml").write_text(config, encoding="utf-8")
+
+    def hash_of(*settings: str) -> str:
+        done = python("-m", "assay", "run", "cfg.toml", "--device", "cpu", *settings)
+        (line,) = (each for each in done.stdout.splitlines() if each.startswith("hash "))
+        return line
+
+    assert hash_of() == hash_of() != hash_of("plugins.0.seed=2")
+    assert "PYTHONHASHSEED" not in records(project)[0].file.newest.environment["variables"]
+
+
 @pytest.mark.row("A33")
 def test_the_seed_of_the_plugin_is_that_of_the_run(project: Path) -> None:
     config = executed("S-A1").replace("seed = 0", "seed = 7")
@@ -116,6 +147,21 @@ def test_the_seed_of_the_plugin_is_that_of_the_run(project: Path) -> None:
 
     (project / "cfg.toml").write_text(f"seed = 3\n{config}", encoding="utf-8")
     assert plain(load(project / "cfg.toml").root)["seed"] == 3  # a key of the config itself wins
+
+
+def test_a_setting_of_the_plugins_seed_is_one_of_the_run(project: Path) -> None:
+    (project / "cfg.toml").write_text(executed("S-A1").replace("seed = 0", "seed = 7"))
+
+    def seed_of(*settings: str) -> int:
+        return int(plain(load(project / "cfg.toml", settings).root)["seed"])
+
+    place = [each["type"] for each in plain(load(project / "cfg.toml").root)["plugins"]].index(
+        "alchemy.plugins.Seeding"
+    )
+    assert seed_of(f"plugins.{place}.seed=8") == 8
+    assert seed_of(f"plugins.{place}.seed=8", "seed=9") == 9
+    assert seed_of("plugins=[]") == 7
+    assert seed_of(f'plugins.{place}={{type="torch.nn.ReLU", seed=8}}') == 7
 
 
 @pytest.mark.parametrize("name", ["alchemy.plugins.Bakup", "alchemy.plugin.Backup"])

@@ -241,6 +241,22 @@ def _with_older_arguments(root: Table) -> tuple[Table, list[Problem]]:
     return root, list(notes.values())
 
 
+def with_changed_arguments(given: Table, written: Table) -> Table:
+    """Set the keys that arguments of older targets stand for again, where a setting changed those.
+
+    `given` is the config before the settings. A key that a setting names itself stays.
+    """
+    for path, call, target in older_calls(written):
+        older = older_name(target)
+        for argument, key in older.keys.items() if older is not None else ():
+            to, value = parse_dotted(key), call.items.get(argument)
+            own = get_at(given, to)
+            stands_for_it = own is not None and own is get_at(given, (*path, argument))
+            if value is not None and stands_for_it and get_at(written, to) is own:
+                written = set_at(written, to, value, call.key_origin(argument))
+    return written
+
+
 def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:
     """Rename the key of a setting, with a note, if it is an alias; None if nothing is to be set."""
     if setting.parts[-1:] == ("_target_",):

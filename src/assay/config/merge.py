@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from assay.config import references
-from assay.config.aliases import renamed, with_alias
+from assay.config.aliases import renamed, with_alias, with_changed_arguments
 from assay.config.overrides import RefusedError, Setting, apply_setting, setting_of
 from assay.config.tree import Table
 from assay.core import schema
@@ -56,6 +56,7 @@ def merged(
                 written = apply_setting(written, setting) if setting is not None else written
             except RefusedError as refused:
                 problems.append(with_alias(refused.problem))
+    written = with_changed_arguments(given, written)
     body, wrong = references.drawn(_without(written, schema.MAKERS), draws)
     problems += wrong
     root, wrong = references.resolved(body)
