@@ -52,10 +52,14 @@ SOURCE = str(Path(__file__).resolve().parent.parent / "src")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compile assay once; else each OS process of the tests would, where `PYTHONDONTWRITEBYTECODE`
-    is set."""
+    """Compile assay once, and let commands of the tests write no bytecode.
+
+    That of a module which a test changes within a second, by as many characters, would be taken for
+    the new one's.
+    """
     if not hasattr(session.config, "workerinput"):
         compileall.compile_dir(SOURCE, quiet=2)
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -141,13 +141,11 @@ def test_what_can_never_be_equal_and_what_fails_by_itself_are_one_clear_error(
     assert "error: A run that a clock ends is never twice the same." in timed.stderr
 
     (toy / "net.py").write_text(
-        (toy / "net.py").read_text().replace("self.layers(x)", "self.leyers(x)")
+        (toy / "net.py").read_text().replace("self.layers(x)", "self.layrs(x)")
     )
     failing = assay("verify-resume", "toy.toml")
     assert failing.returncode == 1
-    assert (
-        "The uninterrupted run failed, and said:" in failing.stderr and "leyers" in failing.stderr
-    )
+    assert "The uninterrupted run failed, and said:" in failing.stderr and "layrs" in failing.stderr
 
 
 LOADERS = """

@@ -22,6 +22,7 @@ import json
 import os
 import random
 import signal
+import socket
 import sys
 import sysconfig
 import tempfile
@@ -89,6 +90,10 @@ NAMING = ("open", "os.scandir", "os.listdir", *CHANGES)
 WITH_TWO_PATHS = ("os.rename", "os.link", "os.symlink")
 ASKED_BY_TORCH = ("triton",)
 """Packages that torch imports where they are, whatever a config says: its counter of operations does."""
+READERS = {"masked_text.py", "text.py"}
+"""Files of data sets whose argument is the path of a text that they read, wherever it lies."""
+WORKERS = {"workers.py", "resource_sharer.py", "reductions.py"}
+"""Files of the processes of a loader, which talk through local sockets."""
 LIMIT_S = 10
 
 
@@ -119,7 +124,8 @@ class Watch:
         if CANARY in str(arguments[:2]) and event.startswith(
             ("open", "import", "exec", "compile", "os.", "subprocess")
         ):
-            return not (event in NAMING and self._are_inside(event, arguments))
+            is_inside = event in NAMING and self._are_inside(event, arguments)
+            return not (is_inside or self._is_a_text_of_a_data_set(event, arguments))
         if event == "open":
             path, mode, flags = arguments
             writes = set(str(mode or "")) & set("wax+") or (
@@ -139,10 +145,18 @@ class Watch:
             )
         return event.startswith(NEVER) and not self._is_of_assay_or_loader(event, arguments)
 
-    def _is_of_assay_or_loader(self, event: str, arguments: tuple[Any, ...]) -> bool:
-        """Whether this is no doing of the config: the record asks git for files, a loader reads
-        from its workers."""
+    def _is_a_text_of_a_data_set(self, event: str, arguments: tuple[Any, ...]) -> bool:
+        """Whether a data set reads the file that its argument names."""
         names = {Path(frame.filename).name for frame in inspect.stack()[3:12]}
+        return event == "open" and arguments[1] in ("r", "rb") and bool(names & READERS)
+
+    def _is_of_assay_or_loader(self, event: str, arguments: tuple[Any, ...]) -> bool:
+        """Whether this is no doing of the config: the record asks git for files, a loader talks
+        with its workers."""
+        names = {Path(frame.filename).name for frame in inspect.stack()[3:12]}
+        if event.startswith("socket."):
+            is_local = arguments[1] == socket.AF_UNIX or isinstance(arguments[1], str | bytes)
+            return is_local and bool(names & WORKERS)
         if event == "subprocess.Popen":
             return arguments[0] == "git" and "snapshot.py" in names
         return event == "pickle.find_class" and bool(names & {"dataloader.py", "workers.py"})
