@@ -160,6 +160,8 @@ def test_a_setting_of_the_plugins_seed_is_one_of_the_run(project: Path) -> None:
     )
     assert seed_of(f"plugins.{place}.seed=8") == 8
     assert seed_of(f"plugins.{place}.seed=8", "seed=9") == 9
+    assert seed_of(f'plugins.{place}={{type="alchemy.plugins.Seeding", seed=6}}') == 6
+    assert seed_of('plugins=[{type="alchemy.plugins.Seeding", seed=6}]') == (6 if not place else 7)
     assert seed_of("plugins=[]") == 7
     assert seed_of(f'plugins.{place}={{type="torch.nn.ReLU", seed=8}}') == 7
 

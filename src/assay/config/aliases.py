@@ -241,12 +241,16 @@ def _with_older_arguments(root: Table) -> tuple[Table, list[Problem]]:
     return root, list(notes.values())
 
 
-def with_changed_arguments(given: Table, written: Table) -> Table:
-    """Set the keys that arguments of older targets stand for again, where a setting changed those.
+def with_changed_arguments(given: Table, written: Table, changed: KeyPath) -> Table:
+    """Set the keys that arguments of older targets stand for again, after a setting of `changed`.
 
-    `given` is the config before the settings. A key that a setting names itself stays.
+    `given` is the config before all settings. A key that a setting names itself stays.
     """
-    for path, call, target in older_calls(written):
+    node, around = get_at(written, changed), get_at(written, changed[:-1])
+    calls = older_calls(node, changed) if node is not None and not isinstance(node, Leaf) else []
+    if isinstance(around, Table) and "type" in around.items and len(changed) > 1:
+        calls += older_calls(replace(around, items=_leaves(around)), changed[:-1])
+    for path, call, target in calls:
         older = older_name(target)
         for argument, key in older.keys.items() if older is not None else ():
             to, value = parse_dotted(key), call.items.get(argument)
@@ -255,6 +259,10 @@ def with_changed_arguments(given: Table, written: Table) -> Table:
             if value is not None and stands_for_it and get_at(written, to) is own:
                 written = set_at(written, to, value, call.key_origin(argument))
     return written
+
+
+def _leaves(table: Table) -> dict[str, Node]:
+    return {name: node for name, node in table.items.items() if isinstance(node, Leaf)}
 
 
 def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:

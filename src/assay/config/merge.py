@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from assay.config import references
 from assay.config.aliases import renamed, with_alias, with_changed_arguments
 from assay.config.overrides import RefusedError, Setting, apply_setting, setting_of
-from assay.config.tree import Table
+from assay.config.tree import Table, fitted
 from assay.core import schema
 from assay.core.diagnostics import Problem
 
@@ -53,10 +53,11 @@ def merged(
             setting, said = renamed(given_setting)
             notes += said
             try:
-                written = apply_setting(written, setting) if setting is not None else written
+                if setting is not None:
+                    written = apply_setting(written, setting)
+                    written = with_changed_arguments(given, written, fitted(written, setting.parts))
             except RefusedError as refused:
                 problems.append(with_alias(refused.problem))
-    written = with_changed_arguments(given, written)
     body, wrong = references.drawn(_without(written, schema.MAKERS), draws)
     problems += wrong
     root, wrong = references.resolved(body)
