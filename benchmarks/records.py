@@ -32,7 +32,7 @@ from startup import project_with
 
 import assay
 from assay.query.expression import parse
-from assay.query.table import find_runs
+from assay.query.found_runs import find_runs
 from assay.record.compaction import compact
 from assay.record.recorder import RunRecorder
 from assay.record.writer import MetricsWriter

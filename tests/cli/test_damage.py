@@ -16,8 +16,8 @@ from assay.core.errors import InputError, RecordError
 from assay.core.frames import FrameGroup
 from assay.core.metrics_file import frame_groups
 from assay.query.find import find_run
+from assay.query.listing import list_runs
 from assay.query.run import RunView
-from assay.query.table import list_runs
 from assay.record.recorder import RunRecorder
 from assay.store.layout import Project, RunFolder
 from assay.store.trash import remove, removed
