@@ -17,7 +17,7 @@ from typing import Any
 from assay.core.errors import AssayError
 from assay.core.ids import id_of_folder
 from assay.query.job_queue import QueueChanges
-from assay.query.table import RunRow
+from assay.query.run_row import RunRow
 from assay.store.refresh_index import Synchronized
 from assay.web.site import Home
 
