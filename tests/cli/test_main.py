@@ -144,7 +144,12 @@ def test_a_command_that_does_not_exist_names_its_neighbour(assay: Assay) -> None
             "`assay board` needs the argument RUN|EXPR.\n  fix: `assay board --help` shows how",
         ),
         (["tag"], "`assay tag` needs a title.\n  fix: assay tag baseline"),
-        (["show", "a", "b"], "`assay show`: Got unexpected extra argument (b)."),
+        (["show", "a", "b"], "`assay show` takes fewer arguments: not `b` too."),
+        (
+            ["sweep", "a.toml", "--sampler", "tep"],
+            "`assay sweep`: --sampler cannot be `tep`.\n  fix: did you mean `tpe`?",
+        ),
+        (["sweep", "a.toml", "--sampler", "zzz"], "  fix: the choices are grid, zip, random, "),
         (
             ["log", "last", "-n", "x"],
             "`assay log`: -n must be a whole number of at least 0, not 'x'.",

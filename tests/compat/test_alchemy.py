@@ -152,8 +152,8 @@ def test_the_seed_of_the_plugin_is_that_of_the_run(project: Path) -> None:
 def test_a_setting_of_the_plugins_seed_is_one_of_the_run(project: Path) -> None:
     (project / "cfg.toml").write_text(executed("S-A1").replace("seed = 0", "seed = 7"))
 
-    def seed_of(*settings: str) -> int:
-        return int(plain(load(project / "cfg.toml", settings).root)["seed"])
+    def seed_of(*settings: str) -> int | None:
+        return plain(load(project / "cfg.toml", settings).root).get("seed")
 
     place = [each["type"] for each in plain(load(project / "cfg.toml").root)["plugins"]].index(
         "alchemy.plugins.Seeding"
@@ -161,9 +161,20 @@ def test_a_setting_of_the_plugins_seed_is_one_of_the_run(project: Path) -> None:
     assert seed_of(f"plugins.{place}.seed=8") == 8
     assert seed_of(f"plugins.{place}.seed=8", "seed=9") == 9
     assert seed_of(f'plugins.{place}={{type="alchemy.plugins.Seeding", seed=6}}') == 6
-    assert seed_of('plugins=[{type="alchemy.plugins.Seeding", seed=6}]') == (6 if not place else 7)
-    assert seed_of("plugins=[]") == 7
-    assert seed_of(f'plugins.{place}={{type="torch.nn.ReLU", seed=8}}') == 7
+    assert seed_of('plugins=[{type="alchemy.plugins.Seeding", seed=6}]') == 6
+    assert seed_of("plugins=[]") is None
+    assert seed_of(f'plugins.{place}={{type="torch.nn.ReLU", seed=8}}') is None
+
+
+def test_a_value_where_a_section_belongs_is_reported_beside_plugins_that_set_its_keys(
+    project: Path,
+) -> None:
+    seeding = '{ type = "alchemy.plugins.Seeding", use_deterministic_algorithms = true }'
+    (project / "cfg.toml").write_text(f"train = 3\nplugins = [{seeding}]\n", encoding="utf-8")
+
+    problems = [p for p in check_shape(open_config(project / "cfg.toml")) if p.severity == "error"]
+
+    assert "train" in {problem.key for problem in problems}
 
 
 @pytest.mark.parametrize("name", ["alchemy.plugins.Bakup", "alchemy.plugin.Backup"])

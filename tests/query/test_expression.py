@@ -19,7 +19,7 @@ from assay.core.errors import InputError
 from assay.core.event_log import Edit
 from assay.core.run_file import Best
 from assay.query.expression import MAX_TERMS, KnownNames, parse, show
-from assay.query.table import list_runs
+from assay.query.listing import list_runs
 from assay.store.conditions import Both, Condition, Either, Field, FieldComparison, Has, Not, OneOf
 from assay.store.layout import Project
 from run_folders import edit, hold_lease, make_many, make_project, make_run

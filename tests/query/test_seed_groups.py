@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from assay.core.run_file import Best
 from assay.query.differing_keys import differing_keys
+from assay.query.found_runs import find_runs
 from assay.query.seed_groups import grouped, spread
-from assay.query.table import find_runs
 from assay.store.layout import Project
 from run_folders import make_run
 

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from assay.core.errors import InputError
 from assay.core.event_log import Edit
 from assay.core.run_file import Best
-from assay.query.table import COLUMNS, DEFAULT_COLUMNS, list_runs, rows_of
+from assay.query.columns import COLUMNS, DEFAULT_COLUMNS
+from assay.query.found_runs import rows_of
+from assay.query.listing import list_runs
 from assay.store.layout import Project
 from run_folders import SECOND, edit, hold_lease, make_project, make_run, summary
 

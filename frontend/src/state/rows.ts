@@ -7,7 +7,8 @@ export interface Question {
   project: string;
   where: string;
   sort: readonly string[];
-  columns: readonly string[];
+  /** Null while they are not known: until then nothing is asked. */
+  columns: readonly string[] | null;
   group: readonly string[];
   archived: boolean;
   tests: boolean;
@@ -116,9 +117,10 @@ export class Rows {
   }
 
   private async fetch(page: number, pages = 1): Promise<void> {
+    const { project, where, sort, columns, group, archived, tests } = this.question;
+    if (columns === null) return;
     for (let each = page; each < page + pages; each++) this.asked.add(each);
     const request = ++this.requests;
-    const { project, where, sort, columns, group, archived, tests } = this.question;
     try {
       const found = await data(
         api.GET("/api/runs", {

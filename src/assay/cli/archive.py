@@ -8,7 +8,7 @@ from assay.cli.completion import complete_runs
 from assay.cli.terminal import echo
 from assay.core.terminal import visible
 from assay.query.find import select_runs
-from assay.query.table import ARCHIVED
+from assay.query.run_row import ARCHIVED
 from assay.record import edits
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import click
 
     from assay.config.tree import Table
-    from assay.query.table import RunRow
+    from assay.query.run_row import RunRow
 
 _MOST_RUNS = 50
 _MOST_JOBS = 50
@@ -166,8 +166,8 @@ def _expressions(incomplete: str) -> list[CompletionItem]:
 
 
 def _names_of_expressions() -> list[str]:
+    from assay.query.found_runs import find_runs
     from assay.query.project_lookup import project_here
-    from assay.query.table import find_runs
 
     with contextlib.suppress(AssayError, OSError):
         return find_runs(project_here()).names().all
@@ -210,8 +210,8 @@ def _variants_of(file: str) -> Iterable[str]:
 
 
 def _rows() -> list[RunRow]:
+    from assay.query.found_runs import rows_of
     from assay.query.project_lookup import project_here
-    from assay.query.table import rows_of
 
     with contextlib.suppress(AssayError, OSError):  # a completion says nothing about mistakes
         return [row for row in rows_of(project_here()) if row.written.kind == "train"]
@@ -233,7 +233,7 @@ def _metrics_of(runs: Iterable[str]) -> list[str]:
 
 
 def _metrics_of_all() -> list[str]:
-    from assay.query.table import metric_names
+    from assay.query.found_runs import metric_names
 
     return metric_names(_rows())
 

@@ -14,7 +14,10 @@ from assay.cli.terminal import STATUS_STYLES, echo, paint, use_color, width
 from assay.core.errors import InputError
 from assay.core.terminal import cell_count, visible
 from assay.query import project_lookup
-from assay.query.table import COLUMNS, DEFAULT_COLUMNS, DEFAULT_SORT, RunTable, find_runs, list_runs
+from assay.query.columns import COLUMNS, DEFAULT_COLUMNS
+from assay.query.found_runs import find_runs
+from assay.query.listing import DEFAULT_SORT, list_runs
+from assay.query.table import RunTable
 from assay.store.layout import Project
 
 _LESS_NEEDED = ("tag", "best", "project", "kind", "age", "duration")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import sys
 from collections.abc import Sequence
 from types import TracebackType
@@ -236,7 +235,9 @@ def _run(args: list[str]) -> int:
         echo(error.ctx.get_help())
         return 0
     except click.UsageError as error:
-        _complain(_in_our_words(error))
+        from assay.cli.usage_errors import input_error
+
+        _complain(input_error(error))
         return InputError.exit_code
     except click.ClickException as error:
         _complain(InputError(error.format_message()))
@@ -301,54 +302,6 @@ def _complain(error: AssayError) -> None:
         echo(f"{render(error.problems, color=color)}\n\n{summary(error.problems)}", err=True)
     else:
         echo(f"{paint('error:', 'red bold', on=color)} {error}", err=True)
-
-
-def _in_our_words(error: click.UsageError) -> InputError:
-    """Convert an error of click's about the arguments."""
-    path = error.ctx.command_path if error.ctx is not None else "assay"
-    how = f"`{path} --help` shows how"
-    group = error.ctx.command if error.ctx is not None else None
-    if isinstance(group, click.Group) and (
-        found := re.fullmatch(r"No such command '(.*)'\.", error.message)
-    ):
-        fix = (
-            did_you_mean(found[1], group.commands)
-            or f"the commands are {', '.join(group.commands)}"
-        )
-        return InputError(f"`{path}` has no command `{found[1]}`.", fix=fix)
-    match error:
-        case click.NoSuchOption(option_name=name, possibilities=near):
-            return InputError(
-                f"`{path}` has no option `{name}`.",
-                fix=f"did you mean `{near[0]}`?" if near else how,
-            )
-        case click.MissingParameter(param=click.Parameter() as parameter):
-            what = parameter.human_readable_name.removesuffix("...")
-            kind = "argument" if isinstance(parameter, click.Argument) else "option"
-            return InputError(f"`{path}` needs the {kind} {what}.", fix=how)
-        case click.BadParameter(param=click.Option(type=click.IntRange() as kind) as option):
-            given = error.message.partition(" is not ")[0]
-            limit = (
-                f"from {kind.min} to {kind.max}"
-                if kind.max is not None
-                else f"of at least {kind.min}"
-            )
-            return InputError(
-                f"`{path}`: {option.opts[0]} must be a whole number {limit}, not {given}."
-            )
-        case click.BadParameter(param=click.Option() as option):
-            return InputError(f"`{path}`, {option.opts[0]}: {_sentence(error.message)}", fix=how)
-        case click.BadParameter(param=click.Parameter() as parameter):
-            return InputError(
-                f"`{path}`, {parameter.human_readable_name}: {_sentence(error.message)}", fix=how
-            )
-        case _:
-            return InputError(f"`{path}`: {_sentence(error.format_message())}", fix=how)
-
-
-def _sentence(text: str) -> str:
-    text = text.strip()
-    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def _report(error: BaseException) -> None:

@@ -26,24 +26,24 @@ def one_config(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option(
         "--variant", metavar="NAME", shell_complete=complete_variants, help=text
     )(command)
-    return click.argument(
-        "arguments",
-        metavar="[CONFIG|RUN] [KEY=VALUE ...]",
-        nargs=-1,
-        type=click.UNPROCESSED,
-        shell_complete=complete_run_or_config,
-    )(command)
+    return _arguments("[CONFIG|RUN]", complete_run_or_config)(command)
 
 
 def config_to_open(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the arguments `CONFIG [KEY=VALUE ...]`, of a command that takes no run."""
+    return _arguments("CONFIG", complete_config)(command)
+
+
+def _arguments(
+    names: str, complete: Callable[..., Any]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return click.argument(
         "arguments",
-        metavar="CONFIG [KEY=VALUE ...]",
+        metavar=f"{names} [KEY=VALUE ...]",
         nargs=-1,
         type=click.UNPROCESSED,
-        shell_complete=complete_config,
-    )(command)
+        shell_complete=complete,
+    )
 
 
 def read_config(

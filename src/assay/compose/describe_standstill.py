@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from assay.core.heartbeats import Phase
+from assay.core.heartbeats import FIRST_STEP_S, Phase
 from assay.record.tracebacks import is_of_house, is_of_user
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def describe_standstill(found: Standstill, *, timeout: str) -> str:
     ]
     if not found.signal and _is_building(culprits[0]):
         lines.append(
-            f"Before its first step a rank may take 30 min, or [parallel] timeout ({timeout}) if"
-            " that is longer: all ranks were ended."
+            f"Before its first step a rank may take {FIRST_STEP_S / 60:.0f} min, or"
+            f" [parallel] timeout ({timeout}) if that is longer: all ranks were ended."
         )
     elif not found.signal:
         lines.append(f"[parallel] timeout is {timeout}: all ranks were ended.")

@@ -156,7 +156,8 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
     everywhere = _aliases_for(own)
     if everywhere is not OF_TORCH:
         own = keys_of("libai").with_larger_length(own)
-    root, older = _with_older_arguments(_with_runner(own))
+    root = _with_runner(own)
+    older = _notes_of_older(root)
     for alias in (*everywhere, *_keys_of_older(own)):
         path, to = parse_dotted(alias.old), parse_dotted(alias.new)
         node = get_at(root, path)
@@ -173,11 +174,16 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
         notes.append(_note(alias, origin, "which is given too and counts" if counts else ""))
         if value is None or counts:
             continue
-        try:
-            root = set_at(root, to, value, origin)
-        except KeyError:  # a value stands where a table is needed: the check reports it
-            continue
+        root = _set(root, to, value, origin)
     return root, notes + older
+
+
+def _set(root: Table, to: KeyPath, value: Node, origin: Origin) -> Table:
+    """Return `root` with a key set, unless a value stands where a table is needed."""
+    try:
+        return set_at(root, to, value, origin)
+    except KeyError:
+        return root  # the check reports the value
 
 
 def _translated(root: Table) -> tuple[Table, list[Problem]]:
@@ -216,17 +222,13 @@ def _with_runner(root: Table) -> Table:
     return set_at(root, ("runner",), Leaf(older.target, runner.origin), origin)
 
 
-def _with_older_arguments(root: Table) -> tuple[Table, list[Problem]]:
-    """Set the keys that arguments of older targets stand for; return a note for each target."""
+def _notes_of_older(root: Table) -> list[Problem]:
+    """Return a note for each target of an older system in a config."""
     notes: dict[str, Problem] = {}
     for path, call, target in older_calls(root):
         older = older_name(target)
         if older is None:
             continue  # the check of targets reports it
-        for argument, key in older.keys.items():
-            value, to = call.items.get(argument), parse_dotted(key)
-            if value is not None and get_at(root, to) is None:
-                root = set_at(root, to, value, call.key_origin(argument))
         here = f"here: {older.instead}" if older.instead else f"`{older.target}` here"
         notes.setdefault(
             target,
@@ -238,31 +240,18 @@ def _with_older_arguments(root: Table) -> tuple[Table, list[Problem]]:
                 key=dotted((*path, "type")),
             ),
         )
-    return root, list(notes.values())
+    return list(notes.values())
 
 
-def with_changed_arguments(given: Table, written: Table, changed: KeyPath) -> Table:
-    """Set the keys that arguments of older targets stand for again, after a setting of `changed`.
-
-    `given` is the config before all settings. A key that a setting names itself stays.
-    """
-    node, around = get_at(written, changed), get_at(written, changed[:-1])
-    calls = older_calls(node, changed) if node is not None and not isinstance(node, Leaf) else []
-    if isinstance(around, Table) and "type" in around.items and len(changed) > 1:
-        calls += older_calls(replace(around, items=_leaves(around)), changed[:-1])
-    for path, call, target in calls:
+def with_older_arguments(root: Table, body: Table) -> Table:
+    """Set the keys that arguments of older targets in `body` stand for, where `root` has none."""
+    for _, call, target in older_calls(body):
         older = older_name(target)
         for argument, key in older.keys.items() if older is not None else ():
-            to, value = parse_dotted(key), call.items.get(argument)
-            own = get_at(given, to)
-            stands_for_it = own is not None and own is get_at(given, (*path, argument))
-            if value is not None and stands_for_it and get_at(written, to) is own:
-                written = set_at(written, to, value, call.key_origin(argument))
-    return written
-
-
-def _leaves(table: Table) -> dict[str, Node]:
-    return {name: node for name, node in table.items.items() if isinstance(node, Leaf)}
+            value, to = call.items.get(argument), parse_dotted(key)
+            if value is not None and get_at(root, to) is None:
+                root = _set(root, to, value, call.key_origin(argument))
+    return root
 
 
 def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:

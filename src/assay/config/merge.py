@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from assay.config import references
-from assay.config.aliases import renamed, with_alias, with_changed_arguments
+from assay.config.aliases import renamed, with_alias, with_older_arguments
 from assay.config.overrides import RefusedError, Setting, apply_setting, setting_of
-from assay.config.tree import Table, fitted
+from assay.config.tree import Table
 from assay.core import schema
 from assay.core.diagnostics import Problem
 
@@ -55,9 +55,9 @@ def merged(
             try:
                 if setting is not None:
                     written = apply_setting(written, setting)
-                    written = with_changed_arguments(given, written, fitted(written, setting.parts))
             except RefusedError as refused:
                 problems.append(with_alias(refused.problem))
+    written = with_older_arguments(written, _without(written, schema.MAKERS))
     body, wrong = references.drawn(_without(written, schema.MAKERS), draws)
     problems += wrong
     root, wrong = references.resolved(body)

@@ -10,7 +10,7 @@ from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Any
 
-from assay.config.tree import KeyPath, Leaf, Node, Table, walk
+from assay.config.tree import KeyPath, Leaf, Table, walk
 from assay.core.errors import nearest
 
 WITH_KEYS = ("alchemy", "libai")
@@ -145,10 +145,10 @@ def unmapped(target: str) -> UnmappedName:
     )
 
 
-def older_calls(root: Node, at: KeyPath = ()) -> list[tuple[KeyPath, Table, str]]:
-    """Return the calls of older systems in a config, or in its part `at`: path, table, target."""
+def older_calls(root: Table) -> list[tuple[KeyPath, Table, str]]:
+    """Return the calls of older systems in a config: path, table, target."""
     found: list[tuple[KeyPath, Table, str]] = []
-    for path, node in walk(root, at):
+    for path, node in walk(root):
         leaf = node.items.get("type") if isinstance(node, Table) else None
         target = leaf.value if isinstance(leaf, Leaf) else None
         if isinstance(node, Table) and isinstance(target, str) and system_of(target):

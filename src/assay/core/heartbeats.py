@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Protocol
 
 _BEAT = struct.Struct("<qqqddqd")
+FIRST_STEP_S = 1800.0
+"""Least number of seconds that a rank may take before its first step: it may unpack archives."""
+
 _FADING = 0.9
 """Factor on the longest pause, applied at each next one: a first step that compiles fades."""
 

@@ -10,9 +10,9 @@ from assay.config.overrides import setting_of
 from assay.config.tree import plain
 from assay.core.errors import AssayError, InputError
 from assay.jobs.study import SearchSpec
+from assay.query.found_runs import find_runs
 from assay.query.run import RunView
 from assay.query.sweep_summary import SweepRun, score_of
-from assay.query.table import find_runs
 from assay.store.layout import Project
 
 PRUNED = "pruned"

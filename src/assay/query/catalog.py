@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from assay.core.errors import InputError
 from assay.query.expression import KnownNames, field_named, mentions, parse, unknown_name
+from assay.query.run_row import ARCHIVED, RunRow
 from assay.query.seed_groups import Spread, spread
-from assay.query.table import ARCHIVED, RunRow
 from assay.store.conditions import Both, Condition, Field, FieldComparison, fields_of
 from assay.store.index import Index
 from assay.store.index_database import index_file

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assay.query.table import FoundRuns
+from assay.query.found_runs import FoundRuns
 
 
 def differing_keys(found: FoundRuns) -> list[str]:

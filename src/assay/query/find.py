@@ -13,9 +13,10 @@ from assay.core.ids import id_of_folder
 from assay.core.manifest import Checkpoint, named
 from assay.core.run_file import FILE_NAME
 from assay.query.formatting import age
+from assay.query.found_runs import find_runs, metric_names, rows_of
 from assay.query.project_lookup import project_here
 from assay.query.run import RunView
-from assay.query.table import RunRow, find_runs, metric_names, rows_of
+from assay.query.run_row import RunRow
 from assay.store.layout import Project
 
 MIN_PREFIX = 3

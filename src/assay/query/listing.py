@@ -1,15 +1,56 @@
-"""`assay.runs`: the list of runs for programs and notebooks."""
+"""Lists of runs, newest first or by a column: of `assay ls`, and `assay.runs` for programs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from assay.query import project_lookup
-from assay.query.table import DEFAULT_COLUMNS, DEFAULT_SORT, RunTable, list_runs
+from assay.query.columns import DEFAULT_COLUMNS, Column
+from assay.query.found_runs import find_runs
+from assay.query.run_row import RunRow
+from assay.query.table import RunTable
 from assay.store.layout import Project
+
+DEFAULT_SORT = "-created"
+
+
+def list_runs(
+    projects: Project | Sequence[Project],
+    *,
+    where: str = "",
+    grep: str = "",
+    tests: bool = False,
+    archived: bool = False,
+    recent: timedelta | None = None,
+    sort: str = DEFAULT_SORT,
+    columns: Iterable[str] = DEFAULT_COLUMNS,
+    limit: int | None = None,
+    lost: Sequence[Project] = (),
+) -> RunTable:
+    """Return the runs of one project or several. `sort` is a column, with - for largest first.
+
+    `where` is an expression, `grep` words that must stand in what was said about a run, `recent`
+    the age of the oldest. Test runs and archived ones are listed only on request, or when `where`
+    asks for their kind or label. Of the projects in `lost`, whose folders are gone, the index tells
+    what it remembers. InputError for names that no run has.
+    """
+    now_ns = time.time_ns()
+    found = find_runs(
+        projects, where=where, grep=grep, tests=tests, archived=archived, lost=lost, now_ns=now_ns
+    )
+    rows = found.rows
+    if recent is not None:
+        oldest_ns = now_ns - round(recent.total_seconds() * 1e9)
+        rows = [row for row in rows if row.written.created_ns >= oldest_ns]
+    sort_column = found.column(sort.removeprefix("-"))
+    chosen = tuple(found.column(name) for name in columns)
+    rows = _sorted(rows, sort_column, descending=sort.startswith("-"))
+    return RunTable(chosen, tuple(rows[:limit]), now_ns)
 
 
 def runs(
@@ -32,19 +73,7 @@ def runs(
     description, notes, labels or README. `recent`: only runs begun within this time. InputError for
     an expression or a column that no run understands.
     """
-    if all_projects:
-        homes, lost = project_lookup.all_projects(), project_lookup.lost_projects()
-    elif project is None:
-        homes, lost = project_lookup.projects_here(), []
-    else:
-        homes, lost = (
-            [
-                project
-                if isinstance(project, Project)
-                else project_lookup.project_here(Path(project))
-            ],
-            [],
-        )
+    homes, lost = _searched_projects(project, all_projects=all_projects)
     return list_runs(
         homes,
         where=where,
@@ -57,3 +86,36 @@ def runs(
         limit=limit,
         lost=lost,
     )
+
+
+def _searched_projects(
+    project: Project | str | os.PathLike[str] | None, *, all_projects: bool
+) -> tuple[list[Project], list[Project]]:
+    """Return the projects whose runs are listed, and those of which only the index is left."""
+    if all_projects:
+        return project_lookup.all_projects(), project_lookup.lost_projects()
+    if project is None:
+        return project_lookup.projects_here(), []
+    if isinstance(project, Project):
+        return [project], []
+    return [project_lookup.project_here(Path(project))], []
+
+
+def _sorted(rows: Sequence[RunRow], column: Column, *, descending: bool) -> list[RunRow]:
+    """Return rows sorted by a column; missing and nan come last, equal ones newest first.
+
+    `rows` come with the oldest first.
+    """
+    keyed: list[tuple[Any, RunRow]] = []
+    without = []
+    for row in reversed(rows):
+        value = column.get(row)
+        if value is None or value != value:
+            without.append(row)
+        else:
+            keyed.append((column.sort_key(value) if column.sort_key else value, row))
+    if not all(isinstance(key, int | float) for key, _ in keyed):
+        # Results may be anything, and not all things have an order.
+        keyed = [(str(key), row) for key, row in keyed]
+    keyed.sort(key=lambda pair: pair[0], reverse=descending)
+    return [row for _, row in keyed] + without

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from assay.query.csv_text import csv_text
 from assay.query.run import RunView
-from assay.query.table import harmless
 from assay.store.series import read_contents
 
 
@@ -46,9 +44,8 @@ def logged_rows(run: RunView, *, branches: bool = False) -> Iterator[LoggedRow]:
 def rows_csv(rows: Sequence[LoggedRow]) -> str:
     """Return rows as CSV: step, unix time in seconds, and a column for each metric."""
     names = list(dict.fromkeys(name for row in rows for name in row.values))
-    buffer = io.StringIO()
-    lines = csv.writer(buffer, lineterminator="\n")
-    lines.writerow(["step", "time", *map(harmless, names)])
+    lines: list[list[str | float]] = [["step", "time", *names]]
     for row in rows:
-        lines.writerow([row.step, row.time_ns / 1e9, *(row.values.get(name, "") for name in names)])
-    return buffer.getvalue()
+        values = [row.values.get(name, "") for name in names]
+        lines.append([row.step, row.time_ns / 1e9, *values])
+    return csv_text(lines)

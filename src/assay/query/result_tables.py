@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,10 +10,10 @@ from typing import Any, Literal
 from assay.core.errors import AssayError
 from assay.core.json_codec import dumps
 from assay.query.catalog import Asked, Catalog
+from assay.query.csv_text import csv_text
 from assay.query.formatting import number
 from assay.query.seed_groups import Spread, spread
 from assay.query.significance import welch
-from assay.query.table import harmless
 from assay.store.tables import Link, ResultTable, TableColumn
 
 State = Literal["text", "ok", "stale", "open", "gone", "empty"]
@@ -91,33 +89,22 @@ class ShownTable:
     def to_csv(self) -> str:
         """Return a CSV file with a head; a column with deviations is followed by them and by the
         number of runs."""
-        spreads = [
+        has_spread = [
             any(row.cells[i].std is not None for row in self.rows)
             for i in range(len(self.table.columns))
         ]
-        out = io.StringIO()
-        lines = csv.writer(out, lineterminator="\n")
-        head: list[Any] = []
-        for column, has_spread in zip(self.table.columns, spreads, strict=True):
-            head += [
-                column.title,
-                *([f"{column.title} std", f"{column.title} n"] if has_spread else []),
-            ]
-        lines.writerow(map(harmless, head))
+        head = []
+        for column, is_spread in zip(self.table.columns, has_spread, strict=True):
+            head.append(column.title)
+            if is_spread:
+                head += [f"{column.title} std", f"{column.title} n"]
+        lines: list[list[Any]] = [head]
         for row in self.rows:
             cells: list[Any] = []
-            for cell, has_spread in zip(row.cells, spreads, strict=True):
-                is_number = cell.link is not None and isinstance(cell.value, float)
-                cells.append(repr(cell.value) if is_number else harmless(cell.text))
-                if has_spread:
-                    known = cell.std is not None
-                    cells += (
-                        [repr(cell.std), len(cell.samples)]
-                        if known
-                        else ["", len(cell.samples) or ""]
-                    )
-            lines.writerow(cells)
-        return out.getvalue()
+            for cell, is_spread in zip(row.cells, has_spread, strict=True):
+                cells += _csv_cells(cell, is_spread)
+            lines.append(cells)
+        return csv_text(lines)
 
     def to_markdown(self) -> str:
         """Return a table of Markdown: the best of a column bold, what cannot be told from it with a
@@ -174,25 +161,22 @@ def shown(table: ResultTable, catalog: Catalog) -> ShownTable:
         cells = []
         for column in table.columns:
             cell = row.cells.get(column.key)
-            if cell is None:
-                cells.append(ShownCell())
-            elif isinstance(cell, Link):
+            if isinstance(cell, Link):
                 cells.append(found[row.key, column.key])
             else:
-                cells.append(ShownCell(cell, "text", _number_of(cell)))
+                cells.append(_unlinked(cell))
         rows.append(ShownRow(row.key, tuple(cells)))
     return ShownTable(table, _with_best(table.columns, rows))
+
+
+def _unlinked(text: str | None) -> ShownCell:
+    return ShownCell() if text is None else ShownCell(text, "text", _number_of(text))
 
 
 def follow(link: Link, catalog: Catalog) -> ShownCell:
     """Return what a link leads to now; a query or a value that is wrong leads to nothing."""
     try:
-        ids = (
-            list(link.runs)
-            or catalog.ids(Asked(where=link.where, sort=("created",), limit=MAX_LINKED))[
-                :MAX_LINKED
-            ]
-        )
+        ids = list(link.runs) or _selected(link, catalog)
         rows = catalog.rows(ids)
         values = catalog.values_of([each for each in ids if each in rows], link.value)
     except AssayError as error:
@@ -202,27 +186,32 @@ def follow(link: Link, catalog: Catalog) -> ShownCell:
     here = tuple(each for each in ids if each in values)
     if not here:
         return ShownCell("-", "gone", link=link, seen=seen_text(link.seen), runs=tuple(ids))
-    is_open = any(rows[each].status == "running" for each in here)
-    known = [values[each] for each in here]
-    numbers = tuple(float(each) for each in known if isinstance(each, int | float))
-    if len(numbers) == len(known):
-        together = spread(numbers)
-        std = together.std if together.count > 1 else None
-        text = str(together) if together.count > 1 else number(together.mean)
-        value: float | str = together.mean
-        fresh: Any = (
-            together.mean
-            if together.count == 1
-            else {"mean": together.mean, "std": together.std, "n": len(numbers)}
-        )
-    else:
-        numbers, std = (), None
-        text = value = fresh = ", ".join(dict.fromkeys(map(str, known)))
+    cell = _joined([values[each] for each in here])
     is_gone = bool(link.runs) and len(here) < len(link.runs)
-    state: State = (
-        "open" if is_open else "ok" if not is_gone and is_same(link.seen, fresh) else "stale"
-    )
-    return ShownCell(text, state, value, std, numbers, here, link, seen_text(link.seen))
+    state: State = "stale"
+    if any(rows[each].status == "running" for each in here):
+        state = "open"
+    elif not is_gone and is_same(link.seen, seen_now(cell)):
+        state = "ok"
+    return replace(cell, state=state, runs=here, link=link, seen=seen_text(link.seen))
+
+
+def _selected(link: Link, catalog: Catalog) -> list[str]:
+    """Return the runs that the query of a link finds, the oldest first."""
+    asked = Asked(where=link.where, sort=("created",), limit=MAX_LINKED)
+    return catalog.ids(asked)[:MAX_LINKED]
+
+
+def _joined(values: Sequence[Any]) -> ShownCell:
+    """Return the cell of the values of several runs: mean and deviation, or the different texts."""
+    numbers = tuple(float(each) for each in values if isinstance(each, int | float))
+    if len(numbers) < len(values):
+        text = ", ".join(dict.fromkeys(map(str, values)))
+        return ShownCell(text, value=text)
+    together = spread(numbers)
+    if together.count == 1:
+        return ShownCell(number(together.mean), value=together.mean, samples=numbers)
+    return ShownCell(str(together), value=together.mean, std=together.std, samples=numbers)
 
 
 def seen_now(cell: ShownCell) -> Any:
@@ -285,6 +274,15 @@ def _with_best(columns: Sequence[TableColumn], rows: Sequence[ShownRow]) -> tupl
     return tuple(ShownRow(row.key, tuple(line)) for row, line in zip(rows, cells, strict=True))
 
 
+def _csv_cells(cell: ShownCell, has_spread: bool) -> list[Any]:
+    is_number = cell.link is not None and isinstance(cell.value, float)
+    cells: list[Any] = [cell.value if is_number else cell.text]
+    if has_spread:
+        deviation = "" if cell.std is None else cell.std
+        cells += [deviation, len(cell.samples) or ""]
+    return cells
+
+
 def _number_of(text: str) -> float | str:
     try:
         return float(text)
@@ -304,10 +302,8 @@ def _marked(cell: ShownCell, text: str, begin: str, end: str, near: str) -> str:
 
 
 def _markdown(text: str) -> str:
-    escaped = "".join(
-        f"\\{char}" if char in "\\|*_`<>[]" else char for char in " ".join(text.split())
-    )
-    return escaped
+    one_line = " ".join(text.split())
+    return "".join(f"\\{char}" if char in "\\|*_`<>[]" else char for char in one_line)
 
 
 def _latex(text: str) -> str:

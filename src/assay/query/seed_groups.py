@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from assay.core.json_codec import dumps
 from assay.core.terminal import elided, visible
+from assay.query.columns import Column
+from assay.query.csv_text import csv_text
 from assay.query.formatting import number
-from assay.query.table import Column, FoundRuns, RunRow, harmless
+from assay.query.found_runs import FoundRuns
+from assay.query.run_row import RunRow
 
 _TAG_CELLS = 24
 _GROUP_FACTS = ("tag", "runs")
@@ -85,32 +86,30 @@ class GroupTable:
         head = ["tag", "runs", "finished"]
         for name in self.names:
             head += [name, f"{name}.std"] if name in spread_names else [name]
-        buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow(map(harmless, head))
+        lines: list[list[Any]] = [head]
         for group in self.groups:
             cells = [group.tag, len(group.rows), group.finished]
             for name in self.names:
                 cells += _csv_cells(group.cells[name], name in spread_names)
-            writer.writerow(map(harmless, cells))
-        return buffer.getvalue()
+            lines.append(cells)
+        return csv_text(lines)
 
     def text(self) -> list[str]:
         """Aligned lines, the head first; `2 of 3` runs: one of three did not finish."""
         lines = [["tag", "runs", *map(visible, self.names)]]
-        for group in self.groups:
-            cells = (group.cells[name] for name in self.names)
-            tag = elided(visible(group.tag) or "-", _TAG_CELLS)
-            total = len(group.rows)
-            runs = str(total) if group.finished == total else f"{group.finished} of {total}"
-            lines.append([tag, runs, *(_shown(cell) for cell in cells)])
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        pads = [str.ljust, *([str.rjust] * (len(widths) - 1))]
-        parts = (
-            (pad(cell, width) for pad, cell, width in zip(pads, line, widths, strict=True))
-            for line in lines
-        )
-        return ["  ".join(line).rstrip() for line in parts]
+        lines += [self._texts(group) for group in self.groups]
+        tag_width, *widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        texts = []
+        for tag, *cells in lines:
+            padded = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
+            texts.append("  ".join([tag.ljust(tag_width), *padded]).rstrip())
+        return texts
+
+    def _texts(self, group: SeedGroup) -> list[str]:
+        tag = elided(visible(group.tag) or "-", _TAG_CELLS)
+        total = len(group.rows)
+        runs = str(total) if group.finished == total else f"{group.finished} of {total}"
+        return [tag, runs, *(_shown(group.cells[name]) for name in self.names)]
 
 
 def grouped(found: FoundRuns, columns: Iterable[str] = (), sort: str = "") -> GroupTable:
@@ -125,30 +124,38 @@ def grouped(found: FoundRuns, columns: Iterable[str] = (), sort: str = "") -> Gr
     """
     names = list(columns) or default_columns(found)
     by = sort.removeprefix("-")
-    more = [by] if by and by not in (*names, *_GROUP_FACTS) else []
+    needed = [*names]
+    if by and by not in (*names, *_GROUP_FACTS):
+        needed.append(by)
+    chosen = [_bests() if name == "best" else found.column(name) for name in needed]
     settings = set(found.names().config) - set(found.names().metrics)
-    chosen = [_bests() if name == "best" else found.column(name) for name in [*names, *more]]
-    rows_by_key: dict[str, list[RunRow]] = {}
-    for row in found.rows:
-        rows_by_key.setdefault(row.written.seedless_hash or row.written.folder, []).append(row)
     groups = [
-        SeedGroup(
-            key,
-            tuple(rows),
-            {
-                column.name: _together(
-                    [column.get(row) for row in _finished(rows)],
-                    is_setting=column.name.removeprefix("config.") in settings,
-                )
-                for column in chosen
-            },
-        )
-        for key, rows in rows_by_key.items()
+        SeedGroup(key, tuple(rows), _cells(rows, chosen, settings))
+        for key, rows in _rows_by_config(found).items()
     ]
     groups.sort(key=lambda group: group.rows[-1].written.created_ns, reverse=True)
     if by:
         groups = _sorted(groups, by, descending=sort.startswith("-"))
     return GroupTable(tuple(column.name for column in chosen[: len(names)]), tuple(groups))
+
+
+def _rows_by_config(found: FoundRuns) -> dict[str, list[RunRow]]:
+    """Return the runs by the hash of their config without the seed, else by their folder."""
+    rows_by_key: dict[str, list[RunRow]] = {}
+    for row in found.rows:
+        rows_by_key.setdefault(row.written.seedless_hash or row.written.folder, []).append(row)
+    return rows_by_key
+
+
+def _cells(
+    rows: Sequence[RunRow], columns: Sequence[Column], settings: Collection[str]
+) -> dict[str, Any]:
+    counted = _finished(rows)
+    cells = {}
+    for column in columns:
+        is_setting = column.name.removeprefix("config.") in settings
+        cells[column.name] = _together([column.get(row) for row in counted], is_setting=is_setting)
+    return cells
 
 
 def _sorted(groups: Sequence[SeedGroup], by: str, *, descending: bool) -> list[SeedGroup]:
@@ -177,8 +184,10 @@ def spread(values: Sequence[float]) -> Spread:
     """
     count = len(values)
     mean = math.fsum(values) / count if all(map(math.isfinite, values)) else sum(values) / count
-    square = math.fsum((value - mean) ** 2 for value in values) if math.isfinite(mean) else math.nan
-    return Spread(mean, math.sqrt(square / (count - 1)) if count > 1 else math.nan, count)
+    if count == 1 or not math.isfinite(mean):
+        return Spread(mean, math.nan, count)
+    squares = math.fsum((value - mean) ** 2 for value in values)
+    return Spread(mean, math.sqrt(squares / (count - 1)), count)
 
 
 def default_columns(found: FoundRuns) -> list[str]:
@@ -231,12 +240,10 @@ def _shown(cell: Any) -> str:
 
 
 def _plain(group: SeedGroup) -> dict[str, Any]:
-    cells = {
-        name: {"mean": cell.mean, "std": cell.std, "count": cell.count}
-        if isinstance(cell, Spread)
-        else cell
-        for name, cell in group.cells.items()
-    }
+    cells: dict[str, Any] = {}
+    for name, cell in group.cells.items():
+        is_spread = isinstance(cell, Spread)
+        cells[name] = asdict(cell) if is_spread else cell
     return {
         "tag": group.tag,
         "config": group.key,

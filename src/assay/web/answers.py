@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 from assay.core.errors import AssayError, InputError, RecordError
 from assay.query.catalog import Catalog
 from assay.query.expression import ExpressionError
-from assay.query.table import RunRow
+from assay.query.run_row import RunRow
 from assay.web.site import Home, ProjectSite
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from assay.compose.describe_standstill import describe_standstill
-from assay.core.heartbeats import FileHeartbeats
+from assay.core.heartbeats import FIRST_STEP_S, FileHeartbeats
 from assay.engine.parallel import watchdog
 from assay.engine.parallel.stacks import RankStack, StackFrame
-from assay.engine.parallel.watchdog import FIRST_STEP_S, StalledRanks, Standstill, WatchedRank
+from assay.engine.parallel.watchdog import StalledRanks, Standstill, WatchedRank
 
 TIMEOUT_S = 600.0
 

@@ -397,7 +397,6 @@ class Engine:
     def _agree(self) -> None:
         """Put in force what any rank was asked for: to stop, to end the epoch, the least bound."""
         state = self.state
-        if self.ranks.is_distributed:
-            state.max_steps, state.ends_epoch = self.ranks.agree(
-                state.stop, state.max_steps, ends_epoch=state.ends_epoch
-            )
+        state.max_steps, state.ends_epoch = self.ranks.agree(
+            state.stop, state.max_steps, ends_epoch=state.ends_epoch
+        )

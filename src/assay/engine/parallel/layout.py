@@ -32,7 +32,7 @@ class Layout:
     """Parts with which stages after the first begin; none: stages of about equal size."""
 
     stage: int = 3
-    """That of ZeRO, where weights are shared out."""
+    """Stage of ZeRO, for the axis over which weights are sharded."""
 
     @classmethod
     def of(cls, section: ParallelSection, *, processes: int = 1) -> Layout:

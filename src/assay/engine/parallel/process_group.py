@@ -104,7 +104,8 @@ def _meetings(address: str, port: str, here: World) -> tuple[Any, Iterator[int]]
     """Return the store in which the ranks meet, and the numbers of their meetings.
 
     Both are kept for the next run of this OS process. In a store of torchrun a second group would
-    read the addresses of the first one; a store of rank 0 would be gone, or not yet.
+    read the addresses of the first one; a store of rank 0 would be gone, or not yet. Another `port`
+    means another launch, which has a store of its own.
     """
     where = address or "env://"
     store, _, _ = next(dist.rendezvous(where, here.rank, here.count))  # type: ignore[attr-defined]

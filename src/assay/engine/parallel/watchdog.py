@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from assay.core.heartbeats import Heartbeat, Phase, read_heartbeat
+from assay.core.heartbeats import FIRST_STEP_S, Heartbeat, Phase, read_heartbeat
 from assay.core.stacks import is_suspended
 from assay.engine.parallel.stacks import RankStack, request_stack
 
@@ -28,8 +28,6 @@ AT_ONCE_S = 2.0
 """Seconds a rank has to end after a second signal, or after a rank that it has to meet is gone."""
 WRITING_S = 20.0
 """Seconds a rank has to end after a second signal while it writes the end of its record."""
-FIRST_STEP_S = 1800.0
-"""Least number of seconds that a rank may take before its first step: it may unpack archives."""
 BUILDING_S = 20.0
 """Seconds a rank has to end after a first signal while it has not begun to train."""
 GRACE_S = 3.0

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from assay.core.errors import AssayError, InputError
 from assay.core.ids import id_of_folder
-from assay.query.table import ARCHIVED
+from assay.query.run_row import ARCHIVED
 from assay.record import edits
 from assay.store.trash import bring_back, remove, removed
 from assay.web.answers import (

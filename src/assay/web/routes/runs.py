@@ -12,9 +12,10 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from assay.core.errors import InputError
 from assay.query.catalog import Asked, PageColumn, PageGroup
+from assay.query.columns import COLUMNS
 from assay.query.curves import CurveView, draw, file_stamp
+from assay.query.run_row import RunRow
 from assay.query.seed_groups import Spread
-from assay.query.table import COLUMNS, RunRow
 from assay.web.answers import PROBLEMS, HomeOf, Model, as_json
 from assay.web.curve_bytes import pack
 from assay.web.site import Home

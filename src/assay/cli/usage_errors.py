@@ -1,0 +1,68 @@
+"""Errors about the arguments of a command, in the words of all other errors."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from assay.core.errors import InputError, choose, did_you_mean
+
+
+def input_error(error: click.UsageError) -> InputError:
+    """Convert an error of click's about the arguments."""
+    path = error.ctx.command_path if error.ctx is not None else "assay"
+    how = f"`{path} --help` shows how"
+    match error:
+        case click.NoSuchOption(option_name=name, possibilities=near):
+            message = f"`{path}` has no option `{name}`."
+            return InputError(message, fix=f"did you mean `{near[0]}`?" if near else how)
+        case click.MissingParameter(param=click.Parameter() as parameter):
+            what = parameter.human_readable_name.removesuffix("...")
+            kind = "argument" if isinstance(parameter, click.Argument) else "option"
+            return InputError(f"`{path}` needs the {kind} {what}.", fix=how)
+        case click.BadParameter(param=click.Option() as option):
+            return _bad_value(path, option, error.message, how)
+        case click.BadParameter(param=click.Parameter() as parameter):
+            name = parameter.human_readable_name
+            return InputError(f"`{path}`, {name}: {_sentence(error.message)}", fix=how)
+        case _:
+            return _no_such_command(path, error) or _other(path, error, how)
+
+
+def _bad_value(path: str, option: click.Option, message: str, how: str) -> InputError:
+    """Return the error about the value of an option."""
+    name = option.opts[0]
+    given, is_about_it, _ = message.partition(" is not ")
+    match option.type:
+        case click.IntRange(min=least, max=most):
+            limit = f"of at least {least}" if most is None else f"from {least} to {most}"
+            return InputError(f"`{path}`: {name} must be a whole number {limit}, not {given}.")
+        case click.Choice(choices=choices) if is_about_it:
+            word = given.strip("'")
+            fix = choose(word, map(str, choices), "the choices are")
+            return InputError(f"`{path}`: {name} cannot be `{word}`.", fix=fix)
+        case _:
+            return InputError(f"`{path}`, {name}: {_sentence(message)}", fix=how)
+
+
+def _no_such_command(path: str, error: click.UsageError) -> InputError | None:
+    """Return the error about a word that is no command of a group; None for any other error."""
+    group = error.ctx.command if error.ctx is not None else None
+    found = re.fullmatch(r"No such command '(.*)'\.", error.message)
+    if not isinstance(group, click.Group) or found is None:
+        return None
+    near = did_you_mean(found[1], group.commands)
+    fix = near or f"the commands are {', '.join(group.commands)}"
+    return InputError(f"`{path}` has no command `{found[1]}`.", fix=fix)
+
+
+def _other(path: str, error: click.UsageError, how: str) -> InputError:
+    if found := re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", error.message):
+        return InputError(f"`{path}` takes fewer arguments: not `{found[1]}` too.", fix=how)
+    return InputError(f"`{path}`: {_sentence(error.format_message())}", fix=how)
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith((".", "?", "!")) else f"{text}."
