@@ -11,8 +11,9 @@ from zlib import crc32
 from assay.core import frames, metrics_file
 from assay.core.frames import TICK_NS
 from assay.core.ids import new_run_id
+from assay.record.attempt import AttemptSpec
 from assay.record.compaction import write_compacted
-from assay.record.recorder import RunRecorder
+from assay.record.opening import start_run
 from assay.store.layout import Project
 from assay.store.series import Block
 
@@ -29,8 +30,8 @@ def copy_runs(
     Each has `keys` keys in its config. All have the same curves, one value a step.
     """
     filler = "".join(f"key_{i} = {i}\n" for i in range(keys - 1))
-    recorder = RunRecorder.start(
-        project, tag="many", keep_code=False, config_toml=f"lr = {_LR}\n{filler}"
+    recorder = start_run(
+        project, AttemptSpec(keep_code=False, config_toml=f"lr = {_LR}\n{filler}"), tag="many"
     )
     recorder.log(dict.fromkeys(curves, float(_LOSS)), step=len(next(iter(curves.values()))) - 1)
     recorder.finish()
@@ -56,7 +57,7 @@ def long_run(project: Project, points: int, *, as_killed: bool = False) -> str:
 
     One that was killed left its log calls as they were written, row by row.
     """
-    recorder = RunRecorder.start(project, tag="long", keep_code=False)
+    recorder = start_run(project, AttemptSpec(keep_code=False), tag="long")
     recorder.log({"train/loss": 1.0}, step=0)
     recorder.finish()
     path = recorder.folder.path / "metrics.bin"

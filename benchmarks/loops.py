@@ -24,6 +24,8 @@ from figures import Figure, middle
 from torch import Tensor, nn
 from torch.optim import SGD
 
+from assay.record.attempt import AttemptSpec
+from assay.record.opening import start_run
 from assay.record.recorder import RunRecorder
 from assay.store.layout import open_project
 
@@ -142,7 +144,7 @@ def recorded_in(folder: Path) -> Iterator[RunRecorder]:
     """An open run whose every file, in the user's folders too, is under `folder`."""
     for name in ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
         os.environ[name] = str(folder)
-    recorder = RunRecorder.start(open_project(folder, create=True), keep_code=False)
+    recorder = start_run(open_project(folder, create=True), AttemptSpec(keep_code=False))
     try:
         yield recorder
     finally:

@@ -33,8 +33,9 @@ from startup import project_with
 import assay
 from assay.query.expression import parse
 from assay.query.found_runs import find_runs
+from assay.record.attempt import AttemptSpec
 from assay.record.compaction import compact
-from assay.record.recorder import RunRecorder
+from assay.record.opening import start_run
 from assay.record.writer import MetricsWriter
 from assay.store.layout import Project, open_project
 from assay.store.refresh_index import reindex
@@ -61,7 +62,7 @@ def middle(work: Callable[[], object], rounds: int) -> float:
 
 
 def log_many(folder: str, calls: int, ready: Any, done: Any) -> None:
-    recorder = RunRecorder.start(open_project(Path(folder)), keep_code=False)
+    recorder = start_run(open_project(Path(folder)), AttemptSpec(keep_code=False))
     values = {f"train/metric_{i}": 1.0 / (i + 1) for i in range(METRICS)}
     ready.wait()
     for step in range(calls):

@@ -32,7 +32,8 @@ from time import perf_counter
 from figures import Figure, machine, options, show
 
 from assay.core.ids import folder_name, new_run_id
-from assay.record.recorder import RunRecorder
+from assay.record.attempt import AttemptSpec
+from assay.record.opening import start_run
 from assay.store.layout import open_project
 
 HEAVY = ("torch", "numpy", "pydantic", "rich", "fastapi", "starlette", "uvicorn")
@@ -164,8 +165,8 @@ def project_with(count: int, folder: Path) -> Path:
     project = open_project(folder, create=True)
     if not count:
         return folder
-    recorder = RunRecorder.start(
-        project, tag="digits", config_toml="[optimizer]\nlr = 0.1\n", keep_code=False
+    recorder = start_run(
+        project, AttemptSpec(config_toml="[optimizer]\nlr = 0.1\n", keep_code=False), tag="digits"
     )
     for step in range(50):
         recorder.log({"train/loss": 1 / (step + 1), "train/lr": 0.1}, step)

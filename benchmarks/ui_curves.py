@@ -41,7 +41,8 @@ from figures import machine, options, show
 from generated_runs import copy_runs, long_run
 from playwright.sync_api import Page
 
-from assay.record.recorder import RunRecorder
+from assay.record.attempt import AttemptSpec
+from assay.record.opening import start_run
 from assay.store.layout import Project
 
 RUNS = 100
@@ -165,7 +166,8 @@ def released(page: Page) -> None:
 def live(session: Session, asked: argparse.Namespace) -> None:
     with new_project() as project:
         runs = [
-            RunRecorder.start(project, tag=f"live-{i}", keep_code=False) for i in range(LIVE_RUNS)
+            start_run(project, AttemptSpec(keep_code=False), tag=f"live-{i}")
+            for i in range(LIVE_RUNS)
         ]
         is_over = threading.Event()
         lock = threading.Lock()

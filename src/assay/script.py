@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from assay.core.errors import AssayError, InputError
 from assay.core.secret import Secrets, secrets_under
 from assay.core.signals import obey_sigterm
 from assay.core.terminal import in_notebook, visible
+from assay.record.attempt import AttemptSpec
+from assay.record.opening import start_attempt, start_run
 from assay.record.recordable import recordable
 from assay.record.recorder import RunRecorder
 from assay.record.start import (
@@ -70,10 +73,10 @@ def start(
     """
     if is_off():
         return Run(None)
-    described, written = _describe(config, code_dirs)
-    described["keep_output"] = keep_output
+    spec, written = _describe(config, code_dirs)
+    spec = replace(spec, keep_output=keep_output)
     if resumable:
-        described["launch"] = {SCRIPT: list(described["secrets"].command(sys.orig_argv))}
+        spec = replace(spec, launch={SCRIPT: list(spec.known_secrets().command(sys.orig_argv))})
         resume = resume or os.environ.pop(RESUME_VARIABLE, None)  # for the first run alone
     home = _open_home(project)
     tag = str(tag or "")
@@ -82,15 +85,15 @@ def start(
         finish_with_cells()
         finish_before()
     if resume == AUTO:
-        view = unfinished(home, tag, described["config_hash"])
+        view = unfinished(home, tag, spec.config_hash or "")
         if view is None:
             print("assay: nothing to resume: a new run", file=sys.stderr)
     elif resume is not None:
         view = _recorded(resume, home)
     if view is not None:
-        recorder = _resumed(view, home, written, described)
+        recorder = _resumed(view, home, written, spec)
     else:
-        recorder = RunRecorder.start(home, tag=tag, desc=str(desc or ""), **described)
+        recorder = start_run(home, spec, tag=tag, desc=str(desc or ""))
     obey_sigterm()
     return finish_with_python(ScriptRun(recorder))
 
@@ -117,7 +120,7 @@ class ScriptRun(Run):
 
 def _describe(
     config: Any, code_dirs: Sequence[str | os.PathLike[str]]
-) -> tuple[dict[str, Any], Table]:
+) -> tuple[AttemptSpec, Table]:
     """Return what a recorder is told of a script's config, and its tree without secrets.
 
     InputError for a config that cannot be written down, before anything is made.
@@ -137,14 +140,14 @@ def _describe(
     secrets = Secrets.known(os.environ, sys.orig_argv)
     secrets.add(secrets_under(settings))
     written = without_secrets(tree, secrets, has_references=False)
-    described = {
-        "config_toml": dump(written),
-        "config_hash": hash_of_all_keys(tree),
-        "seedless_hash": hash_of_all_keys(tree, seed=False),
-        "code_dirs": [Path(folder) for folder in code_dirs],
-        "secrets": secrets,
-    }
-    return described, written
+    spec = AttemptSpec(
+        config_toml=dump(written),
+        config_hash=hash_of_all_keys(tree),
+        seedless_hash=hash_of_all_keys(tree, seed=False),
+        code_dirs=[Path(folder) for folder in code_dirs],
+        secrets=secrets,
+    )
+    return spec, written
 
 
 def _open_home(project: Project | str | os.PathLike[str] | None) -> Project:
@@ -209,9 +212,7 @@ def _recorded(address: str, project: Project) -> RunView:
     )
 
 
-def _resumed(
-    view: RunView, project: Project, tree: Table, described: Mapping[str, Any]
-) -> RunRecorder:
+def _resumed(view: RunView, project: Project, tree: Table, spec: AttemptSpec) -> RunRecorder:
     """Begin a further attempt of a run that a script has recorded."""
     from assay.config import changed_keys, load
 
@@ -222,10 +223,10 @@ def _resumed(
     print(
         f"assay: resuming {view.id} ({visible(view.status_text)}) from step {step}", file=sys.stderr
     )
-    return RunRecorder.resume(
+    return start_attempt(
         view.folder,
+        spec if changed else replace(spec, config_toml=None),
         from_step=step,
         project=Project(Path(view.file.project)) if view.file.project else project,
         changed=changed,
-        **{**described, "config_toml": described["config_toml"] if changed else None},
     )

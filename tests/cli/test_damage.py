@@ -18,7 +18,8 @@ from assay.core.metrics_file import frame_groups
 from assay.query.find import find_run
 from assay.query.listing import list_runs
 from assay.query.run import RunView
-from assay.record.recorder import RunRecorder
+from assay.record.attempt import AttemptSpec
+from assay.record.opening import start_run
 from assay.store.layout import Project, RunFolder
 from assay.store.trash import remove, removed
 from run_folders import hold_lease, make_run
@@ -30,7 +31,7 @@ Assay = Callable[..., Any]
 
 
 def recorded(project: Project, rows: int = 51) -> Path:
-    with RunRecorder.start(project, tag="damaged", keep_code=False) as recorder:
+    with start_run(project, AttemptSpec(keep_code=False), tag="damaged") as recorder:
         for step in range(1, rows + 1):
             recorder.log({"train/loss": 1 / step, "train/acc": 0.5}, step)
         recorder.log({"valid/acc": 0.75}, rows)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from assay.record.attempt import AttemptSpec
+from assay.record.opening import start_run
 from assay.record.recorder import RunRecorder
 from assay.store.layout import Project
 from run_folders import make_checkpoint, make_project
@@ -18,8 +20,8 @@ from .conftest import Assay
 @pytest.fixture
 def run(project: Project) -> RunRecorder:
     (project.root / "model.py").write_text("x = 1\n")
-    with RunRecorder.start(
-        project, tag="first", config_toml="lr = 0.1\n", command=["python", "train.py"]
+    with start_run(
+        project, AttemptSpec(config_toml="lr = 0.1\n", command=["python", "train.py"]), tag="first"
     ) as recorder:
         recorder.artifact(b"a picture", "plots/a.png")
     return recorder
@@ -98,7 +100,7 @@ def test_a_checkpoint_is_restored_beside_the_code(
 
 
 def test_a_run_without_code_cannot_be_restored(assay: Assay, project: Project) -> None:
-    with RunRecorder.start(project, keep_code=False) as run:
+    with start_run(project, AttemptSpec(keep_code=False)) as run:
         pass
 
     said = assay("restore", "last")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from assay.record.media import png
-from assay.record.recorder import RunRecorder
+from assay.record.opening import start_run
 from assay.store.layout import Project
 from event_reader import read
 from run_folders import make_run, tell
@@ -62,7 +62,7 @@ def test_a_curve_is_drawn_within_eighty_columns(project: Project, assay: Assay) 
 def test_epochs_stand_below_steps_and_the_newest_image_of_a_weight_below_the_curves(
     project: Project, assay: Assay
 ) -> None:
-    with RunRecorder.start(project, tag="exp") as run:
+    with start_run(project, tag="exp") as run:
         for step in range(1, 31):
             run.log({"loss": 1 / step, "epoch": (step - 1) // 10}, step)
         for step, shade in ((10, 0), (20, 255)):

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from assay.core.errors import InputError
-from assay.record.recorder import RunRecorder
+from assay.record.attempt import AttemptSpec
+from assay.record.opening import start_attempt, start_run
 from assay.store.blobs import FileBlobs
 from assay.store.layout import Project
 from run_folders import make_run
@@ -170,13 +171,13 @@ def test_a_run_is_not_removed_into_a_trash_that_is_a_link(
 def test_a_run_is_not_resumed_whose_files_are_links(
     project: Project, victim: Path, name: str
 ) -> None:
-    with RunRecorder.start(project, keep_code=False) as recorder:
+    with start_run(project, AttemptSpec(keep_code=False)) as recorder:
         recorder.log({"loss": 1.0}, 1)
     planted(recorder.folder.path / name, victim / "notes.txt" if "." in name else victim)
     before = state_of(victim)
 
     with pytest.raises(InputError, match=f"`{name}` of this run is a link"):
-        RunRecorder.resume(recorder.folder, from_step=1)
+        start_attempt(recorder.folder, from_step=1)
 
     assert state_of(victim) == before
     assert not recorder.folder.lease.exists()
@@ -187,7 +188,7 @@ def test_code_is_not_kept_behind_a_store_that_is_a_link(project: Project, victim
     planted(project.code_dir, victim)
     before = state_of(victim)
 
-    with RunRecorder.start(project) as recorder:
+    with start_run(project) as recorder:
         pass
 
     assert recorder.run.newest.code.snapshot == ""

@@ -10,7 +10,8 @@ import pytest
 from assay.core.errors import RecordError
 from assay.core.event_log import RunFact, Saved, Started, Warned, read_events
 from assay.core.ports import MemoryRecorder, NullRecorder, Recorder
-from assay.record.recorder import RunRecorder
+from assay.record.attempt import AttemptSpec
+from assay.record.opening import start_run
 from assay.store.layout import open_project
 from assay.store.series import read_series
 
@@ -39,7 +40,7 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]
         memory = MemoryRecorder()
         yield Subject(memory, memory.curve, lambda: memory.facts)
     else:
-        with RunRecorder.start(open_project(tmp_path, create=True), keep_code=False) as run:
+        with start_run(open_project(tmp_path, create=True), AttemptSpec(keep_code=False)) as run:
 
             def curve(name: str) -> Curve:
                 found = read_series(run.folder.metrics).get(name)

@@ -8,13 +8,14 @@ import pytest
 
 from assay.query.previous_run import previous_run, since_previous
 from assay.query.run import RunView
-from assay.record.recorder import RunRecorder
+from assay.record.attempt import AttemptSpec
+from assay.record.opening import start_run
 from assay.store.layout import Project
 from run_folders import make_run
 
 
 def recorded(project: Project, config: str, tag: str = "exp") -> RunView:
-    with RunRecorder.start(project, tag=tag, config_toml=config) as run:
+    with start_run(project, AttemptSpec(config_toml=config), tag=tag) as run:
         pass
     return RunView(run.folder)
 

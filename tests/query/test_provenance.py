@@ -9,7 +9,7 @@ import pytest
 
 from assay.core.errors import InputError
 from assay.query.provenance import find_by_name, find_origins
-from assay.record.recorder import RunRecorder
+from assay.record.opening import start_run
 from assay.store.layout import Project
 from run_folders import make_checkpoint, make_run
 
@@ -46,9 +46,9 @@ def test_a_copy_of_a_checkpoint_is_found_with_its_run_and_step(
 
 def test_artifacts_and_code_are_found_too(project: Project, tmp_path: Path) -> None:
     (project.root / "model.py").write_text("x = 1\n")
-    with RunRecorder.start(project, tag="first") as first:
+    with start_run(project, tag="first") as first:
         first.artifact(b"a picture", "plots/a.png")
-    with RunRecorder.start(project, tag="second"):
+    with start_run(project, tag="second"):
         pass
     picture, code = tmp_path / "b.png", tmp_path / "copy.py"
     picture.write_bytes(b"a picture")
@@ -82,9 +82,9 @@ def test_a_damaged_run_hides_no_other(project: Project, tmp_path: Path) -> None:
 def test_a_file_of_a_watched_folder_is_found_by_name_and_by_content(
     project: Project, tmp_path: Path
 ) -> None:
-    with RunRecorder.start(project, tag="mine") as run:
+    with start_run(project, tag="mine") as run:
         (run.watch("save", [".ckpt"]) / "1.ckpt").write_bytes(b"weights")
-    with RunRecorder.start(project, tag="other"):
+    with start_run(project, tag="other"):
         pass
     copy = tmp_path / "renamed.bin"
     copy.write_bytes(b"weights")

@@ -253,9 +253,9 @@ def test_a_metric_that_was_only_nan_is_there(project: Project) -> None:
 
 @pytest.mark.row("B33")
 def test_what_was_logged_is_indexed_by_epoch_and_step(project: Project) -> None:
-    from assay.record.recorder import RunRecorder
+    from assay.record.opening import start_run
 
-    with RunRecorder.start(project) as run:
+    with start_run(project) as run:
         for step, epoch in ((1, 0), (2, None), (3, 1), (4, None)):
             run.log({"loss": 1 / step} | ({} if epoch is None else {"epoch": epoch}), step)
         run.log({"acc": 0.5}, 2)
@@ -265,6 +265,6 @@ def test_what_was_logged_is_indexed_by_epoch_and_step(project: Project) -> None:
     assert view.history()[0, 2] == {"loss": 0.5, "acc": 0.5}
     with pytest.raises(InputError, match="no metric `los`"):
         view.history("los")
-    with RunRecorder.start(project) as other:
+    with start_run(project) as other:
         other.log({"loss": 1.0}, 7)
     assert RunView(other.folder).history() == {(0, 7): {"loss": 1.0}}

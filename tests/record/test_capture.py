@@ -287,11 +287,12 @@ with assay.start() as run:
 def test_a_run_that_goes_on_adds_to_its_output(project: Project) -> None:
     script = python(
         """
-from assay.record.recorder import RunRecorder
+from assay.record.attempt import AttemptSpec
+from assay.record.opening import start_attempt
 run = assay.start()
 print("first", end="")
 run.finish()
-with RunRecorder.resume(run.folder, from_step=0, keep_code=False, keep_output=True):
+with start_attempt(run.folder, AttemptSpec(keep_code=False, keep_output=True), from_step=0):
     print("second")
 """,
         project,

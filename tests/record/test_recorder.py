@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,9 @@ from assay.core.run_file import Best
 from assay.query.run import RunView
 from assay.record import compaction, recorder_thread
 from assay.record import recorder as recorder_module
+from assay.record.attempt import AttemptSpec
 from assay.record.ending import ending
+from assay.record.opening import start_attempt, start_run
 from assay.record.recorder import RunRecorder
 from assay.store.artifacts import artifacts
 from assay.store.blobs import FileBlobs
@@ -41,7 +44,9 @@ def project(tmp_path: Path) -> Project:
 
 
 def begin(project: Project, **given: object) -> RunRecorder:
-    return RunRecorder.start(project, **{"keep_code": False, **given})  # type: ignore[arg-type]
+    names = {each.name for each in fields(AttemptSpec)}
+    spec = {"keep_code": False, **{name: given.pop(name) for name in names & given.keys()}}
+    return start_run(project, AttemptSpec(**spec), **given)  # type: ignore[arg-type]
 
 
 def only_run(project: Project) -> RunFolder:
@@ -294,14 +299,12 @@ def test_a_resumed_run_goes_on_in_the_same_folder(project: Project) -> None:
         for step in range(1, 11):
             run.log({"a": float(step)}, step)
 
-    with RunRecorder.resume(
+    with start_attempt(
         run.folder,
+        AttemptSpec(config_toml="lr = 2\n", config_hash="two", keep_code=False),
         from_step=6,
         checkpoint="step-6",
         changed=["lr"],
-        config_toml="lr = 2\n",
-        config_hash="two",
-        keep_code=False,
     ) as again:
         assert run_file.read(run.folder.path).status == "running"
         assert not run_file.read(run.folder.path).sealed
@@ -334,7 +337,7 @@ def test_what_the_user_wrote_into_the_readme_survives_every_ending(project: Proj
     with begin(project, tag="t", desc="mine") as run:
         page = run.folder.readme.read_bytes()
         run.folder.readme.write_bytes(b"\xff before\r\n" + page + b"after it\r\n")
-    with RunRecorder.resume(run.folder, from_step=0, keep_code=False):
+    with start_attempt(run.folder, AttemptSpec(keep_code=False), from_step=0):
         pass
 
     text = run.folder.readme.read_bytes()
@@ -353,7 +356,7 @@ def test_a_readme_without_our_markers_is_all_the_users(project: Project) -> None
 def test_a_run_that_is_being_written_is_not_resumed(project: Project) -> None:
     with begin(project) as run:
         with pytest.raises(LeaseError, match="is being written by"):
-            RunRecorder.resume(run.folder, from_step=0)
+            start_attempt(run.folder, from_step=0)
         run.log({"a": 1.0}, 1)
 
     assert len(run_file.read(run.folder.path).attempts) == 1
@@ -361,7 +364,7 @@ def test_a_run_that_is_being_written_is_not_resumed(project: Project) -> None:
 
 def test_a_folder_without_a_run_is_not_resumed(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no run in this folder"):
-        RunRecorder.resume(RunFolder(tmp_path), from_step=0)
+        start_attempt(RunFolder(tmp_path), from_step=0)
 
 
 def test_who_was_taken_over_writes_nothing_any_more(
@@ -372,7 +375,9 @@ def test_who_was_taken_over_writes_nothing_any_more(
     old = begin(project)
     old.log({"a": 1.0}, 1)
 
-    with RunRecorder.resume(old.folder, from_step=1, keep_code=False, take_over=True) as new:
+    with start_attempt(
+        old.folder, AttemptSpec(keep_code=False), from_step=1, take_over=True
+    ) as new:
         old._worker.thread.join(60)
         assert not old._worker.thread.is_alive()
         with pytest.raises(RecordError, match="taken over"):
@@ -405,7 +410,8 @@ START = """
 import sys, os, time
 from pathlib import Path
 from assay.store.layout import open_project, RunFolder
-from assay.record.recorder import RunRecorder
+from assay.record.attempt import AttemptSpec
+from assay.record.opening import start_attempt, start_run
 """
 
 
@@ -442,7 +448,7 @@ def test_a_recorder_that_nobody_finished_never_says_that_its_run_finished(projec
     """Only a script ends with Python; a run of a config that has no end was interrupted
     somewhere."""
     script = run_script(
-        START + "run = RunRecorder.start(open_project(Path(sys.argv[1])), keep_code=False)",
+        START + "run = start_run(open_project(Path(sys.argv[1])), AttemptSpec(keep_code=False))",
         project.root,
     )
     script.communicate(timeout=60)
@@ -454,7 +460,7 @@ def test_a_recorder_that_nobody_finished_never_says_that_its_run_finished(projec
 def test_a_killed_run_leaves_all_its_points_and_can_be_resumed(project: Project) -> None:
     script = run_script(
         START
-        + "run = RunRecorder.start(open_project(Path(sys.argv[1])), keep_code=False)\n"
+        + "run = start_run(open_project(Path(sys.argv[1])), AttemptSpec(keep_code=False))\n"
         + "for step in range(1, 10_001): run.log({'loss': step / 2}, step)\n"
         + "print('ready', flush=True); sys.stdin.read()",
         project.root,
@@ -473,7 +479,7 @@ def test_a_killed_run_leaves_all_its_points_and_can_be_resumed(project: Project)
         step / 2 for step in range(1, 10_001)
     ]
 
-    with RunRecorder.resume(folder, from_step=9_000, keep_code=False) as run:
+    with start_attempt(folder, AttemptSpec(keep_code=False), from_step=9_000) as run:
         run.log({"loss": 0.0}, 9_001)
 
     assert read_series(folder.metrics)["loss"].steps.tolist() == list(range(1, 9_002))
@@ -483,7 +489,8 @@ def test_a_killed_run_leaves_all_its_points_and_can_be_resumed(project: Project)
 
 def test_of_processes_that_race_for_a_dead_run_exactly_one_gets_it(project: Project) -> None:
     dead = run_script(
-        START + "RunRecorder.start(open_project(Path(sys.argv[1])), keep_code=False); os._exit(0)",
+        START
+        + "start_run(open_project(Path(sys.argv[1])), AttemptSpec(keep_code=False)); os._exit(0)",
         project.root,
     )
     dead.communicate(timeout=60)
@@ -492,7 +499,7 @@ def test_of_processes_that_race_for_a_dead_run_exactly_one_gets_it(project: Proj
         "from assay.core.errors import LeaseError\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "try:\n"
-        "    run = RunRecorder.resume(RunFolder(Path(sys.argv[1])), from_step=0, keep_code=False)\n"
+        "    run = start_attempt(RunFolder(Path(sys.argv[1])), AttemptSpec(keep_code=False), from_step=0)\n"
         "except LeaseError: print('refused', flush=True)\n"
         "else: print('got it', flush=True)\n"
         "sys.stdin.readline()\n"
@@ -787,9 +794,10 @@ import sys
 import time
 from pathlib import Path
 from assay.core.errors import RecordError
-from assay.record.recorder import RunRecorder
+from assay.record.attempt import AttemptSpec
+from assay.record.opening import start_run
 from assay.store.layout import open_project
-run = RunRecorder.start(open_project(Path(sys.argv[1]), create=True), keep_code=False)
+run = start_run(open_project(Path(sys.argv[1]), create=True), AttemptSpec(keep_code=False))
 step = 0
 try:
     while True:
@@ -812,7 +820,7 @@ def test_whoever_is_taken_over_lets_go_before_a_point_of_the_other_is_written(
     assert living.stdout.readline() == "ready\n"
     folder = only_run(project)
 
-    with RunRecorder.resume(folder, from_step=500, keep_code=False, take_over=True) as run:
+    with start_attempt(folder, AttemptSpec(keep_code=False), from_step=500, take_over=True) as run:
         for step in range(501, 60_501):
             run.log({"a": 3.0, "b": step / 2}, step)
     said, _ = living.communicate(timeout=100)

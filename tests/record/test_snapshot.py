@@ -12,7 +12,8 @@ import pytest
 from assay.core import run_file
 from assay.core.ports import MemoryBlobs
 from assay.core.run_file import Code
-from assay.record.recorder import RunRecorder
+from assay.record.attempt import AttemptSpec
+from assay.record.opening import start_run
 from assay.record.snapshot import MAX_FILE_BYTES, STAT_CACHE, is_code, is_secret, snapshot
 from assay.store.blobs import FileBlobs
 from assay.store.code_trees import read_file, read_tree
@@ -390,7 +391,7 @@ def test_what_is_not_committed_is_a_patch_that_applies_cleanly_and_the_repositor
     commit = git(repository, "rev-parse", "HEAD")
 
     project = open_project(repository, create=True)
-    with RunRecorder.start(project) as run:
+    with start_run(project) as run:
         pass
 
     code = run_file.read(run.folder.path).newest.code
@@ -471,8 +472,11 @@ def test_planted_secrets_are_nowhere_in_the_record(
     write(repository, ".env", "deploy.pem", text=PLANTED["named"])
     project = open_project(repository, create=True)
     for _ in range(2):  # the second time the digests are remembered
-        with RunRecorder.start(
-            project, command=["train.py", "--token", PLANTED["hf"], f"--key={PLANTED['variable']}"]
+        with start_run(
+            project,
+            AttemptSpec(
+                command=["train.py", "--token", PLANTED["hf"], f"--key={PLANTED['variable']}"]
+            ),
         ) as run:
             pass
 

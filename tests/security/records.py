@@ -33,7 +33,8 @@ from assay.query.find import find_run
 from assay.query.listing import list_runs
 from assay.query.run import RunView
 from assay.record import edits
-from assay.record.recorder import RunRecorder
+from assay.record.attempt import AttemptSpec
+from assay.record.opening import start_run
 from assay.store.layout import Project, RunFolder
 from assay.store.metrics_tail import Tail
 from assay.store.packing import pack
@@ -82,8 +83,11 @@ VALUES: list[Any] = [
 
 def recorded(project: Project) -> Path:
     """A run that has everything that a record can have."""
-    with RunRecorder.start(
-        project, tag="attacked", desc="what it is", config_toml="lr = 0.1\n[model]\nwidth = 4\n"
+    with start_run(
+        project,
+        AttemptSpec(config_toml="lr = 0.1\n[model]\nwidth = 4\n"),
+        tag="attacked",
+        desc="what it is",
     ) as run:
         for step in range(40):
             run.log({"train/loss": 1 / (step + 1), "lr": 0.1}, step)

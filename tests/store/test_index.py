@@ -20,6 +20,8 @@ from assay.core import run_file
 from assay.core.errors import InputError
 from assay.core.run_file import Best
 from assay.record import edits
+from assay.record.attempt import AttemptSpec
+from assay.record.opening import start_attempt, start_run
 from assay.record.recorder import RunRecorder
 from assay.store import index_database, refresh_index
 from assay.store.index_database import index_file
@@ -35,7 +37,7 @@ def project(tmp_path: Path) -> Project:
 
 
 def begin(project: Project, tag: str = "") -> RunRecorder:
-    return RunRecorder.start(project, tag=tag, config_hash="c" * 64, keep_code=False)
+    return start_run(project, AttemptSpec(config_hash="c" * 64, keep_code=False), tag=tag)
 
 
 def finished(project: Project, tag: str = "") -> RunRecorder:
@@ -98,7 +100,7 @@ def test_a_row_tells_what_the_run_tells(project: Project) -> None:
 
 def test_half_a_character_in_a_record_is_no_end_of_the_list(project: Project) -> None:
     half = "\ud83d"
-    with RunRecorder.start(project, tag=half, desc=half) as run:
+    with start_run(project, tag=half, desc=half) as run:
         run.log({half: 0.5}, 1)
         run.set_value(half, half)
 
@@ -140,7 +142,7 @@ def test_a_sealed_run_that_is_resumed_is_seen_again(project: Project) -> None:
     settle(project)
     refresh(project)
 
-    with RunRecorder.resume(run.folder, from_step=1, keep_code=False) as again:
+    with start_attempt(run.folder, AttemptSpec(keep_code=False), from_step=1) as again:
         again.log({"loss": 9.0}, 2)
         assert refresh(project)[0].status == "running"
 
@@ -440,8 +442,8 @@ def test_a_readonly_index_is_asked_with_what_is_new(
 
 def test_keys_of_configs_are_kept_with_their_types(project: Project) -> None:
     config = 'a = 1\nb = 1.5\nc = true\nd = "x"\nlist = [1, 2]\nday = 2020-01-01\n'
-    with RunRecorder.start(
-        project, config_toml=config + "[[t]]\nx = 1\n[[t]]\nx = 2\n", keep_code=False
+    with start_run(
+        project, AttemptSpec(config_toml=config + "[[t]]\nx = 1\n[[t]]\nx = 2\n", keep_code=False)
     ):
         pass
 

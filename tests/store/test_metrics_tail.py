@@ -12,6 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from assay.core import frames, metrics_file
+from assay.record.attempt import AttemptSpec
+from assay.record.opening import start_run
 from assay.record.recorder import RunRecorder
 from assay.store.layout import open_project
 from assay.store.metrics_tail import Tail
@@ -20,7 +22,7 @@ from assay.store.series import read_series, summaries
 
 @pytest.fixture
 def recorder(tmp_path: Path):
-    recorder = RunRecorder.start(open_project(tmp_path, create=True), keep_code=False)
+    recorder = start_run(open_project(tmp_path, create=True), AttemptSpec(keep_code=False))
     yield recorder
     recorder.finish()
 

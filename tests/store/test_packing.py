@@ -14,7 +14,8 @@ import pytest
 from assay.core.errors import AssayError, InputError, RecordError
 from assay.query.diff import code_store
 from assay.query.run import RunView
-from assay.record.recorder import RunRecorder
+from assay.record.attempt import AttemptSpec
+from assay.record.opening import start_run
 from assay.store.blobs import FileBlobs
 from assay.store.code_trees import read_tree
 from assay.store.layout import Project, RunFolder
@@ -31,7 +32,7 @@ def project(tmp_path: Path) -> Project:
 
 @pytest.fixture
 def run(project: Project) -> RunFolder:
-    with RunRecorder.start(project, tag="packed", config_toml="lr = 0.1\n") as recorder:
+    with start_run(project, AttemptSpec(config_toml="lr = 0.1\n"), tag="packed") as recorder:
         recorder.log({"loss": 0.5}, 1)
         recorder.artifact(b"picture", "../a.png")
         make_checkpoint(recorder.folder.path, 3)
@@ -94,7 +95,7 @@ def test_a_place_where_no_pack_can_be_written_is_one_clear_error(
 
 
 def test_a_run_that_goes_on_is_not_packed(project: Project, tmp_path: Path) -> None:
-    with RunRecorder.start(project) as recorder, pytest.raises(InputError, match="being written"):
+    with start_run(project) as recorder, pytest.raises(InputError, match="being written"):
         packed(recorder.folder, tmp_path / "run.tar.gz")
 
 

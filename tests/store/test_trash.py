@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from assay.core.errors import InputError
+from assay.record.opening import start_run
 from assay.record.recorder import RunRecorder
 from assay.store.blobs import FileBlobs
 from assay.store.code_trees import read_tree
@@ -25,7 +26,7 @@ def project(tmp_path: Path) -> Project:
 
 def recorded(project: Project, code: str) -> RunRecorder:
     (project.root / "model.py").write_text(code)
-    with RunRecorder.start(project) as run:
+    with start_run(project) as run:
         pass
     return run
 

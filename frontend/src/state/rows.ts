@@ -6,7 +6,8 @@ export interface Question {
   project: string;
   where: string;
   sort: readonly string[];
-  columns: readonly string[];
+  /** Null while they are not known: until then nothing is asked. */
+  columns: readonly string[] | null;
   group: readonly string[];
   archived: boolean;
   tests: boolean;
@@ -111,8 +112,9 @@ export class Rows {
   }
 
   private async fetch(page: number, pages = 1): Promise<void> {
-    for (let each = page; each < page + pages; each++) this.asked.add(each);
     const { project, where, sort, columns, group, archived, tests } = this.question;
+    if (columns === null) return;
+    for (let each = page; each < page + pages; each++) this.asked.add(each);
     try {
       const found = await data(
         api.GET("/api/runs", {

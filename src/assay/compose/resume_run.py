@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.initial_weights import initial_weights
@@ -11,15 +11,7 @@ from assay.compose.launch_ranks import check_shared, is_spread, spread_resume
 from assay.compose.launch_settings import Launch, RunResult
 from assay.compose.make_engine import PreparedRun, make_engine
 from assay.compose.run_attempt import run_attempt
-from assay.compose.run_record import (
-    code_outside,
-    is_fused,
-    log_formats,
-    project_around,
-    recorded_of,
-    secrets_of,
-    tell_info,
-)
+from assay.compose.run_record import attempt_spec, project_around, secrets_of, tell_info
 from assay.compose.run_scope import open_run_scope
 from assay.compose.trust import home_of
 from assay.compose.unfinished import (
@@ -27,13 +19,14 @@ from assay.compose.unfinished import (
     refuse_without_checkpoints,
     told_differences,
 )
-from assay.config import config_hash, dump, load, seedless_hash
+from assay.config import dump, load
 from assay.config.loading import Config
 from assay.config.secret_keys import without_secrets
 from assay.core.errors import InputError
 from assay.core.event_log import Warned
 from assay.core.ports import NullRecorder
 from assay.query.run import RunView
+from assay.record.opening import start_attempt
 from assay.record.recorder import RunRecorder
 
 if TYPE_CHECKING:
@@ -170,27 +163,21 @@ def _begin(
     config_toml = dump(without_secrets(config.root, secrets))
     project = home_of(view) or project_around(None)
     engine = prepared.engine
-    recorder = RunRecorder.resume(
+    spec = attempt_spec(config, launch, project, secrets, engine)
+    recorder = start_attempt(
         view.folder,
+        replace(
+            spec,
+            config_toml=config_toml if changed else None,
+            seeds={"seed": engine.seed},
+            devices=[str(engine.device)],
+        ),
         from_step=start.step,
         project=project,
         checkpoint=start.checkpoint,
         changed=changed,
-        config_toml=config_toml if changed else None,
-        config_files=config.files,
-        config_hash=config_hash(config.named or config.root),
-        seedless_hash=seedless_hash(config.named or config.root),
-        launch={**launch.recorded(), **recorded_of(config), "fused": is_fused(engine)},
-        devices=[str(engine.device)],
-        seeds={"seed": engine.seed},
-        command=launch.command,
-        code_dirs=code_outside(config.user_dirs, project),
-        code=launch.frozen_code(),
-        keep_output=True,
-        **log_formats(config),
         take_over=options.take_over,
         is_trusted=options.is_trusted,
-        secrets=secrets,
     )
     tell_info(recorder, config_toml)
     if len(recorder.run.attempts) > 1:

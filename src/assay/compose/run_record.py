@@ -31,8 +31,10 @@ from assay.core.secret_names import REDACTED, is_opaque, sureness
 from assay.core.signals import Terminated, number_of
 from assay.query.previous_run import since_previous
 from assay.query.run import RunView
+from assay.record.attempt import AttemptSpec
 from assay.record.ending import ending
 from assay.record.info import info_lines
+from assay.record.opening import start_run
 from assay.record.recorder import RunRecorder
 from assay.store.layout import Project, find_project, open_project
 
@@ -56,24 +58,46 @@ def new_record(
     sections = sections_of(config.root)
     secrets = secrets_of(config)
     config_toml = dump(without_secrets(config.root, secrets))
-    recorder = RunRecorder.start(
+    engine = None if prepared is None else prepared.engine
+    spec = attempt_spec(config, launch, project, secrets, engine)
+    recorder = start_run(
         project,
+        replace(
+            spec,
+            config_toml=config_toml,
+            seeds={"seed": sections.seed},
+            devices=[str(engine.device if engine is not None else device)],
+        ),
         kind=kind,
         tag=sections.tag,
         desc=launch.desc or sections.desc,
-        config_toml=config_toml,
-        config_files=config.files,
         config_path=str(config.path.resolve()) if config.path else "",
         parent=parent,
-        config_hash=config_hash(config.named or config.root),
-        seedless_hash=seedless_hash(config.named or config.root),
-        launch={
-            **launch.recorded(),
-            **recorded_of(config),
-            **({"fused": is_fused(prepared.engine)} if prepared is not None else {}),
-        },
-        seeds={"seed": sections.seed},
-        devices=[str(prepared.engine.device if prepared else device)],
+    )
+    tell_info(recorder, config_toml)
+    if prepared is not None:
+        prepared.saver_folder = recorder.folder.checkpoints
+        tell_changes(recorder)
+    return recorder
+
+
+def attempt_spec(
+    config: Config,
+    launch: Launch,
+    project: Project,
+    secrets: Secrets,
+    engine: Engine | None,
+) -> AttemptSpec:
+    """Return what the record of an attempt begins with, but for its config, seeds and devices."""
+    config_without_defaults = config.named or config.root
+    launched = {**launch.recorded(), **recorded_of(config)}
+    if engine is not None:
+        launched["fused"] = is_fused(engine)
+    return AttemptSpec(
+        config_files=config.files,
+        config_hash=config_hash(config_without_defaults),
+        seedless_hash=seedless_hash(config_without_defaults),
+        launch=launched,
         command=launch.command or None,
         code_dirs=code_outside(config.user_dirs, project),
         code=launch.frozen_code(),
@@ -81,11 +105,6 @@ def new_record(
         secrets=secrets,
         **log_formats(config),
     )
-    tell_info(recorder, config_toml)
-    if prepared is not None:
-        prepared.saver_folder = recorder.folder.checkpoints
-        tell_changes(recorder)
-    return recorder
 
 
 def secrets_of(config: Config) -> Secrets:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,61 +16,94 @@ from assay.core.errors import AssayError, InputError
 from assay.core.json_codec import write_atomic
 from assay.core.run_file import Attempt, Code, RunFile
 from assay.core.secret import Secrets
+from assay.record.environment import environment
 from assay.store.layout import Project, RunFolder
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSpec:
+    """Facts that the caller knows of an attempt; None stays as the attempt before had it.
+
+    `config_toml` comes without secrets, and `secrets` are those that the caller knows. `code_dirs`
+    are folders outside of the project whose code belongs to it; `code` is a snapshot that was taken
+    before, of which this process runs the files. With `keep_output` all that the process prints is
+    kept in `output.txt` and still shown. `log_format` and `date_format` are those of
+    `logging.Formatter`, for `log.txt`.
+    """
+
+    config_toml: str | None = None
+    config_files: Mapping[str, str] = field(default_factory=dict)
+    config_hash: str | None = None
+    seedless_hash: str | None = None
+    launch: Mapping[str, Any] | None = None
+    seeds: Mapping[str, int] | None = None
+    devices: Sequence[str] = ()
+    command: Sequence[str] | None = None
+    code_dirs: Sequence[Path] = ()
+    code: Code | None = None
+    keep_code: bool = True
+    keep_output: bool = False
+    log_format: str = ""
+    date_format: str = ""
+    secrets: Secrets | None = None
+
+    def known_secrets(self) -> Secrets:
+        """Return the secrets of the caller, else those of the environment and the command."""
+        return self.secrets or Secrets.known(os.environ, self.command_line)
+
+    @property
+    def command_line(self) -> Sequence[str]:
+        return sys.orig_argv if self.command is None else self.command
+
+
 def new_attempt(
+    spec: AttemptSpec,
     number: int,
     *,
-    started_ns: int,
-    config_hash: str,
-    seedless_hash: str,
-    launch: Mapping[str, Any],
-    seeds: Mapping[str, int],
-    devices: Sequence[str],
-    command: Sequence[str] | None,
+    code: Code,
     secrets: Secrets,
+    before: Attempt | None = None,
 ) -> Attempt:
-    """Return an attempt of this OS process, without code and environment, without secrets."""
+    """Return an attempt of this OS process that begins now, without secrets."""
+    old = before or Attempt(number=0, started_ns=0)
+    launch = old.launch if spec.launch is None else spec.launch
+    seeds = old.seeds if spec.seeds is None else spec.seeds
     return Attempt(
         number=number,
-        started_ns=started_ns,
-        command=secrets.command(sys.orig_argv if command is None else command),
+        started_ns=time.time_ns(),
+        command=secrets.command(spec.command_line),
         cwd=_working_directory(),
         host=platform.node(),
         pid=os.getpid(),
-        config_hash=config_hash,
-        seedless_hash=seedless_hash,
+        config_hash=old.config_hash if spec.config_hash is None else spec.config_hash,
+        seedless_hash=old.seedless_hash if spec.seedless_hash is None else spec.seedless_hash,
         launch=secrets.tree(launch),
         seeds=dict(seeds),
-        devices=tuple(devices),
+        devices=tuple(spec.devices),
+        code=code,
+        environment=environment(),
     )
 
 
 def keep_snapshot(
-    project: Project,
-    folders: Sequence[Path],
-    patch: Path,
-    secrets: Secrets,
-    *,
-    frozen: Code | None = None,
+    project: Project, spec: AttemptSpec, patch: Path, secrets: Secrets
 ) -> tuple[Code, str]:
     """Take a snapshot of the code and write what is not committed to the file `patch`.
 
-    `frozen` is a snapshot that was taken before: this process runs its files.
-
     Return the snapshot and what went wrong with it: a run without its code is better than none.
     """
+    if not spec.keep_code:
+        return Code(), ""
     # Imported only where code is kept: git and hashing are half of the time of a start.
     from assay.record.snapshot import STAT_CACHE, snapshot
     from assay.store.code_trees import code_blobs
 
     try:
         blobs = code_blobs(project)
-        code = frozen or snapshot(
+        code = spec.code or snapshot(
             project.root,
             blobs,
-            folders=folders,
+            folders=spec.code_dirs,
             skip=project.runs_dir,
             cache=project.code_dir / STAT_CACHE,
             secrets=secrets,

@@ -5,13 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
@@ -21,33 +18,26 @@ from assay.core import lease as leases
 from assay.core import metrics_file, run_file
 from assay.core.errors import AssayError, InputError, LeaseError, RecordError
 from assay.core.event_log import Ended, EndStatus, RunFact, Started, Warned, event_line
-from assay.core.ids import is_plain_name, new_run_id
 from assay.core.json_codec import sync_file, write_atomic, write_json
 from assay.core.regular_file import read_bytes
-from assay.core.run_file import Attempt, Best, Code, Kind, RunFile, Summary
+from assay.core.run_file import Best, RunFile, Summary
 from assay.core.secret import Secrets
 from assay.record import logfile, readme
-from assay.record.attempt import changed_files, keep_snapshot, new_attempt, read_run
 from assay.record.background import BackgroundWork
-from assay.record.config_files import MAX_BYTES, write_config
+from assay.record.config_files import MAX_BYTES
 from assay.record.deferred import DeferredRows
 from assay.record.edits import append_line
 from assay.record.ending import ending
-from assay.record.environment import environment
 from assay.record.recordable import check_text, numbers_of, recordable, whole_step
 from assay.record.recorder_thread import RecorderThread
 from assay.record.redaction import clean_file
 from assay.record.run_home import RunHome
 from assay.record.writer import MetricsWriter
-from assay.store import authorship
 from assay.store.known_projects import remember
 from assay.store.layout import (
     Project,
     RunFolder,
-    create_run_folder,
-    find_project,
     refusal,
-    refuse_links,
 )
 
 if TYPE_CHECKING:
@@ -58,7 +48,7 @@ Listener = Callable[[Mapping[str, float], int], object]
 
 
 class RunRecorder:
-    """Writer of one run, made by `start` or `resume` and over after `finish`.
+    """Writer of one run, made by `start_run` or `start_attempt` and over after `finish`.
 
     Config and environment are on disk before either of the two returns. A background thread renews
     the lease every ten seconds and syncs the metrics about once a second.
@@ -72,7 +62,7 @@ class RunRecorder:
         form: logging.Formatter | None = None,
         secrets: Secrets | None = None,
     ) -> None:
-        """Use `start` or `resume`; the newest attempt of `run` begins, and its lease is held."""
+        """Use `start_run` or `start_attempt`; the newest attempt begins, and its lease is held."""
         self.folder = folder
         self.secrets = secrets or Secrets.known(os.environ)
         self.run = run
@@ -82,7 +72,6 @@ class RunRecorder:
         """Sentences about what the record should have and lost."""
 
         self._first_secrets = self.secrets.values
-        self._lease = lease
         self._lock = threading.RLock()
         self._over = ""
         self._ended: Ended | None = None
@@ -90,7 +79,7 @@ class RunRecorder:
         self._watcher: FolderWatcher | None = None
         self._listeners: tuple[Listener, ...] = ()
         self._is_synced = False
-        self._home = RunHome(folder)
+        self._home = RunHome(folder, lease)
         self._config_toml = b""
         if folder.config_toml.exists():
             self._config_toml = read_bytes(folder.config_toml, MAX_BYTES)
@@ -127,175 +116,28 @@ class RunRecorder:
             logfile.close_log(self._log_file)
             raise
 
-    @classmethod
-    def start(
-        cls,
-        project: Project,
-        *,
-        kind: Kind = "train",
-        tag: str = "",
-        desc: str = "",
-        config_toml: str = "",
-        config_files: Mapping[str, str] | None = None,
-        config_path: str = "",
-        parent: str = "",
-        config_hash: str = "",
-        seedless_hash: str = "",
-        launch: Mapping[str, Any] | None = None,
-        seeds: Mapping[str, int] | None = None,
-        devices: Sequence[str] = (),
-        command: Sequence[str] | None = None,
-        code_dirs: Sequence[Path] = (),
-        code: Code | None = None,
-        keep_code: bool = True,
-        keep_output: bool = False,
-        secrets: Secrets | None = None,
-        log_format: str = "",
-        date_format: str = "",
-    ) -> Self:
-        """Start a new run in a new folder.
-
-        `config_toml` comes without secrets, and `secrets` are those that the caller knows.
-        `code_dirs` are folders outside of the project whose code belongs to it; `code` is a
-        snapshot that was taken before, of which this process runs the files. With `keep_output`
-        all that the process prints is kept in `output.txt` and still shown. `log_format` and
-        `date_format` are those of `logging.Formatter`, for `log.txt`.
-        """
-        secrets = secrets or Secrets.known(
-            os.environ, sys.orig_argv if command is None else command
+    def begin(
+        self, fact: Started, project: Project | None, problem: str, *, keep_output: bool
+    ) -> None:
+        """Tell that the attempt began, with the `problem` of its code; capture its output."""
+        self._capture = _captured(self.folder.output, self.secrets) if keep_output else None
+        self.tell(fact)
+        if problem:
+            self._trouble(problem)
+        code = self.run.newest.code
+        self.logger.debug(
+            "attempt %d from step %d in %s", fact.attempt, fact.step, self.folder.path
         )
-        tag, desc = secrets.clean(tag), secrets.clean(desc)
-        created_ns = time.time_ns()
-        run_id = new_run_id()
-        form = logfile.formatter(tag or run_id, log_format, date_format)
-        created = datetime.fromtimestamp(created_ns / 1e9)
-        folder = create_run_folder(project, run_id=run_id, tag=tag, created=created)
-        attempt = new_attempt(
-            1,
-            started_ns=created_ns,
-            config_hash=config_hash,
-            seedless_hash=seedless_hash,
-            launch=launch or {},
-            seeds=seeds or {},
-            devices=devices,
-            command=command,
-            secrets=secrets,
+        self.logger.debug(
+            "code %s: %d files, left out: %s", code.snapshot[:12], code.files, list(code.left_out)
         )
-        with _undone(folder):
-            lease = leases.acquire(folder.path, 1)
-            write_config(folder, config_toml, config_files or {}, attempt=1, secrets=secrets)
-            kept, problem = Code(), ""
-            if keep_code:
-                kept, problem = keep_snapshot(
-                    project, code_dirs, folder.patch(), secrets, frozen=code
+        if project is not None:
+            try:
+                remember(project.root)
+            except OSError as error:
+                self.logger.info(
+                    "The list of known projects cannot be written: %s", error.strerror or error
                 )
-            run = RunFile(
-                id=run_id,
-                kind=kind,
-                tag=tag,
-                parent=parent,
-                created_ns=created_ns,
-                project=str(project.root),
-                config_path=config_path,
-                attempts=(replace(attempt, code=kept, environment=environment()),),
-            )
-            run = authorship.signed(folder, run)
-            readme.write_first(folder.readme, run, desc)
-            run_file.write(folder.path, run, durable=False)  # the thread syncs it within a second
-            recorder = cls(folder, run, lease, form, secrets)
-        recorder._capture = _captured(folder.output, secrets) if keep_output else None
-        recorder._begin(Started(attempt=1), project, problem)
-        return recorder
-
-    @classmethod
-    def resume(
-        cls,
-        folder: RunFolder,
-        *,
-        from_step: int,
-        project: Project | None = None,
-        checkpoint: str = "",
-        changed: Sequence[str] = (),
-        config_toml: str | None = None,
-        config_files: Mapping[str, str] | None = None,
-        config_hash: str | None = None,
-        seedless_hash: str | None = None,
-        launch: Mapping[str, Any] | None = None,
-        seeds: Mapping[str, int] | None = None,
-        devices: Sequence[str] = (),
-        command: Sequence[str] | None = None,
-        code_dirs: Sequence[Path] = (),
-        code: Code | None = None,
-        keep_code: bool = True,
-        keep_output: bool = False,
-        secrets: Secrets | None = None,
-        log_format: str = "",
-        date_format: str = "",
-        take_over: bool = False,
-        is_trusted: bool = False,
-    ) -> Self:
-        """Begin a further attempt of a run at `from_step`; later points are kept as a branch.
-
-        Arguments that are None stay as the newest attempt had them. With `is_trusted` a record that
-        was not made here belongs to this user from now on. LeaseError when somebody writes the run.
-        """
-        secrets = secrets or Secrets.known(
-            os.environ, sys.orig_argv if command is None else command
-        )
-        before = read_run(folder)
-        refuse_links(folder)
-        form = logfile.formatter(before.tag or before.id, log_format, date_format)
-        lease = _acquire(folder, _next_number(before), take_over=take_over)
-        with _released(folder, lease):
-            before = read_run(folder)  # again: now nobody else writes it
-            number = _next_number(before)
-            old = before.newest if before.attempts else Attempt(number=0, started_ns=0)
-            is_own = authorship.is_own(folder, before)  # as it was found: what follows changes it
-            is_at_home = is_own and not authorship.is_moved(folder, before)
-            if config_toml is not None:
-                write_config(
-                    folder, config_toml, config_files or {}, attempt=number, secrets=secrets
-                )
-            home = _home_of(folder, before, is_at_home) if project is None else project
-            kept, problem = Code(), ""
-            if keep_code and home is not None:
-                kept, problem = keep_snapshot(
-                    home, code_dirs, folder.patch(number), secrets, frozen=code
-                )
-            attempt = new_attempt(
-                number,
-                started_ns=time.time_ns(),
-                config_hash=old.config_hash if config_hash is None else config_hash,
-                seedless_hash=old.seedless_hash if seedless_hash is None else seedless_hash,
-                launch=old.launch if launch is None else launch,
-                seeds=old.seeds if seeds is None else seeds,
-                devices=devices,
-                command=command,
-                secrets=secrets,
-            )
-            attempt = replace(
-                attempt,
-                from_step=from_step,
-                to_step=from_step,
-                changed=tuple(changed),
-                changed_code=changed_files(home, old.code, kept),
-                code=kept,
-                environment=environment(),
-            )
-            run = replace(
-                before, status="running", sealed=False, attempts=(*before.attempts, attempt)
-            )
-            if home is not None and not is_at_home:
-                run = replace(run, project=str(home.root))
-            if is_own or is_trusted:
-                run = authorship.signed(folder, run)
-            run_file.write(folder.path, run)
-            recorder = cls(folder, run, lease, form, secrets)
-        recorder._capture = _captured(folder.output, secrets) if keep_output else None
-        recorder.rewind(from_step)
-        started = Started(attempt=number, step=from_step, checkpoint=checkpoint)
-        recorder._begin(started, home, problem)
-        return recorder
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Log values of several metrics at one step; on return they survive kill -9."""
@@ -408,13 +250,6 @@ class RunRecorder:
         """
         self._refuse_if_over()
         check_text(name, "the name of a watched folder")
-        if not is_plain_name(name):
-            raise InputError(
-                f"A watched folder cannot be called {name!r}.",
-                fix='Take a plain name: run.watch("log")',
-            )
-        if isinstance(suffixes, str):
-            raise InputError("`suffixes` is a list.", fix=f"run.watch({name!r}, [{suffixes!r}])")
         place = self.folder.path / "files" / name if folder is None else Path(folder).absolute()
         if self._watcher is None:
             from assay.record.watched_folders import FolderWatcher
@@ -470,19 +305,18 @@ class RunRecorder:
             return
         self._stop_logging()
         summaries, is_compacted = self._compact_metrics()
-        last = max((each.step for each in summaries.values()), default=self.run.newest.from_step)
         self._home.release_reserve()
         if self._ended is None:
-            at = last if step is None else step
+            at = _last_step(self.run, summaries) if step is None else step
             self.tell(Ended(status=status, step=at, reason=reason, traceback=traceback))
         ended = self._ended
         assert ended is not None
-        reasons = (reason or self.secrets.clean(ended.reason), self.lacking)
+        reason = "; ".join(filter(None, (reason or self.secrets.clean(ended.reason), self.lacking)))
         newest = replace(
             self.run.newest,
             ended_ns=time.time_ns(),
             status=status,
-            reason="; ".join(filter(None, reasons)),
+            reason=reason,
             to_step=ended.step,
         )
         self.run = replace(
@@ -492,13 +326,16 @@ class RunRecorder:
             attempts=(*self.run.attempts[:-1], newest),
             summaries=summaries,
         )
+        self._write_end()
+        self._leave("The run has ended.")
+
+    def _write_end(self) -> None:
         try:
             run_file.write(self.folder.path, self.run)
             readme.refresh(self.folder.readme, self.run)
         except OSError as error:
             reason = error.strerror or str(error)
             self.logger.warning("The end of the run could not be written: %s", reason)
-        self._leave("The run has ended.")
 
     def _stop_logging(self) -> None:
         """Write all that is still waiting into the metrics, and close them."""
@@ -539,25 +376,6 @@ class RunRecorder:
         trace: TracebackType | None,
     ) -> None:
         self.finish(*ending(error))
-
-    def _begin(self, fact: Started, project: Project | None, problem: str) -> None:
-        self.tell(fact)
-        if problem:
-            self._trouble(problem)
-        code = self.run.newest.code
-        self.logger.debug(
-            "attempt %d from step %d in %s", fact.attempt, fact.step, self.folder.path
-        )
-        self.logger.debug(
-            "code %s: %d files, left out: %s", code.snapshot[:12], code.files, list(code.left_out)
-        )
-        if project is not None:
-            try:
-                remember(project.root)
-            except OSError as error:
-                self.logger.info(
-                    "The list of known projects cannot be written: %s", error.strerror or error
-                )
 
     @property
     def lacking(self) -> str:
@@ -600,12 +418,10 @@ class RunRecorder:
 
     def _make_again(self) -> None:
         """Make the deleted folder of the run again, with all that is known of it, or OSError."""
-        path = self.folder.path
-        self._home.recreate()
-        self._lease = leases.acquire(path, self.run.newest.number)
+        self._home.recreate(self.run.newest.number)
         write_atomic(self.folder.config_toml, self._config_toml, durable=False)
         readme.write_first(self.folder.readme, self.run, "")
-        run_file.write(path, self.run)
+        run_file.write(self.folder.path, self.run)
         logfile.reopen(self._log_file)
         self._metrics.check()
         self._lack("what was in its folder before that was deleted or moved")
@@ -638,17 +454,10 @@ class RunRecorder:
     def _renew_lease(self, is_due: bool) -> bool:
         """Write a beat if it is due, else check the lease; return False when the run is lost."""
         try:
-            if is_due:
-                self._lease = leases.beat(self.folder.path, self._lease)
-            else:
-                leases.check(self.folder.path, self._lease)
+            self._home.renew_lease(is_due=is_due)
         except LeaseError as error:
-            # In a deleted folder nobody has taken the run over: it is made again at the next sync.
-            if self._home.is_intact():
-                self._give_up(str(error.what))
-                return False
-        except OSError:
-            pass  # a full disk or an absent network: the next beat may get through
+            self._give_up(str(error.what))
+            return False
         return True
 
     def _give_up(self, why: str) -> None:
@@ -662,8 +471,6 @@ class RunRecorder:
     def _leave(self, why: str) -> None:
         self._over = why
         self._worker.stop()
-        with contextlib.suppress(OSError):
-            leases.release(self.folder.path, self._lease)
         self._home.close()
         logfile.close_log(self._log_file)
         if self._capture is not None:
@@ -686,49 +493,12 @@ class RunRecorder:
             raise RecordError(self._over, where=str(self.folder.path))
 
 
-def _next_number(run: RunFile) -> int:
-    return run.newest.number + 1 if run.attempts else 1
-
-
-def _home_of(folder: RunFolder, run: RunFile, is_at_home: bool) -> Project | None:
-    """Return the project of a run; the path in a record from elsewhere is not trusted."""
-    if is_at_home and run.project:
-        return Project(Path(run.project))
-    return find_project(folder.path)
-
-
 def _captured(path: Path, secrets: Secrets) -> Capture | None:
     from assay.record.capture import capture  # only where output is kept: it needs a process
 
     return capture(path, secrets.values)
 
 
-def _acquire(folder: RunFolder, number: int, *, take_over: bool) -> leases.Lease:
-    try:
-        return leases.acquire(folder.path, number, take_over=take_over)
-    except OSError as error:
-        raise refusal(error, folder.path, "The run cannot be resumed") from error
-
-
-@contextlib.contextmanager
-def _released(folder: RunFolder, lease: leases.Lease) -> Iterator[None]:
-    """Release the lease when an attempt does not come to begin, whatever the reason."""
-    try:
-        yield
-    except BaseException as error:
-        leases.release(folder.path, lease)
-        if isinstance(error, OSError):
-            raise refusal(error, folder.path, "The run cannot be resumed") from error
-        raise
-
-
-@contextlib.contextmanager
-def _undone(folder: RunFolder) -> Iterator[None]:
-    """Remove a new folder when its run does not come to begin, whatever the reason."""
-    try:
-        yield
-    except BaseException as error:
-        shutil.rmtree(folder.path, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise refusal(error, folder.path, "The run cannot be recorded") from error
-        raise
+def _last_step(run: RunFile, summaries: Mapping[str, Summary]) -> int:
+    """Return the last step that was logged, else the one at which the attempt began."""
+    return max((each.step for each in summaries.values()), default=run.newest.from_step)

@@ -1,4 +1,4 @@
-"""Folder of an open run, held open, with disk space reserved for the end of the run."""
+"""Folder of an open run: held open, leased, with disk space reserved for the end of the run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import stat
 
 from assay.core import lease as leases
 from assay.core.directory import create_file, open_directory
+from assay.core.errors import LeaseError
 from assay.store.layout import RunFolder
 
 RESERVE_NAME = ".reserve.tmp"
@@ -17,10 +18,11 @@ RESERVE_BYTES = 1 << 16
 
 
 class RunHome:
-    """Open folder of a run, which notices when it is deleted, moved or replaced."""
+    """Leased folder of an open run; it notices when the folder is deleted, moved or replaced."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, lease: leases.Lease) -> None:
         self._folder = folder
+        self._lease = lease
         with contextlib.suppress(OSError):  # without the reserve only a full disk loses the end
             self._reserve()
         # Held open: the inode number of an open folder is given to no other one.
@@ -39,8 +41,22 @@ class RunHome:
         except OSError:
             return False
 
-    def recreate(self) -> None:
-        """Make the folder again, empty and without a lease; OSError when that is impossible.
+    def renew_lease(self, *, is_due: bool) -> None:
+        """Write a beat if it is due, else check the lease; LeaseError when it is lost."""
+        try:
+            if is_due:
+                self._lease = leases.beat(self._folder.path, self._lease)
+            else:
+                leases.check(self._folder.path, self._lease)
+        except LeaseError:
+            # In a deleted folder nobody has taken the run over: it is made again at the next sync.
+            if self.is_intact():
+                raise
+        except OSError:
+            pass  # a full disk or an absent network: the next beat may get through
+
+    def recreate(self, attempt: int) -> None:
+        """Make the folder again, empty but for a new lease; OSError when that is impossible.
 
         It is not made again where the folder of all runs is gone too, as after a test.
         """
@@ -53,6 +69,7 @@ class RunHome:
             (path / leases.FILE_NAME).unlink()
         self._held.close()
         self._held = open_directory(path, follow=True)
+        self._lease = leases.acquire(path, attempt)
 
     def release_reserve(self) -> None:
         """Give the reserved disk space back, so that the end can be written."""
@@ -60,7 +77,9 @@ class RunHome:
             (self._folder.path / RESERVE_NAME).unlink()
 
     def close(self) -> None:
-        """Release the handle of the folder."""
+        """Release the lease and the handle of the folder."""
+        with contextlib.suppress(OSError):
+            leases.release(self._folder.path, self._lease)
         self._held.close()
 
     def _reserve(self) -> None:

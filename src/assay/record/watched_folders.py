@@ -13,6 +13,7 @@ from pathlib import Path
 
 from assay.core.directory import make_directory
 from assay.core.errors import InputError
+from assay.core.ids import is_plain_name
 from assay.core.json_codec import dumps
 from assay.core.regular_file import open_regular
 from assay.record.edits import append_line
@@ -57,6 +58,13 @@ class FolderWatcher:
 
     def add(self, name: str, path: Path, suffixes: Collection[str]) -> None:
         """Watch a folder, too. What lies in it already counts only once it changes."""
+        if not is_plain_name(name):
+            raise InputError(
+                f"A watched folder cannot be called {name!r}.",
+                fix='Take a plain name: run.watch("log")',
+            )
+        if isinstance(suffixes, str):
+            raise InputError("`suffixes` is a list.", fix=f"run.watch({name!r}, [{suffixes!r}])")
         make_directory(path)
         folder = _Folder(name, path, tuple(suffixes))
         with self._lock:

@@ -11,7 +11,7 @@ import { Picker } from "../../parts/picker";
 import { useShortcuts } from "../../parts/shortcuts";
 import type { ParametersSearch } from "../../state/address";
 import { cell, count, whole } from "../../state/format";
-import { useLive, useShared } from "../../state/site";
+import { columnsQuery, useLive, useShared } from "../../state/site";
 import { Filter } from "../workspace/filter";
 import { Parallel } from "./parallel";
 import { brushed, parseBrush, scaleOf, showBrush, type Brush, type Scale, type Value } from "./scale";
@@ -32,10 +32,7 @@ export function ParametersPage() {
       void navigate({ to: "/parameters", search: (before: ParametersSearch) => ({ ...before, ...changes }), replace: stays }),
     [navigate],
   );
-  const names = useQuery({
-    queryKey: ["columns", project],
-    queryFn: () => data(api.GET("/api/columns", { params: { query: { project } } })),
-  });
+  const names = useQuery(columnsQuery(project));
   const metrics = names.data?.metrics ?? [];
   const metric = search.m ?? names.data?.best.find((name) => metrics.includes(name)) ?? metrics.find((name) => name.startsWith("valid/")) ?? metrics[0] ?? "";
   const where = search.w ?? "";

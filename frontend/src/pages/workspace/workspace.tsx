@@ -20,7 +20,7 @@ import { parseColumn, showColumn, type ColumnSpec, type WorkspaceSearch } from "
 import { count } from "../../state/format";
 import { useKept } from "../../state/local";
 import { groupId, idsOf, useRows, type Question, type Rows } from "../../state/rows";
-import { useLive, useMedia, useShared } from "../../state/site";
+import { columnsQuery, useLive, useMedia, useShared } from "../../state/site";
 import { useRunMarks } from "../../state/marks";
 import { useStable } from "../../state/stable";
 import { Cards } from "../../table/cards";
@@ -43,10 +43,7 @@ export function Workspace() {
   const change = useChange();
   const navigate = useNavigate();
   const isNarrow = useMedia("(max-width: 700px)");
-  const names = useQuery({
-    queryKey: ["columns", project],
-    queryFn: () => data(api.GET("/api/columns", { params: { query: { project } } })),
-  });
+  const names = useQuery(columnsQuery(project));
   const columns = useMemo(
     () => (search.c?.length ? search.c.map(parseColumn) : defaultColumns(names.data)),
     [search.c, names.data],
@@ -57,7 +54,7 @@ export function Workspace() {
     project,
     where: search.w ?? "",
     sort: search.s?.length ? search.s : [DEFAULT_SORT],
-    columns: isGrouped ? columns.map((each) => each.name) : own,
+    columns: !search.c?.length && names.isPending ? null : isGrouped ? columns.map((each) => each.name) : own,
     group: search.g ?? [],
     archived: search.archived ?? false,
     tests: search.tests ?? false,
