@@ -149,9 +149,7 @@ class Visitor:
 
 
 @pytest.fixture
-def visit(
-    browser: Browser, request: pytest.FixtureRequest
-) -> Iterator[Callable[..., Visitor]]:
+def visit(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Callable[..., Visitor]]:
     """Come to a server as somebody; nothing may go wrong in the page, and it may ask nobody but its
     server. With `--slow-server` each answer is late."""
     visitors: list[Visitor] = []
