@@ -61,7 +61,6 @@ export function Workspace() {
   };
   const { rows, isOld, error } = useRows(question);
   useLive((event) => {
-    if (event.version !== undefined && event.version !== rows.version) rows.refresh();
     if (event.changed?.length) void names.refetch();
   });
   const kinds = useKinds(rows);
