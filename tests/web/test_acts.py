@@ -13,11 +13,11 @@ import pytest
 from assay.core.event_log import Saved, Started
 from assay.store.layout import Project
 from run_folders import id_of, make_project, make_run, tell_now
-from web.conftest import Visitor, wait_for_answers
+from web.conftest import Visitor, hold_requests, wait_for_answers
 from web.serving import Server, serving
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page, Route
+    from playwright.sync_api import Locator, Page
 
 pytestmark = pytest.mark.slow
 
@@ -462,16 +462,14 @@ def test_a_pointer_that_stands_still_shows_what_comes_to_lie_below_it(
     folder = make_run(project, tag="marked", points={"train/loss": [1.0] * STEPS})
     tell_now(folder, Started(attempt=1), Saved(name="step-50", kind="checkpoint", step=50))
     server.get(f"/api/runs/{id_of(folder)}")
-    marks: list[Route] = []
-    someone.context.route(f"**/api/runs/{id_of(folder)}?*", lambda route: marks.append(route))
+    let_marks_come = hold_requests(someone.context, f"**/api/runs/{id_of(folder)}?*")
     page = someone.open(f"/?sel={id_of(folder)}")
     figure = panel(page, "train/loss")
     figure.locator(f"[data-last='{STEPS}']").wait_for()
     point_at(page, figure, 50)
     figure.get_by_text(re.compile(r"^step \d")).wait_for()
 
-    for each in marks:
-        each.continue_()
+    let_marks_come()
 
     figure.locator("strong", has_text="saved step-50").wait_for()
     page.set_viewport_size({"width": 1000, "height": 800})

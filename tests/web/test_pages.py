@@ -16,7 +16,7 @@ from assay.core.verdict import Difference, Verdict
 from assay.record import edits
 from assay.store.layout import Project, RunFolder
 from run_folders import id_of, make_project, make_run, tell_now
-from web.conftest import Visitor, axe_violations
+from web.conftest import Visitor, axe_violations, hold_requests, wait_for_answers
 from web.serving import Server, serving
 
 if TYPE_CHECKING:
@@ -283,6 +283,7 @@ def test_a_table_is_made_of_selected_runs_filled_and_exported(
     page.keyboard.type("remark by hand")
     page.keyboard.press("Enter")
     page.keyboard.press("ArrowDown")
+    wait_for_answers(page)
     page.reload()
 
     page.get_by_text("remark by hand").wait_for()
@@ -299,20 +300,49 @@ def test_a_table_is_made_of_selected_runs_filled_and_exported(
     assert r"\toprule" in page.evaluate("() => navigator.clipboard.readText()")
 
 
+def make_table(server: Server, name: str, columns: list[str]) -> None:
+    """Make a table with one row."""
+    assert server.ask("POST", "/api/tables", {"name": name, "columns": columns}).status < 300
+    row = {"changes": [{"what": "add-row"}]}
+    assert server.ask("POST", f"/api/tables/{name}/changes", row).status < 300
+
+
+def write(page: Page, place: str, text: str) -> None:
+    """Write into a cell of a table by keyboard."""
+    page.locator(f'[data-place="{place}"]').focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.activeElement.tagName === 'INPUT'")
+    page.keyboard.press("Control+A")
+    page.keyboard.type(text)
+    page.keyboard.press("Enter")
+    page.get_by_text(text).wait_for()
+
+
+def test_cells_that_are_written_faster_than_the_server_answers_are_all_kept(
+    server: Server, someone: Visitor
+) -> None:
+    make_table(server, "quick", ["tag", "note"])
+    let_go = hold_requests(someone.context, "**/changes?*")
+    page = someone.open("/tables/quick")
+    write(page, "0:0", "one")
+    write(page, "0:1", "two")
+
+    let_go()
+
+    wait_for_answers(page)
+    page.reload()
+    for text in ("one", "two"):
+        page.get_by_role("gridcell", name=text).wait_for()
+    page.close()
+
+
 def test_the_history_of_a_cell_names_what_stood_there_before(
     server: Server, someone: Visitor
 ) -> None:
-    made = server.ask("POST", "/api/tables", {"name": "changed", "columns": ["tag"]}).json
-    server.ask("POST", "/api/tables/changed/changes", {"changes": [{"what": "add-row"}]})
-    assert made["name"] == "changed"
+    make_table(server, "changed", ["tag"])
     page = someone.open("/tables/changed")
     for text in ("first try", "second try"):
-        page.locator('[data-place="0:0"]').focus()
-        page.keyboard.press("Enter")
-        page.keyboard.press("Control+A")
-        page.keyboard.type(text)
-        page.keyboard.press("Enter")
-        page.get_by_text(text).wait_for()
+        write(page, "0:0", text)
 
     page.locator('[data-place="0:0"]').hover()
     page.locator('[data-place="0:0"]').get_by_role("button", name="Cell").click()

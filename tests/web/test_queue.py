@@ -19,7 +19,7 @@ from assay.jobs.devices import FakeDevices
 from assay.jobs.dispatcher import Dispatcher
 from assay.store.job_journal import JobJournal
 from run_folders import make_project
-from web.conftest import Visitor, axe_violations
+from web.conftest import Visitor, axe_violations, hold_requests, wait_for_answers
 from web.serving import SOURCE, Server
 
 if TYPE_CHECKING:
@@ -190,6 +190,7 @@ def test_jobs_are_paused_moved_and_stopped_as_the_commands_do_it(
     page.get_by_role("button", name=f"Stop job {second}").click()
     page.get_by_role("dialog").get_by_role("button", name=f"Stop job {second}").click()
     page.get_by_role("region", name="Ended").get_by_text("sleeps 1").wait_for()
+    wait_for_answers(page)
     page.reload()
     line_becomes(page, [d, a, c, b])
     assert [job.id for job in journal.line()] == [d, a, c, b]
@@ -227,6 +228,23 @@ def test_a_job_is_reached_moved_and_its_log_opened_by_keyboard_alone(
     page.wait_for_url(re.compile("job="))
     page.keyboard.press("Escape")
     page.wait_for_url(re.compile(r"/queue$"))
+
+
+def test_acts_reach_the_server_in_the_order_in_which_they_are_done(
+    server: Server, journal: JobJournal, visit: Callable[..., Visitor]
+) -> None:
+    (job,) = journal.submit([shell("true", title="waits")])
+    someone = visit(server)
+    let_go = hold_requests(someone.context, "**/api/queue/acts")
+    page = someone.open("/queue")
+    page.get_by_role("button", name=f"Pause job {job}").click()
+    page.get_by_role("button", name=f"Let job {job} start").click()
+    page.get_by_role("button", name=f"Pause job {job}").wait_for()
+
+    let_go()
+
+    wait_for_answers(page)
+    assert journal.held() == set()
 
 
 def test_an_act_that_comes_too_late_is_taken_back_with_the_reason(
