@@ -217,7 +217,7 @@ def test_two_runs_are_compared_by_keyboard_alone(someone: Visitor, runs: dict[st
         "64",
         "32",
     ]
-    assert page.get_by_text("first different step 2", exact=False).is_visible()
+    page.get_by_text("first different step 2", exact=False).wait_for()
 
 
 @pytest.mark.parametrize(
@@ -384,6 +384,7 @@ def test_the_parameter_view_names_the_key_that_matters_and_a_brush_chooses_runs(
         assert "model.width" in first.inner_text()
         page.get_by_text("16 of 16 runs chosen").wait_for()
 
+        wait_for_answers(page)
         axis = page.locator('[data-axis="model.width"]').bounding_box()
         assert axis is not None
         middle = axis["x"] + axis["width"] / 2
@@ -415,6 +416,7 @@ def test_the_inbox_says_why_a_run_died_and_forgets_it_once_read(someone: Visitor
 
     page.get_by_text('File "train.py", line 3').wait_for()
     page.get_by_text("all read", exact=True).wait_for()
+    wait_for_answers(page)
     page.reload()
     page.get_by_text("all read", exact=True).wait_for()
 
@@ -475,7 +477,6 @@ def test_the_pages_can_be_used_by_everybody(
         page = someone.open(path.format(**runs))
         page.locator("#main").wait_for()
         page.wait_for_load_state("load")
-        page.wait_for_timeout(300)
         assert axe_violations(page) == [], (path, theme)
         page.close()
 
@@ -528,6 +529,7 @@ def test_open_dialogs_and_menus_can_be_used_by_everybody(
     for path, act, role in DIALOGS:
         page = someone.open(path.format(**runs))
         page.locator("#main").get_by_role("button").first.wait_for()
+        wait_for_answers(page)  # a click hits its button only if nothing moves it away
         act(page)
         page.locator(f"[role={role}]").first.wait_for()
         assert axe_violations(page) == [], (path, theme)
@@ -543,7 +545,7 @@ def test_a_narrow_screen_shows_everything_without_scrolling_sideways(
     for path in PAGES:
         page = someone.open(path.format(**runs))
         page.locator("#main").wait_for()
-        page.wait_for_timeout(200)
+        wait_for_answers(page)
         assert page.evaluate("() => document.documentElement.scrollWidth") <= 390, path
         page.close()
 

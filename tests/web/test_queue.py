@@ -200,6 +200,7 @@ def test_jobs_are_paused_moved_and_stopped_as_the_commands_do_it(
 
     page.get_by_role("button", name="Start jobs again").click()
     line_becomes(page, [a])
+    page.get_by_role("region", name="Ended").get_by_text("echo b").wait_for()
     assert order.read_text().split() == ["d", "c", "b"]
     page.get_by_role("button", name=f"Let job {a} start").click()
     page.get_by_role("region", name="Ended").get_by_text("echo a").wait_for()
