@@ -14,6 +14,7 @@ import multiprocessing
 import signal
 import sys
 import threading
+import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +42,7 @@ VARIABLES_OF_OTHERS = {
 LASTING = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", warm_python.__file__)
 FILES_OF_OTHERS = (".coverage", ".hypothesis", "mpl-data")
 THREAD_GRACE_S = 2.0
+STARTING_S = 60.0
 
 # A shell that starts a command in the background has it ignore Ctrl-C, and all that the command
 # starts inherits that.
@@ -257,13 +259,28 @@ def leaked_files(before: dict[tuple[str, int], None]) -> Iterator[str]:
             yield f"the open file {path}"
 
 
+def command_of(child: psutil.Process) -> str:
+    """Return the command line of a process, "" of one that has ended.
+
+    Linux shows none for a moment after a process was started: it is set behind the point at which
+    `vfork` lets the parent run on. The tracker of multiprocessing, which LASTING names, would be
+    taken for a leak.
+    """
+    until = time.monotonic() + STARTING_S
+    command = child.cmdline()
+    while not command and child.status() != psutil.STATUS_ZOMBIE and time.monotonic() < until:
+        time.sleep(0.01)
+        command = child.cmdline()
+    return " ".join(command)
+
+
 def leaked_children(before: set[int]) -> Iterator[str]:
     for child in multiprocessing.active_children():
         child.join(THREAD_GRACE_S)
     for pid in sorted(child_pids() - before):
         try:
             child = psutil.Process(pid)
-            command = " ".join(child.cmdline())
+            command = command_of(child)
         except psutil.Error:
             continue
         if any(name in command for name in LASTING):

@@ -38,6 +38,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--random-order", type=int, metavar="SEED", help="run the tests in an order drawn from SEED"
     )
+    parser.addoption(
+        "--slow-server",
+        type=int,
+        metavar="SEED",
+        help="make every answer to a browser late, by times drawn from SEED",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -69,6 +69,29 @@ def test_a_test_has_a_home_of_its_own_and_no_setting_of_the_person(
 
 @pytest.mark.thorough
 @pytest.mark.slow
+def test_a_tracker_of_multiprocessing_that_has_just_been_started_is_no_leak(
+    pytester: pytest.Pytester,
+) -> None:
+    house(
+        pytester,
+        """
+        import pytest
+        from multiprocessing.resource_tracker import ResourceTracker
+
+        trackers = []
+
+        @pytest.mark.parametrize("again", range(20))
+        def test_begins_tracking(again):
+            trackers.append(ResourceTracker())
+            trackers[-1].ensure_running()
+        """,
+    )
+
+    pytester.runpytest_subprocess("-p", "no:xdist").assert_outcomes(passed=20)
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
 def test_torch_has_one_thread_in_every_test(pytester: pytest.Pytester) -> None:
     house(
         pytester,

@@ -265,6 +265,8 @@ def run_as_main(
     sys.modules[
         "numpy"
     ].random.seed()  # as random does by itself: each process draws numbers of its own
+    # It would begin again, cold: a forked process has the hashes of what it was forked from.
+    os.environ.setdefault("PYTHONHASHSEED", "0")
     sys.orig_argv = [sys.executable, *arguments]
     if arguments[0] == "-m":
         sys.path[0], sys.argv = folder, arguments[1:]

@@ -2,6 +2,7 @@
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { createRootRoute, createRoute, createRouter, lazyRouteComponent, RouterProvider } from "@tanstack/react-router";
 import { ApiError, root } from "./api/client";
+import { columnsQuery, runQuery, siteQuery } from "./api/queries";
 import { Failure } from "./parts/failure";
 import { Frame, NotFound } from "./parts/frame";
 import {
@@ -16,7 +17,24 @@ import {
   workspaceSearch,
 } from "./state/address";
 
+const queries = new QueryClient({
+  defaultOptions: {
+    queries: {
+      staleTime: 30_000,
+      refetchOnWindowFocus: false,
+      retry: (failures, error) => error instanceof ApiError && error.isAway && failures < 3,
+    },
+  },
+});
+
+/** Ask for what a page shows first beside its script, not behind it; the page tells what goes wrong. */
+function askAhead(answer: Promise<unknown>): void {
+  answer.catch(() => undefined);
+}
+
 const rootRoute = createRootRoute({
+  validateSearch: projectSearch,
+  beforeLoad: ({ search }) => askAhead(queries.query(siteQuery(search.project ?? ""))),
   component: Frame,
   notFoundComponent: NotFound,
   errorComponent: ({ error }) => <Failure error={error} />,
@@ -26,6 +44,7 @@ const workspace = createRoute({
   getParentRoute: () => rootRoute,
   path: "/",
   validateSearch: workspaceSearch,
+  beforeLoad: ({ search }) => askAhead(queries.query(columnsQuery(search.project ?? ""))),
   component: lazyRouteComponent(() => import("./pages/workspace/workspace"), "Workspace"),
 });
 
@@ -33,6 +52,7 @@ const run = createRoute({
   getParentRoute: () => rootRoute,
   path: "/runs/$id",
   validateSearch: runSearch,
+  beforeLoad: ({ params, search }) => askAhead(queries.query(runQuery(search.project ?? "", params.id))),
   component: lazyRouteComponent(() => import("./pages/run/run"), "RunPage"),
 });
 
@@ -99,16 +119,6 @@ declare module "@tanstack/react-router" {
     router: typeof router;
   }
 }
-
-const queries = new QueryClient({
-  defaultOptions: {
-    queries: {
-      staleTime: 30_000,
-      refetchOnWindowFocus: false,
-      retry: (failures, error) => error instanceof ApiError && error.isAway && failures < 3,
-    },
-  },
-});
 
 export function App() {
   return (

@@ -308,11 +308,33 @@ def test_the_module_and_the_console_script_are_one(
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
         "scripts"
     ]
-    assert scripts == {"assay": "assay.__main__:main"}
+    assert scripts == {"assay": "assay.__main__:program"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["assay", "ls"])
         assert door.main() == 0
     assert "no runs yet" in capfd.readouterr().out
+
+
+def test_a_command_that_trains_begins_again_with_fixed_hashes_once(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    begun: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(os, "execv", lambda *call: begun.append(call))
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-W", "ignore", "-m", "assay", "run", "zzz"])
+
+    for name in ("ls", "run"):
+        monkeypatch.setattr(sys, "argv", ["assay", name, "zzz"])
+        monkeypatch.setenv("PYTHONHASHSEED", "")
+        monkeypatch.delenv("PYTHONHASHSEED")
+        door.program()
+        assert os.environ.get("PYTHONHASHSEED") == ("0" if name == "run" else None)
+    monkeypatch.setattr(sys, "argv", ["assay", "run", "zzz"])
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    door.program()
+
+    again = [sys.executable, "-W", "ignore", "-m", "assay", "run", "zzz"]
+    assert begun == [(sys.executable, again)]
+    assert os.environ["PYTHONHASHSEED"] == "7"
 
 
 def on_a_terminal(*arguments: str, cwd: Path, **variables: str) -> str:

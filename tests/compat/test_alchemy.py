@@ -24,6 +24,7 @@ from event_reader import read
 from examples import SRC
 from snippets import executed
 from warm_python import Run
+from warm_python import run as cold
 
 POINTS = '''
 import torch
@@ -108,34 +109,39 @@ def test_the_six_plugins_of_the_text_do_what_they_are_called(python: Run, projec
 
 
 HASHES = """
-import subprocess, sys
-
 class Hashes:
     def __enter__(self):
-        child = [sys.executable, "-c", "print('hash', hash('assay'))"]
-        print(subprocess.run(child, capture_output=True, text=True).stdout.strip())
+        print("names", list({"weight", "bias", "scale", "shift", "mean", "variance"}))
 
     def __exit__(self, *error):
         pass
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.row("A33")
-def test_seeding_seeds_the_hashes_of_processes_that_the_run_starts(
-    python: Run, project: Path
+def test_a_set_of_strings_has_one_order_in_every_process_that_trains(
+    project: Path,
 ) -> None:
-    plugins = '{ type = "alchemy.plugins.Seeding", seed = 1 }, { type = "hashes.Hashes" }'
     (project / "src" / "hashes.py").write_text(HASHES, encoding="utf-8")
+    plugins = '{ type = "alchemy.plugins.Seeding", seed = 1 }, { type = "hashes.Hashes" }'
     config = f"plugins = [{plugins}]\n{training('train', epochs=1)}"
     (project / "cfg.toml").write_text(config, encoding="utf-8")
 
-    def hash_of(*settings: str) -> str:
-        done = python("-m", "assay", "run", "cfg.toml", "--device", "cpu", *settings)
-        (line,) = (each for each in done.stdout.splitlines() if each.startswith("hash "))
+    def order(*arguments: str, **variables: str) -> str:
+        own = {**os.environ, "PYTHONPATH": str(SRC)}
+        own.pop("PYTHONHASHSEED", None)
+        command = ["-m", "assay", *arguments, "--device", "cpu"]
+        done = cold(command, folder=project, variables={**own, **variables})
+        assert done.returncode == 0, done.stderr
+        (line,) = (each for each in done.stdout.splitlines() if each.startswith("names "))
         return line
 
-    assert hash_of() == hash_of() != hash_of("plugins.0.seed=2")
-    assert "PYTHONHASHSEED" not in records(project)[0].file.newest.environment["variables"]
+    one = order("run", "cfg.toml", "--max-steps", "1")
+    assert order("resume", "last") == one
+    assert order("rerun", "last", PYTHONHASHSEED="5") != one
+    known = [each.file.newest.environment["variables"] for each in records(project)]
+    assert sorted(each["PYTHONHASHSEED"] for each in known) == ["0", "5"]
 
 
 @pytest.mark.row("A33")

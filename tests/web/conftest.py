@@ -31,6 +31,34 @@ FLAGS = (
 )
 AXE = Path(__file__).resolve().parents[2] / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 STATIC = Path(__file__).resolve().parents[2] / "src" / "assay" / "web" / "static"
+LATEST_ANSWER_MS = 1500
+COUNTED_FETCH = """
+([seed, latest_ms]) => {
+    const ask = window.fetch.bind(window);
+    let drawn = seed;
+    const wait = () => new Promise(resume => {
+        drawn = (Math.imul(drawn, 1664525) + 1013904223) >>> 0;
+        setTimeout(resume, latest_ms * drawn / 2 ** 32);
+    });
+    window.unanswered = 0;
+    window.askedAt = performance.now();
+    window.fetch = async (...asked) => {
+        window.unanswered += 1;
+        try {
+            if (latest_ms) await wait();
+            const answer = await ask(...asked);
+            if (latest_ms) await wait();
+            asked[0].signal?.throwIfAborted();
+            return answer;
+        } finally {
+            window.unanswered -= 1;
+            window.askedAt = performance.now();
+        }
+    };
+}
+"""
+"""Count the requests that wait for an answer; make each of them late, by times drawn from a seed."""
+QUIET = "() => !window.unanswered && performance.now() - window.askedAt > 200"
 
 
 def browser_path() -> str | None:
@@ -58,8 +86,14 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+def wait_for_answers(page: Page) -> None:
+    """Wait until a page has every answer that it has asked for, and asks for nothing more."""
+    page.wait_for_function(QUIET)
+
+
 def axe_violations(page: Page) -> list[tuple[str, str, int]]:
     """Return what axe finds on a page: rule, first element, and how many there are."""
+    wait_for_answers(page)
     page.evaluate(AXE.read_text(encoding="utf-8"))
     found = page.evaluate(
         "async () => (await axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa']}))"
@@ -72,7 +106,9 @@ class Visitor:
     """Somebody at a browser with a session: pages that say nothing to the console, and ask nobody
     else."""
 
-    def __init__(self, browser: Browser, server: Server, **options: Any) -> None:
+    def __init__(
+        self, browser: Browser, server: Server, slow_seed: int | None = None, **options: Any
+    ) -> None:
         self.server = server
         self.troubles: list[str] = []
         self.expected: list[
@@ -84,6 +120,8 @@ class Visitor:
         )
         name, _, value = server.cookie.partition("=")
         self.context.add_cookies([{"name": name, "value": value, "url": server.root}])
+        latest_ms = 0 if slow_seed is None else LATEST_ANSWER_MS
+        self.context.add_init_script(f"({COUNTED_FETCH})([{slow_seed or 0}, {latest_ms}])")
         self.context.on("request", self._asked)
 
     def _asked(self, request: Any) -> None:
@@ -111,13 +149,14 @@ class Visitor:
 
 
 @pytest.fixture
-def visit(browser: Browser) -> Iterator[Callable[..., Visitor]]:
+def visit(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Callable[..., Visitor]]:
     """Come to a server as somebody; nothing may go wrong in the page, and it may ask nobody but its
-    server."""
+    server. With `--slow-server` each answer is late."""
     visitors: list[Visitor] = []
 
     def come(server: Server, **options: Any) -> Visitor:
-        visitor = Visitor(browser, server, **options)
+        slow_seed = request.config.getoption("slow_server")
+        visitor = Visitor(browser, server, slow_seed, **options)
         visitors.append(visitor)
         return visitor
 

@@ -13,11 +13,11 @@ import pytest
 from assay.core.event_log import Saved, Started
 from assay.store.layout import Project
 from run_folders import id_of, make_project, make_run, tell_now
-from web.conftest import Visitor
+from web.conftest import Visitor, wait_for_answers
 from web.serving import Server, serving
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Locator, Page, Route
 
 pytestmark = pytest.mark.slow
 
@@ -120,6 +120,19 @@ def drawn_differs(page: Page, name: str, before: str) -> None:
             ?.toDataURL() !== before""",
         arg=[name, before],
     )
+
+
+def wait_for_curve(page: Page, name: str) -> None:
+    """Wait until a chart shows its curve, and nothing that comes later can move it."""
+    panel(page, name).locator(f"[data-last='{STEPS}']").wait_for()
+    wait_for_answers(page)
+
+
+def point_at(page: Page, figure: Locator, step: int) -> None:
+    box = figure.locator(".u-over").bounding_box()
+    assert box is not None
+    left = box["width"] * (step - 1) / (STEPS - 1)
+    page.mouse.move(box["x"] + left, box["y"] + box["height"] - 4)
 
 
 def address_has(page: Page, text: str) -> None:
@@ -423,29 +436,48 @@ def test_the_ticks_of_a_curve_name_checkpoints_and_resumes_and_open_their_events
     server.get(f"/api/runs/{id_of(folder)}")
     page = someone.open(f"/runs/{id_of(folder)}?tab=curves")
     figure = panel(page, "train/loss")
-    figure.get_by_role("img").wait_for()
-    box = figure.locator(".u-over").bounding_box()
-    assert box is not None
-
-    def point_at(step: int) -> None:
-        page.mouse.move(
-            box["x"] + box["width"] * (step - 1) / (STEPS - 1), box["y"] + box["height"] - 4
-        )
+    wait_for_curve(page, "train/loss")
 
     for step, words in ((50, "saved step-50"), (100, "resumed, attempt 2 from step-100")):
-        point_at(step)
+        point_at(page, figure, step)
         figure.locator("strong", has_text=words).wait_for()
-    point_at(75)
+    point_at(page, figure, 75)
     figure.locator("strong", has_text="resumed").wait_for(state="detached")
     assert figure.locator("strong", has_text="saved").count() == 0
 
-    point_at(50)
+    point_at(page, figure, 50)
     figure.locator("strong", has_text="saved step-50").wait_for()
     page.mouse.down()
     page.mouse.up()
 
     page.wait_for_url(re.compile("tab=attempts"))
     page.locator("tr[data-kind=saved]").get_by_text("step-50").wait_for()
+    page.close()
+    server.ask("POST", "/api/acts", {"act": "remove", "runs": [id_of(folder)]})
+
+
+def test_a_pointer_that_stands_still_shows_what_comes_to_lie_below_it(
+    someone: Visitor, project: Project, server: Server
+) -> None:
+    folder = make_run(project, tag="marked", points={"train/loss": [1.0] * STEPS})
+    tell_now(folder, Started(attempt=1), Saved(name="step-50", kind="checkpoint", step=50))
+    server.get(f"/api/runs/{id_of(folder)}")
+    marks: list[Route] = []
+    someone.context.route(f"**/api/runs/{id_of(folder)}?*", lambda route: marks.append(route))
+    page = someone.open(f"/?sel={id_of(folder)}")
+    figure = panel(page, "train/loss")
+    figure.locator(f"[data-last='{STEPS}']").wait_for()
+    point_at(page, figure, 50)
+    figure.get_by_text(re.compile(r"^step \d")).wait_for()
+
+    for each in marks:
+        each.continue_()
+
+    figure.locator("strong", has_text="saved step-50").wait_for()
+    page.set_viewport_size({"width": 1000, "height": 800})
+    figure.locator("strong", has_text="saved step-50").wait_for(state="detached")
+    point_at(page, figure, 50)
+    figure.locator("strong", has_text="saved step-50").wait_for()
     page.close()
     server.ask("POST", "/api/acts", {"act": "remove", "runs": [id_of(folder)]})
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
+import socket
 import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from assay.store.layout import Project, RunFolder
 from run_folders import id_of, make_project, make_run
-from web.conftest import Visitor
+from web.conftest import Visitor, wait_for_answers
 from web.serving import Server, serving
 
 pytestmark = pytest.mark.slow
@@ -26,14 +26,19 @@ def project(tmp_path: Path) -> Project:
 
 
 def test_a_run_that_vanishes_while_it_is_shown_says_so_and_stays_readable(
-    project: Project, serve: Callable[..., Server], visit: Callable[..., Visitor]
+    tmp_path: Path,
+    project: Project,
+    serve: Callable[..., Server],
+    visit: Callable[..., Visitor],
 ) -> None:
     folder = make_run(project, tag="short-lived", points={"loss": [1.0, 0.5]}, config="lr = 0.1\n")
     make_run(project, tag="stays", points={"loss": [1.0]})
     page = visit(serve(project.root)).open(f"/runs/{id_of(folder)}")
     page.get_by_role("heading", name="short-lived").wait_for()
+    wait_for_answers(page)
 
-    shutil.rmtree(folder)
+    # In one step: of a run that is removed file by file a page may ask for what is gone already.
+    folder.rename(tmp_path / "removed")
 
     page.get_by_text("This run was removed. What is shown is what it was.").wait_for()
     page.keyboard.press("Escape")
@@ -140,11 +145,22 @@ with assay.start(tag="huge") as run:
     page.get_by_role("button", name="Draw it").wait_for()
 
 
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port that stays with this test, whether a server listens there or not."""
+    with socket.socket() as holder:
+        # A server may bind the port too, as nobody listens at this socket; no other process is
+        # given it.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
+
+
 def test_a_server_that_goes_away_is_said_and_the_page_comes_up_to_date_when_it_is_back(
-    project: Project, visit: Callable[..., Visitor]
+    project: Project, port: int, visit: Callable[..., Visitor]
 ) -> None:
     make_run(project, tag="before", points={"loss": [1.0, 0.5]})
-    with serving(project.root) as first:
+    with serving(project.root, "--port", str(port)) as first:
         someone = visit(first)
         someone.expected += [
             "ERR_CONNECTION_REFUSED",
@@ -154,7 +170,8 @@ def test_a_server_that_goes_away_is_said_and_the_page_comes_up_to_date_when_it_i
         ]
         page = someone.open()
         page.get_by_text("1 run,").wait_for()
-        port = first.port
+        page.get_by_role("figure", name="loss").locator("[data-last='2']").wait_for()
+        wait_for_answers(page)
     page.get_by_text("No answer from the server").wait_for()
     page.get_by_role("figure", name="loss").wait_for()  # what is here stays
 

@@ -417,3 +417,10 @@ def test_a_request_that_outlasts_the_grace_is_cut_off_in_silence(
     finally:
         log.setLevel(level)
     assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []
+
+
+def test_the_body_of_an_answer_does_not_wait_until_its_head_was_acknowledged() -> None:
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -187,7 +187,12 @@ function make(element: HTMLElement, live: { readonly current: Live }): uPlot {
       sync: { key: group, setSeries: false, scales: ["x", null], filters: { pub: isMove, sub: isMove } },
     },
     hooks: {
-      draw: [(self) => paint(self, live.current)],
+      draw: [
+        (self) => {
+          paint(self, live.current);
+          followPointer(self);
+        },
+      ],
       setSelect: [
         (self) => {
           if (self.select.width < 4) return;
@@ -223,7 +228,22 @@ function make(element: HTMLElement, live: { readonly current: Live }): uPlot {
   });
   plot.over.addEventListener("dblclick", () => live.current.onZoom(null));
   plot.over.addEventListener("pointerleave", () => live.current.onHover(null));
+  // A chart that comes to lie under the pointer hears of no move. uPlot keeps the place of the chart until a scroll or a
+  // resize of the window, though anything above the chart can push it away.
+  plot.over.addEventListener("mouseenter", (event) => pointAt(plot, event));
+  plot.root.addEventListener("mousemove", () => plot.syncRect(true), { capture: true });
   return plot;
+}
+
+/** Point at what lies under the pointer by now: it may stand still while points, marks or the layout change. */
+function followPointer(plot: uPlot): void {
+  const { event, left } = plot.cursor;
+  if (event != null && left !== undefined && left >= 0) pointAt(plot, event);
+}
+
+function pointAt(plot: uPlot, { clientX, clientY }: MouseEvent): void {
+  plot.syncRect(true);
+  plot.setCursor({ left: clientX - plot.rect.left, top: clientY - plot.rect.top }, true);
 }
 
 const measure = document.createElement("canvas").getContext("2d");

@@ -42,6 +42,9 @@ export class Sheet {
   private lastUpdate = 0;
   private mounted = new Map<string, number>();
   private abort = new AbortController();
+  private requests = 0;
+  /** The number of the request whose answer each curve holds. */
+  private readonly answers = new Map<string, number>();
 
   constructor(look: Look) {
     this.look = look;
@@ -120,6 +123,13 @@ export class Sheet {
     this.changed();
   }
 
+  /** Whether the answer to a request is the newest of a curve: a later one may have overtaken it. */
+  private isNewest(pair: string, request: number): boolean {
+    if (request < (this.answers.get(pair) ?? 0)) return false;
+    this.answers.set(pair, request);
+    return true;
+  }
+
   private plan(): void {
     if (this.isUpdating || this.stale.size === 0) return;
     this.isUpdating = true;
@@ -159,6 +169,7 @@ export class Sheet {
         since.push(`${run}:${begin}`);
       }
     }
+    const request = ++this.requests;
     try {
       if (since.length) {
         const parts = [`runs=${[...begins.keys()].join(",")}`, this.query(metrics), `since=${since.join(",")}`];
@@ -167,7 +178,7 @@ export class Sheet {
         for (const fresh of answer.curves) {
           const pair = pairOf(fresh.run, fresh.metric);
           const known = this.curves.get(pair);
-          if (!known) continue;
+          if (!known || !this.isNewest(pair, request)) continue;
           const at = known.findIndex((each) => each.branch === fresh.branch);
           if (at < 0 || known[at]!.first > fresh.first) whole.push([fresh.run, fresh.metric]);
           else known[at] = extended(known[at]!, fresh);
@@ -209,14 +220,17 @@ export class Sheet {
   }
 
   private async fetch(runs: string[], metrics: string[]): Promise<void> {
+    const request = ++this.requests;
     try {
       const answer = unpack(await bytes(`api/curves?runs=${runs.join(",")}&${this.query(metrics)}`, this.abort.signal));
-      for (const run of runs) for (const metric of metrics) this.curves.set(pairOf(run, metric), []);
+      const found = new Map<string, Curve[]>();
+      for (const run of runs) for (const metric of metrics) found.set(pairOf(run, metric), []);
       for (const curve of answer.curves) {
-        const known = this.curves.get(pairOf(curve.run, curve.metric));
-        if (curve.branch === 0) known?.unshift(curve);
-        else known?.push(curve);
+        const branches = found.get(pairOf(curve.run, curve.metric));
+        if (curve.branch === 0) branches?.unshift(curve);
+        else branches?.push(curve);
       }
+      for (const [pair, branches] of found) if (this.isNewest(pair, request)) this.curves.set(pair, branches);
       this.error = null;
     } catch (error) {
       if (this.abort.signal.aborted) return;

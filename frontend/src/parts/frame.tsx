@@ -3,6 +3,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useNavigate, useSearch } from "@tanstack/react-router";
 import { useEffect, useMemo, type ReactNode } from "react";
 import { api, data, rememberFacts } from "../api/client";
+import { siteQuery } from "../api/queries";
 import { SharedProvider, useConnection, useLive, useMedia, useShared } from "../state/site";
 import { applyTheme, useKept, type Theme } from "../state/local";
 import { age } from "../state/format";
@@ -18,11 +19,7 @@ import styles from "./frame.module.css";
 export function Frame() {
   const search: { project?: string } = useSearch({ strict: false });
   const project = search.project ?? "";
-  const facts = useQuery({
-    queryKey: ["site", project],
-    queryFn: () => data(api.GET("/api/site", { params: { query: { project } } })),
-    staleTime: Infinity,
-  });
+  const facts = useQuery(siteQuery(project));
   const found = facts.data;
   if (found) rememberFacts(found);
   if (facts.error) return <Failure error={facts.error} />;

@@ -50,8 +50,13 @@ export function TextLog({ address, name, size: known, isOpen, hasGrown, choice }
   const [follows, setFollows] = useState(isOpen);
   const scroller = useRef<HTMLDivElement>(null);
   const latest = useRef(text);
-  latest.current = text;
-  const isFetching = useRef(false);
+  // One part at a time, in the order in which they are asked for.
+  const turn = useRef(Promise.resolve());
+  const isMoreComing = useRef(false);
+  const inTurn = useCallback((work: () => Promise<void>): Promise<void> => {
+    turn.current = turn.current.then(work).catch(setError);
+    return turn.current;
+  }, []);
 
   const fetchPart = useCallback(
     async (start: number, end: number): Promise<Uint8Array> => {
@@ -63,9 +68,11 @@ export function TextLog({ address, name, size: known, isOpen, hasGrown, choice }
 
   // Forward: what was written since.
   const more = useCallback(async () => {
-    if (isFetching.current) return;
-    isFetching.current = true;
-    try {
+    if (isMoreComing.current) return;
+    isMoreComing.current = true;
+    await inTurn(async () => {
+      // What is written from here on may be missing in the answers.
+      isMoreComing.current = false;
       for (;;) {
         const before = latest.current;
         const part = await fetchPart(before.end, before.end + PART);
@@ -76,12 +83,8 @@ export function TextLog({ address, name, size: known, isOpen, hasGrown, choice }
         setError(null);
         if (part.length < PART) break;
       }
-    } catch (problem) {
-      setError(problem);
-    } finally {
-      isFetching.current = false;
-    }
-  }, [fetchPart]);
+    });
+  }, [fetchPart, inTurn]);
 
   // At first only the end: that is where one looks.
   useEffect(() => {
@@ -95,22 +98,22 @@ export function TextLog({ address, name, size: known, isOpen, hasGrown, choice }
     if (hasGrown(event)) void more();
   });
 
-  const earlier = useCallback(async () => {
-    const before = latest.current;
-    if (isFetching.current || before.start === 0) return;
-    isFetching.current = true;
-    try {
-      const start = Math.max(0, before.start - 4 * PART);
-      const part = await fetchPart(start, before.start);
-      const fresh = prepended(before, part, start);
-      latest.current = fresh;
-      setText(fresh);
-    } catch (problem) {
-      setError(problem);
-    } finally {
-      isFetching.current = false;
-    }
-  }, [fetchPart]);
+  /** Fetch the part before what is here, or all of them. */
+  const earlier = useCallback(
+    (isAll = false) =>
+      inTurn(async () => {
+        do {
+          const before = latest.current;
+          if (before.start === 0) return;
+          const start = Math.max(0, before.start - 4 * PART);
+          const fresh = prepended(before, await fetchPart(start, before.start), start);
+          latest.current = fresh;
+          setText(fresh);
+          setError(null);
+        } while (isAll);
+      }),
+    [fetchPart, inTurn],
+  );
 
   const lines = text.lines;
   const virtual = useVirtualizer({ count: lines.length, getScrollElement: () => scroller.current, estimateSize: () => LINE, overscan: 30 });
@@ -135,7 +138,8 @@ export function TextLog({ address, name, size: known, isOpen, hasGrown, choice }
   };
   const toFirstError = async () => {
     setFollows(false);
-    while (latest.current.start > 0) await earlier();
+    await earlier(true);
+    if (latest.current.start > 0) return;
     const first = latest.current.lines.findIndex((line) => ERROR.test(line));
     if (first >= 0) requestAnimationFrame(() => virtual.scrollToIndex(first, { align: "start" }));
     setError(first < 0 ? new Error("There is no error in this text.") : null);

@@ -1,12 +1,14 @@
 /** Rows of the table, fetched by the page: what is seen first, then the others while nothing else is to be done. */
 import { useEffect, useMemo, useRef, useSyncExternalStore } from "react";
 import { api, ApiError, data, type GroupLine, type RunLine, type RunsPage } from "../api/client";
+import { useLive } from "./site";
 
 export interface Question {
   project: string;
   where: string;
   sort: readonly string[];
-  columns: readonly string[];
+  /** Null while they are not known: until then nothing is asked. */
+  columns: readonly string[] | null;
   group: readonly string[];
   archived: boolean;
   tests: boolean;
@@ -49,6 +51,10 @@ export class Rows {
   private abort = new AbortController();
   private seen: [number, number] = [0, 0];
   private prefetching = false;
+  private requests = 0;
+  /** The number of the newest request that was answered, and of that whose answer each page holds. */
+  private answered = 0;
+  private readonly answers = new Map<number, number>();
 
   constructor(question: Question) {
     this.question = question;
@@ -111,8 +117,10 @@ export class Rows {
   }
 
   private async fetch(page: number, pages = 1): Promise<void> {
-    for (let each = page; each < page + pages; each++) this.asked.add(each);
     const { project, where, sort, columns, group, archived, tests } = this.question;
+    if (columns === null) return;
+    for (let each = page; each < page + pages; each++) this.asked.add(each);
+    const request = ++this.requests;
     try {
       const found = await data(
         api.GET("/api/runs", {
@@ -135,16 +143,25 @@ export class Rows {
       const lines: Line[] = group.length
         ? found.groups.map((each) => ({ kind: "group", group: each }))
         : found.rows.map((run) => ({ kind: "run", run }));
-      for (let each = 0; each < pages; each++) this.pages.set(page + each, lines.slice(each * PAGE, (each + 1) * PAGE));
-      this.total = found.total;
-      this.version = found.version;
-      this.runs = found.runs;
-      this.columns = found.columns;
-      this.reading = found.reading as [number, number] | null;
-      this.error = null;
-      this.fetchedAt = Date.now() / 1000;
+      // An answer may be overtaken by that to a later request: then it is old.
+      for (let each = 0; each < pages; each++) {
+        if (request < (this.answers.get(page + each) ?? 0)) continue;
+        this.answers.set(page + each, request);
+        this.pages.set(page + each, lines.slice(each * PAGE, (each + 1) * PAGE));
+      }
+      if (request > this.answered) {
+        this.answered = request;
+        this.total = found.total;
+        this.version = found.version;
+        this.runs = found.runs;
+        this.columns = found.columns;
+        this.reading = found.reading as [number, number] | null;
+        this.error = null;
+        this.fetchedAt = Date.now() / 1000;
+      }
       this.prefetch();
     } catch (error) {
+      if (request < this.answered) return;
       for (let each = page; each < page + pages; each++) this.asked.delete(each);
       if (this.abort.signal.aborted) return;
       this.error = error instanceof ApiError ? error : new ApiError(0, { what: String(error), where: "", fix: "" });
@@ -189,6 +206,10 @@ export function useRows(question: Question): { rows: Rows; isOld: boolean; error
   const shown = useRef(fresh);
   useSyncExternalStore(fresh.watch, fresh.snapshot);
   useSyncExternalStore(shown.current.watch, shown.current.snapshot);
+  useLive(({ version }) => {
+    // Also those on their way: their answer may have been made before this change.
+    if (version !== undefined) for (const each of new Set([shown.current, fresh])) if (each.version !== version) each.refresh();
+  });
   if (fresh !== shown.current && (fresh.isReady || !shown.current.isReady)) {
     shown.current.close();
     shown.current = fresh;

@@ -350,10 +350,8 @@ def _starts(xs: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.i
     ranges."""
     import numpy as np
 
-    starts: NDArray[np.int64] = np.unique(np.searchsorted(xs, edges, side="left"))
-    starts = starts[starts < len(xs)]
-    return (
-        starts
-        if len(starts) and starts[0] == 0
-        else np.concatenate([np.zeros(1, np.int64), starts])
-    )
+    found = np.searchsorted(xs, edges, side="left")
+    starts = np.concatenate([np.zeros(1, np.int64), found[found < len(xs)]])
+    is_first = np.ones(len(starts), np.bool_)
+    is_first[1:] = starts[1:] != starts[:-1]  # np.unique would take as long as all the rest
+    return starts[is_first]

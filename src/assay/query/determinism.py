@@ -83,14 +83,14 @@ class _Conditions:
             yield Condition(name="seed", value="not recorded", kind="code", why=why, remedy=remedy)
         yield from self._data()
         hashes = self.variables.get("PYTHONHASHSEED", "")
-        is_fixed = hashes.isdecimal()
-        yield Condition(
-            name="PYTHONHASHSEED",
-            value=hashes or "not set",
-            kind="safe" if is_fixed else "code",
-            why="" if is_fixed else "a set of strings has another order in each OS process",
-            remedy="" if is_fixed else "sort what you iterate over, or set PYTHONHASHSEED=0",
-        )
+        if hashes.isdecimal():
+            why = "a set of strings has one order in all OS processes"
+            yield Condition(name="PYTHONHASHSEED", value=hashes, kind="safe", why=why)
+        else:
+            why = "a set of strings has another order in each OS process"
+            remedy = "sort what you iterate over, or set PYTHONHASHSEED=0"
+            value = hashes or "not set"
+            yield Condition(name="PYTHONHASHSEED", value=value, kind="code", why=why, remedy=remedy)
 
     def _data(self) -> Iterator[Condition]:
         exactness = self.attempt.exactness if self.attempt is not None else ""

@@ -154,7 +154,9 @@ class Watch:
         if home.is_reading:
             return self._progress(looked, now)
         stamp = _mtime_ns(home.project.runs_dir)
-        if stamp != looked.stamp or now - looked.all_at > looked.all_every:
+        # When all runs were just read, a page waits for its first rows.
+        is_due = looked.stamp != -1 or home.first_look_age_s > INDEX_S
+        if is_due and (stamp != looked.stamp or now - looked.all_at > looked.all_every):
             begun = time.monotonic()
             found = home.catalog.synchronize()
             # With very many runs a look at all of them is not cheap.

@@ -31,7 +31,7 @@ class Home:
     catalog: Catalog
     inbox: Inbox
     _first_look: threading.Thread | None = None
-    _wait_until: float = 0.0
+    _first_look_at: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -41,19 +41,27 @@ class Home:
         return cls(project, key_of(project), curves, catalog, Inbox(catalog))
 
     def ready(self) -> None:
-        """Wait until there are runs to show, at most FIRST_LOOK_S after the first request.
+        """Wait until there are runs to show, at most FIRST_LOOK_S after the first look at them.
 
-        All folders are looked at in a thread that the first request starts. Every request waits:
-        others would answer that there are no runs.
+        Every request waits: others would answer that there are no runs.
         """
+        self.look()
+        self.catalog.readable.wait(max(0.0, FIRST_LOOK_S - self.first_look_age_s))
+
+    def look(self) -> None:
+        """Start the thread that looks at all folders for the first time, unless it was started."""
         with self._lock:
             if self._first_look is None:
                 self._first_look = threading.Thread(
                     target=self.catalog.synchronize, name="assay-first-look", daemon=True
                 )
-                self._wait_until = time.monotonic() + FIRST_LOOK_S
+                self._first_look_at = time.monotonic()
                 self._first_look.start()
-        self.catalog.readable.wait(max(0.0, self._wait_until - time.monotonic()))
+
+    @property
+    def first_look_age_s(self) -> float:
+        """Seconds since all folders were first looked at."""
+        return time.monotonic() - self._first_look_at
 
     @property
     def is_reading(self) -> bool:

@@ -3,6 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { useCallback, useMemo } from "react";
 import { api, ApiError, data, type Schema } from "../../api/client";
+import { columnsQuery } from "../../api/queries";
 import { Button } from "../../parts/button";
 import { Empty, Failure } from "../../parts/failure";
 import { Head } from "../../parts/frame";
@@ -32,10 +33,7 @@ export function ParametersPage() {
       void navigate({ to: "/parameters", search: (before: ParametersSearch) => ({ ...before, ...changes }), replace: stays }),
     [navigate],
   );
-  const names = useQuery({
-    queryKey: ["columns", project],
-    queryFn: () => data(api.GET("/api/columns", { params: { query: { project } } })),
-  });
+  const names = useQuery(columnsQuery(project));
   const metrics = names.data?.metrics ?? [];
   const metric = search.m ?? names.data?.best.find((name) => metrics.includes(name)) ?? metrics.find((name) => name.startsWith("valid/")) ?? metrics[0] ?? "";
   const where = search.w ?? "";

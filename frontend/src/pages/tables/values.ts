@@ -1,7 +1,7 @@
 /** Columns that a cell of a table can lead to. */
 import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
-import { api, data } from "../../api/client";
+import { columnsQuery } from "../../api/queries";
 import type { Choice } from "../../parts/picker";
 import { useShared } from "../../state/site";
 
@@ -9,10 +9,7 @@ const STATISTICS = ["", ".min", ".max", ".mean"];
 
 export function useValueChoices(): { choices: Choice[]; bests: string[]; isReady: boolean } {
   const { project } = useShared();
-  const names = useQuery({
-    queryKey: ["columns", project],
-    queryFn: () => data(api.GET("/api/columns", { params: { query: { project } } })),
-  });
+  const names = useQuery(columnsQuery(project));
   return useMemo(() => {
     if (!names.data) return { choices: [], bests: [], isReady: names.isError };
     const { metrics, results, config } = names.data;

@@ -3,6 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { useCallback, useMemo, useRef, useState, type PointerEvent } from "react";
 import { api, data, type RunLine } from "../../api/client";
+import { columnsQuery } from "../../api/queries";
 import { AxisBar } from "../../chart/axisbar";
 import type { Layout } from "../../chart/layout";
 import { Panels } from "../../chart/panels";
@@ -43,10 +44,7 @@ export function Workspace() {
   const change = useChange();
   const navigate = useNavigate();
   const isNarrow = useMedia("(max-width: 700px)");
-  const names = useQuery({
-    queryKey: ["columns", project],
-    queryFn: () => data(api.GET("/api/columns", { params: { query: { project } } })),
-  });
+  const names = useQuery(columnsQuery(project));
   const columns = useMemo(
     () => (search.c?.length ? search.c.map(parseColumn) : defaultColumns(names.data)),
     [search.c, names.data],
@@ -57,14 +55,13 @@ export function Workspace() {
     project,
     where: search.w ?? "",
     sort: search.s?.length ? search.s : [DEFAULT_SORT],
-    columns: isGrouped ? columns.map((each) => each.name) : own,
+    columns: !search.c?.length && names.isPending ? null : isGrouped ? columns.map((each) => each.name) : own,
     group: search.g ?? [],
     archived: search.archived ?? false,
     tests: search.tests ?? false,
   };
   const { rows, isOld, error } = useRows(question);
   useLive((event) => {
-    if (event.version !== undefined && event.version !== rows.version) rows.refresh();
     if (event.changed?.length) void names.refetch();
   });
   const kinds = useKinds(rows);

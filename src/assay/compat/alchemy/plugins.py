@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -30,7 +29,6 @@ __all__ = [
     "TensorboardLogger",
 ]
 
-HASH_SEED = "PYTHONHASHSEED"
 _PACKAGE = str(Path(__file__).parents[2])
 
 
@@ -161,24 +159,13 @@ class TensorboardLogger(TensorBoard):
 class Seeding(_RunPlugin):
     """Seeds the run: its arguments set `seed` and `train.deterministic` of the config.
 
-    A config that has these keys itself keeps its own values. Python processes that the run starts
-    get its seed for their hashes; the interpreter of the run has chosen its own when it began.
+    A config that has these keys itself keeps its own values. The seed of Python's hashes is none
+    of them: `assay run` fixes it when the interpreter begins, as nothing can later.
     """
 
     def __init__(self, seed: int, use_deterministic_algorithms: bool = False) -> None:
         self.seed = seed
         self.use_deterministic_algorithms = use_deterministic_algorithms
-        self._sets_hash_seed = False
-
-    def begin(self) -> None:
-        self._sets_hash_seed = HASH_SEED not in os.environ
-        if self._sets_hash_seed:
-            seed = int(sym_tbl().cfg.get("seed", self.seed))
-            os.environ[HASH_SEED] = str(seed % 2**32)
-
-    def end(self) -> None:
-        if self._sets_hash_seed:
-            os.environ.pop(HASH_SEED, None)
 
 
 class DisplayRunningInfo(_RunPlugin):
