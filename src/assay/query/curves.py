@@ -261,7 +261,7 @@ def _xs(series: Mapping[str, Series], one: Series, view: CurveView) -> NDArray[n
     return np.where(at >= 0, other.values[order][np.maximum(at, 0)], np.nan)
 
 
-class _Reduced(NamedTuple):
+class _ReducedCurve(NamedTuple):
     """Points of a curve as they are drawn: of each range of x the extremes and the mean."""
 
     xs: NDArray[np.float64]
@@ -293,7 +293,7 @@ def _drawn(part: _Part, low: float, high: float, width: float, view: CurveView) 
     is_raw = total <= 2 * view.points or (is_in_order and not width)
     if is_raw:
         known = np.where(finite, values, np.nan) if non_finite else values
-        reduced = _Reduced(xs, known, known, known, finite.astype(np.float64))
+        reduced = _ReducedCurve(xs, known, known, known, finite.astype(np.float64))
     else:
         starts = _range_starts(xs, width, view, is_in_order=is_in_order)
         reduced = _reduced(xs, values, finite, starts)
@@ -331,7 +331,7 @@ def _reduced(
     values: NDArray[np.float64],
     finite: NDArray[np.bool_],
     starts: NDArray[np.int64],
-) -> _Reduced:
+) -> _ReducedCurve:
     import numpy as np
 
     is_finite = bool(finite.all())  # the usual case, which needs no copies
@@ -342,7 +342,7 @@ def _reduced(
         sums = np.add.reduceat(addends, starts)
         means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
     lows, highs = np.fmin.reduceat(numbers, starts), np.fmax.reduceat(numbers, starts)
-    return _Reduced(xs[starts], lows, highs, means, counts)
+    return _ReducedCurve(xs[starts], lows, highs, means, counts)
 
 
 def _starts(xs: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.int64]:
