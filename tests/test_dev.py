@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -371,6 +372,23 @@ def test_steps_all_run_and_the_failed_ones_are_named(
     text = capsys.readouterr().out
     assert "failed: one, three" in text
     assert re.search(r"ok +two", text)
+
+
+def test_steps_that_were_started_together_show_what_they_said_in_their_order(
+    dev: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = "import pathlib, time\nwhile not pathlib.Path('ended').exists(): time.sleep(0.01)\nprint('a')"
+    second = "import pathlib, sys; print('b'); pathlib.Path('ended').touch(); sys.exit(3)"
+    with ThreadPoolExecutor(2) as pool:
+        steps = [
+            (name, dev.started(pool, [sys.executable, "-c", text], tmp_path))
+            for name, text in (("first", first), ("second", second))
+        ]
+        assert dev.in_turn(steps) == 1
+
+    lines = capsys.readouterr().out.split()
+    assert lines.index("a") < lines.index("b")
+    assert lines[-2:] == ["failed:", "second"]
 
 
 def test_coverage_is_counted_by_room_with_branches(dev: ModuleType) -> None:

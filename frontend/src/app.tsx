@@ -2,9 +2,9 @@
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { createRootRoute, createRoute, createRouter, lazyRouteComponent, RouterProvider } from "@tanstack/react-router";
 import { ApiError, root } from "./api/client";
+import { columnsQuery, runQuery, siteQuery } from "./api/queries";
 import { Failure } from "./parts/failure";
 import { Frame, NotFound } from "./parts/frame";
-import { columnsQuery, siteQuery } from "./state/site";
 import {
   compareSearch,
   parametersSearch,
@@ -52,6 +52,7 @@ const run = createRoute({
   getParentRoute: () => rootRoute,
   path: "/runs/$id",
   validateSearch: runSearch,
+  beforeLoad: ({ params, search }) => askAhead(queries.query(runQuery(search.project ?? "", params.id))),
   component: lazyRouteComponent(() => import("./pages/run/run"), "RunPage"),
 });
 

@@ -2,7 +2,8 @@
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useMemo, useState } from "react";
-import { api, ApiError, data } from "../api/client";
+import { ApiError } from "../api/client";
+import { runQuery } from "../api/queries";
 import type { Mark } from "../chart/plot";
 import { useLive, useShared } from "./site";
 
@@ -36,11 +37,7 @@ export function useRunMarks(id: string | null): readonly Mark[] | undefined {
 export function useRunFacts(id: string | null) {
   const { project } = useShared();
   const [gone, setGone] = useState<string | null>(null);
-  const run = useQuery({
-    queryKey: ["run", project, id],
-    queryFn: () => data(api.GET("/api/runs/{run_id}", { params: { path: { run_id: id! }, query: { project } } })),
-    enabled: id !== null,
-  });
+  const run = useQuery({ ...runQuery(project, id ?? ""), enabled: id !== null });
   useLive((event) => {
     if (id === null) return;
     if (event.gone?.includes(id)) {

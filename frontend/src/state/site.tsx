@@ -1,8 +1,7 @@
 /** What everything on the page shares: the project, the stream of changes, dark or light. */
-import { queryOptions } from "@tanstack/react-query";
 import { createContext, useContext, useEffect, useMemo, useRef, useState, useSyncExternalStore, type ReactNode } from "react";
 import { Live, type Connection, type LiveEvent } from "../api/live";
-import { api, data, type SiteFacts } from "../api/client";
+import type { SiteFacts } from "../api/client";
 import { useKept, type Theme } from "./local";
 
 interface Shared {
@@ -11,23 +10,6 @@ interface Shared {
   project: string;
   live: Live;
   isDark: boolean;
-}
-
-/** The facts of the site, which everything on the page waits for. */
-export function siteQuery(project: string) {
-  return queryOptions({
-    queryKey: ["site", project],
-    queryFn: () => data(api.GET("/api/site", { params: { query: { project } } })),
-    staleTime: Infinity,
-  });
-}
-
-/** The names of what runs have: columns, keys to filter by, metrics. */
-export function columnsQuery(project: string) {
-  return queryOptions({
-    queryKey: ["columns", project],
-    queryFn: () => data(api.GET("/api/columns", { params: { query: { project } } })),
-  });
 }
 
 const SharedContext = createContext<Shared | null>(null);

@@ -18,7 +18,7 @@ import styles from "./table.module.css";
 const ROW = 28;
 const CHECK = 30;
 const DOT = 22;
-const OVERSCAN = 20;
+const OVERSCAN = 8;
 /** How far beside the window cells are drawn, in pixels: a sideways scroll finds them there. */
 const SIDE_ROOM = 200;
 

@@ -1,8 +1,9 @@
 /** Columns that a cell of a table can lead to. */
 import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
+import { columnsQuery } from "../../api/queries";
 import type { Choice } from "../../parts/picker";
-import { columnsQuery, useShared } from "../../state/site";
+import { useShared } from "../../state/site";
 
 const STATISTICS = ["", ".min", ".max", ".mean"];
 

@@ -3,6 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { useCallback, useMemo, useRef, useState, type PointerEvent } from "react";
 import { api, data, type RunLine } from "../../api/client";
+import { columnsQuery } from "../../api/queries";
 import { AxisBar } from "../../chart/axisbar";
 import type { Layout } from "../../chart/layout";
 import { Panels } from "../../chart/panels";
@@ -20,7 +21,7 @@ import { parseColumn, showColumn, type ColumnSpec, type WorkspaceSearch } from "
 import { count } from "../../state/format";
 import { useKept } from "../../state/local";
 import { groupId, idsOf, useRows, type Question, type Rows } from "../../state/rows";
-import { columnsQuery, useLive, useMedia, useShared } from "../../state/site";
+import { useLive, useMedia, useShared } from "../../state/site";
 import { useRunMarks } from "../../state/marks";
 import { useStable } from "../../state/stable";
 import { Cards } from "../../table/cards";
