@@ -25,8 +25,8 @@ from assay.core.errors import InputError, LeaseError, RecordError
 from assay.core.event_log import Ended, Evaluated, Started, Warned, read_events
 from assay.core.run_file import Best
 from assay.query.run import RunView
-from assay.record import compaction, recorder_thread
 from assay.record import recorder as recorder_module
+from assay.record import recorder_thread
 from assay.record.attempt import AttemptSpec
 from assay.record.ending import ending
 from assay.record.opening import start_attempt, start_run
@@ -752,7 +752,7 @@ def test_lost_points_are_told_in_the_record_itself(project: Project) -> None:
 def test_metrics_that_cannot_be_compacted_leave_the_run_open_to_be_looked_at(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "compact", lambda path: False)
+    monkeypatch.setattr(recorder_module, "compact", lambda path: False)
 
     with begin(project) as run:
         run.log({"a": 1.0}, 1)

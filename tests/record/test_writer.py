@@ -27,7 +27,8 @@ from assay.core.errors import InputError, RecordError
 from assay.core.metrics_file import Row
 from assay.record import writer as writer_module
 from assay.record.compaction import compact
-from assay.record.writer import EXTENT_BYTES, MAX_ROW_NAMES, MetricsWriter
+from assay.record.mapped_extent import EXTENT_BYTES
+from assay.record.writer import MAX_ROW_NAMES, MetricsWriter
 from assay.store.series import read_contents, read_series, summaries
 
 Points = dict[str, list[tuple[int, float]]]
@@ -312,7 +313,7 @@ def test_growing_takes_the_extent_that_was_made_ahead(
         writer.log({"loss": 0.5}, 1)
         writer.prepare()
     made, before = writer._spare, path.stat().st_size
-    monkeypatch.setattr("assay.record.writer._mapped", None)
+    monkeypatch.setattr("assay.record.writer.map_extent", None)
 
     for _ in range(EXTENT_BYTES // 24):
         writer.log({"loss": 0.5}, 1)

@@ -23,7 +23,7 @@ from assay.store.job_journal import JobJournal
 from assay.store.layout import Project
 from flow.conftest import CONFIG, NET, POINTS
 from run_folders import id_of, make_project, make_run
-from web.conftest import Visitor, axe_violations
+from web.conftest import Visitor, axe_violations, hold_requests, wait_for_answers
 from web.serving import SOURCE, Server
 
 if TYPE_CHECKING:
@@ -194,6 +194,7 @@ def test_jobs_are_paused_moved_and_stopped_as_the_commands_do_it(
     page.get_by_role("button", name=f"Stop job {second}").click()
     page.get_by_role("dialog").get_by_role("button", name=f"Stop job {second}").click()
     page.get_by_role("region", name="Ended").get_by_text("sleeps 1").wait_for()
+    wait_for_answers(page)
     page.reload()
     line_becomes(page, [d, a, c, b])
     assert [job.id for job in journal.line()] == [d, a, c, b]
@@ -203,6 +204,7 @@ def test_jobs_are_paused_moved_and_stopped_as_the_commands_do_it(
 
     page.get_by_role("button", name="Start jobs again").click()
     line_becomes(page, [a])
+    page.get_by_role("region", name="Ended").get_by_text("echo b").wait_for()
     assert order.read_text().split() == ["d", "c", "b"]
     page.get_by_role("button", name=f"Let job {a} start").click()
     page.get_by_role("region", name="Ended").get_by_text("echo a").wait_for()
@@ -231,6 +233,23 @@ def test_a_job_is_reached_moved_and_its_log_opened_by_keyboard_alone(
     page.wait_for_url(re.compile("job="))
     page.keyboard.press("Escape")
     page.wait_for_url(re.compile(r"/queue$"))
+
+
+def test_acts_reach_the_server_in_the_order_in_which_they_are_done(
+    server: Server, journal: JobJournal, visit: Callable[..., Visitor]
+) -> None:
+    (job,) = journal.submit([shell("true", title="waits")])
+    someone = visit(server)
+    let_go = hold_requests(someone.context, "**/api/queue/acts")
+    page = someone.open("/queue")
+    page.get_by_role("button", name=f"Pause job {job}").click()
+    page.get_by_role("button", name=f"Let job {job} start").click()
+    page.get_by_role("button", name=f"Pause job {job}").wait_for()
+
+    let_go()
+
+    wait_for_answers(page)
+    assert journal.held() == set()
 
 
 def test_an_act_that_comes_too_late_is_taken_back_with_the_reason(

@@ -292,7 +292,7 @@ def test_the_projects_of_the_user_are_listed_the_own_one_first(
 def test_what_a_metric_depends_on_and_the_values_of_columns(
     server: Server, runs: dict[str, str]
 ) -> None:
-    found = server.get("/api/values", column=["lr", "valid/acc"], where="lr > 0")
+    found = server.get("/api/values", column=["lr", "valid/acc"], where="lr > 0 and valid/acc > 0")
     assert sorted(zip(found["columns"]["lr"], found["columns"]["valid/acc"], strict=True)) == [
         (0.1, 0.9),
         (0.2, 0.8),

@@ -138,39 +138,8 @@ class _Reading:
     def _understood(self, node: ast.AST, is_certain: bool) -> bool:
         """Return True if `node` is a use after which the destination is still plain."""
         match node:
-            case ast.Call(keywords=keywords) if any(
-                k.arg is None and self._is(k.value) for k in keywords
-            ):
-                self.calls.append(node)
-                rest = [
-                    node.func,
-                    *node.args,
-                    *(k.value for k in keywords if k.arg or not self._is(k.value)),
-                ]
-                for part in rest:
-                    self.look(part, is_certain=is_certain)
-            case ast.Call(
-                func=ast.Attribute(value=value, attr="pop"),
-                args=[ast.Constant(value=str(name)), *default],
-            ):
-                if not self._is(value):
-                    return False
-                self.popped.append((node.lineno, name, is_certain and not default))
-                self._look_all(default, is_certain)
-            case ast.Call(
-                func=ast.Attribute(value=value, attr="setdefault"),
-                args=[ast.Constant(value=str(name)), *d],
-            ):
-                if not self._is(value):
-                    return False
-                self.put.append((node.lineno, name))
-                self._look_all(d, is_certain)
-            case ast.Call(
-                func=ast.Attribute(value=value, attr=attr), args=[ast.Constant(), *default]
-            ):
-                if not (attr == "get" and self._is(value)):
-                    return False
-                self._look_all(default, is_certain)
+            case ast.Call():
+                return self._understood_call(node, is_certain)
             case ast.Assign(
                 targets=[ast.Subscript(value=value, slice=ast.Constant(value=str(name)))],
                 value=given,
@@ -179,17 +148,43 @@ class _Reading:
                     return False
                 self.put.append((node.lineno, name))
                 self.look(given, is_certain=is_certain)
-            case ast.Subscript(value=value, slice=ast.Constant(), ctx=ast.Load()) if self._is(
-                value
-            ):
-                pass
+                return True
+            case ast.Subscript(value=value, slice=ast.Constant(), ctx=ast.Load()):
+                return self._is(value)
             case ast.Compare(
                 left=ast.Constant(), ops=[ast.In() | ast.NotIn()], comparators=[value]
-            ) if self._is(value):
-                pass
+            ):
+                return self._is(value)
             case _:
                 return False
+
+    def _understood_call(self, node: ast.Call, is_certain: bool) -> bool:
+        """Return True for `f(**kwargs)`, and for `pop`, `setdefault` and `get` with plain names."""
+        match node:
+            case ast.Call(keywords=keywords) if any(map(self._is_unpacked, keywords)):
+                self.calls.append(node)
+                others = [each.value for each in keywords if not self._is_unpacked(each)]
+                for part in (node.func, *node.args, *others):
+                    self.look(part, is_certain=is_certain)
+                return True
+            case ast.Call(
+                func=ast.Attribute(value=value, attr=method), args=[ast.Constant() as key, *rest]
+            ) if self._is(value):
+                name = key.value
+            case _:
+                return False
+        if method == "pop" and isinstance(name, str):
+            self.popped.append((node.lineno, name, is_certain and not rest))
+        elif method == "setdefault" and isinstance(name, str):
+            self.put.append((node.lineno, name))
+        elif method != "get":
+            return False
+        self._look_all(rest, is_certain)
         return True
+
+    def _is_unpacked(self, keyword: ast.keyword) -> bool:
+        """Return whether a keyword of a call is `**kwargs` of the destination."""
+        return keyword.arg is None and self._is(keyword.value)
 
     def _look_all(self, nodes: list[ast.expr], is_certain: bool) -> None:
         for node in nodes:

@@ -102,43 +102,78 @@ def command(
     _refuse_without_rehearsal(conditions, rehearse=rehearse)
     asked = wanted(memory, device, batch) if rehearse else None
     if shape:
-        _refuse_with_shape(arguments, defaults=defaults)
+        _refuse_with_shape(arguments, defaults=defaults, data=data, rehearse=rehearse)
     given_more = [*arguments, *layout_overrides(layout)]
     config = read_config("check", given_more, user_dir=user_dir, trust=trust)
     found = _check(config, variant, shape=shape, strict=strict, quiet=as_json)
-    rows = _rows(found) if listed and not found.bad else []
-    if shape and (data or rehearse):
-        what = "--rehearse builds the model"
-        if data:
-            what = "--data loads the data"
-        raise InputError(f"{what}, which --shape leaves out.", fix="leave out one of the two")
-    audits = _audit(found.config) if data and not found.bad else []
-    report = None
+    report = _Report(found)
+    if defaults and found.examined:
+        report.taken = _taken(found.config, found.examined)
+    if listed:
+        report.variations = [] if found.bad else _rows(found)
+    if data and not found.bad:
+        report.audits = _audit(found.config)
     if asked is not None and not found.bad:
-        report = _rehearsed(found.config, asked)
-    bad = found.bad or (report is not None and bool(report.failures))
-    differs = any(audit.problems for audit in audits)
-    taken = _taken(found.config, found.examined) if defaults and found.examined else {}
+        report.rehearsal = _rehearsed(found.config, asked)
     if as_json:
-        told = to_json(found.problems)
-        extra = {**taken, **_listed(rows, listed), **_audited(audits)}
-        extra |= {"rehearsal": to_plain(report)} if report is not None else {}
-        echo_json({"problems": told, **extra} if extra else told)
-        return 2 if bad else int(differs)
+        _print_json(report)
+    else:
+        _print_text(report, _name(arguments))
+    return report.exit_code
+
+
+@dataclass(slots=True)
+class _Report:
+    """Findings about a config, and what else the options ask for; None where they do not."""
+
+    found: _Checked
+    taken: dict[str, list[dict[str, Any]]] | None = None
+    variations: list[Variation] | None = None
+    audits: Sequence[Audit] = ()
+    rehearsal: Rehearsal | None = None
+
+    @property
+    def bad(self) -> bool:
+        is_rehearsal_bad = self.rehearsal is not None and bool(self.rehearsal.failures)
+        return self.found.bad or is_rehearsal_bad
+
+    @property
+    def exit_code(self) -> int:
+        """2 for an error, 1 for data that is not the same each time."""
+        return 2 if self.bad else int(any(audit.problems for audit in self.audits))
+
+
+def _print_json(report: _Report) -> None:
+    extra: dict[str, Any] = {**(report.taken or {})}
+    if report.variations is not None:
+        from assay.cli.variations import as_json
+
+        extra["configs"] = as_json(report.variations)
+    if report.audits:
+        extra["data"] = [asdict(audit) for audit in report.audits]
+    if report.rehearsal is not None:
+        extra["rehearsal"] = to_plain(report.rehearsal)
+    problems = to_json(report.found.problems)
+    echo_json({"problems": problems, **extra} if extra else problems)
+
+
+def _print_text(report: _Report, name: str) -> None:
+    """Print all but the problems, which are printed as they are found."""
+    found, color = report.found, use_color(sys.stdout)
     if found.problems:
         echo(f"\n{summary(found.problems)}")
-    if taken:
-        _show_taken(taken, after=bool(found.problems))
-    if rows:
+    if report.taken:
+        _show_taken(report.taken, after=bool(found.problems))
+    if report.variations:
         from assay.cli.variations import lines
 
-        echo("\n".join(lines(rows, _name(arguments), color=use_color(sys.stdout))))
-    elif not bad:
-        _show_fine(_name(arguments), None if shape else found.examiner.canonical(found.config))
-    _show_audits(audits)
-    if report is not None:
-        echo("\n".join(["", *lines_of(report, color=use_color(sys.stdout))]))
-    return 2 if bad else int(differs)
+        echo("\n".join(lines(report.variations, name, color=color)))
+    elif not report.bad:
+        named = found.examiner.canonical(found.config) if found.has_signatures else None
+        _show_fine(name, named)
+    _show_audits(report.audits)
+    if report.rehearsal is not None:
+        echo("\n".join(["", *lines_of(report.rehearsal, color=color)]))
 
 
 def _refuse_without_rehearsal(conditions: Mapping[str, str | None], *, rehearse: bool) -> None:
@@ -157,13 +192,18 @@ def _name(arguments: Sequence[str]) -> str:
     return next(iter(given(arguments)[0]), LAST)
 
 
-def _refuse_with_shape(arguments: Sequence[str], *, defaults: bool) -> None:
-    """Raise InputError for --shape with --defaults, and for a Python config."""
-    if defaults:
-        raise InputError(
-            "--defaults needs the signatures, which --shape leaves out.",
-            fix="leave out one of the two",
-        )
+def _refuse_with_shape(
+    arguments: Sequence[str], *, defaults: bool, data: bool, rehearse: bool
+) -> None:
+    """Raise InputError for what --shape leaves out, and for a Python config."""
+    left_out = {
+        "--defaults needs the signatures": defaults,
+        "--data loads the data": data,
+        "--rehearse builds the model": rehearse,
+    }
+    for what, is_asked in left_out.items():
+        if is_asked:
+            raise InputError(f"{what}, which --shape leaves out.", fix="leave out one of the two")
     file = next(iter(given(arguments)[0]), "")
     if file.lower().endswith(".py"):
         raise InputError(
@@ -239,18 +279,6 @@ def _rehearsed(config: Config, asked: RehearsalRequest) -> Rehearsal:
     from assay.compose.run_rehearsal import rehearse
 
     return rehearse(config, asked)
-
-
-def _listed(rows: Sequence[Variation], listed: bool) -> dict[str, Any]:
-    if not listed:
-        return {}
-    from assay.cli.variations import as_json
-
-    return {"configs": as_json(rows)}
-
-
-def _audited(audits: Sequence[Audit]) -> dict[str, Any]:
-    return {"data": [asdict(audit) for audit in audits]} if audits else {}
 
 
 def _show_audits(audits: Sequence[Audit]) -> None:

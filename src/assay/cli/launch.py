@@ -111,43 +111,21 @@ def launch_of(**options: Any) -> Launch:
 
 
 def told(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> int:
-    """Tell a person how a run ended; the exit code. With `pdb` they may look around where it
-    failed."""
+    """Print how a run ended, for a person; return the exit code.
+
+    With `pdb` they may look around where it failed.
+    """
     if not result.is_first and result.exception is None:
         return result.exit_code
-    color = use_color(sys.stderr)
-    where = f"  {result.record_dir}" if result.record_dir is not None else ""
     error = result.exception
     if result.status == "finished":
-        values = [f"{name} {value:.4f}" for name, value in result.value.items()]
-        reason = [part for part in result.reason.split("; ") if part not in result.note]
-        parts = filter(
-            None,
-            [
-                f"finished {result.id}".rstrip(),
-                f"step {result.step}",
-                *values,
-                *reason,
-                result.note,
-            ],
-        )
-        first, *rest = folded("  ".join(parts), width(sys.stderr))
-        echo(
-            "\n".join(
-                [paint("finished", "green bold", on=color) + first.removeprefix("finished"), *rest]
-            ),
-            err=True,
-        )
+        _print_finished(result)
     elif result.status == "stopped":
-        if isinstance(error, AssayError):  # what hung meanwhile
-            _explain(error, color)
-        why = f"  {result.reason}" if result.reason else ""
-        head = paint("stopped", "yellow bold", on=color)
-        echo(f"{head} {result.id}  at step {result.step}{why}", err=True)
+        _print_stopped(result)
     else:
-        _explain(error, color)
-    if where:
-        echo(f"record:{where}", err=True)
+        _explain(error, use_color(sys.stderr))
+    if result.record_dir is not None:
+        echo(f"record:  {result.record_dir}", err=True)
     is_whole = result.status == "finished" and result.exit_code == 0
     if not is_whole and result.record_dir is not None and result.step and can_resume:
         mended = "once that is mended, " if isinstance(error, InputError) else ""
@@ -155,6 +133,25 @@ def told(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> in
     if pdb and error is not None:
         _look_around(error)
     return result.exit_code
+
+
+def _print_finished(result: RunResult) -> None:
+    values = [f"{name} {value:.4f}" for name, value in result.value.items()]
+    reasons = [part for part in result.reason.split("; ") if part not in result.note]
+    parts = [f"finished {result.id}".rstrip(), f"step {result.step}", *values, *reasons]
+    text = "  ".join(part for part in [*parts, result.note] if part)
+    first, *rest = folded(text, width(sys.stderr))
+    head = paint("finished", "green bold", on=use_color(sys.stderr))
+    echo("\n".join([head + first.removeprefix("finished"), *rest]), err=True)
+
+
+def _print_stopped(result: RunResult) -> None:
+    color = use_color(sys.stderr)
+    if isinstance(result.exception, AssayError):  # what hung meanwhile
+        _explain(result.exception, color)
+    why = f"  {result.reason}" if result.reason else ""
+    head = paint("stopped", "yellow bold", on=color)
+    echo(f"{head} {result.id}  at step {result.step}{why}", err=True)
 
 
 @contextlib.contextmanager

@@ -102,18 +102,23 @@ def command(
     elif as_csv:
         echo(table.to_csv(), end="")
     elif table.rows:
-        table, left_out = _fitting(table, differing or ([] if columns else _LESS_NEEDED))
-        _print(table)
-        if diff and left_out:
-            echo(
-                f"... and {len(left_out)} more keys that differ: --csv and --json have them all",
-                err=True,
-            )
-        elif left_out:
-            echo(f"... too narrow for: {', '.join(left_out)}", err=True)
+        _print_fitting(table, differing or ([] if columns else _LESS_NEEDED), diff=diff)
     else:
         echo(_none(homes, asked))
     return 0
+
+
+def _print_fitting(table: RunTable, less_needed: Sequence[str], *, diff: bool) -> None:
+    """Print a table; columns that are less needed are left out where it is too narrow."""
+    table, left_out = _fitting(table, less_needed)
+    _print(table)
+    if diff and left_out:
+        echo(
+            f"... and {len(left_out)} more keys that differ: --csv and --json have them all",
+            err=True,
+        )
+    elif left_out:
+        echo(f"... too narrow for: {', '.join(left_out)}", err=True)
 
 
 def _of_view(

@@ -218,18 +218,7 @@ def _run(args: list[str]) -> int:
     if args[0] == RANK_COMMAND:
         return _work(args[1])
     try:
-        if args[0] == REPLAY_COMMAND:
-            return _train_again(args[1])
-        if args[0] == REHEARSE_COMMAND:
-            from assay.compose.run_rehearsal import work
-
-            return work(args[1])
-        if args[0] == JOB_COMMAND:
-            return _train_job(*args[1:])
-        # Not `commands.main`: it has endings of its own for what is ended below.
-        with commands.make_context("assay", args) as context:
-            result = commands.invoke(context)
-        return result if isinstance(result, int) else 0
+        return _invoke(args)
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
@@ -253,6 +242,22 @@ def _run(args: list[str]) -> int:
     except Exception as error:  # the edge of the process: whatever nobody expected becomes text
         _report(error)
         return 1
+
+
+def _invoke(args: list[str]) -> int:
+    """Run the command that `args` begin with: one of assay's own OS processes, or of the user."""
+    if args[0] == REPLAY_COMMAND:
+        return _train_again(args[1])
+    if args[0] == REHEARSE_COMMAND:
+        from assay.compose.run_rehearsal import work
+
+        return work(args[1])
+    if args[0] == JOB_COMMAND:
+        return _train_job(*args[1:])
+    # Not `commands.main`: it has endings of its own for what `_run` ends.
+    with commands.make_context("assay", args) as context:
+        result = commands.invoke(context)
+    return result if isinstance(result, int) else 0
 
 
 def _work(folder: str) -> int:

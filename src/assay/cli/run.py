@@ -24,11 +24,12 @@ from assay.cli.launch import (
 )
 from assay.cli.sweep_table import print_summary, summary_of
 from assay.cli.terminal import echo, paint, use_color
+from assay.core.diagnostics import Problem
 from assay.core.errors import AssayError, ConfigError, InputError
 from assay.core.ids import new_run_id
 
 if TYPE_CHECKING:
-    from assay.compose import RunResult
+    from assay.compose import Launch, RunResult
     from assay.config import Config
     from assay.jobs.backends.submission import Scheduler
 
@@ -154,72 +155,112 @@ def command(
     per_device: int | None,
     **options: Any,
 ) -> int:
-    from assay.compose import problems_of_shape, resume_or_train, run_one
-    from assay.compose.run_many import must_stay
-    from assay.config import open_config
-    from assay.config.expansion import repeated, unique_problems
-
     files, overrides = given(arguments)
     if not files:
         raise InputError("`assay run` needs a config file.", fix="assay run digits.toml")
-    shorthands = {"tag": tag, "seed": seed}
-    overrides += [f"{key}={value}" for key, value in shorthands.items() if value is not None]
+    overrides += _shorthands(tag, seed, fast=fast)
     if fast:
-        overrides += FAST
         options["max_steps"] = min(options["max_steps"] or FAST_STEPS, FAST_STEPS)
-    for file in files:
-        _refuse_run(file)
-    opened = [open_config(file, overrides, user_dir=user_dirs or None) for file in files]
-    made = [repeated(each, variants, sweep=not no_sweep, seeds=seeds) for each in opened]
-    # All shapes first: a typo in the last config must not come to light after a night of training
-    # the others.
-    _refuse(
-        [problem for configs in made for problem in unique_problems(configs, problems_of_shape)]
-    )
+    made = _opened(files, overrides, variants, user_dirs, sweep=not no_sweep, seeds=seeds)
+    configs = [config for same_file in made for config in same_file]
     if edit_test is not None and not then_test:
         raise InputError("`--edit-test` changes the config of a test.", fix="give --then-test, too")
-    launch = launch_of(**options)
-    if resumed is not None and (then_test or sum(map(len, made)) > 1):
+    if resumed is not None and (then_test or len(configs) > 1):
         raise InputError(
             "`--resume auto` resumes one run.", fix="give one config, and no --then-test"
         )
+    launch = launch_of(**options)
     if len(launch.devices()) > 1:
         _check_devices(launch.devices())
-    if rehearse:
-        from assay.cli.rehearsal import rehearse_first
-
-        code = rehearse_first([config for configs in made for config in configs], launch)
-        if code:
-            return code
+    code = _rehearse(configs, launch) if rehearse else 0
+    if code:
+        return code
     if not launch.no_file:
-        _start_watchers(opened)
+        _start_watchers(configs)
     if scheduler is not None:
-        from assay.cli.submission import submit
-
         if resumed is not None or edit_test is not None or options["pdb"] or launch.no_file:
             raise InputError("`--on` takes no --resume, --edit-test, --pdb and --no-file.")
         _check_signatures(made)
-        configs = [config for same_file in made for config in same_file]
-        return submit(scheduler, configs, launch, then_test=then_test)
-    configs = [config for same_file in made for config in same_file]
-    is_isolated = isolate
-    if is_isolated is None:  # a debugger needs what failed in its own process
-        is_isolated = len(configs) > 1 and not options["pdb"] and not must_stay(configs)
+        return _submit(scheduler, configs, launch, then_test=then_test)
+    pdb = options["pdb"]
+    is_isolated = _should_isolate(configs, pdb=pdb) if isolate is None else isolate
     is_series = len(configs) > 1 or (is_isolated and resumed is None)
     with json_at_end(options["as_json"], several=is_series) as ended:
-        if is_series:
-            how: dict[str, Any] = {"then_test": then_test, "edit_test": edit_test}
-            how["stop_at_first"] = stop_at_first
-            if is_isolated:
-                how["per_device"] = per_device or 0
-            return _series(made, launch, ended, pdb=options["pdb"], is_isolated=is_isolated, **how)
-        config = made[0][0]
-        if resumed is not None:
-            result = resume_or_train(config, launch, tell=lambda line: echo(line, err=True))
-        else:
-            result = run_one(config, launch, then_test=then_test, edit_test=edit_test)
-        ended.append(result_data(result))
-        return told_both(result, pdb=options["pdb"])
+        if not is_series:
+            result = _train_one(configs[0], launch, resumed, then_test, edit_test)
+            ended.append(result_data(result))
+            return told_both(result, pdb=pdb)
+        how: dict[str, Any] = {"then_test": then_test, "edit_test": edit_test}
+        how["stop_at_first"] = stop_at_first
+        if is_isolated:
+            how["per_device"] = per_device or 0
+        return _series(made, launch, ended, pdb=pdb, is_isolated=is_isolated, **how)
+
+
+def _shorthands(tag: str | None, seed: int | None, *, fast: bool) -> list[str]:
+    """Return the overrides that options stand for."""
+    given_keys = {"tag": tag, "seed": seed}
+    overrides = [f"{key}={value}" for key, value in given_keys.items() if value is not None]
+    return [*overrides, *FAST] if fast else overrides
+
+
+def _opened(
+    files: Sequence[str],
+    overrides: Sequence[str],
+    variants: Sequence[str],
+    user_dirs: Sequence[str],
+    *,
+    sweep: bool,
+    seeds: int,
+) -> list[list[Config]]:
+    """Return the configs of each file; the problems of all their shapes are raised together."""
+    from assay.compose import problems_of_shape
+    from assay.config import open_config
+    from assay.config.expansion import repeated, unique_problems
+
+    for file in files:
+        _refuse_run(file)
+    opened = [open_config(file, overrides, user_dir=user_dirs or None) for file in files]
+    made = [repeated(each, variants, sweep=sweep, seeds=seeds) for each in opened]
+    # All shapes first: a typo in the last config must not come to light after a night of training
+    # the others.
+    problems: list[Problem] = []
+    for configs in made:
+        problems += unique_problems(configs, problems_of_shape)
+    _refuse(problems)
+    return made
+
+
+def _rehearse(configs: Sequence[Config], launch: Launch) -> int:
+    from assay.cli.rehearsal import rehearse_first
+
+    return rehearse_first(configs, launch)
+
+
+def _submit(
+    scheduler: Scheduler, configs: Sequence[Config], launch: Launch, *, then_test: bool
+) -> int:
+    from assay.cli.submission import submit
+
+    return submit(scheduler, configs, launch, then_test=then_test)
+
+
+def _should_isolate(configs: Sequence[Config], *, pdb: bool) -> bool:
+    """Return whether each run gets an OS process, where the user has not said it."""
+    from assay.compose.run_many import must_stay
+
+    # A debugger needs what failed in its own process.
+    return len(configs) > 1 and not pdb and not must_stay(configs)
+
+
+def _train_one(
+    config: Config, launch: Launch, resumed: str | None, then_test: bool, edit_test: str | None
+) -> RunResult:
+    from assay.compose import resume_or_train, run_one
+
+    if resumed is not None:
+        return resume_or_train(config, launch, tell=lambda line: echo(line, err=True))
+    return run_one(config, launch, then_test=then_test, edit_test=edit_test)
 
 
 def _start_watchers(configs: Sequence[Config]) -> None:

@@ -39,41 +39,45 @@ def key_problems(
         case "table" if key.short and isinstance(node, Leaf) and isinstance(node.value, str):
             pass
         case "switch" if isinstance(node, List):
-            yield from key_problems(
-                Key(name=key.name, kind="names", doc=key.doc),
-                node,
-                key_origin,
-                path,
-                is_whole=is_whole,
-            )
+            yield from _names(node, path)
         case "calls":
-            if not isinstance(node, List):
-                yield wrong_type(
-                    node, path, f'a list of calls, as in {key.name} = [{{ type = "module.Name" }}]'
-                )
-                return
-            for i, item in enumerate(node.items):
-                yield from _call(item, item.origin, (*path, i), is_whole=is_whole)
+            yield from _calls(key, node, path, is_whole=is_whole)
         case "table":
             yield from _table(key, node, key_origin, path, is_whole=is_whole)
         case "tables":
-            if not isinstance(node, Table):
-                yield wrong_type(node, path, f"a table of tables, as in [{dotted(path)}.train]")
-                return
-            for name, item in node.items.items():
-                inner = Key(name=name, kind="table", doc=key.doc, keys=key.keys)
-                yield from key_problems(
-                    inner, item, node.key_origin(name), (*path, name), is_whole=is_whole
-                )
+            yield from _tables(key, node, path, is_whole=is_whole)
         case "names":
-            if not isinstance(node, List):
-                yield wrong_type(node, path, 'a list of names, as in ["valid"]')
-                return
-            for i, item in enumerate(node.items):
-                if not (isinstance(item, Leaf) and isinstance(item.value, str)):
-                    yield wrong_type(item, (*path, i), "a string")
+            yield from _names(node, path)
         case _:
             yield from _scalar(key, node, path)
+
+
+def _calls(key: Key, node: Node, path: KeyPath, *, is_whole: bool) -> Iterator[Problem]:
+    if not isinstance(node, List):
+        example = f'{key.name} = [{{ type = "module.Name" }}]'
+        yield wrong_type(node, path, f"a list of calls, as in {example}")
+        return
+    for i, item in enumerate(node.items):
+        yield from _call(item, item.origin, (*path, i), is_whole=is_whole)
+
+
+def _tables(key: Key, node: Node, path: KeyPath, *, is_whole: bool) -> Iterator[Problem]:
+    if not isinstance(node, Table):
+        yield wrong_type(node, path, f"a table of tables, as in [{dotted(path)}.train]")
+        return
+    for name, item in node.items.items():
+        inner = Key(name=name, kind="table", doc=key.doc, keys=key.keys)
+        origin = node.key_origin(name)
+        yield from key_problems(inner, item, origin, (*path, name), is_whole=is_whole)
+
+
+def _names(node: Node, path: KeyPath) -> Iterator[Problem]:
+    if not isinstance(node, List):
+        yield wrong_type(node, path, 'a list of names, as in ["valid"]')
+        return
+    for i, item in enumerate(node.items):
+        if not (isinstance(item, Leaf) and isinstance(item.value, str)):
+            yield wrong_type(item, (*path, i), "a string")
 
 
 def _table(

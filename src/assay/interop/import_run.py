@@ -100,29 +100,15 @@ def _write(
     run = _without_secrets(run, cleaner)
     warnings = [*run.warnings]
     tree = without_secrets(_config(run.config, warnings), cleaner, has_references=False)
-    config_toml = dump(tree)
-    write_config(folder, config_toml, {}, attempt=1)
+    write_config(folder, dump(tree), {}, attempt=1)
     write_compacted(folder.metrics, _kept(run.blocks, warnings))
     _copy(folder, run, warnings, cleaner)
     numbers = summaries(folder.metrics)
-    ended_ns = max(created_ns, run.ended_ns) if run.ended_ns < _MAX_CREATED_NS else created_ns
     last = max((each.step for each in numbers.values()), default=0)
-    attempt = Attempt(
-        number=1,
-        started_ns=created_ns,
-        ended_ns=ended_ns,
-        status=run.status,
-        reason=" ".join(run.reason.split()),
-        to_step=last,
-        command=tuple(run.command),
-        host=run.host,
-        config_hash=hash_of_all_keys(tree) if tree.items else "",
-        seedless_hash=hash_of_all_keys(tree, seed=False) if tree.items else "",
-        code=Code(git_commit=run.git_commit),
-        environment=run.environment,
-        seeds=_seeds(run.config),
-    )
+    attempt = replace(_attempt(run, tree, created_ns), to_step=last)
     about = {"from": found.tool, "path": os.path.abspath(found.path), "user": run.user, **run.about}
+    values = cleaner.tree(_values(run.values, warnings))
+    values |= {run_file.IMPORTED + key: value for key, value in about.items() if value}
     record = RunFile(
         id=found.run_id,
         kind="train",
@@ -134,27 +120,52 @@ def _write(
         sealed=True,
         attempts=(attempt,),
         summaries=numbers,
-        values={
-            **cleaner.tree(_values(run.values, warnings)),
-            **{run_file.IMPORTED + key: value for key, value in about.items() if value},
-        },
+        values=values,
     )
     readme.write_first(folder.readme, record, run.desc)
-    facts: list[RunFact] = [Started(attempt=1), *(Warned(message=each) for each in warnings)]
-    facts.append(Ended(status=run.status, step=last, reason=attempt.reason))
-    for fact in facts:
-        edits.append_line(
-            folder.events, event_line(fact, ended_ns if isinstance(fact, Ended) else created_ns)
-        )
+    _write_events(folder, run, attempt, warnings)
     run_file.write(folder.path, record)
     if before is not None:
         _keep_what_was_said(before, folder, record)
-        return warnings
-    for label in dict.fromkeys(each.strip() for each in run.labels):
-        if label:
-            who = run.user or found.tool
-            edits.append(folder, Edit(what="label", key=label, new=True, who=who, at_ns=created_ns))
+    else:
+        _write_labels(folder, run.labels, run.user or found.tool, created_ns)
     return warnings
+
+
+def _attempt(run: ForeignRun, tree: Table, created_ns: int) -> Attempt:
+    """Return the one attempt of an imported run."""
+    ended_ns = max(created_ns, run.ended_ns) if run.ended_ns < _MAX_CREATED_NS else created_ns
+    return Attempt(
+        number=1,
+        started_ns=created_ns,
+        ended_ns=ended_ns,
+        status=run.status,
+        reason=" ".join(run.reason.split()),
+        command=tuple(run.command),
+        host=run.host,
+        config_hash=hash_of_all_keys(tree) if tree.items else "",
+        seedless_hash=hash_of_all_keys(tree, seed=False) if tree.items else "",
+        code=Code(git_commit=run.git_commit),
+        environment=run.environment,
+        seeds=_seeds(run.config),
+    )
+
+
+def _write_events(
+    folder: RunFolder, run: ForeignRun, attempt: Attempt, warnings: Sequence[str]
+) -> None:
+    begun: list[RunFact] = [Started(attempt=1), *(Warned(message=each) for each in warnings)]
+    for fact in begun:
+        edits.append_line(folder.events, event_line(fact, attempt.started_ns))
+    assert attempt.ended_ns is not None
+    ended = Ended(status=run.status, step=attempt.to_step, reason=attempt.reason)
+    edits.append_line(folder.events, event_line(ended, attempt.ended_ns))
+
+
+def _write_labels(folder: RunFolder, labels: Sequence[str], who: str, at_ns: int) -> None:
+    for label in dict.fromkeys(each.strip() for each in labels):
+        if label:
+            edits.append(folder, Edit(what="label", key=label, new=True, who=who, at_ns=at_ns))
 
 
 def _keep_what_was_said(before: RunFolder, folder: RunFolder, record: RunFile) -> None:

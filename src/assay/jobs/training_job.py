@@ -27,6 +27,7 @@ from assay.jobs.failure import failure_of
 from assay.jobs.frozen_code import FrozenCode
 from assay.jobs.job_folder import FOLDER_VARIABLE, JobFolder, JobResult
 from assay.jobs.supervise import PARENT_VARIABLE
+from assay.query.diff import written
 from assay.record.ending import ending
 
 TRAIN_COMMAND = "_job"
@@ -72,8 +73,6 @@ def training_spec(
 
 def title_of(config: Config) -> str:
     """Return a short name of a config: its tag or file, its variant, and the point of its sweep."""
-    from assay.query.diff import written
-
     file = config.path.name if config.path is not None else ""
     assigned = "  ".join(f"{key}={written(node)}" for key, node in config.assigned)
     tag = sections_of(config.root).tag

@@ -22,6 +22,9 @@ from assay.query.catalog import Catalog
 from assay.query.inbox import Inbox, Message
 from assay.store.layout import Project, RunFolder
 
+if sys.platform != "win32":
+    import fcntl
+
 LOG_NAME = "watch.log"
 LOCK_NAME = "watch.lock"
 REQUESTS_NAME = "watched"
@@ -159,9 +162,7 @@ def only_watcher(project: Project, *, request: Path | None = None) -> Iterator[b
     With a `request` it waits until that one has taken it, or has ended. The operating system frees
     the right when its holder ends, however that may be.
     """
-    try:
-        import fcntl
-    except ImportError:  # Windows
+    if sys.platform == "win32":
         yield True
         return
     with open(_opened(project.assay_dir / LOCK_NAME), "wb") as file:

@@ -169,17 +169,18 @@ class Catalog:
             return self._grouped(asked, folders)
         shown = folders[asked.offset : asked.offset + asked.limit]
         columns = [self.column(name) for name in asked.columns]
-        rows = self._rows(shown)
-        found = self._columns(shown, columns)
+        runs = self._rows(shown)
+        values = self._columns(shown, columns)
+        rows = []
+        for folder in shown:
+            if folder in runs:
+                cells = tuple(each.get(folder) for each in values)
+                rows.append(PageRow(runs[folder], cells))
         return Page(
-            tuple(column for column, _ in columns),
-            len(folders),
-            len(folders),
-            tuple(
-                PageRow(rows[folder], tuple(each.get(folder) for each in found))
-                for folder in shown
-                if folder in rows
-            ),
+            columns=tuple(column for column, _ in columns),
+            total=len(folders),
+            runs=len(folders),
+            rows=tuple(rows),
         )
 
     def ids(self, asked: Asked) -> list[str]:
@@ -191,10 +192,11 @@ class Catalog:
         """Return one list a column, with a value or None for each run that is asked for, in
         order."""
         folders = self._folders(asked)
-        return [
-            self._column(folders, found) if found else [None] * len(folders)
-            for _, found in map(self.column, names)
-        ]
+        lists = []
+        for name in names:
+            _, found = self.column(name)
+            lists.append(self._column(folders, found) if found else [None] * len(folders))
+        return lists
 
     def rows(self, ids: Sequence[str]) -> dict[str, RunRow]:
         """Return the runs of these ids that are there, by id."""
@@ -250,9 +252,8 @@ class Catalog:
     def best_metrics(self) -> list[str]:
         """Return the metrics that the newest runs call their best by."""
         rows = self._rows(self._folders(Asked())[:_NEWEST]).values()
-        return list(
-            dict.fromkeys(row.written.best_metric for row in rows if row.written.best_metric)
-        )
+        names = [row.written.best_metric for row in rows]
+        return list(dict.fromkeys(name for name in names if name))
 
     def varying(self) -> list[str]:
         """Return the keys of the config in which the newest runs differ: first those with the most
@@ -272,9 +273,8 @@ class Catalog:
         found = field_named(name, self.names())
         if found is None:
             return PageColumn(name, "missing"), None
-        return PageColumn(
-            name, found.kind, found.statistic if found.kind == "metric" else ""
-        ), found
+        statistic = found.statistic if found.kind == "metric" else ""
+        return PageColumn(name, found.kind, statistic), found
 
     def open_rows(self) -> list[RunRow]:
         """Return the runs that wrote no end, as they are now."""
@@ -315,26 +315,25 @@ class Catalog:
     def _folders(self, asked: Asked) -> list[str]:
         """Return the folders of all runs that are asked for, in order; remembered as long as
         nothing changes."""
-        known, key = (
-            self._known,
-            (asked.where, asked.grep, tuple(asked.sort), asked.tests, asked.archived),
-        )
+        known = self._known
+        key = (asked.where, asked.grep, tuple(asked.sort), asked.tests, asked.archived)
         found = known.folders.get(key)
         if found is None:
             states = self._states()
-            found = select_folders(
-                self._index, self._selected(asked), now_ns=time.time_ns(), states=states
-            )
+            selected = self._selected(asked)
+            found = select_folders(self._index, selected, now_ns=time.time_ns(), states=states)
             # A status or a duration goes on changing without a change on disk.
             if not states:
-                known.folders = {**dict(list(known.folders.items())[-_REMEMBERED:]), key: found}
+                newest = list(known.folders.items())[-_REMEMBERED:]
+                known.folders = {**dict(newest), key: found}
         return found
 
     def _selected(self, asked: Asked) -> RunSelection:
-        condition: Condition | None = (
-            parse(asked.where, self.names()) if asked.where.strip() else None
-        )
-        named = {each.name or each.kind for each in fields_of(condition)} if condition else set()
+        condition: Condition | None = None
+        named: set[str] = set()
+        if asked.where.strip():
+            condition = parse(asked.where, self.names())
+            named = {each.name or each.kind for each in fields_of(condition)}
         if asked.grep.strip():
             words = mentions(asked.grep)
             condition = words if condition is None else Both(condition, words)
@@ -363,10 +362,10 @@ class Catalog:
         self, folders: Sequence[str], columns: Sequence[tuple[PageColumn, Field | None]]
     ) -> list[Mapping[str, Any]]:
         fields = [found for _, found in columns if found is not None]
-        values = iter(
-            columns_of(self._index, folders, fields, now_ns=time.time_ns(), states=self._states())
-        )
-        return [{} if found is None else next(values) for _, found in columns]
+        states = self._states()
+        values = columns_of(self._index, folders, fields, now_ns=time.time_ns(), states=states)
+        in_order = iter(values)
+        return [{} if found is None else next(in_order) for _, found in columns]
 
     def _column(self, folders: Sequence[str], found: Field) -> list[Any]:
         values = self._columns(folders, [(PageColumn("", found.kind), found)])[0]
@@ -376,41 +375,56 @@ class Catalog:
         """Return a page of groups, sorted by the first key of the sort: by its mean, where it is a
         number."""
         columns = [self.column(name) for name in asked.columns]
-        keys = [self.column("group" if name == BY_CONFIG else name)[1] for name in asked.group]
-        key_columns = [self._column(folders, key) for key in keys if key is not None]
-        members: dict[tuple[Any, ...], list[str]] = {}
-        for folder, *key in zip(folders, *key_columns, strict=True):
-            members.setdefault(tuple(key), []).append(folder)
-        order = self._order((asked.sort or ["-created"])[0])
-        by_folder = self._columns(folders, [(PageColumn("", order.field.kind), order.field)])[0]
-        ranks = {
-            key: _rank([by_folder.get(folder) for folder in each]) for key, each in members.items()
-        }
-        having = sorted(
-            (key for key in members if ranks[key] is not None),
-            key=lambda key: ranks[key] or (0, 0.0, ""),
-        )
-        if order.descending:
-            having.reverse()
-        ordered = having + [key for key in members if ranks[key] is None]
+        members = self._members(asked.group, folders)
+        ordered = self._ordered_groups(members, (asked.sort or ["-created"])[0], folders)
         shown = ordered[asked.offset : asked.offset + asked.limit]
         inside = [folder for key in shown for folder in members[key]]
-        found = self._columns(inside, columns)
+        values = self._columns(inside, columns)
         rows = self._rows([members[key][0] for key in shown])
         ids = self._columns(inside, [(PageColumn("id", "run"), Field("run", "id"))])[0]
-        groups = tuple(
-            PageGroup(
-                key,
-                rows[members[key][0]],
-                tuple(str(ids[folder]) for folder in members[key] if folder in ids),
-                tuple(_together([each.get(folder) for folder in members[key]]) for each in found),
-            )
-            for key in shown
-            if members[key][0] in rows
-        )
+        groups = []
+        for key in shown:
+            newest, *_ = within = members[key]
+            if newest in rows:
+                run_ids = tuple(str(ids[folder]) for folder in within if folder in ids)
+                cells = [_together([each.get(folder) for folder in within]) for each in values]
+                groups.append(PageGroup(key, rows[newest], run_ids, tuple(cells)))
         return Page(
-            tuple(column for column, _ in columns), len(members), len(folders), groups=groups
+            columns=tuple(column for column, _ in columns),
+            total=len(members),
+            runs=len(folders),
+            groups=tuple(groups),
         )
+
+    def _members(
+        self, group: Sequence[str], folders: Sequence[str]
+    ) -> dict[tuple[Any, ...], list[str]]:
+        """Return the folders of each group by the values that its runs share."""
+        fields = [self.column("group" if name == BY_CONFIG else name)[1] for name in group]
+        values = [self._column(folders, each) for each in fields if each is not None]
+        members: dict[tuple[Any, ...], list[str]] = {}
+        for folder, *key in zip(folders, *values, strict=True):
+            members.setdefault(tuple(key), []).append(folder)
+        return members
+
+    def _ordered_groups(
+        self, members: Mapping[tuple[Any, ...], list[str]], sort: str, folders: Sequence[str]
+    ) -> list[tuple[Any, ...]]:
+        """Return the keys of groups in order; groups without a value come last."""
+        order = self._order(sort)
+        values = self._columns(folders, [(PageColumn("", order.field.kind), order.field)])[0]
+        ranked = []
+        without = []
+        for key, within in members.items():
+            rank = _rank([values.get(folder) for folder in within])
+            if rank is None:
+                without.append(key)
+            else:
+                ranked.append((rank, key))
+        ranked.sort(key=lambda pair: pair[0])
+        if order.descending:
+            ranked.reverse()
+        return [key for _, key in ranked] + without
 
 
 def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -430,11 +444,15 @@ def _rank(values: Sequence[Any]) -> tuple[int, float, str] | None:
     numbers = [value for value in values if isinstance(value, int | float) and math.isfinite(value)]
     if numbers:
         return 0, math.fsum(numbers) / len(numbers), ""
-    return next(((1, 0.0, str(value)) for value in values if value is not None), None)
+    first = next((value for value in values if value is not None), None)
+    return None if first is None else (1, 0.0, str(first))
 
 
 def _together(values: Sequence[Any]) -> Spread | Any:
     known = [value for value in values if value is not None]
-    if known and all(isinstance(value, int | float) for value in known):
+    if not known:
+        return None
+    if all(isinstance(value, int | float) for value in known):
         return spread([float(value) for value in known])
-    return known[0] if known and all(value == known[0] for value in known) else None
+    first = known[0]
+    return first if all(value == first for value in known) else None

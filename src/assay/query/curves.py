@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from assay.core.json_codec import dumps
 from assay.store.layout import RunFolder
@@ -261,9 +261,21 @@ def _xs(series: Mapping[str, Series], one: Series, view: CurveView) -> NDArray[n
     return np.where(at >= 0, other.values[order][np.maximum(at, 0)], np.nan)
 
 
+class _ReducedCurve(NamedTuple):
+    """Points of a curve as they are drawn: of each range of x the extremes and the mean."""
+
+    xs: NDArray[np.float64]
+    lows: NDArray[np.float64]
+    highs: NDArray[np.float64]
+    means: NDArray[np.float64]
+    counts: NDArray[np.float64]
+
+
 def _drawn(part: _Part, low: float, high: float, width: float, view: CurveView) -> Curve | None:
-    """Return what is drawn of a part between two values of x, with the points next to them; None
-    for nothing."""
+    """Return the curve of a part between two values of x, with the points next to them.
+
+    None where it has no point.
+    """
     import numpy as np
 
     xs, values = part.xs, part.values
@@ -278,53 +290,59 @@ def _drawn(part: _Part, low: float, high: float, width: float, view: CurveView) 
         return None
     finite = np.isfinite(values)
     non_finite = total - int(np.count_nonzero(finite))
-    non_finite_x = float(xs[np.argmin(finite)]) if non_finite else math.nan
-
-    def curve(
-        xs: NDArray[np.float64],
-        lows: NDArray[np.float64],
-        highs: NDArray[np.float64],
-        means: NDArray[np.float64],
-        counts: NDArray[np.float64],
-        *,
-        is_raw: bool,
-    ) -> Curve:
-        return Curve(
-            run=part.run,
-            metric=part.metric,
-            branch=part.branch,
-            xs=xs,
-            lows=lows,
-            highs=highs,
-            means=means,
-            counts=counts,
-            is_raw=is_raw,
-            total=total,
-            first_x=first_x,
-            last_x=last_x,
-            width=width,
-            non_finite=non_finite,
-            non_finite_x=non_finite_x,
-        )
-
-    if total <= 2 * view.points or (is_in_order and not width):
-        known = values if not non_finite else np.where(finite, values, np.nan)
-        return curve(xs, known, known, known, finite.astype(np.float64), is_raw=True)
-    if not is_in_order:
-        starts = np.linspace(0, total, view.points, endpoint=False).astype(np.int64)
-    elif view.log:
-        starts = _starts(xs, np.geomspace(xs[0], xs[-1], view.points))
+    is_raw = total <= 2 * view.points or (is_in_order and not width)
+    if is_raw:
+        known = np.where(finite, values, np.nan) if non_finite else values
+        reduced = _ReducedCurve(xs, known, known, known, finite.astype(np.float64))
     else:
-        starts = _starts(
-            xs, np.arange(math.floor(xs[0] / width), math.floor(xs[-1] / width) + 1) * width
-        )
-    numbers = values if not non_finite else np.where(finite, values, np.nan)
+        starts = _range_starts(xs, width, view, is_in_order=is_in_order)
+        reduced = _reduced(xs, values, finite, starts)
+    return Curve(
+        run=part.run,
+        metric=part.metric,
+        branch=part.branch,
+        **reduced._asdict(),
+        is_raw=is_raw,
+        total=total,
+        first_x=first_x,
+        last_x=last_x,
+        width=width,
+        non_finite=non_finite,
+        non_finite_x=float(xs[np.argmin(finite)]) if non_finite else math.nan,
+    )
+
+
+def _range_starts(
+    xs: NDArray[np.float64], width: float, view: CurveView, *, is_in_order: bool
+) -> NDArray[np.int64]:
+    """Return the index of the first point of each range of x that is drawn as one."""
+    import numpy as np
+
+    if not is_in_order:
+        return np.linspace(0, len(xs), view.points, endpoint=False).astype(np.int64)
+    if view.log:
+        return _starts(xs, np.geomspace(xs[0], xs[-1], view.points))
+    first, last = math.floor(xs[0] / width), math.floor(xs[-1] / width)
+    return _starts(xs, np.arange(first, last + 1) * width)
+
+
+def _reduced(
+    xs: NDArray[np.float64],
+    values: NDArray[np.float64],
+    finite: NDArray[np.bool_],
+    starts: NDArray[np.int64],
+) -> _ReducedCurve:
+    import numpy as np
+
+    is_finite = bool(finite.all())  # the usual case, which needs no copies
+    numbers = values if is_finite else np.where(finite, values, np.nan)
     counts = np.add.reduceat(finite.astype(np.float64), starts)
     with np.errstate(invalid="ignore", over="ignore"):
-        sums = np.add.reduceat(values if not non_finite else np.where(finite, values, 0.0), starts)
+        addends = values if is_finite else np.where(finite, values, 0.0)
+        sums = np.add.reduceat(addends, starts)
         means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
     lows, highs = np.fmin.reduceat(numbers, starts), np.fmax.reduceat(numbers, starts)
-    return curve(xs[starts], lows, highs, means, counts, is_raw=False)
+    return _ReducedCurve(xs[starts], lows, highs, means, counts)
 
 
 def _starts(xs: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -55,32 +55,45 @@ def importances(
     if len(known) > MAX_RUNS:
         known = np.sort(rng.choice(known, MAX_RUNS, replace=False))
     target = target[known]
-    encoded: dict[str, tuple[NDArray[np.float64], bool, int]] = {}
     places = known.tolist()
+    encoded = []
     for key, values in columns.items():
-        chosen = [values[i] for i in places]
-        count = len({str(value) for value in chosen})
-        if count > 1:
-            encoded[key] = (*_encoded(chosen, target), count)
-    names = sorted(encoded, key=lambda name: -abs(_or_zero(spearman(encoded[name][0], target))))[
-        :MAX_KEYS
-    ]
-    shares, explained = np.full(len(names), math.nan), math.nan
-    if len(target) >= 4 * LEAST_LEAF and names and float(np.var(target)) > 0:
-        shares, explained = _forest(np.stack([encoded[name][0] for name in names]), target, rng)
-    found = [
-        Importance(
-            name,
-            spearman(encoded[name][0], target) if encoded[name][1] else math.nan,
-            float(share),
-            encoded[name][2],
-        )
-        for name, share in zip(names, shares, strict=True)
-    ]
+        column = _column(key, [values[i] for i in places], target)
+        if column is not None:
+            encoded.append(column)
+    encoded.sort(key=lambda each: -abs(_or_zero(each.correlation)))
+    encoded = encoded[:MAX_KEYS]
+    shares, explained = np.full(len(encoded), math.nan), math.nan
+    if len(target) >= 4 * LEAST_LEAF and encoded and float(np.var(target)) > 0:
+        shares, explained = _forest(np.stack([each.numbers for each in encoded]), target, rng)
+    found = []
+    for column, share in zip(encoded, shares, strict=True):
+        correlation = column.correlation if column.is_numeric else math.nan
+        found.append(Importance(column.key, correlation, float(share), column.count))
     found.sort(
         key=lambda each: (-_or_zero(each.forest), -abs(_or_zero(each.correlation)), each.key)
     )
     return Importances(tuple(found), len(target), float(explained))
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """Values of a key as numbers; `count` of them differ."""
+
+    key: str
+    numbers: NDArray[np.float64]
+    is_numeric: bool
+    count: int
+    correlation: float
+
+
+def _column(key: str, values: Sequence[Any], target: NDArray[np.float64]) -> _Column | None:
+    """Return a column; None for one with a single value."""
+    count = len({str(value) for value in values})
+    if count < 2:
+        return None
+    numbers, is_numeric = _encoded(values, target)
+    return _Column(key, numbers, is_numeric, count, spearman(numbers, target))
 
 
 def spearman(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:

@@ -17,6 +17,7 @@ from assay.core.json_codec import write_atomic
 from assay.core.run_file import Attempt, Code, RunFile
 from assay.core.secret import Secrets
 from assay.record.environment import environment
+from assay.store.code_trees import code_blobs, read_tree
 from assay.store.layout import Project, RunFolder
 
 
@@ -96,7 +97,6 @@ def keep_snapshot(
         return Code(), ""
     # Imported only where code is kept: git and hashing are half of the time of a start.
     from assay.record.snapshot import STAT_CACHE, snapshot
-    from assay.store.code_trees import code_blobs
 
     try:
         blobs = code_blobs(project)
@@ -119,8 +119,6 @@ def changed_files(project: Project | None, before: Code, now: Code) -> tuple[str
     """Return the files that differ between two snapshots; none when one of them is not here."""
     if project is None or before.snapshot == now.snapshot or not (before.snapshot and now.snapshot):
         return ()
-    from assay.store.code_trees import code_blobs, read_tree  # only where a run is resumed
-
     blobs = code_blobs(project)
     try:
         old, new = (read_tree(blobs, code.snapshot) for code in (before, now))

@@ -6,13 +6,15 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from assay.core.secret import Secrets
 from assay.record.redaction import kind_of
 
 MAX_PATCH_BYTES = 5 << 20
+_MAX_ARGUMENTS = 500
+"""Files a call of git, since a command line has an end."""
 
 _FILE = re.compile(r"^(?=diff --git )", re.MULTILINE)
 _PLAIN = (
@@ -54,24 +56,9 @@ def dirty_patch(
     if paths is None or git(root, "rev-parse", "--verify", "--quiet", "HEAD") is None:
         return b""
     prefix, index, objects = os.fsdecode(paths).split("\n")[:3]
-    changed = _names(
-        git(
-            root,
-            *_PLAIN,
-            "diff",
-            "HEAD",
-            "--name-only",
-            "--no-renames",
-            "-z",
-            "--relative",
-            "--",
-            ".",
-        )
-    )
-    fresh = _names(git(root, "ls-files", "-o", "--exclude-standard", "-z", "--", "."))
-    fresh = [name for name in fresh if not name.endswith("/") and keeps(name, True)]
-    names = [name for name in changed if keeps(name, False)] + fresh
-    if not names:
+    changed = [name for name in _changed_names(root, git) if keeps(name, False)]
+    fresh = [name for name in _new_names(root, git) if keeps(name, True)]
+    if not (changed or fresh):
         return b""
     with tempfile.TemporaryDirectory(prefix="assay-") as scratch:
         variables = {
@@ -80,22 +67,36 @@ def dirty_patch(
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": os.path.join(os.path.abspath(root), objects),
         }
         os.mkdir(variables["GIT_OBJECT_DIRECTORY"])
-        shutil.copy2(
-            root / index, variables["GIT_INDEX_FILE"]
-        )  # by its time git knows what it cannot trust
+        # With its time: by that git knows which entries it cannot trust.
+        shutil.copy2(root / index, variables["GIT_INDEX_FILE"])
         if fresh and git(root, "add", "-N", *_given(scratch, fresh), variables=variables) is None:
             left_out.append("new files in dirty.patch (git did not take them)")
-        patch = b""
-        for i in range(0, len(names), 500):  # a command line has an end
-            literal = [f":(top,literal){prefix}{name}" for name in names[i : i + 500]]
-            patch += (
-                git(root, *_PLAIN, "diff", "HEAD", *_OPTIONS, "--", *literal, variables=variables)
-                or b""
-            )
+        patch = _diff(root, git, prefix, changed + fresh, variables)
     if len(patch) > MAX_PATCH_BYTES:
         left_out.append(f"dirty.patch ({len(patch) / 1e6:.1f} MB)")
         return b""
     return _without_secrets(patch, secrets, left_out)
+
+
+def _changed_names(root: Path, git: Git) -> list[str]:
+    options = ("--name-only", "--no-renames", "-z", "--relative")
+    return _names(git(root, *_PLAIN, "diff", "HEAD", *options, "--", "."))
+
+
+def _new_names(root: Path, git: Git) -> list[str]:
+    names = _names(git(root, "ls-files", "-o", "--exclude-standard", "-z", "--", "."))
+    return [name for name in names if not name.endswith("/")]
+
+
+def _diff(
+    root: Path, git: Git, prefix: str, names: Sequence[str], variables: Mapping[str, str]
+) -> bytes:
+    patch = b""
+    for i in range(0, len(names), _MAX_ARGUMENTS):
+        literal = [f":(top,literal){prefix}{name}" for name in names[i : i + _MAX_ARGUMENTS]]
+        arguments = ("diff", "HEAD", *_OPTIONS, "--", *literal)
+        patch += git(root, *_PLAIN, *arguments, variables=variables) or b""
+    return patch
 
 
 def _given(scratch: str, names: Sequence[str]) -> tuple[str, ...]:

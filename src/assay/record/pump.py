@@ -93,41 +93,28 @@ def main(output: str, *pairs: str) -> None:
     for pair in pairs:
         source, console = map(int, pair.split(","))
         streams[source] = CapturedStream(source, console)
-    try:
-        with open_directory(os.path.dirname(output)) as folder:
-            descriptor = folder.open(os.path.basename(output), os.O_RDWR | os.O_CREAT)
-    except OSError:  # the folder is gone already: what is printed is at least shown
-        descriptor = os.open(os.devnull, os.O_RDWR)
+    descriptor = _open_output(output)
     secrets = Secrets.known(os.environ)
     known = SecretsInput(secrets)
     while known.is_open and not known.is_told:  # first: nothing is written down before
         known.read()
     _end_last_line(descriptor)
     screen = Screen(descriptor, clean=secrets.clean)
-    last: CapturedStream | None = None
+    lines = SharedLines(screen)
     while streams:
-        ready, _, _ = select.select(
-            [*streams, *([STDIN] if known.is_open else [])], [], [], RETRY_S
-        )
+        waited = [*streams, STDIN] if known.is_open else [*streams]
+        ready, _, _ = select.select(waited, [], [], RETRY_S)
         if STDIN in ready:
             known.read()
-        for each in ready:
-            if each == STDIN:
+        for source in ready:
+            if source == STDIN:
                 continue
-            stream = streams[each]
+            stream = streams[source]
             data = stream.read()
             if not data:
-                del streams[each]
+                del streams[source]
                 continue
-            text = stream.decoder.decode(data)
-            if stream is not last:
-                # Two ways, one file: where each line belongs to one of them it can be read.
-                if last is not None:
-                    last.cut_off = screen.begin_line()
-                if stream.cut_off and text.startswith(("\n", "\r\n")):
-                    text = text.partition("\n")[2]
-                stream.cut_off, last = False, stream
-            screen.feed(text)
+            lines.feed(stream, stream.decoder.decode(data))
             _flush(screen)  # first: what was seen is also written down
             stream.show(data)
         if not ready:
@@ -137,6 +124,32 @@ def main(output: str, *pairs: str) -> None:
         screen.close()
     except OSError:
         return
+
+
+def _open_output(path: str) -> int:
+    try:
+        with open_directory(os.path.dirname(path)) as folder:
+            return folder.open(os.path.basename(path), os.O_RDWR | os.O_CREAT)
+    except OSError:  # the folder is gone already: what is printed is at least shown
+        return os.open(os.devnull, os.O_RDWR)
+
+
+class SharedLines:
+    """Lines of several streams in one file: each line belongs to one of them, so it can be read."""
+
+    def __init__(self, screen: Screen) -> None:
+        self.screen = screen
+        self._last: CapturedStream | None = None
+
+    def feed(self, stream: CapturedStream, text: str) -> None:
+        """Write the text of a stream; begin a line if the last text was of another stream."""
+        if stream is not self._last:
+            if self._last is not None:
+                self._last.cut_off = self.screen.begin_line()
+            if stream.cut_off and text.startswith(("\n", "\r\n")):
+                text = text.partition("\n")[2]
+            stream.cut_off, self._last = False, stream
+        self.screen.feed(text)
 
 
 def _end_last_line(descriptor: int) -> None:

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -24,24 +23,27 @@ from assay.core.run_file import Best, RunFile, Summary
 from assay.core.secret import Secrets
 from assay.record import logfile, readme
 from assay.record.background import BackgroundWork
+from assay.record.capture import Capture, capture
+
+# Not in `finish`, as `summaries`: when Ctrl-C ends a script, a class made while that is handled
+# lets CPython 3.11 forget the interrupt and report another exit code.
+from assay.record.compaction import compact
 from assay.record.config_files import MAX_BYTES
 from assay.record.deferred import DeferredRows
 from assay.record.edits import append_line
 from assay.record.ending import ending
+from assay.record.key_code import source_of
 from assay.record.recordable import check_text, numbers_of, recordable, whole_step
 from assay.record.recorder_thread import RecorderThread
 from assay.record.redaction import clean_file
 from assay.record.run_home import RunHome
 from assay.record.writer import MetricsWriter
+from assay.store.code_trees import code_blobs
 from assay.store.known_projects import remember
-from assay.store.layout import (
-    Project,
-    RunFolder,
-    refusal,
-)
+from assay.store.layout import Project, RunFolder, refusal
+from assay.store.series import summaries
 
 if TYPE_CHECKING:
-    from assay.record.capture import Capture
     from assay.record.watched_folders import FolderWatcher
 
 Listener = Callable[[Mapping[str, float], int], object]
@@ -96,10 +98,6 @@ class RunRecorder:
         self._metrics = self._open_metrics()
         # The writer's own method: a wrapper would cost a tenth of a log call.
         self.log = self._metrics.log  # type: ignore[method-assign]
-        # What `finish` needs is imported now. When Ctrl-C ends a script, a class made in `finish`
-        # lets CPython 3.11 forget the interrupt and report another exit code.
-        for name in ("assay.record.compaction", "assay.store.series"):
-            import_module(name)
         self._worker.start()
 
     def _open_metrics(self) -> MetricsWriter:
@@ -120,7 +118,8 @@ class RunRecorder:
         self, fact: Started, project: Project | None, problem: str, *, keep_output: bool
     ) -> None:
         """Tell that the attempt began, with the `problem` of its code; capture its output."""
-        self._capture = _captured(self.folder.output, self.secrets) if keep_output else None
+        if keep_output:
+            self._capture = capture(self.folder.output, self.secrets.values)
         self.tell(fact)
         if problem:
             self._trouble(problem)
@@ -264,9 +263,6 @@ class RunRecorder:
     def keycode(self, thing: Any) -> None:
         """Keep the source of a function, class or module with the run, once for each project."""
         self._refuse_if_over()
-        from assay.record.key_code import source_of
-        from assay.store.code_trees import code_blobs
-
         name, source = source_of(thing, self.secrets)
         if not self.run.project:
             raise InputError("The run belongs to no project, so there is nowhere to keep code.")
@@ -304,10 +300,10 @@ class RunRecorder:
             self.lacks += ("all of it: its folder is gone",)
             return
         self._stop_logging()
-        summaries, is_compacted = self._compact_metrics()
+        by_metric, is_compacted = self._compact_metrics()
         self._home.release_reserve()
         if self._ended is None:
-            at = _last_step(self.run, summaries) if step is None else step
+            at = _last_step(self.run, by_metric) if step is None else step
             self.tell(Ended(status=status, step=at, reason=reason, traceback=traceback))
         ended = self._ended
         assert ended is not None
@@ -324,7 +320,7 @@ class RunRecorder:
             status=status,
             sealed=is_compacted,
             attempts=(*self.run.attempts[:-1], newest),
-            summaries=summaries,
+            summaries=by_metric,
         )
         self._write_end()
         self._leave("The run has ended.")
@@ -353,9 +349,6 @@ class RunRecorder:
 
     def _compact_metrics(self) -> tuple[Mapping[str, Summary], bool]:
         """Compact the closed metrics; return their summaries, and whether it was possible."""
-        from assay.record.compaction import compact  # both were imported in `__init__`
-        from assay.store.series import summaries
-
         is_compacted = compact(self.folder.metrics)
         if not is_compacted:
             with contextlib.suppress(OSError):  # the disk is full or gone; it was told before
@@ -493,12 +486,6 @@ class RunRecorder:
             raise RecordError(self._over, where=str(self.folder.path))
 
 
-def _captured(path: Path, secrets: Secrets) -> Capture | None:
-    from assay.record.capture import capture  # only where output is kept: it needs a process
-
-    return capture(path, secrets.values)
-
-
-def _last_step(run: RunFile, summaries: Mapping[str, Summary]) -> int:
+def _last_step(run: RunFile, by_metric: Mapping[str, Summary]) -> int:
     """Return the last step that was logged, else the one at which the attempt began."""
-    return max((each.step for each in summaries.values()), default=run.newest.from_step)
+    return max((each.step for each in by_metric.values()), default=run.newest.from_step)

@@ -110,53 +110,47 @@ def snapshot(
     """
     secrets = secrets or Secrets.known(os.environ)
     git = _git_state(root)
-    known = _Cache(cache, secrets)
-    files: dict[str, CodeFile] = {}
-    left_out: list[str] = []
     skipped = _below(skip, root)
-    names = (name for name in _names(root, in_git=git is not None) if not name.startswith(skipped))
-    found = [_Found(name, os.path.join(root, name)) for name in names]
-    if git is None and len(found) == MAX_WALKED:
-        left_out.append(f"all after the first {MAX_WALKED} files")
+    keeper = _Keeper(blobs, _Cache(cache, secrets), secrets)
+    names = [name for name in _names(root, in_git=git is not None) if not name.startswith(skipped)]
+    if git is None and len(names) == MAX_WALKED:
+        keeper.left_out.append(f"all after the first {MAX_WALKED} files")
+    for name in names:
+        keeper.keep(_Found(name, os.path.join(root, name)))
     for folder in _outside(folders, root):
-        found += [
-            _Found(f"{folder.as_posix()}/{name}", os.path.join(folder, name))
-            for name in _names(folder)
-        ]
-    links: list[_Found] = []
-    for each in found:
-        kept = _keep(each, blobs, known, secrets, left_out, links)
-        if kept is not None:
-            files[each.name] = kept
-    if links:
-        real = os.path.realpath(root)
-        places = {os.path.join(real, name): file for name, file in files.items()}
-        for each in links:
-            files.update(_linked(each, places, left_out))
-    digest = put_tree(blobs, files)
-    known.save()
-    commit, dirty = git or ("", False)
-    patch = b""
-    if dirty:
-
-        def keeps(name: str, is_new: bool) -> bool:
-            return (
-                not name.startswith(skipped)
-                and (not is_new or is_code(os.path.basename(name)))
-                and _fits(root / name)
-            )
-
-        patch = dirty_patch(root, _git, keeps=keeps, secrets=secrets, left_out=left_out)
-    if len(left_out) > MAX_LEFT_OUT:
-        left_out[MAX_LEFT_OUT:] = [f"and {len(left_out) - MAX_LEFT_OUT} more"]
+        for name in _names(folder):
+            keeper.keep(_Found(f"{folder.as_posix()}/{name}", os.path.join(folder, name)))
+    keeper.follow_links(root)
+    digest = put_tree(blobs, keeper.files)
+    keeper.known.save()
+    commit, is_dirty = git or ("", False)
+    patch = _dirty_patch(root, skipped, secrets, keeper.left_out) if is_dirty else b""
     return Code(
         snapshot=digest,
-        files=len(files),
-        left_out=tuple(left_out),
+        files=len(keeper.files),
+        left_out=_listed(keeper.left_out),
         git_commit=commit,
-        git_dirty=dirty,
+        git_dirty=is_dirty,
         patch=blobs.put(patch) if patch else "",
     )
+
+
+def _dirty_patch(
+    root: Path, skipped: tuple[str, ...], secrets: Secrets, left_out: list[str]
+) -> bytes:
+    def keeps(name: str, is_new: bool) -> bool:
+        if name.startswith(skipped) or (is_new and not is_code(os.path.basename(name))):
+            return False
+        return _fits(root / name)
+
+    return dirty_patch(root, _git, keeps=keeps, secrets=secrets, left_out=left_out)
+
+
+def _listed(left_out: Sequence[str]) -> tuple[str, ...]:
+    more = len(left_out) - MAX_LEFT_OUT
+    if more <= 0:
+        return tuple(left_out)
+    return (*left_out[:MAX_LEFT_OUT], f"and {more} more")
 
 
 def _linked(
@@ -171,9 +165,8 @@ def _linked(
     for place, file in places.items():
         if place.startswith(inside):
             found[link.name + place[len(target) :].replace(os.sep, "/")] = file
-    is_above = os.path.dirname(os.path.abspath(link.path)).startswith(
-        target
-    )  # it would hold itself
+    # A link to a folder above itself would hold itself.
+    is_above = os.path.dirname(os.path.abspath(link.path)).startswith(target)
     if is_above or not found:
         if is_code(os.path.basename(link.name)) or os.path.isdir(target):
             left_out.append(f"{link.name} (a link to what is not kept)")
@@ -198,14 +191,13 @@ def is_code(name: str) -> bool:
 
 def _below(folder: Path | None, root: Path) -> tuple[str, ...]:
     """Return the prefix of names in `folder`, relative to `root`."""
+    if folder is None:
+        return ()
     try:
-        return (
-            ()
-            if folder is None
-            else (Path(os.path.abspath(folder)).relative_to(root.absolute()).as_posix() + "/",)
-        )
+        relative = Path(os.path.abspath(folder)).relative_to(root.absolute())
     except ValueError:
         return ()
+    return (relative.as_posix() + "/",)
 
 
 def _fits(path: Path) -> bool:
@@ -216,47 +208,60 @@ def _fits(path: Path) -> bool:
         return not is_secret(path.name)
 
 
-def _keep(
-    found: _Found,
-    blobs: Blobs,
-    known: _Cache,
-    secrets: Secrets,
-    left_out: list[str],
-    links: list[_Found],
-) -> CodeFile | None:
-    base = os.path.basename(found.name)
-    if is_secret(base):
-        left_out.append(f"{found.name} (may hold secrets)")
-        return None
-    if (
-        not is_code(base) and "." in base[1:]
-    ):  # a folder's name has no suffix, and a link may lead to one
-        return None
-    try:
-        status = os.lstat(found.path)
-        if stat.S_ISLNK(status.st_mode):
-            links.append(found)
-            return None
-        if not is_code(base):
-            return None
-        if not stat.S_ISREG(status.st_mode):
-            return None
+class _Keeper:
+    """Keeps files as blobs; `files` are those kept by name, `left_out` says which were not."""
+
+    def __init__(self, blobs: Blobs, known: _Cache, secrets: Secrets) -> None:
+        self.blobs = blobs
+        self.known = known
+        self.secrets = secrets
+        self.files: dict[str, CodeFile] = {}
+        self.left_out: list[str] = []
+        self._links: list[_Found] = []
+
+    def keep(self, found: _Found) -> None:
+        """Keep a file that looks like code; a link waits for `follow_links`."""
+        base = os.path.basename(found.name)
+        if is_secret(base):
+            self.left_out.append(f"{found.name} (may hold secrets)")
+            return
+        # The name of a folder has no suffix, and a link may lead to one.
+        if not is_code(base) and "." in base[1:]:
+            return
+        try:
+            status = os.lstat(found.path)
+            if stat.S_ISLNK(status.st_mode):
+                self._links.append(found)
+            elif is_code(base) and stat.S_ISREG(status.st_mode):
+                self._keep_regular(found, status)
+        except OSError as error:
+            self.left_out.append(f"{found.name} ({error.strerror or error})")
+
+    def follow_links(self, root: Path) -> None:
+        """Keep the files behind links under the names of the links, if they are kept anyway."""
+        if not self._links:
+            return
+        real = os.path.realpath(root)
+        places = {os.path.join(real, name): file for name, file in self.files.items()}
+        for link in self._links:
+            self.files.update(_linked(link, places, self.left_out))
+
+    def _keep_regular(self, found: _Found, status: os.stat_result) -> None:
         if status.st_size > MAX_FILE_BYTES:
-            left_out.append(f"{found.name} ({status.st_size / 1e6:.1f} MB)")
-            return None
-        digest, count = known.get(found.path, status)
-        if not digest or digest not in blobs:
+            self.left_out.append(f"{found.name} ({status.st_size / 1e6:.1f} MB)")
+            return
+        digest, count = self.known.get(found.path, status)
+        if not digest or digest not in self.blobs:
+            base = os.path.basename(found.name)
             with open(found.path, "rb", opener=_no_link) as file:
-                data, count = _cleaned(file.read(), base, secrets)
-            digest = blobs.put(data)
-            known.put(found.path, status, digest, count)
-    except OSError as error:
-        left_out.append(f"{found.name} ({error.strerror or error})")
-        return None
-    if count:
-        left_out.append(f"{found.name} ({count} secret{'s' if count > 1 else ''} in it replaced)")
-    mode = 0o755 if status.st_mode & 0o100 else 0o644
-    return CodeFile(digest=digest, mode=mode, size_bytes=status.st_size)
+                data, count = _cleaned(file.read(), base, self.secrets)
+            digest = self.blobs.put(data)
+            self.known.put(found.path, status, digest, count)
+        if count:
+            replaced = f"{count} secret{'s' if count > 1 else ''} in it replaced"
+            self.left_out.append(f"{found.name} ({replaced})")
+        mode = 0o755 if status.st_mode & 0o100 else 0o644
+        self.files[found.name] = CodeFile(digest=digest, mode=mode, size_bytes=status.st_size)
 
 
 def _no_link(path: str, flags: int) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,9 @@ from assay.store.tables import (
     table_file,
     write_table,
 )
+
+if sys.platform != "win32":
+    import fcntl
 
 MAX_ROWS = 10_000
 MAX_COLUMNS = 500
@@ -160,53 +164,63 @@ def _changed(table: ResultTable, asked: TableChange) -> tuple[ResultTable, Any]:
         case "notes":
             return replace(table, notes=str(asked.new or "")), table.notes
         case "cell":
-            row, column = _row(table, asked.row), _column(table, asked.column)
-            cells = dict(row.cells)
-            old = cells.pop(column.key, None)
-            if asked.new not in (None, ""):
-                cells[column.key] = _cell(asked.new)
-            return _with_row(table, replace(row, cells=cells)), to_plain(old)
+            return _with_cell(table, asked)
         case "add-row":
             if len(table.rows) >= MAX_ROWS:
                 raise InputError(f"A table has at most {MAX_ROWS:,} rows.")
             return replace(table, rows=(*table.rows, TableRow(key=_fresh("r", table)))), None
         case "remove-row":
             row = _row(table, asked.row)
-            return replace(
-                table, rows=tuple(each for each in table.rows if each.key != row.key)
-            ), to_plain(row)
+            others = tuple(each for each in table.rows if each.key != row.key)
+            return replace(table, rows=others), to_plain(row)
         case "move-row":
             rows, place = _moved(table.rows, _row(table, asked.row), asked.new)
             return replace(table, rows=rows), place
         case "add-column":
             return _with_column(table, str(asked.new or "column"), is_new=True)[0], None
         case "remove-column":
-            column = _column(table, asked.column)
-            columns = tuple(each for each in table.columns if each.key != column.key)
-            rows = tuple(
-                replace(
-                    row, cells={key: cell for key, cell in row.cells.items() if key != column.key}
-                )
-                for row in table.rows
-            )
-            gone = {row.key: row.cells[column.key] for row in table.rows if column.key in row.cells}
-            return replace(table, columns=columns, rows=rows), {
-                "column": to_plain(column),
-                "cells": to_plain(gone),
-            }
+            return _without_column(table, _column(table, asked.column))
         case "move-column":
             columns, place = _moved(table.columns, _column(table, asked.column), asked.new)
             return replace(table, columns=columns), place
         case "column":
-            column = _column(table, asked.column)
-            facts = asked.new if isinstance(asked.new, Mapping) else {}
-            fresh = replace(
-                column,
-                title=str(facts.get("title", column.title)),
-                best=_best(facts.get("best", column.best)),
-            )
-            columns = tuple(fresh if each.key == column.key else each for each in table.columns)
-            return replace(table, columns=columns), to_plain(column)
+            return _with_column_facts(table, _column(table, asked.column), asked.new)
+
+
+def _with_cell(table: ResultTable, asked: TableChange) -> tuple[ResultTable, Any]:
+    row, column = _row(table, asked.row), _column(table, asked.column)
+    cells = dict(row.cells)
+    old = cells.pop(column.key, None)
+    if asked.new not in (None, ""):
+        cells[column.key] = _cell(asked.new)
+    return _with_row(table, replace(row, cells=cells)), to_plain(old)
+
+
+def _without_column(table: ResultTable, column: TableColumn) -> tuple[ResultTable, Any]:
+    rows = []
+    removed = {}
+    for row in table.rows:
+        cells = dict(row.cells)
+        if column.key in cells:
+            removed[row.key] = cells.pop(column.key)
+        rows.append(replace(row, cells=cells))
+    columns = tuple(each for each in table.columns if each.key != column.key)
+    old = {"column": to_plain(column), "cells": to_plain(removed)}
+    return replace(table, columns=columns, rows=tuple(rows)), old
+
+
+def _with_column_facts(
+    table: ResultTable, column: TableColumn, new: Any
+) -> tuple[ResultTable, Any]:
+    """Return the table with another title or direction of a column."""
+    facts = new if isinstance(new, Mapping) else {}
+    fresh = replace(
+        column,
+        title=str(facts.get("title", column.title)),
+        best=_best(facts.get("best", column.best)),
+    )
+    columns = tuple(fresh if each.key == column.key else each for each in table.columns)
+    return replace(table, columns=columns), to_plain(column)
 
 
 def _read(project: Project, name: str) -> ResultTable:
@@ -304,9 +318,7 @@ def _note(project: Project, name: str, edit: TableEdit) -> None:
 def _alone(project: Project, name: str) -> Iterator[None]:
     """Hold a table, so that of two changes at once none is lost. The lock ends with the process."""
     folder = shared_folder(project, "tables")
-    try:
-        import fcntl
-    except ImportError:  # Windows: the last one wins
+    if sys.platform == "win32":  # the last one wins
         yield
         return
     descriptor = os.open(folder, os.O_RDONLY)

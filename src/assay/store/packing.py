@@ -34,6 +34,7 @@ from assay.core.ids import id_of_folder
 from assay.core.json_codec import dumps, from_plain, parse_json
 from assay.core.ports import Blobs
 from assay.core.regular_file import open_regular, size_text
+from assay.core.run_file import RunFile
 from assay.store.code_trees import code_blobs
 from assay.store.layout import Project, RunFolder, refusal
 from assay.store.referenced_blobs import named_digests, reachable
@@ -82,6 +83,30 @@ class Pack:
 
 def pack(folder: RunFolder, blobs: Blobs, to: Path) -> Pack:
     """Write an ended run with its code into the new file `to`, with the folder's permissions."""
+    run = _ended_run(folder)
+    try:
+        if to.exists():
+            raise InputError(
+                "This file is there already.", where=str(to), fix="choose another name with --to"
+            )
+        digests = sorted(reachable(_named(folder), blobs))
+        code = {f"code/{digest}": blobs.get(digest) for digest in digests}
+        with open_directory(folder.path) as source, open_directory(to.parent, follow=True) as place:
+            files = {f"run/{name}": _measured(source, name) for name in _run_files(source)}
+            for name, data in code.items():
+                sha256 = name.removeprefix("code/")
+                files[name] = PackedFile(size_bytes=len(data), sha256=sha256)
+            found = Pack(id=run.id, folder=folder.path.name, tag=run.tag, files=files)
+            _write_pack(found, code, source, place, to.name)
+    except OSError as error:
+        raise refusal(
+            error, to, "The run cannot be packed", fix="Write it to another place with --to."
+        ) from error
+    return found
+
+
+def _ended_run(folder: RunFolder) -> RunFile:
+    """Return the run of a folder; InputError where there is none, or while it is written."""
     try:
         run = run_file.read(folder.path)
     except FileNotFoundError:
@@ -89,55 +114,39 @@ def pack(folder: RunFolder, blobs: Blobs, to: Path) -> Pack:
             "There is no run in this folder to pack.", where=str(folder.path)
         ) from None
     lease = leases.read(folder.path)
-    if (
-        lease is not None
-        and leases.liveness(lease, written_ns=leases.written_ns(folder.path)) == "alive"
-    ):
-        who = leases.describe(lease)
+    if lease is None:
+        return run
+    if leases.liveness(lease, written_ns=leases.written_ns(folder.path)) == "alive":
         raise InputError(
-            f"The run {run.id} is being written by {who}.",
+            f"The run {run.id} is being written by {leases.describe(lease)}.",
             where=str(folder.path),
             fix="stop it first",
         )
-    temporary = f".{to.name}.{secrets.token_hex(4)}.tmp"
+    return run
+
+
+def _write_pack(
+    pack: Pack, code: Mapping[str, bytes], source: Directory, place: Directory, name: str
+) -> None:
+    """Write the list, then each file of `pack`; what is not `code` is read from `source`."""
+    temporary = f".{name}.{secrets.token_hex(4)}.tmp"
     try:
-        if to.exists():
-            raise InputError(
-                "This file is there already.", where=str(to), fix="choose another name with --to"
-            )
-        code = {
-            f"code/{digest}": blobs.get(digest)
-            for digest in sorted(reachable(_named(folder), blobs))
-        }
-        with open_directory(folder.path) as source, open_directory(to.parent, follow=True) as place:
-            files = {f"run/{name}": _measured(source, name) for name in _run_files(source)}
-            files |= {
-                name: PackedFile(size_bytes=len(data), sha256=name[5:])
-                for name, data in code.items()
-            }
-            found = Pack(id=run.id, folder=folder.path.name, tag=run.tag, files=files)
-            try:
-                with (
-                    os.fdopen(place.create(temporary, file_mode(source.mode)), "wb") as raw,
-                    tarfile.open(fileobj=raw, mode="w:gz", compresslevel=1) as tar,
-                ):
-                    _add(tar, LIST_NAME, dumps(found).encode("utf-8", "surrogateescape"))
-                    for name, file in found.files.items():
-                        if name in code:
-                            _add(tar, name, code[name])
-                            continue
-                        with open(_opened_file(source, name.removeprefix("run/")), "rb") as data:
-                            tar.addfile(_entry(name, file.size_bytes), data)
-                place.move(temporary, place, to.name)
-            except BaseException:  # raised again, Ctrl-C included: no half of a pack stays
-                with contextlib.suppress(OSError):
-                    place.remove(temporary)
-                raise
-    except OSError as error:
-        raise refusal(
-            error, to, "The run cannot be packed", fix="Write it to another place with --to."
-        ) from error
-    return found
+        with (
+            os.fdopen(place.create(temporary, file_mode(source.mode)), "wb") as raw,
+            tarfile.open(fileobj=raw, mode="w:gz", compresslevel=1) as tar,
+        ):
+            _add(tar, LIST_NAME, dumps(pack).encode("utf-8", "surrogateescape"))
+            for path, file in pack.files.items():
+                if path in code:
+                    _add(tar, path, code[path])
+                    continue
+                with open(_opened_file(source, path.removeprefix("run/")), "rb") as data:
+                    tar.addfile(_entry(path, file.size_bytes), data)
+        place.move(temporary, place, name)
+    except BaseException:  # raised again, Ctrl-C included: no half of a pack stays
+        with contextlib.suppress(OSError):
+            place.remove(temporary)
+        raise
 
 
 def check(file: Path) -> Pack:

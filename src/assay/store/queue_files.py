@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+
+if sys.platform != "win32":
+    import fcntl
 
 LOCK_NAME = "dispatcher.lock"
 _LOG_NAME = "log.txt"
@@ -21,9 +25,7 @@ def job_log(folder: Path) -> Path:
 
 def dispatcher_pid(queue: Path) -> int:
     """Return the pid of the living dispatcher of a queue, 0 without one."""
-    try:
-        import fcntl
-    except ImportError:  # Windows, which has no dispatcher
+    if sys.platform == "win32":  # which has no dispatcher
         return 0
     try:
         descriptor = os.open(queue / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,9 @@ from platformdirs import user_data_path
 from assay.core.errors import RecordError
 from assay.core.json_codec import read_json, write_json
 from assay.store.layout import Project, refusal
+
+if sys.platform != "win32":
+    import fcntl
 
 FORMAT = 1
 MAX_BYTES = 16 << 20
@@ -119,10 +123,9 @@ def _alone(path: Path) -> Iterator[None]:
     except OSError as error:
         raise refusal(error, path, "What was read cannot be remembered") from error
     try:
-        with contextlib.suppress(ImportError, OSError):  # Windows, or a file system without locks
-            import fcntl
-
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if sys.platform != "win32":
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

@@ -30,7 +30,7 @@ export function useActOnRuns(rows: Rows | null): (act: ActName, ids: readonly st
       const touched = new Set(ids);
       if (act === "remove") for (const id of ids) rows?.leaving.add(id);
       else for (const id of ids) rows?.leaving.delete(id);
-      rows?.patch((each) => (touched.has(each.id) ? after(each, act, labels) : each));
+      const end = rows?.patch((each) => (touched.has(each.id) ? after(each, act, labels) : each));
       try {
         const done = await data(
           api.POST("/api/acts", { params: { query: { project } }, body: { act, runs: [...ids], labels: [...labels] } }),
@@ -45,7 +45,8 @@ export function useActOnRuns(rows: Rows | null): (act: ActName, ids: readonly st
         for (const id of ids) rows?.leaving.delete(id);
         complain(error);
       }
-      rows?.refresh();
+      await rows?.refresh();
+      end?.();
     };
     return (act, ids, labels) => run(act, ids, labels);
   }, [rows, project]);

@@ -151,14 +151,8 @@ def _replaced(
                 above=path,
             )
         return problems
-    key = dotted(path)
     if isinstance(holder, tuple):
-        above = dotted(path[:-1])
-        message, fix = (
-            f"`{above}` is one value, so it has no `{part}`",
-            f"give `{above}` as a whole",
-        )
-        return [Problem(kind="unknown-key", message=message, origin=key_origin, key=key, fix=fix)]
+        return [_part_of_one_value(path, key_origin)]
     limit, wanted = None, type_of(old)
     if is_holder(holder):
         limit, wanted = holder._notes.limits.get(part), holder._kind(part)
@@ -170,8 +164,20 @@ def _replaced(
         store_at(holder, (part,), made, origin)
     except InputError as error:
         message = error.what.rstrip(".")
-        return [Problem(kind="wrong-value", message=message, origin=origin, key=key)]
+        return [Problem(kind="wrong-value", message=message, origin=origin, key=dotted(path))]
     return []
+
+
+def _part_of_one_value(path: KeyPath, key_origin: Origin) -> Problem:
+    """Return the problem of a key within a value that has no parts, as a tuple."""
+    above = dotted(path[:-1])
+    return Problem(
+        kind="unknown-key",
+        message=f"`{above}` is one value, so it has no `{path[-1]}`",
+        origin=key_origin,
+        key=dotted(path),
+        fix=f"give `{above}` as a whole",
+    )
 
 
 def _fitting(

@@ -233,11 +233,11 @@ def evaluate(
     device = torch.device(device)
     ranks = DataParallelGroup() if ranks is None else ranks
     pipes = pipes if isinstance(pipes, Pipes) else Pipes(pipes)
-    used = {} if infer else _metrics(process, metrics or {})
     evaluation = Evaluation(
         split=split, step=step, recorder=recorder if recorder is not None else NullRecorder()
     )
-    loss = Mean()
+    used = {} if infer else _metrics(process, metrics or {})
+    measures = _Measures(evaluation, pipes, used)
     batch: Any = None
     logged = LoggedMeans(lambda: batch)
     process.eval()
@@ -259,31 +259,55 @@ def evaluate(
             output = _output_of(forward, batch, device)
             if is_idle:
                 continue
-            evaluation.batch, evaluation.size = batch, _counted(batch, split)
-            evaluation.samples += evaluation.size
+            measures.count(batch)
             if pipeline is None or pipeline.is_last:
-                if isinstance(output, Mapping) and output.get(LOSS) is not None:
-                    _add_loss(loss, output, evaluation.size)
-                output = pipes(output)
-                for metric in used.values():
-                    metric.update(output)
+                measures.add(output)
             if after is not None:
                 after()
         evaluation.batch = None
         if ranks.is_distributed:
             ranks.reshard()
-            gather_evaluation(ranks, evaluation, pipes.pipes, {"": loss, **used})
+            gather_evaluation(ranks, evaluation, pipes.pipes, {"": measures.loss, **used})
         if not evaluation.samples:
             raise _empty(split)
-        results = evaluation.metrics
-        if not loss.is_empty:
-            results[f"{split}/loss"] = loss.value()
-        results |= logged.take_means(split, ranks if ranks.is_distributed else None)
-        for name, metric in used.items():
-            if not rehearsal:
-                evaluation.add(name, metric.value())
-        pipes.end(evaluation)
+        means = logged.take_means(split, ranks if ranks.is_distributed else None)
+        measures.finish(means, with_metrics=not rehearsal)
     return evaluation.metrics, evaluation.samples
+
+
+class _Measures:
+    """Mean loss, metrics and pipes of one split, while its batches are evaluated."""
+
+    def __init__(self, evaluation: Evaluation, pipes: Pipes, metrics: dict[str, Metric]) -> None:
+        self.evaluation = evaluation
+        self.pipes = pipes
+        self.metrics = metrics
+        self.loss = Mean()
+
+    def count(self, batch: Any) -> None:
+        """Count the samples of a batch."""
+        evaluation = self.evaluation
+        evaluation.batch, evaluation.size = batch, _counted(batch, evaluation.split)
+        evaluation.samples += evaluation.size
+
+    def add(self, output: Any) -> None:
+        """Add the output of the batch that was counted last."""
+        if isinstance(output, Mapping) and output.get(LOSS) is not None:
+            _add_loss(self.loss, output, self.evaluation.size)
+        output = self.pipes(output)
+        for metric in self.metrics.values():
+            metric.update(output)
+
+    def finish(self, logged: Mapping[str, float], *, with_metrics: bool) -> None:
+        """Put loss, logged means and values of metrics into the results; end the pipes."""
+        evaluation = self.evaluation
+        if not self.loss.is_empty:
+            evaluation.metrics[f"{evaluation.split}/loss"] = self.loss.value()
+        evaluation.metrics |= logged
+        if with_metrics:
+            for name, metric in self.metrics.items():
+                evaluation.add(name, metric.value())
+        self.pipes.end(evaluation)
 
 
 def _needed_here(batch: Any, pipeline: Pipeline | None, device: torch.device) -> Any:

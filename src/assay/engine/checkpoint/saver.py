@@ -10,7 +10,7 @@ import shutil
 import string
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -202,15 +202,7 @@ class Saver:
         `staging` until then.
         """
         name = name or folder_of_step(where.step)
-        for part in parts:
-            if not _SAFE_PART.fullmatch(part) or part == "manifest":
-                raise CheckpointError(
-                    f"A part cannot be called {part!r}.", fix="Use letters, digits and _."
-                )
-        if not manifests.is_safe_name(name):
-            raise CheckpointError(
-                f"A checkpoint cannot be called {name!r}.", fix="Use letters, digits and _."
-            )
+        _check_names(name, parts)
         try:
             encoded = {part: encode(state, path=part) for part, state in parts.items()}
         except CheckpointError as error:
@@ -394,40 +386,9 @@ class Saver:
         temporary = self.folder / f"{contents.name}{manifests.TEMPORARY}"
         with self._lock:
             try:
-                head = (
-                    _tried(lambda: self._begin_together(temporary, contents, existing, final))
-                    if self.is_first
-                    else {}
+                manifest, is_kept = self._gather_parts(
+                    writers, contents, existing, final, temporary
                 )
-                told = writers.gather({**head, "offer": together.offer(contents)})
-                _agreed(told)
-                manifest = contents.manifest([], [], layout=writers.axes)
-                if told[0].get("kept"):
-                    return manifest
-                folder, offers = Path(told[0]["folder"]), [each["offer"] for each in told]
-                own = _tried(
-                    lambda: {"written": together.write_own(folder, contents, offers, writers.rank)}
-                )
-                told = writers.gather(own)
-                _agreed(told)
-                ended: dict[str, Any] = {}
-                if self.is_first:
-                    written = [each["written"] for each in told]
-
-                    def end() -> dict[str, Any]:
-                        nonlocal manifest
-                        like = [each.path for each in self._complete()[-1:]]
-                        manifest = together.publish_together(
-                            temporary, contents, offers, written, axes=writers.axes, like=like
-                        )
-                        there = manifests.checkpoint_in(self.folder / contents.name)
-                        self._move(temporary, there, replaced=existing == "replace")
-                        if final:
-                            manifests.point(self.folder, "final", manifest.name)
-                        return {}
-
-                    ended = _tried(end)
-                _agreed(writers.gather(ended))
             except CheckpointError as error:
                 raise CheckpointError(
                     f"The checkpoint of step {contents.where.step} was not written: {error}"
@@ -435,9 +396,55 @@ class Saver:
             finally:
                 if self.is_first:
                     shutil.rmtree(temporary, ignore_errors=True)
-            if self.is_first:
+            if self.is_first and not is_kept:
                 self._rotate(spare=manifest.name)
             return manifest
+
+    def _gather_parts(
+        self,
+        writers: Writers,
+        contents: Contents,
+        existing: Existing,
+        final: bool,
+        temporary: Path,
+    ) -> tuple[Manifest, bool]:
+        """Have each process write its parts; return the manifest, and whether it was there already.
+
+        Three rounds, after each of which all know of an error: offers, parts, publication.
+        """
+        head: dict[str, Any] = {}
+        if self.is_first:
+            head = _tried(lambda: self._begin_together(temporary, contents, existing, final))
+        told = writers.gather({**head, "offer": together.offer(contents)})
+        _agreed(told)
+        manifest = contents.manifest([], [], layout=writers.axes)
+        if told[0].get("kept"):
+            return manifest, True
+        folder, offers = Path(told[0]["folder"]), [each["offer"] for each in told]
+        own = _tried(
+            lambda: {"written": together.write_own(folder, contents, offers, writers.rank)}
+        )
+        told = writers.gather(own)
+        _agreed(told)
+        ended: dict[str, Any] = {}
+        if self.is_first:
+            written = [each["written"] for each in told]
+
+            def publish() -> dict[str, Any]:
+                nonlocal manifest
+                like = [each.path for each in self._complete()[-1:]]
+                manifest = together.publish_together(
+                    temporary, contents, offers, written, axes=writers.axes, like=like
+                )
+                there = manifests.checkpoint_in(self.folder / contents.name)
+                self._move(temporary, there, replaced=existing == "replace")
+                if final:
+                    manifests.point(self.folder, "final", manifest.name)
+                return {}
+
+            ended = _tried(publish)
+        _agreed(writers.gather(ended))
+        return manifest, False
 
     def _begin_together(
         self, temporary: Path, contents: Contents, existing: Existing, final: bool
@@ -593,3 +600,16 @@ def _delete(folder: Path) -> None:
     with contextlib.suppress(OSError):
         os.replace(folder, going)
         shutil.rmtree(going, ignore_errors=True)
+
+
+def _check_names(name: str, parts: Iterable[str]) -> None:
+    """Raise CheckpointError for a name of a checkpoint or a part that is unsafe as a file."""
+    for part in parts:
+        if not _SAFE_PART.fullmatch(part) or part == "manifest":
+            raise CheckpointError(
+                f"A part cannot be called {part!r}.", fix="Use letters, digits and _."
+            )
+    if not manifests.is_safe_name(name):
+        raise CheckpointError(
+            f"A checkpoint cannot be called {name!r}.", fix="Use letters, digits and _."
+        )

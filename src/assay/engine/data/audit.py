@@ -19,7 +19,7 @@ from assay.engine.data.batches import size_of
 from assay.engine.data.collate import fields_of
 from assay.engine.data.loader import Loader
 from assay.engine.data.randomness import Fetch, private_generators
-from assay.engine.data.source import Source
+from assay.engine.data.source import Source, Window
 from assay.engine.data.workers import Task, Workers
 
 RANKS = 2
@@ -93,40 +93,26 @@ def _of_loader(loader: Loader) -> Audit:
     again = _seen(_described(loader, others, tasks))
     middle = loader.steps_per_epoch // 2
     rest = _seen(_described(loader, workers, loader.tasks(0, middle)))
-    private = [
-        f"{type(loader.dataset).__name__}{way}, a {kind}"
-        for way, kind in private_generators(loader.dataset)
-    ]
-    problems = [
-        *_compared(
-            whole.at, again.at, f"data.{split} is not the same with {workers} and {others} workers"
-        ),
-        *_compared(
-            _from(whole.at, rest.at), rest.at, f"data.{split} is not the same from its middle on"
-        ),
-    ]
+    counted = f"data.{split} is not the same with {workers} and {others} workers"
+    resumed = f"data.{split} is not the same from its middle on"
+    problems = _compared(whole.at, again.at, counted)
+    problems += _compared(_from(whole.at, rest.at), rest.at, resumed)
     dealt, odd = _dealt(loader, {position: index for position, (index, _) in whole.at.items()})
     counts = Counter(index for index, _ in whole.at.values())
     size = len(loader.dataset)
-    outside = (
-        sorted(index for index in counts if not -size <= index < size)
-        if _are_numbers(counts)
-        else []
-    )
     facts = [("samples", _coverage(counts, size, _left_out(loader)))]
-    facts += [("workers", f"{workers} and {others} load the same")] if not problems else []
-    facts += (
-        [("resume", f"from batch {middle} on it is the same")]
-        if len(problems) < 2 and middle
-        else []
-    )
-    facts += [("processes", dealt)] if dealt else []
+    if not problems:
+        facts.append(("workers", f"{workers} and {others} load the same"))
+    if len(problems) < 2 and middle:
+        facts.append(("resume", f"from batch {middle} on it is the same"))
+    if dealt:
+        facts.append(("processes", dealt))
     problems += odd
-    problems += [f"data.{split} asks for the sample {outside[0]}, of {size}"] if outside else []
+    problems += _outside(split, counts, size)
     facts.append(("exactness", loader.exactness() if not problems else "not exact"))
     facts += _shapes(whole)
     problems += _bad(split, whole)
-    facts.append(("generators", ", ".join(private) or "none of its own"))
+    facts.append(("generators", _generators(loader)))
     return Audit(
         split=split,
         samples=len(whole.at),
@@ -136,6 +122,21 @@ def _of_loader(loader: Loader) -> Audit:
         first_batch_s=first_s,
         batches_per_s=rate,
     )
+
+
+def _outside(split: str, counts: Counter[Any], size: int) -> list[str]:
+    """Return the problem of a sampler that asks for samples that are not there."""
+    if not _are_numbers(counts):
+        return []
+    outside = sorted(index for index in counts if not -size <= index < size)
+    return [f"data.{split} asks for the sample {outside[0]}, of {size}"] if outside else []
+
+
+def _generators(loader: Loader) -> str:
+    """Return the random generators that a data set has of its own."""
+    name = type(loader.dataset).__name__
+    private = [f"{name}{way}, a {kind}" for way, kind in private_generators(loader.dataset)]
+    return ", ".join(private) or "none of its own"
 
 
 def _dealt(loader: Loader, whole: Mapping[int, Any]) -> tuple[str, list[str]]:
@@ -177,8 +178,8 @@ def _of_batches(source: Source, split: str, accumulate: int, *, is_once: bool) -
         windows += 1
         samples += window.samples
         batches += len(window.batches)
-        for i, batch in enumerate(window.batches):
-            _add(seen, {number * accumulate + i: (number, digest(batch))}, batch, number)
+        for place, found, batch in _digests(window, number, accumulate):
+            _add(seen, {place: found}, batch, number)
     seconds = perf_counter() - begun - first_s
     problems: list[str] = []
     facts = [("exactness", source.exactness())]
@@ -186,20 +187,11 @@ def _of_batches(source: Source, split: str, accumulate: int, *, is_once: bool) -
         middle = windows // 2
         rest: dict[int, tuple[Any, int]] = {}
         for number, window in enumerate(source.windows(0, middle), middle):
-            rest |= {
-                number * accumulate + i: (number, digest(batch))
-                for i, batch in enumerate(window.batches)
-            }
-        problems += _compared(
-            _from(seen.at, rest),
-            rest,
-            f"data.{split} is not the same when it is gone through again",
-        )
-        facts += (
-            [("resume", f"from batch {middle * accumulate} on it is the same")]
-            if not problems
-            else []
-        )
+            rest |= {place: found for place, found, _ in _digests(window, number, accumulate)}
+        differs = f"data.{split} is not the same when it is gone through again"
+        problems += _compared(_from(seen.at, rest), rest, differs)
+        if not problems:
+            facts.append(("resume", f"from batch {middle * accumulate} on it is the same"))
     facts += _shapes(seen)
     problems += _bad(split, seen)
     return Audit(
@@ -211,6 +203,14 @@ def _of_batches(source: Source, split: str, accumulate: int, *, is_once: bool) -
         first_batch_s=first_s,
         batches_per_s=(batches - 1) / seconds if batches > 1 and seconds > 0 else 0.0,
     )
+
+
+def _digests(
+    window: Window, number: int, accumulate: int
+) -> Iterator[tuple[int, tuple[int, int], Any]]:
+    """Yield place, window number with digest, and batch for each batch of a window."""
+    for i, batch in enumerate(window.batches):
+        yield number * accumulate + i, (number, digest(batch)), batch
 
 
 # ----------------------------------------------------------------------------------------- one pass

@@ -159,56 +159,59 @@ class Workers:
     def _start(self) -> None:
         context: Any = multiprocessing.get_context(self.start_method)
         method = context.get_start_method()
-        forked = method == "fork"
         # A worker of a fork server is no child of this process; its pipe alone tells that the
         # parent is gone.
         parent = Parent(pid=os.getpid() if method != "forkserver" else 0, ends_it=bool(main_pid()))
         for number in range(self.workers):
-            mine, theirs = context.Pipe()
-            reader, writer = context.Pipe(duplex=False)
-            at = context.RawValue("q", STARTING)
-            ours = [end for each in self._processes for end in (each.connection, each.stack)] + [
-                mine,
-                reader,
-            ]
-            process = context.Process(
-                target=_work,
-                args=(
-                    self.fetch,
-                    theirs,
-                    writer,
-                    at,
-                    ours if forked else [],
-                    self.init,
-                    number,
-                    self.workers,
-                    parent,
-                ),
-                name=f"assay-{self.fetch.split}-{number}",
-                daemon=True,
+            self._processes.append(
+                self._start_one(context, number, parent, is_forked=method == "fork")
             )
-            try:
-                process.start()
-            except (pickle.PicklingError, AttributeError, TypeError) as error:
-                for end in (mine, theirs, reader, writer):
-                    end.close()
-                self.close()
-                raise InputError(
-                    f"data.{self.fetch.split}: what worker processes need cannot be sent to them: "
-                    f"{error}",
-                    fix='Define it at the top of a module, or set start_method = "fork".',
-                ) from error
-            except BaseException:  # Ctrl-C too leaves no process behind
-                self.close()
-                raise
-            theirs.close()
-            writer.close()
-            self._processes.append(_Process(process, mine, reader, at))
         self._closed.clear()
         self._guard = Thread(
             target=_guard, args=(weakref.ref(self), self._closed), name="assay-guard", daemon=True
         )
         self._guard.start()
+
+    def _start_one(self, context: Any, number: int, parent: Parent, *, is_forked: bool) -> _Process:
+        mine, theirs = context.Pipe()
+        reader, writer = context.Pipe(duplex=False)
+        at = context.RawValue("q", STARTING)
+        # A forked process inherits the ends of this process, and would keep them open.
+        inherited = [end for each in self._processes for end in (each.connection, each.stack)]
+        inherited += [mine, reader]
+        process = context.Process(
+            target=_work,
+            args=(
+                self.fetch,
+                theirs,
+                writer,
+                at,
+                inherited if is_forked else [],
+                self.init,
+                number,
+                self.workers,
+                parent,
+            ),
+            name=f"assay-{self.fetch.split}-{number}",
+            daemon=True,
+        )
+        try:
+            process.start()
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            for end in (mine, theirs, reader, writer):
+                end.close()
+            self.close()
+            raise InputError(
+                f"data.{self.fetch.split}: what worker processes need cannot be sent to them:"
+                f" {error}",
+                fix='Define it at the top of a module, or set start_method = "fork".',
+            ) from error
+        except BaseException:  # Ctrl-C too leaves no process behind
+            self.close()
+            raise
+        theirs.close()
+        writer.close()
+        return _Process(process, mine, reader, at)
 
     def _send(self, number: int, task: Task) -> None:
         try:

@@ -25,14 +25,14 @@ from assay.engine.loop.bus import Bus, Listens, bind_by_name, roles_of
 from assay.engine.loop.by_hand import HandTrainer
 from assay.engine.loop.engine_state import resume
 from assay.engine.loop.epoch_times import EpochTimes
-from assay.engine.loop.epoch_windows import EpochWindows, end_epoch
+from assay.engine.loop.epoch_windows import EpochWindows
 from assay.engine.loop.failed_step import FailedStep
 from assay.engine.loop.process import Process
 from assay.engine.loop.state import State
 from assay.engine.loop.step_results import StepResults
 from assay.engine.loop.styles.adapt import as_process
 from assay.engine.loop.trainable import check_trainable
-from assay.engine.loop.windows import MicroBatches, TrainStep, WindowTrainer, trainer_of
+from assay.engine.loop.windows import EpochLoop, MicroBatches, TrainStep, WindowTrainer, trainer_of
 from assay.engine.metrics.logged_means import LoggedMeans
 from assay.engine.numerics.buffers import NoBuffers, kept_buffers
 from assay.engine.numerics.seed import StepRandomness, checked_seed
@@ -96,11 +96,8 @@ class Engine:
         self.logged = LoggedMeans()
         self.ranks = DataParallelGroup()
         self.pipeline: Pipeline | None = None
-        self.seconds: dict[str, float] = {}
-        self.is_loading = False
-        """True while the engine waits for a batch: every handler has seen the last step."""
-        self._is_in_epoch = False
         self._times = EpochTimes()
+        self.seconds = self._times.totals
         self._randomness = StepRandomness(self.seed)
         self._windows = EpochWindows(self.source, self.state, self.device)
         self._trainer: WindowTrainer
@@ -108,6 +105,7 @@ class Engine:
         self._step: TrainStep | None = None
         self._by_hand: HandTrainer | None = None
         self._results: StepResults | None = None
+        self._epoch: EpochLoop | None = None
         self.bounds = Bounds(epochs, steps, samples, seconds)
         self.bounds.apply(self.state, self.source)
         self.bus = Bus(bind or bind_by_name(roles_of(self)))
@@ -128,8 +126,8 @@ class Engine:
         SystemExit). A second one is raised at once.
         """
         with self._signals() as signals, self._begin_and_end():
-            while not self._is_done():
-                for window in self._train_epoch():
+            for windows in self._epochs():
+                for window in windows:
                     self.train_step(window)
         if signals.heard:
             raise obeyed(signals.heard[0])
@@ -183,8 +181,10 @@ class Engine:
             assert self._step is not None
             hand = self._by_hand = HandTrainer(self._step, self._micro_batches, self._times)
             try:
-                while not self._is_done() and not hand.is_left:
-                    yield from hand.epoch(self._train_epoch())
+                for windows in self._epochs():
+                    yield from hand.epoch(windows)
+                    if hand.is_left:
+                        break
             except GeneratorExit:
                 pass  # `hand` has ended the step in which the loop was left
             finally:
@@ -231,7 +231,7 @@ class Engine:
         is that much shorter, one of so many steps is as long as before. With several ranks all of
         them end the epoch after the same step. Between two epochs this does nothing.
         """
-        if self._is_in_epoch:
+        if self._epoch is not None and self._epoch.is_in_epoch:
             self.state.ends_epoch = True
 
     def finish(self) -> None:
@@ -254,12 +254,17 @@ class Engine:
 
     def add_seconds(self, name: str, seconds: float) -> None:
         """Add to the time that was spent on `name`."""
-        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+        self._times.add(name, seconds)
 
     @property
     def lasting_flag(self) -> Tensor | None:
         """Device flag, set by the first non-finite step; None if every loss is read at once."""
         return None if self._results is None else self._results.lasting_flag
+
+    @property
+    def is_loading(self) -> bool:
+        """True while the engine waits for a batch: every handler has seen the last step."""
+        return self._epoch is not None and self._epoch.is_loading
 
     @property
     def is_between_steps(self) -> bool:
@@ -283,55 +288,14 @@ class Engine:
             raise
         step.count(window)
 
-    def _train_epoch(self) -> Iterator[Window]:
-        """Yield the windows of an epoch, or the rest of it; the caller makes a step of each.
-
-        Ends early at a bound, or when a stop or the end of the epoch was asked for.
-        """
-        state, ranks, results, times = self.state, self.ranks, self._results, self._times
-        step_begin, step_end = self.bus.points[Event.STEP_BEGIN], self.bus.points[Event.STEP_END]
-        end_step = None if results is None or results.is_idle else results.end_step
-        moved, differentiated = self._windows.moved_s, self.process.backward.seconds
-        windows = self._windows.rest(self.pipeline)
-        self._is_in_epoch = True
-        self.bus.fire_at(Event.EPOCH_BEGIN, state.epoch)
-        now = perf_counter()
-        self.is_loading = True
-        for window in windows:
-            self.is_loading = False
-            loaded = perf_counter()
-            times.waiting += loaded - now
-            if step_begin.due <= state.step:
-                step_begin.fire(state.step)
-            yield window
-            computed = perf_counter()
-            times.end_step(loaded, computed)
-            if end_step is not None:
-                end_step(window, computed)
-            ranks.beats.between()
-            if step_end.due <= state.step:
-                step_end.fire(state.step)
+    def _epochs(self) -> Iterator[Iterator[Window]]:
+        """Yield the windows of one epoch after another, until a bound is reached."""
+        assert self._epoch is not None
+        while True:
             self._agree()
-            ranks.beats.step(state.step)
-            now = perf_counter()
-            times.telling += now - computed
-            if state.stop.reason or state.step == state.max_steps or state.ends_epoch:
-                break
-            self.is_loading = True
-        self.is_loading = False
-        ranks.beats.between()
-        moved = self._windows.moved_s - moved
-        differentiated = self.process.backward.seconds - differentiated
-        for name, seconds in times.take(moved=moved, differentiated=differentiated).items():
-            self.add_seconds(name, seconds)
-        self._fetch()
-        self._is_in_epoch = False
-        is_early = state.ends_epoch
-        if end_epoch(state):
-            if is_early:
-                del windows  # workers that load this epoch are free for the next one
-                self.bounds.start_schedule(state, self.process.backward)
-            self.bus.fire_at(Event.EPOCH_END, state.epoch)
+            if is_done(self.state):
+                return
+            yield self._epoch.windows(self.pipeline)
 
     def _begin(self, *, can_repeat: bool) -> None:
         """Check and make everything that the steps need, then fire `run_begin`."""
@@ -377,6 +341,14 @@ class Engine:
             go_back=failed.go_back,
         )
         self._step = TrainStep(self._results, failed)
+        self._epoch = EpochLoop(
+            self._results,
+            self.bus,
+            self._windows,
+            bounds=self.bounds,
+            times=self._times,
+            agree=self._agree,
+        )
         self._trainer = trainer_of(self.process, self.pipeline, loop)
 
     def _fetch(self) -> None:
@@ -389,10 +361,6 @@ class Engine:
         if not self._owns_signals:
             return nullcontext(NO_SIGNALS)
         return stopping(self.state.stop, say=_LOGGER.warning, polite=True)
-
-    def _is_done(self) -> bool:
-        self._agree()
-        return is_done(self.state)
 
     def _agree(self) -> None:
         """Put in force what any rank was asked for: to stop, to end the epoch, the least bound."""

@@ -1,9 +1,9 @@
-"""Training of one window: its gradients, micro-batch by micro-batch or through a pipeline, and
-its update."""
+"""Training of windows: the loop over an epoch, gradients and update of one, micro-batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from time import perf_counter
 from typing import Protocol
 
 from assay.core.errors import PeerError
@@ -11,7 +11,10 @@ from assay.core.event_log import Warned
 from assay.core.events import Event
 from assay.core.ports import Recorder
 from assay.engine.data.source import Window
+from assay.engine.loop.bounds import Bounds
 from assay.engine.loop.bus import Bus
+from assay.engine.loop.epoch_times import EpochTimes
+from assay.engine.loop.epoch_windows import EpochWindows, end_epoch
 from assay.engine.loop.failed_step import FailedStep
 from assay.engine.loop.process import Process
 from assay.engine.loop.state import State
@@ -198,3 +201,88 @@ class TrainStep:
         self.logged.is_idle = False
         self.state.micro_step = self._micro_steps_before + self.ranks.micro_steps
         self.ranks.broadcast_(self.process.model.buffers())
+
+
+class EpochLoop:
+    """Hands out the windows of an epoch, and does what surrounds the step of each.
+
+    `agree` is called after each step, and puts in force what any rank was asked for. `is_loading`
+    is True while the loop waits for a batch: every handler has seen the last step.
+    """
+
+    def __init__(
+        self,
+        results: StepResults,
+        bus: Bus,
+        windows: EpochWindows,
+        *,
+        bounds: Bounds,
+        times: EpochTimes,
+        agree: Callable[[], None],
+    ) -> None:
+        self.results = results
+        self.state = results.state
+        self.backward = results.backward
+        self.ranks = results.ranks
+        self.bus = bus
+        self.source = windows
+        self.bounds = bounds
+        self.times = times
+        self.agree = agree
+        self.is_loading = False
+        self.is_in_epoch = False
+
+    def windows(self, pipeline: Pipeline | None) -> Iterator[Window]:
+        """Yield the windows of an epoch, or the rest of it; the caller makes a step of each.
+
+        Ends early at a bound, or when a stop or the end of the epoch was asked for.
+        """
+        state, ranks, times, agree = self.state, self.ranks, self.times, self.agree
+        step_begin, step_end = self.bus.points[Event.STEP_BEGIN], self.bus.points[Event.STEP_END]
+        record = None if self.results.is_idle else self.results.end_step
+        windows = self.source.rest(pipeline)
+        self._begin()
+        now = perf_counter()
+        self.is_loading = True
+        for window in windows:
+            self.is_loading = False
+            loaded = perf_counter()
+            times.waiting += loaded - now
+            if step_begin.due <= state.step:
+                step_begin.fire(state.step)
+            yield window
+            computed = perf_counter()
+            times.end_step(loaded, computed)
+            if record is not None:
+                record(window, computed)
+            ranks.beats.between()
+            if step_end.due <= state.step:
+                step_end.fire(state.step)
+            agree()
+            ranks.beats.step(state.step)
+            now = perf_counter()
+            times.telling += now - computed
+            if state.stop.reason or state.step == state.max_steps or state.ends_epoch:
+                break
+            self.is_loading = True
+        self.is_loading = False
+        del windows  # workers that load the rest of this epoch are free for the next one
+        self._end()
+
+    def _begin(self) -> None:
+        self.is_in_epoch = True
+        self.times.begin(moved=self.source.moved_s, differentiated=self.backward.seconds)
+        self.bus.fire_at(Event.EPOCH_BEGIN, self.state.epoch)
+
+    def _end(self) -> None:
+        """Fetch what the steps left on the device; count the epoch, unless it is to be resumed."""
+        state = self.state
+        self.ranks.beats.between()
+        self.times.end(moved=self.source.moved_s, differentiated=self.backward.seconds)
+        self.results.fetch()
+        self.is_in_epoch = False
+        is_early = state.ends_epoch
+        if end_epoch(state):
+            if is_early:
+                self.bounds.start_schedule(state, self.backward)
+            self.bus.fire_at(Event.EPOCH_END, state.epoch)

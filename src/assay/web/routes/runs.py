@@ -224,27 +224,35 @@ def curves(
     view = CurveView(x=x, low=low, high=high, points=points, log=log, branches=branches)
     begins = _since(since)
     widths = dict(zip(metric, width, strict=False))
-    wanted = [*metric, x] if x not in ("", "step", "time", "elapsed") else metric
     found = []
-    followed: dict[float | None, dict[str, Mapping[str, Any]]] = {}
+    series_by_begin: dict[float | None, dict[str, Mapping[str, Any]]] = {}
     revisions = {}
     for run_id in ids:
         if run_id in rows:
-            row = rows[run_id]
-            is_open = row.written.status == "running" and not row.written.error
-            folder = home.folder(row.written.folder)
-            # An open run is read before its revision: what is new then comes with the next request.
-            read = home.curves.series(
-                folder, wanted if x != "elapsed" else None, is_open=is_open, branches=branches
-            )
-            followed.setdefault(begins.get(run_id, low), {})[run_id] = read
-            revisions[run_id] = home.curves.revision(folder) if is_open else 0
-    for begin, series in followed.items():
+            series, revisions[run_id] = _series_of(home, rows[run_id], metric, view)
+            series_by_begin.setdefault(begins.get(run_id, low), {})[run_id] = series
+    for begin, series in series_by_begin.items():
         part = view if begin == low else replace(view, low=begin)
         found += draw(series, metric, part, widths=widths)
     facts = {"missing": [each for each in ids if each not in rows], "revisions": revisions}
     headers = {"etag": etag, "cache-control": "private, no-cache"}
     return Response(pack(found, facts), media_type="application/octet-stream", headers=headers)
+
+
+def _series_of(
+    home: HomeOf, row: RunRow, metrics: Sequence[str], view: CurveView
+) -> tuple[Mapping[str, Any], int]:
+    """Return the series that a view needs of a run, and the revision of one that is open."""
+    wanted: Sequence[str] | None = metrics
+    if view.x == "elapsed":
+        wanted = None  # the first time of all metrics is 0
+    elif view.x not in ("", "step", "time"):
+        wanted = [*metrics, view.x]
+    is_open = row.written.status == "running" and not row.written.error
+    folder = home.folder(row.written.folder)
+    # An open run is read before its revision: what is new then comes with the next request.
+    series = home.curves.series(folder, wanted, is_open=is_open, branches=view.branches)
+    return series, home.curves.revision(folder) if is_open else 0
 
 
 def split_ids(text: str) -> list[str]:
