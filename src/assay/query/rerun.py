@@ -1,4 +1,4 @@
-"""What the queue would train again of a recorded run, or why it cannot."""
+"""Rerun of a recorded run by the queue: its needs, or the reason against it."""
 
 from __future__ import annotations
 
