@@ -8,7 +8,7 @@ import re
 import sqlite3
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -32,6 +32,7 @@ from assay.interop.foreign_run import (
 )
 from assay.interop.nested_keys import nested
 from assay.store.safe_path import safe_path
+from assay.store.series import Block
 
 _MOST_YAML_BYTES = 1 << 20
 _MOST_TOLD = 4000
@@ -567,16 +568,7 @@ def _in_our_terms(kept: _MlflowFile, root: Path) -> ForeignRun:
     created_ns = _ns(kept.start_ms) or min(times_ns, default=0)
     ended_ns = _ns(kept.end_ms) or max(times_ns, default=created_ns)
     status = _STATUSES.get(kept.status)
-    blocks = [
-        curve(
-            i,
-            key,
-            [s for _, _, s in points],
-            [_ns(t) for t, _, _ in points],
-            [v for _, v, _ in points],
-        )
-        for i, (key, points) in enumerate(kept.metrics.items())
-    ]
+    reason = f"MLflow has no end of it: there it is {kept.status or 'without a status'}"
     source = tags.get("mlflow.source.name", "")
     user = tags.get("mlflow.user") or kept.user
     return ForeignRun(
@@ -590,22 +582,27 @@ def _in_our_terms(kept: _MlflowFile, root: Path) -> ForeignRun:
         },
         about={"id": kept.id, "experiment": kept.experiment},
         status=status or "stopped",
-        reason=""
-        if status
-        else f"MLflow has no end of it: there it is {kept.status or 'without a status'}",
+        reason="" if status else reason,
         parent=tags.get("mlflow.parentRunId", ""),
         created_ns=created_ns,
         ended_ns=max(created_ns, ended_ns),
         command=[source] if source else [],
         user="" if user == "unknown" else user,
         git_commit=tags.get("mlflow.source.git.commit", ""),
-        blocks=blocks,
+        blocks=[_curve(i, key, points) for i, (key, points) in enumerate(kept.metrics.items())],
         files=[
             *_files(kept.artifacts, root, warnings),
             *_files_of_models(kept.models, root, warnings),
         ],
         warnings=warnings,
     )
+
+
+def _curve(number: int, name: str, points: Sequence[tuple[int, float, int]]) -> Block:
+    """Return a metric as a curve; a point is time in ms, value and step."""
+    steps = [step for _, _, step in points]
+    times_ns = [_ns(at_ms) for at_ms, _, _ in points]
+    return curve(number, name, steps, times_ns, [value for _, value, _ in points])
 
 
 def _first(values: dict[str, str], what: str, warnings: list[str]) -> dict[str, str]:
