@@ -16,7 +16,7 @@ import pytest
 from web.serving import SOURCE, Server, serving
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import Browser, BrowserContext, Page, Route
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BROWSER_VARIABLE = "DEV_BROWSER"
@@ -89,6 +89,27 @@ def browser() -> Iterator[Browser]:
 def wait_for_answers(page: Page) -> None:
     """Wait until a page has every answer that it has asked for, and asks for nothing more."""
     page.wait_for_function(QUIET)
+
+
+def hold_requests(context: BrowserContext, pattern: str) -> Callable[[], None]:
+    """Hold back requests until the returned function is called, which lets the last go first."""
+    held: list[Route] = []
+    is_over = False
+
+    def take(route: Route) -> None:
+        if is_over:
+            route.continue_()
+        else:
+            held.append(route)
+
+    def let_go() -> None:
+        nonlocal is_over
+        is_over = True
+        while held:
+            held.pop().continue_()
+
+    context.route(pattern, take)
+    return let_go
 
 
 def axe_violations(page: Page) -> list[tuple[str, str, int]]:

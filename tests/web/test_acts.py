@@ -13,11 +13,11 @@ import pytest
 from assay.core.event_log import Saved, Started
 from assay.store.layout import Project
 from run_folders import id_of, make_project, make_run, tell_now
-from web.conftest import Visitor, wait_for_answers
+from web.conftest import Visitor, hold_requests, wait_for_answers
 from web.serving import Server, serving
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page, Route
+    from playwright.sync_api import Locator, Page
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +65,7 @@ def someone(server: Server, visit: Callable[..., Visitor]) -> Visitor:
 def page(someone: Visitor, runs: list[str]) -> Page:
     """The workspace with two runs drawn."""
     page = someone.open(f"/?sel={runs[0]},{runs[1]}")
-    panel(page, "train/loss").get_by_role("img").wait_for()
+    wait_for_curve(page, "train/loss")
     return page
 
 
@@ -80,6 +80,16 @@ def panels(page: Page) -> list[str]:
 def heads(page: Page) -> list[str]:
     found = [each.get_attribute("data-column") for each in page.locator("[data-column]").all()]
     return [each for each in found if each]
+
+
+def heads_become(page: Page, first: list[str]) -> None:
+    """Wait until these columns are the first ones."""
+    page.wait_for_function(
+        """first => JSON.stringify(first) === JSON.stringify(
+            [...document.querySelectorAll('[data-column]')]
+                .map(each => each.dataset.column).filter(Boolean).slice(0, first.length))""",
+        arg=first,
+    )
 
 
 def choose(page: Page, trigger: Locator, item: str) -> None:
@@ -235,7 +245,8 @@ def test_a_saved_view_brings_back_columns_filter_groups_and_panels_after_a_resta
     page.get_by_text("2 runs,").wait_for()
     choose(page, page.get_by_role("button", name=re.compile("^view")), "mine")
     page.get_by_text("1 run,").wait_for()
-    assert heads(page) == ["tag", "model.width"]
+    heads_become(page, ["tag", "model.width"])
+    assert len(heads(page)) == 2
     page.get_by_role("region", name="pinned").get_by_role("figure", name="train/loss").wait_for()
     address_has(page, "smooth=0.6")
 
@@ -284,6 +295,13 @@ def test_the_bar_between_runs_and_curves_is_moved_by_mouse_and_by_keyboard(page:
     before = int(bar.get_attribute("aria-valuenow") or 0)
     x, y = middle(bar)
     drag(page, (x, y), (x - 150, y))
+    page.wait_for_function(
+        """x => {
+            const { left, right } = document.querySelector('[role=separator]').getBoundingClientRect();
+            return Math.abs((left + right) / 2 - x) < 10;
+        }""",
+        arg=x - 150,
+    )
     moved = int(bar.get_attribute("aria-valuenow") or 0)
     assert moved < before - 5
     bar.focus()
@@ -344,6 +362,18 @@ def test_the_lines_of_a_chart_follow_the_colours_of_the_page(page: Page, someone
         page.wait_for_function(has_grid)
 
 
+def test_a_filter_keeps_all_that_is_typed_though_it_is_applied_meanwhile(page: Page) -> None:
+    page.keyboard.press("/")
+    page.keyboard.type("lr = 0.1 ")
+    address_has(page, "w=lr")
+    page.keyboard.type("and model.width = 64")
+    page.get_by_text("2 runs,").wait_for()
+
+    assert page.get_by_role("search").get_by_role("combobox").input_value() == (
+        "lr = 0.1 and model.width = 64"
+    )
+
+
 def test_a_column_is_dragged_to_another_place_and_stays_there(page: Page) -> None:
     page.locator('[data-column="model.width"]').wait_for()
     page.locator("[data-column=seed]").wait_for()
@@ -354,10 +384,9 @@ def test_a_column_is_dragged_to_another_place_and_stays_there(page: Page) -> Non
         middle(page.locator("[data-column=status] button").first),
     )
     address_has(page, "c=tag")
-    assert heads(page)[:2] == ["tag", "status"]
+    heads_become(page, ["tag", "status"])
     page.reload()
-    page.locator("[data-column=tag]").wait_for()
-    assert heads(page) == ["tag", "status", *before[2:]]
+    heads_become(page, ["tag", "status", *before[2:]])
 
 
 def test_a_group_shows_mean_and_spread_and_opens_to_its_runs(page: Page, runs: list[str]) -> None:
@@ -384,7 +413,7 @@ def test_what_is_done_with_a_selection_is_shown_at_once_and_can_be_undone(
     page.keyboard.type("good, kept")
     page.keyboard.press("Enter")
     page.get_by_text("2 runs labelled: good, kept").wait_for()
-    assert page.locator(f'[data-run="{runs[0]}"]').get_by_text("kept").is_visible()
+    page.locator(f'[data-run="{runs[0]}"]').get_by_text("kept").wait_for()
     page.get_by_role("button", name="Undo").last.click()
     page.locator(f'[data-run="{runs[0]}"]').get_by_text("kept").wait_for(state="detached")
 
@@ -462,16 +491,14 @@ def test_a_pointer_that_stands_still_shows_what_comes_to_lie_below_it(
     folder = make_run(project, tag="marked", points={"train/loss": [1.0] * STEPS})
     tell_now(folder, Started(attempt=1), Saved(name="step-50", kind="checkpoint", step=50))
     server.get(f"/api/runs/{id_of(folder)}")
-    marks: list[Route] = []
-    someone.context.route(f"**/api/runs/{id_of(folder)}?*", lambda route: marks.append(route))
+    let_marks_come = hold_requests(someone.context, f"**/api/runs/{id_of(folder)}?*")
     page = someone.open(f"/?sel={id_of(folder)}")
     figure = panel(page, "train/loss")
     figure.locator(f"[data-last='{STEPS}']").wait_for()
     point_at(page, figure, 50)
     figure.get_by_text(re.compile(r"^step \d")).wait_for()
 
-    for each in marks:
-        each.continue_()
+    let_marks_come()
 
     figure.locator("strong", has_text="saved step-50").wait_for()
     page.set_viewport_size({"width": 1000, "height": 800})

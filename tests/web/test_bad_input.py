@@ -14,7 +14,7 @@ import pytest
 
 from assay.store.layout import Project, RunFolder
 from run_folders import id_of, make_project, make_run
-from web.conftest import Visitor, wait_for_answers
+from web.conftest import Visitor, hold_requests, wait_for_answers
 from web.serving import Server, serving
 
 pytestmark = pytest.mark.slow
@@ -106,6 +106,22 @@ def test_ten_megabytes_of_text_are_shown_from_their_end_and_searched(
     assert page.get_by_role("log").locator("> div > div").count() < 200
     page.get_by_role("tab", name="Config").click()
     page.get_by_role("toolbar", name="Config").wait_for()
+
+
+def test_the_first_error_of_a_log_is_asked_for_before_the_log_has_come(
+    project: Project, serve: Callable[..., Server], visit: Callable[..., Visitor]
+) -> None:
+    folder = make_run(project, tag="talkative", points={"loss": [1.0]})
+    text = "ValueError: at the very start\n" + "x" * 99 * 12_000 + "\n"
+    RunFolder(folder).log.write_text(text, encoding="utf-8")
+    someone = visit(serve(project.root))
+    let_go = hold_requests(someone.context, "**/text?*")
+    page = someone.open(f"/runs/{id_of(folder)}?tab=log")
+    page.get_by_role("button", name="First error").click()
+
+    let_go()
+
+    page.get_by_text("ValueError: at the very start").wait_for()
 
 
 @pytest.mark.thorough

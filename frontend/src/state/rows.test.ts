@@ -41,7 +41,7 @@ describe("an answer that was overtaken by a later one", () => {
   it("changes no row", async () => {
     const held = heldRequests();
     const rows = new Rows({ project: "", where: "", sort: [], columns: [], group: [], archived: false, tests: false });
-    rows.refresh();
+    void rows.refresh();
 
     held[1]!(rowsOf(8, "new"));
     await vi.waitFor(() => expect(rows.version).toBe(8));
@@ -50,6 +50,19 @@ describe("an answer that was overtaken by a later one", () => {
 
     expect(rows.version).toBe(8);
     expect(rows.line(0)).toMatchObject({ run: { tag: "new" } });
+  });
+
+  it("does not take back what is shown before the server has done it", async () => {
+    const held = heldRequests();
+    const rows = new Rows({ project: "", where: "", sort: [], columns: [], group: [], archived: false, tests: false });
+    const end = rows.patch((run) => ({ ...run, tag: "renamed" }));
+
+    held[0]!(rowsOf(7, "old"));
+    await vi.waitFor(() => expect(rows.version).toBe(7));
+
+    expect(rows.line(0)).toMatchObject({ run: { tag: "renamed" } });
+    end();
+    expect(rows.line(0)).toMatchObject({ run: { tag: "old" } });
   });
 
   it("changes no curve", async () => {

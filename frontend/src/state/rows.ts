@@ -55,6 +55,7 @@ export class Rows {
   /** The number of the newest request that was answered, and of that whose answer each page holds. */
   private answered = 0;
   private readonly answers = new Map<number, number>();
+  private readonly patches = new Set<(run: RunLine) => RunLine>();
 
   constructor(question: Question) {
     this.question = question;
@@ -74,7 +75,9 @@ export class Rows {
 
   /** Return a row, undefined while it has not come. */
   line(index: number): Line | undefined {
-    return this.pages.get(Math.floor(index / PAGE))?.[index % PAGE];
+    const line = this.pages.get(Math.floor(index / PAGE))?.[index % PAGE];
+    if (line?.kind !== "run" || !this.patches.size) return line;
+    return { ...line, run: [...this.patches].reduce((run, change) => change(run), line.run) };
   }
 
   /** Return the place of a run among the rows that have come, -1 when it is not among them. */
@@ -95,21 +98,24 @@ export class Rows {
   }
 
   /** Fetch again what is on the screen; the rest when it is scrolled to. */
-  refresh(): void {
+  async refresh(): Promise<void> {
     const first = Math.floor(this.seen[0] / PAGE);
     const last = Math.floor(this.seen[1] / PAGE);
     for (const page of [...this.asked]) if (page < first || page > last) this.asked.delete(page);
-    for (let page = first; page <= last; page++) void this.fetch(page);
+    const fetches: Promise<void>[] = [];
+    for (let page = first; page <= last; page++) fetches.push(this.fetch(page));
+    await Promise.all(fetches);
   }
 
-  /** Change rows at once, before the server has said that it did the same. */
-  patch(change: (run: RunLine) => RunLine): void {
-    for (const lines of this.pages.values()) {
-      for (const [at, line] of lines.entries()) {
-        if (line.kind === "run") lines[at] = { kind: "run", run: change(line.run) };
-      }
-    }
+  /** Change rows at once, before the server has said that it did the same; return what ends that. */
+  patch(change: (run: RunLine) => RunLine): () => void {
+    // Answers that come meanwhile may have been made before the change.
+    this.patches.add(change);
     this.changed();
+    return () => {
+      this.patches.delete(change);
+      this.changed();
+    };
   }
 
   close(): void {
@@ -208,7 +214,7 @@ export function useRows(question: Question): { rows: Rows; isOld: boolean; error
   useSyncExternalStore(shown.current.watch, shown.current.snapshot);
   useLive(({ version }) => {
     // Also those on their way: their answer may have been made before this change.
-    if (version !== undefined) for (const each of new Set([shown.current, fresh])) if (each.version !== version) each.refresh();
+    if (version !== undefined) for (const each of new Set([shown.current, fresh])) if (each.version !== version) void each.refresh();
   });
   if (fresh !== shown.current && (fresh.isReady || !shown.current.isReady)) {
     shown.current.close();

@@ -1,7 +1,7 @@
 /** The queue of this machine: devices as lanes with their jobs, the line below, what has ended, and a log. */
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
-import { lazy, Suspense, useState } from "react";
+import { lazy, Suspense, useRef, useState } from "react";
 import { api, data } from "../../api/client";
 import { Button, IconButton } from "../../parts/button";
 import { CopyLine } from "../../parts/copy";
@@ -54,19 +54,17 @@ export function QueuePage() {
     if (event.queue || event.version === -1) void client.invalidateQueries({ queryKey: ["queue"] });
   });
 
+  const [pending, setPending] = useState<readonly QueueAct[]>([]);
+  const turn = useRef(Promise.resolve());
+  // One request at a time, in order; what the queue will be is shown until it is fetched again.
   const act = async (given: QueueAct) => {
-    await client.cancelQueries({ queryKey: key });
-    const before = client.getQueryData<QueueFacts>(key);
-    client.setQueryData<QueueFacts>(key, (known) => known && applied(known, given));
-    try {
-      await data(api.POST("/api/queue/acts", { body: given }));
-    } catch (error) {
-      client.setQueryData(key, before);
-      complain(error);
-    }
-    void client.invalidateQueries({ queryKey: ["queue"] });
+    setPending((others) => [...others, given]);
+    turn.current = turn.current.then(() => data(api.POST("/api/queue/acts", { body: given }))).then(() => undefined, complain);
+    await turn.current;
+    await client.invalidateQueries({ queryKey: ["queue"] });
+    setPending((others) => others.filter((each) => each !== given));
   };
-  const found = queue.data;
+  const found = queue.data && pending.reduce(applied, queue.data);
   const running = found ? runningJobs(found) : [];
   const waiting = found?.waiting ?? [];
   const jobs = [...running, ...waiting, ...(found?.ended ?? [])];

@@ -22,6 +22,9 @@ type CellFacts = Schema["CellFacts"];
 type Form = "markdown" | "latex" | "csv" | "json";
 type Change = Partial<Schema["ChangeFacts"]> & Pick<Schema["ChangeFacts"], "what">;
 
+/** The table as a change will leave it, shown until the server has answered. */
+type ShownAtOnce = (facts: TableFacts) => TableFacts;
+
 interface Place {
   row: number;
   column: number;
@@ -56,25 +59,36 @@ export function TablePage() {
   });
   const search = project ? { project } : {};
   useShortcuts([{ keys: "escape", text: "Back to the tables", run: () => void navigate({ to: "/tables", search }) }]);
-  const change = async (changes: readonly Change[], shownAtOnce?: (facts: TableFacts) => TableFacts) => {
-    const before = client.getQueryData<TableFacts>(key);
-    if (before && shownAtOnce) client.setQueryData(key, shownAtOnce(before));
-    try {
-      const body = { changes: changes.map((each) => ({ row: "", column: "", ...each })), revision: before?.revision ?? "" };
-      client.setQueryData(key, await data(api.POST("/api/tables/{name}/changes", { params: { path: { name }, query: { project } }, body })));
-    } catch (error) {
-      client.setQueryData(key, before);
-      complain(error);
-      void table.refetch();
-    }
+  const [pending, setPending] = useState<readonly ShownAtOnce[]>([]);
+  const turn = useRef(Promise.resolve());
+  // One request at a time, in order: each names the revision that the one before it has made.
+  const inTurn = (request: (revision: string) => Promise<TableFacts>, shownAtOnce: ShownAtOnce = (facts) => facts) => {
+    const applied: ShownAtOnce = (facts) => (facts.name === name ? shownAtOnce(facts) : facts);
+    setPending((others) => [...others, applied]);
+    turn.current = turn.current.then(async () => {
+      try {
+        const fresh = await request(client.getQueryData<TableFacts>(key)?.revision ?? "");
+        await client.cancelQueries({ queryKey: key }); // its answer may be older than this one
+        client.setQueryData(key, fresh);
+        void client.invalidateQueries({ queryKey: ["table-history", project, name] });
+      } catch (error) {
+        complain(error);
+        await table.refetch();
+      } finally {
+        setPending((others) => others.filter((each) => each !== applied));
+      }
+    });
+    return turn.current;
   };
-  const fill = async (text: string) => {
-    try {
-      client.setQueryData(key, await data(api.POST("/api/tables/{name}/import", { params: { path: { name }, query: { project } }, body: { text } })));
-    } catch (error) {
-      complain(error);
-    }
+  const change = (changes: readonly Change[], shownAtOnce?: ShownAtOnce) => {
+    const whole = changes.map((each) => ({ row: "", column: "", ...each }));
+    return inTurn(
+      (revision) => data(api.POST("/api/tables/{name}/changes", { params: { path: { name }, query: { project } }, body: { changes: whole, revision } })),
+      shownAtOnce,
+    );
   };
+  const fill = (text: string) =>
+    inTurn(() => data(api.POST("/api/tables/{name}/import", { params: { path: { name }, query: { project } }, body: { text } })));
   const remove = async () => {
     try {
       await data(api.DELETE("/api/tables/{name}", { params: { path: { name }, query: { project } } }));
@@ -84,14 +98,15 @@ export function TablePage() {
       complain(error);
     }
   };
+  const shown = table.data && pending.reduce((facts, apply) => apply(facts), table.data);
   return (
     <>
-      <Head page="tables" title={table.data?.title ?? name} />
+      <Head page="tables" title={shown?.title ?? name} />
       <main id="main" className={styles.page}>
         {table.error && !table.data ? (
           <Failure error={table.error} />
         ) : (
-          table.data && <Sheet facts={table.data} onChange={change} onImport={fill} onRemove={remove} />
+          shown && <Sheet facts={shown} onChange={change} onImport={fill} onRemove={remove} />
         )}
       </main>
     </>
@@ -100,7 +115,7 @@ export function TablePage() {
 
 interface SheetProps {
   facts: TableFacts;
-  onChange: (changes: readonly Change[], shownAtOnce?: (facts: TableFacts) => TableFacts) => Promise<void>;
+  onChange: (changes: readonly Change[], shownAtOnce?: ShownAtOnce) => Promise<void>;
   onImport: (text: string) => Promise<void>;
   onRemove: () => Promise<void>;
 }

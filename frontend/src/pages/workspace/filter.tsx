@@ -29,7 +29,13 @@ export function Filter({ value, error, names, onChange }: FilterProps) {
   const field = useRef<HTMLInputElement>(null);
   const id = useId();
   const isNarrow = useMedia("(max-width: 700px)");
-  useEffect(() => setText(value), [value]);
+  const sent = useRef<string[]>([]);
+  // A text that was sent from here comes back without the spaces around it: more was typed meanwhile.
+  useEffect(() => {
+    const at = sent.current.indexOf(value);
+    sent.current = at < 0 ? [] : sent.current.slice(at + 1);
+    if (at < 0) setText(value);
+  }, [value]);
   useEffect(() => () => clearTimeout(timer.current), []);
   useShortcuts([{ keys: "/", text: "Filter", run: () => field.current?.focus() }]);
 
@@ -50,9 +56,10 @@ export function Filter({ value, error, names, onChange }: FilterProps) {
   }, [isOpen, known, text, word]);
 
   const problem = error?.problem.start !== null && error?.problem.start !== undefined ? error.problem : null;
-  const isShown = problem !== null && text === value && !offered.length;
+  const isShown = problem !== null && text.trimEnd() === value && !offered.length;
   const send = (fresh: string) => {
     clearTimeout(timer.current);
+    if (fresh.trim() !== value) sent.current.push(fresh.trim());
     onChange(fresh.trim());
   };
   const type = (fresh: string, cursor: number) => {
@@ -61,7 +68,7 @@ export function Filter({ value, error, names, onChange }: FilterProps) {
     setAt(-1);
     setOpen(true);
     clearTimeout(timer.current);
-    timer.current = setTimeout(() => onChange(fresh.trim()), WAIT_MS);
+    timer.current = setTimeout(() => send(fresh), WAIT_MS);
   };
   const take = (name: string) => {
     const plain = /^[^\W\d][\w./:@-]*$/.test(name) ? name : `\`${name}\``;

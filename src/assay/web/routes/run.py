@@ -22,6 +22,7 @@ from assay.query.diff import code_store, flat
 from assay.query.media_kind import HEAD_BYTES, MAX_PIXELS, Media, media_of
 from assay.query.next_commands import commands_for
 from assay.query.previous_run import previous_run
+from assay.query.rerun import rerun_of
 from assay.query.run import RunView
 from assay.query.text_files import read_text, text_files, text_part
 from assay.store.artifacts import Artifact
@@ -159,7 +160,10 @@ class ResultFacts(Model):
 
 
 class RunFacts(Model):
-    """Everything about a run that fits on a page."""
+    """Everything about a run that fits on a page.
+
+    `rerun_refusal` says why the queue cannot train it again, "" when it can.
+    """
 
     line: RunLine
     status_text: str
@@ -188,6 +192,7 @@ class RunFacts(Model):
     git_commit: str
     git_dirty: bool
     commands: list[NextCommand]
+    rerun_refusal: str
     problems: list[str]
 
 
@@ -277,6 +282,7 @@ def run(home: HomeOf, run_id: RunId) -> RunFacts:
         git_commit=view.code.git_commit,
         git_dirty=view.code.git_dirty,
         commands=[NextCommand(line=each.line, purpose=each.purpose) for each in commands_for(view)],
+        rerun_refusal=rerun_of(view).refusal,
         problems=problems,
     )
 
