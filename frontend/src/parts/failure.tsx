@@ -4,11 +4,13 @@ import styles from "./failure.module.css";
 
 export function Failure({ error, title }: { error: unknown; title?: string }) {
   const problem = error instanceof ApiError ? error.problem : { what: String(error), where: "", fix: "" };
+  // The mark below an expression is indented by what a terminal writes before it.
+  const where = "start" in problem && problem.start !== null ? problem.where.replace(/\n {7}/, "\n") : problem.where;
   return (
     <div className={styles.failure} role="alert">
       <strong>{title ?? problem.what}</strong>
       {title && <p>{problem.what}</p>}
-      {problem.where && <pre>{problem.where}</pre>}
+      {where && <pre>{where}</pre>}
       {problem.fix && <p className="quiet">{problem.fix}</p>}
     </div>
   );
