@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -104,6 +105,22 @@ def test_a_waiting_job_is_cancelled_and_a_mistake_never_gets_in_line(
         assert refused.returncode == 2, words
         assert said in refused.stderr
     assert [job.id for job in queue.jobs()] == [1]
+
+
+def test_a_run_is_put_in_line_again_and_the_new_one_names_it_as_its_parent(
+    assay, queue: JobJournal, toy: Path
+) -> None:
+    assert assay("run", "toy.toml", "--quiet").returncode == 0
+    (first,) = (toy / "runs").iterdir()
+
+    added = assay("queue", "rerun", "last", "optimizer.lr=0.25", "--no-rehearse", "--json")
+
+    assert json.loads(added.stdout) == {"jobs": [1]}, added.stderr
+    assert work().wait(300) == 0
+    (again,) = (path for path in (toy / "runs").iterdir() if path != first)
+    assert run_file.read(again).parent == run_file.read(first).id
+    assert "lr = 0.25" in (again / "config.toml").read_text()
+    assert queue.job(1).status.run == run_file.read(again).id
 
 
 def test_30_points_of_the_digits_example_are_jobs_that_share_the_cpu_two_at_a_time(

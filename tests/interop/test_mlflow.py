@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from assay.core.errors import InputError, RecordError
-from assay.interop import mlflow
+from assay.interop import mlflow_database, mlflow_run
 from assay.interop.foreign_run import ForeignRun
 from assay.interop.mlflow import find
 from foreign_files import unpacked
@@ -239,7 +239,7 @@ def test_a_view_in_the_place_of_a_table_is_not_asked(tmp_path: Path, harm: str) 
 def test_a_question_that_has_no_end_is_ended(tmp_path: Path) -> None:
     root = unpacked("mlflow-db", tmp_path)
     with (
-        mlflow._opened(root / "mlflow.db") as database,
+        mlflow_database.open_database(root / "mlflow.db") as database,
         pytest.raises(sqlite3.OperationalError, match="interrupted"),
     ):
         database.execute(
@@ -259,7 +259,7 @@ def test_pipes_where_files_should_be_are_not_waited_for(tmp_path: Path, name: st
 def test_thousands_of_parameters_and_parts_of_a_name_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mlflow, "_MOST_PARAMS", 5)
+    monkeypatch.setattr(mlflow_run, "_MOST_PARAMS", 5)
     root = unpacked("mlflow-files", tmp_path)
     (params,) = (path for path in root.glob("mlruns/*/*/params") if (path / "lr").exists())
     (params / ".".join("a" * 60)).write_text("deep")

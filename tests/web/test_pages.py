@@ -337,6 +337,24 @@ def test_cells_that_are_written_faster_than_the_server_answers_are_all_kept(
     page.close()
 
 
+def test_the_notes_of_a_table_are_markdown_that_is_edited_as_text(
+    server: Server, someone: Visitor
+) -> None:
+    make_table(server, "noted", ["tag"])
+    page = someone.open("/tables/noted")
+    page.get_by_role("button", name="Add notes").click()
+    field = page.get_by_role("textbox", name="Notes, in Markdown")
+    field.fill("by **hand** <img src=x onerror=alert(1)>")
+    field.press("Control+Enter")
+
+    page.locator("main strong").get_by_text("hand").wait_for()
+    assert page.locator("main img").count() == 0
+    wait_for_answers(page)
+    page.reload()
+    page.get_by_role("button", name="Edit the notes").click()
+    assert field.input_value().startswith("by **hand** <img")
+
+
 def test_the_history_of_a_cell_names_what_stood_there_before(
     server: Server, someone: Visitor
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import signal
@@ -14,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from assay.core import run_file
 from assay.core.job import JobSpec
 from assay.jobs.devices import FakeDevices
 from assay.jobs.dispatcher import Dispatcher
 from assay.store.job_journal import JobJournal
-from run_folders import make_project
+from assay.store.layout import Project
+from flow.conftest import CONFIG, NET, POINTS
+from run_folders import id_of, make_project, make_run
 from web.conftest import Visitor, axe_violations, hold_requests, wait_for_answers
 from web.serving import SOURCE, Server
 
@@ -305,6 +309,92 @@ def test_hostile_titles_reasons_and_folders_are_texts(
         "/api/queue/jobs/..%2f1/text",
     ):
         assert server.ask("GET", path).status in (400, 404, 422)
+
+
+def test_the_page_puts_a_run_in_line_again_after_it_has_said_what_that_does(
+    tmp_path: Path,
+    journal: JobJournal,
+    serve: Callable[..., Server],
+    visit: Callable[..., Visitor],
+) -> None:
+    root = tmp_path / "toy"
+    root.mkdir()
+    short = CONFIG.replace("epochs = 4", "steps = 2")
+    for name, text in {"toy.toml": short, "net.py": NET, "points.py": POINTS}.items():
+        (root / name).write_text(text)
+    variables = {"ASSAY_QUEUE_DIR": str(journal.folder), "PYTHONPATH": str(SOURCE)}
+    subprocess.run(
+        [sys.executable, "-m", "assay", "run", "toy.toml", "--quiet", "--device", "cpu"],
+        cwd=root,
+        env={**os.environ, **variables},
+        check=True,
+    )
+    (run,) = (run_file.read(path).id for path in (root / "runs").iterdir())
+    variables |= {"ASSAY_UI_TOKEN": "a-token-that-no-job-may-see"}
+    page = visit(serve(root, variables=variables)).open(f"/runs/{run}")
+
+    page.get_by_role("button", name="Queue again").click()
+    asks = page.get_by_role("dialog")
+    asks.get_by_text(f"assay queue rerun {run} --device cpu").wait_for()
+    asks.get_by_text("the files of the project as they are now").wait_for()
+    asks.get_by_text("assay queue work --detach").or_(
+        asks.get_by_text("No dispatcher is at work")
+    ).first.wait_for()
+    assert journal.jobs() == []
+    asks.get_by_role("button", name="Put in line").click()
+
+    page.get_by_text("Job 1 is in line.").wait_for()
+    page.get_by_role("button", name="Open the queue").click()
+    row(page, 1).wait_for()
+    (job,) = journal.line()
+    assert job.spec.device == "cpu"
+    assert "ASSAY_UI_TOKEN" not in job.spec.environment
+    assert json.loads(Path(job.spec.command[-1]).read_text())["options"]["parent"] == run
+
+
+def test_a_page_puts_nothing_in_line_but_a_run_that_was_trained_from_a_config_here(
+    server: Server, journal: JobJournal, root: Path, visit: Callable[..., Visitor]
+) -> None:
+    run = id_of(make_run(Project(root), tag=HOSTILE))
+    words = "A script recorded it"
+    (line,) = server.get("/api/queue/rerun", runs=run)["runs"]
+    assert words in line["refusal"]
+    for runs, status in (
+        ([run], 400),
+        (["aaaaaaaa"], 404),
+        (["--trust"], 422),
+        (["optimizer.lr=1"], 422),
+        ([], 422),
+        (["../x"], 422),
+    ):
+        assert server.ask("POST", "/api/queue/rerun", {"runs": runs}).status == status, runs
+    answer = server.ask("POST", "/api/queue/rerun", {"runs": [run], "device": "$(true)"})
+    assert answer.status == 422
+
+    page = visit(server).open(f"/runs/{run}")
+    button = page.get_by_role("button", name="Queue again")
+    assert words in (button.get_attribute("title") or "")
+    button.press("Enter")
+    page.get_by_role("status").get_by_text(words).wait_for()
+    assert page.get_by_role("dialog").count() == 0
+    assert journal.jobs() == []
+
+
+def test_a_server_that_others_reach_or_that_only_reads_puts_nothing_in_line(
+    root: Path, journal: JobJournal, serve: Callable[..., Server]
+) -> None:
+    run = id_of(make_run(Project(root)))
+    variables = {"ASSAY_QUEUE_DIR": str(journal.folder)}
+    for option, status, words in (
+        (("--read-only",), 403, "read-only"),
+        (("--allow-host", "lab.example"), 400, "this machine alone"),
+    ):
+        server = serve(root, *option, variables=variables)
+        assert words in server.get("/api/site")["queueRefusal"]
+        answer = server.ask("POST", "/api/queue/rerun", {"runs": [run]})
+        assert answer.status == status
+        assert words in answer.json["what"]
+    assert journal.jobs() == []
 
 
 def test_the_page_of_the_queue_can_be_used_by_everybody_at_every_width(

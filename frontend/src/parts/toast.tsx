@@ -10,6 +10,8 @@ interface Toast {
   detail?: string;
   isBad: boolean;
   undo?: () => void;
+  /** The word on the button of `undo`. */
+  undoWord: string;
 }
 
 let toasts: readonly Toast[] = [];
@@ -22,10 +24,10 @@ function set(fresh: readonly Toast[]): void {
   for (const watcher of watchers) watcher();
 }
 
-/** Say that something was done, and how to take it back. */
-export function say(text: string, undo?: () => void): void {
+/** Say that something was done, and how to take it back, or what else to do about it. */
+export function say(text: string, undo?: () => void, undoWord = "Undo"): void {
   const id = ++last;
-  set([...toasts.slice(-3), { id, text, isBad: false, ...(undo && { undo }) }]);
+  set([...toasts.slice(-3), { id, text, isBad: false, undoWord, ...(undo && { undo }) }]);
   setTimeout(() => close(id), SHOWN_MS);
 }
 
@@ -34,7 +36,7 @@ export function complain(error: unknown, what?: string): void {
   const problem = error instanceof ApiError ? error.problem : { what: String(error), fix: "" };
   const id = ++last;
   const detail = [what ? problem.what : "", problem.fix].filter(Boolean).join(" ");
-  set([...toasts.slice(-3), { id, text: what ?? problem.what, detail, isBad: true }]);
+  set([...toasts.slice(-3), { id, text: what ?? problem.what, detail, isBad: true, undoWord: "" }]);
 }
 
 function close(id: number): void {
@@ -65,7 +67,7 @@ export function Toasts() {
                 toast.undo?.();
               }}
             >
-              Undo
+              {toast.undoWord}
             </Button>
           )}
           <IconButton icon="cross" label="Close" size={14} onClick={() => close(toast.id)} />

@@ -14,7 +14,7 @@ import json
 import re
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -279,39 +279,41 @@ def _read(error: ValidationError, node: Node) -> list[Misfit]:
         if kind in ("extra_forbidden", "unexpected_keyword_argument"):
             found.append(_extra(node, path))
             continue
-        phrase = _PHRASES.get(kind, "")
-        match kind:
-            case "literal_error" | "enum":
-                choices.setdefault(path, []).extend(
-                    re.findall(r"'([^']*)'", context.get("expected", ""))
-                )
-                phrase = f"be {context.get('expected', '')}".replace("'", '"')
-            case "missing":
-                key = one["loc"][-1]
-                phrase = (
-                    f"have {key} item{'s' * (key != 1)}"
-                    if isinstance(key, int)
-                    else f"have a `{key}`"
-                )
-            case "too_long" if context.get("max_length") is not None:
-                phrase = f"have at most {context['max_length']} items"
-        phrase = phrase or one["msg"].replace("Input should be", "be").replace("Input should", "")
-        wanted.setdefault(path, []).append(phrase)
+        if kind in ("literal_error", "enum"):
+            expected = re.findall(r"'([^']*)'", context.get("expected", ""))
+            choices.setdefault(path, []).extend(expected)
+        wanted.setdefault(path, []).append(_phrase(one))
     # A union refuses the whole and its parts: where a part is named, that says more only if every
     # member went so far.
     if () in wanted and len(wanted) > 1:
         wanted = {(): [phrase for phrases in wanted.values() for phrase in phrases]}
     for path, phrases in wanted.items():
         part = get_at(node, path) or node
-        is_text = isinstance(part, Leaf) and isinstance(part.value, str)
-        fix = (
-            did_you_mean(str(scalar(part)), choices.get(path, ()))
-            if isinstance(part, Leaf) and is_text
-            else ""
-        )
+        fix = ""
+        if isinstance(part, Leaf) and isinstance(part.value, str):
+            fix = did_you_mean(str(scalar(part)), choices.get(path, ()))
         said = f"must {_joined(phrases)}, not {_short(part)}"
         found.append(Misfit(origin=part.origin, said=said, fix=fix, inside=path))
     return found
+
+
+def _phrase(error: Mapping[str, Any]) -> str:
+    """Return what a value must do, in words that follow "must"."""
+    kind, context = error["type"], error.get("ctx", {})
+    match kind:
+        case "literal_error" | "enum":
+            return f"be {context.get('expected', '')}".replace("'", '"')
+        case "missing":
+            key = error["loc"][-1]
+            if isinstance(key, int):
+                return f"have {key} item{'s' * (key != 1)}"
+            return f"have a `{key}`"
+        case "too_long" if context.get("max_length") is not None:
+            return f"have at most {context['max_length']} items"
+    if kind in _PHRASES:
+        return _PHRASES[kind]
+    message: str = error["msg"]
+    return message.replace("Input should be", "be").replace("Input should", "")
 
 
 def _whole_tuples(errors: Iterable[Any]) -> Iterator[Any]:

@@ -81,30 +81,20 @@ def command(run: str, metric: str | None, image: str | None, every_s: float, onc
 
 
 def _page(view: RunView, metric: str | None, width: int, height: int, color: bool) -> Iterator[str]:
-    status = paint(view.status, STATUS_STYLES[view.status], on=color)
-    summaries = view.summaries
-    step = max((each.step for each in summaries.values()), default=0)
-    at = (
-        f"epoch {summaries[EPOCH].last + 1:.0f}  step {step}"
-        if EPOCH in summaries
-        else f"step {step}"
-    )
-    tag = visible(elided(view.tag, 30)) or "-"
-    yield f"{paint(tag, 'bold', on=color)}  {view.id}  {status}  {at}  {duration(view.duration_s)}"
+    yield _head(view, color=color)
     if view.status != "running":
         yield from (f"damaged: {visible(sentence)}" for sentence in view.damages)
+    summaries = view.summaries
     if not summaries:
         yield from ("", "nothing was logged yet")
         return
     chosen = metric if metric is not None and metric in summaries else _first_loss(list(summaries))
     names = [name for name in summaries if name != EPOCH]
     rows = min(len(names), max(2, height - 14))
-    shown = names[:rows]
     try:
-        found = read_series(view.folder.metrics, names=[*shown, chosen, EPOCH])
+        found = read_series(view.folder.metrics, names=[*names[:rows], chosen, EPOCH])
     except RecordError:  # it was said above
         return
-    shown = [name for name in shown if name in found]
     if chosen not in found:
         return
     yield from ("", paint(visible(chosen), "bold", on=color))
@@ -113,15 +103,29 @@ def _page(view: RunView, metric: str | None, width: int, height: int, color: boo
     if EPOCH in found and chosen != EPOCH and len(drawn) > 1:
         yield _epochs(found[EPOCH], found[chosen], drawn[-1])
     yield ""
-    room = width - _NAME - _NUMBERS - 4
-    for name in shown:
-        line = sparkline(middles(found[name], room), room)
-        yield (
-            f"{elided(visible(name), _NAME):<{_NAME}}  {number(summaries[name].last):>{_NUMBERS}} "
-            f" {line}"
-        )
+    for name in names[:rows]:
+        if name in found:
+            yield _line(name, found[name], summaries[name].last, width)
     if rows < len(names):
         yield f"... and {len(names) - rows} more: --metric NAME draws one"
+
+
+def _head(view: RunView, *, color: bool) -> str:
+    """Return the line with tag, id, status, place and duration of a run."""
+    summaries = view.summaries
+    at = f"step {max((each.step for each in summaries.values()), default=0)}"
+    if EPOCH in summaries:
+        at = f"epoch {summaries[EPOCH].last + 1:.0f}  {at}"
+    tag = paint(visible(elided(view.tag, 30)) or "-", "bold", on=color)
+    status = paint(view.status, STATUS_STYLES[view.status], on=color)
+    return f"{tag}  {view.id}  {status}  {at}  {duration(view.duration_s)}"
+
+
+def _line(name: str, series: Series, last: float, width: int) -> str:
+    """Return the line of a metric: its name, last value and a small curve."""
+    room = width - _NAME - _NUMBERS - 4
+    curve = sparkline(middles(series, room), room)
+    return f"{elided(visible(name), _NAME):<{_NAME}}  {number(last):>{_NUMBERS}}  {curve}"
 
 
 def _epochs(epochs: Series, curve: Series, axis: str) -> str:

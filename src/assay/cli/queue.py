@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.completion import complete_config, complete_jobs, complete_variants
+from assay.cli.completion import (
+    complete_config,
+    complete_jobs,
+    complete_run_and_keys,
+    complete_variants,
+)
 from assay.cli.launch import given
-from assay.cli.terminal import echo, paint, use_color
+from assay.cli.permission import permission, say, trust_option
+from assay.cli.terminal import echo, echo_json, paint, use_color
 from assay.core.errors import InputError
 from assay.core.job import FAILURES, TRANSIENT, Job
 from assay.core.lease import process_start
@@ -39,6 +45,61 @@ _LAST = 20
 _TITLE = 48
 _FOLLOW_S = 0.2
 _WORK_LOG = "dispatcher.log"
+
+
+_JOB_OPTIONS = (
+    click.option(
+        "--device", default="auto", help="auto, cpu, or devices to choose from: cuda:0,1."
+    ),
+    click.option(
+        "--per-device",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Let up to N jobs share a device.",
+    ),
+    click.option("--priority", type=int, default=0, help="Higher ones start earlier."),
+    click.option(
+        "--after",
+        type=int,
+        multiple=True,
+        metavar="JOB",
+        shell_complete=complete_jobs,
+        help="Wait until that job has finished.",
+    ),
+    click.option(
+        "--attempts",
+        type=click.IntRange(min=1),
+        default=1,
+        metavar="N",
+        help="Try up to N times; a run that has a checkpoint resumes from it.",
+    ),
+    click.option(
+        "--retry",
+        default=",".join(TRANSIENT),
+        metavar="CLASSES",
+        help="Failures after which it is tried again, from " + ", ".join(FAILURES) + ".",
+    ),
+    click.option("--time-limit", metavar="HOURS", type=float, help="Stop it after so many hours."),
+    click.option(
+        "--hang-limit",
+        metavar="MINUTES",
+        type=click.FloatRange(min=0),
+        help="End it when it has stood still for so long; left out: only tell.",
+    ),
+    click.option("--desc", default="", help="What these runs are for."),
+    click.option(
+        "--max-steps", type=click.IntRange(min=1), metavar="N", help="Stop after N steps."
+    ),
+    click.option("--then-test", is_flag=True, help="Test each run when it has finished."),
+    click.option("--no-rehearse", is_flag=True, help="Check the config, but try no step of it."),
+)
+
+
+def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of every command that puts jobs in line."""
+    for option in reversed(_JOB_OPTIONS):
+        command = option(command)
+    return command
 
 
 @click.group(
@@ -76,67 +137,77 @@ def command() -> None:
     metavar="N",
     help="Queue each N times, with the seed of the config and those that follow it.",
 )
-@click.option("--device", default="auto", help="auto, cpu, or devices to choose from: cuda:0,1.")
-@click.option(
-    "--per-device",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Let up to N jobs share a device.",
-)
-@click.option("--priority", type=int, default=0, help="Higher ones start earlier.")
-@click.option(
-    "--after",
-    type=int,
-    multiple=True,
-    metavar="JOB",
-    shell_complete=complete_jobs,
-    help="Wait until that job has finished.",
-)
-@click.option(
-    "--attempts",
-    type=click.IntRange(min=1),
-    default=1,
-    metavar="N",
-    help="Try up to N times; a run that has a checkpoint resumes from it.",
-)
-@click.option(
-    "--retry",
-    default=",".join(TRANSIENT),
-    metavar="CLASSES",
-    help="Failures after which it is tried again, from " + ", ".join(FAILURES) + ".",
-)
-@click.option("--time-limit", metavar="HOURS", type=float, help="Stop it after so many hours.")
-@click.option(
-    "--hang-limit",
-    metavar="MINUTES",
-    type=click.FloatRange(min=0),
-    help="End it when it has stood still for so long; left out: only tell.",
-)
 @click.option("--user-dir", "user_dirs", type=click.Path(), multiple=True, help="Your modules.")
-@click.option("--desc", default="", help="What these runs are for.")
-@click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Stop after N steps.")
-@click.option("--then-test", is_flag=True, help="Test each run when it has finished.")
-@click.option("--no-rehearse", is_flag=True, help="Check the config, but try no step of it.")
+@_job_options
 def add(
     arguments: tuple[str, ...],
     variants: tuple[str, ...],
     seeds: int | None,
     user_dirs: tuple[str, ...],
-    no_rehearse: bool,
-    then_test: bool,
-    desc: str,
-    max_steps: int | None,
-    **placed: Any,
+    **options: Any,
 ) -> int:
-    from assay.compose import Launch
-    from assay.jobs.submit import submit_configs
-
     files, overrides = given(arguments)
     if not files:
         raise InputError(
             "`assay queue add` needs a config file.", fix="assay queue add digits.toml"
         )
     configs = _expanded(files, overrides, variants, seeds, user_dirs or None)
+    with JobJournal() as journal:
+        _print_jobs(journal, _submitted(journal, configs, **options))
+    return 0
+
+
+@command.command(
+    name="rerun",
+    help="""Put the configs of runs in line again, as new runs, with the code of the working tree.
+    KEY=VALUE changes a key: assay queue rerun last optimizer.lr=0.01""",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument(
+    "arguments",
+    metavar="RUN... [KEY=VALUE ...]",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    shell_complete=complete_run_and_keys,
+)
+@_job_options
+@trust_option
+@click.option("--json", "as_json", is_flag=True, help="Print the numbers of the jobs as JSON.")
+def rerun(arguments: tuple[str, ...], trust: bool, as_json: bool, **options: Any) -> int:
+    from assay.compose.training import config_of_run
+    from assay.query.find import find_run
+
+    names, overrides = given(arguments)
+    if not names:
+        raise InputError("`assay queue rerun` needs a run.", fix="assay queue rerun last")
+    configs = [
+        config_of_run(name, overrides, use="train it again", trust=permission(trust), tell=say)
+        for name in names
+    ]
+    parents = [find_run(name).id for name in names]
+    with JobJournal() as journal:
+        jobs = _submitted(journal, configs, parents=parents, **options)
+        if as_json:
+            echo_json({"jobs": jobs})
+        else:
+            _print_jobs(journal, jobs)
+    return 0
+
+
+def _submitted(
+    journal: JobJournal,
+    configs: Sequence[Config],
+    *,
+    parents: Sequence[str] = (),
+    no_rehearse: bool,
+    then_test: bool,
+    desc: str,
+    max_steps: int | None,
+    **placed: Any,
+) -> list[int]:
+    from assay.compose import Launch
+    from assay.jobs.submit import submit_configs
+
     launch = Launch(
         device=None,
         desc=desc,
@@ -144,20 +215,22 @@ def add(
         max_steps=max_steps,
         command=("assay", *sys.argv[1:]),
     )
-    with JobJournal() as journal:
-        ids = submit_configs(
-            journal,
-            configs,
-            launch,
-            is_rehearsed=not no_rehearse,
-            then_test=then_test,
-            tell=lambda line: echo(line, err=True),
-            **_placed(**placed),
-        )
-        for job in ids:
-            echo(f"job {job}  {elided(visible(journal.job(job).spec.title), _TITLE)}")
-        hint_dispatcher(journal)
-    return 0
+    return submit_configs(
+        journal,
+        configs,
+        launch,
+        is_rehearsed=not no_rehearse,
+        then_test=then_test,
+        parents=parents,
+        tell=lambda line: echo(line, err=True),
+        **_placed(**placed),
+    )
+
+
+def _print_jobs(journal: JobJournal, jobs: Sequence[int]) -> None:
+    for job in jobs:
+        echo(f"job {job}  {elided(visible(journal.job(job).spec.title), _TITLE)}")
+    hint_dispatcher(journal)
 
 
 def _placed(

@@ -10,8 +10,8 @@ import click
 from assay.cli.terminal import echo
 from assay.core.errors import InputError, MissingExtraError
 from assay.query.project_lookup import project_here
+from assay.web.access import TOKEN_VARIABLE
 
-TOKEN_VARIABLE = "ASSAY_UI_TOKEN"
 _LEAST_TOKEN = 16
 
 

@@ -264,15 +264,23 @@ def attempt(config: Config, launch: Launch, *, records_all: bool = False, **how:
 
 
 def run_one(
-    config: Config, launch: Launch, *, then_test: bool = False, edit_test: Edit | str | None = None
+    config: Config,
+    launch: Launch,
+    *,
+    then_test: bool = False,
+    edit_test: Edit | str | None = None,
+    parent: str = "",
 ) -> RunResult:
-    """Train a config, or evaluate it if that is its runner; see `run`."""
+    """Train a config, or evaluate it if that is its runner; see `run`.
+
+    `parent` is the run whose config this is.
+    """
     runner = get_at(config.root, ("runner",))
     if isinstance(runner, Leaf) and runner.value in ("test", "infer"):
         return test_with_own_weights(config, launch, infer=runner.value == "infer")
     if then_test:
-        return train_and_test(config, launch, edit=edit_test)
-    return train(config, launch)
+        return train_and_test(config, launch, edit=edit_test, parent=parent)
+    return train(config, launch, parent=parent)
 
 
 def _not_started(config: Config | None, error: BaseException) -> RunResult:

@@ -248,7 +248,9 @@ def _evaluate(
     return value
 
 
-def train_and_test(config: Config, launch: Launch, *, edit: Edit | str | None = None) -> RunResult:
+def train_and_test(
+    config: Config, launch: Launch, *, edit: Edit | str | None = None, parent: str = ""
+) -> RunResult:
     """Train a config, then test it; the result of the test is in that of the training.
 
     The config of the test is that of the run. `edit`, a function or the target of one, may change
@@ -260,7 +262,7 @@ def train_and_test(config: Config, launch: Launch, *, edit: Edit | str | None = 
         )
     _wanted(config, (), infer=False)
     change = _edit(edit, config)
-    result = train(config, launch)
+    result = train(config, launch, parent=parent)
     if result.status != "finished" or result.signal:
         return result
     try:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import InputError, RecordError
+from assay.core.event_log import EndStatus
 from assay.core.json_codec import parse_json
 from assay.core.metrics_file import KeySet
 from assay.core.regular_file import read_start
@@ -119,20 +120,10 @@ def _found(parts: list[tuple[Path, _WandbLog]], root: Path) -> ForeignSource:
 
 
 def _read(paths: list[Path], root: Path) -> ForeignRun:
-    log, warnings = _WandbLog(), []
-    for path in paths:
-        data = read_file(path)
-        if not data.startswith(_HEAD):
-            raise RecordError("This is no file of wandb: it begins otherwise.", where=str(path))
-        log.begin_attempt()
-        trouble = Trouble(path)
-        for offset, record in log_records(data, _HEAD_BYTES, trouble):
-            try:
-                log.add(record)
-            except (MalformedError, ValueError, RecursionError):
-                trouble.add(offset, "a record is not one of wandb")
-        warnings += [str(trouble)] if trouble.lost else []
+    log = _WandbLog()
+    warnings = [warning for path in paths for warning in _add_file(log, path)]
     path = paths[0]
+    status, reason = _ending(log.exit_code)
     created_ns = log.start_ns or log.first_ns or path.stat().st_mtime_ns
     files, output = _files(log, [each.parent / "files" for each in paths], root, warnings)
     if log.artifacts:
@@ -145,16 +136,8 @@ def _read(paths: list[Path], root: Path) -> ForeignRun:
         values=dict(log.results()),
         about={"id": log.run_id, **log.about},
         labels=log.labels,
-        status="finished"
-        if log.exit_code == 0
-        else "stopped"
-        if log.exit_code is None
-        else "failed",
-        reason="wandb has no end of it"
-        if log.exit_code is None
-        else f"exit code {log.exit_code}"
-        if log.exit_code
-        else "",
+        status=status,
+        reason=reason,
         created_ns=created_ns,
         ended_ns=max(created_ns, log.last_ns, created_ns + log.runtime_s * 1_000_000_000),
         command=log.command,
@@ -167,6 +150,30 @@ def _read(paths: list[Path], root: Path) -> ForeignRun:
         output=output or "".join(log.lines).encode("utf-8", "replace"),
         warnings=warnings,
     )
+
+
+def _add_file(log: _WandbLog, path: Path) -> list[str]:
+    """Add the records of an attempt to the log; return a warning where some cannot be read."""
+    data = read_file(path)
+    if not data.startswith(_HEAD):
+        raise RecordError("This is no file of wandb: it begins otherwise.", where=str(path))
+    log.begin_attempt()
+    trouble = Trouble(path)
+    for offset, record in log_records(data, _HEAD_BYTES, trouble):
+        try:
+            log.add(record)
+        except (MalformedError, ValueError, RecursionError):
+            trouble.add(offset, "a record is not one of wandb")
+    return [str(trouble)] if trouble.lost else []
+
+
+def _ending(exit_code: int | None) -> tuple[EndStatus, str]:
+    """Return the status of a run and its reason."""
+    if exit_code is None:
+        return "stopped", "wandb has no end of it"
+    if exit_code:
+        return "failed", f"exit code {exit_code}"
+    return "finished", ""
 
 
 @dataclass(slots=True)
@@ -448,44 +455,45 @@ def _files(
     outputs: list[Path] = []
     for folder in folders:  # of a name that several attempts have, that of the last one
         there |= files_below(folder, root, left_out=left_out)
-        outputs += [there.pop(_OUTPUT)] if _OUTPUT in there else []
-    output = b"".join(map(read_file, outputs)) if len(outputs) != 1 else outputs[0]
+        if _OUTPUT in there:
+            outputs.append(there.pop(_OUTPUT))
+    output = outputs[0] if len(outputs) == 1 else b"".join(map(read_file, outputs))
     found: list[ForeignFile] = []
     missing = 0
     for medium in log.media:
-        kind = str(medium.about.get("_type", ""))
-        if kind == "histogram":
+        if medium.about.get("_type") == "histogram":
             found.append(_histogram(medium))
             continue
-        names = (
-            medium.about.get("filenames")
-            if isinstance(medium.about.get("filenames"), list)
-            else None
-        )
-        for name in names or [medium.about.get("path")]:
+        for name in _names_of(medium):
             path = there.pop(name, None) if isinstance(name, str) else None
             if path is None:
                 missing += 1
-                continue
-            known = "image" if kind.startswith("images") else _MEDIA.get(kind, kind_of(path.name))
-            source: bytes | Path = _as_csv(path) if known == "table" else path
-            found.append(
-                ForeignFile(
-                    name=medium.name,
-                    source=source,
-                    at_ns=medium.at_ns,
-                    kind=known,
-                    step=medium.step,
-                )
-            )
+            else:
+                found.append(_medium_file(medium, path))
     if missing:
         warnings.append(f"{missing} of what was logged is in no file that can be copied")
     warnings += left_out
     for name, path in there.items():
-        found.append(
-            ForeignFile(name=name, source=path, at_ns=path.stat().st_mtime_ns, kind=kind_of(name))
-        )
+        at_ns = path.stat().st_mtime_ns
+        found.append(ForeignFile(name=name, source=path, at_ns=at_ns, kind=kind_of(name)))
     return found, output
+
+
+def _names_of(medium: _Medium) -> list[Any]:
+    """Return the names of the files of a log call."""
+    names = medium.about.get("filenames")
+    if isinstance(names, list) and names:
+        return names
+    return [medium.about.get("path")]
+
+
+def _medium_file(medium: _Medium, path: Path) -> ForeignFile:
+    kind = str(medium.about.get("_type", ""))
+    known = "image" if kind.startswith("images") else _MEDIA.get(kind, kind_of(path.name))
+    source: bytes | Path = _as_csv(path) if known == "table" else path
+    return ForeignFile(
+        name=medium.name, source=source, at_ns=medium.at_ns, kind=known, step=medium.step
+    )
 
 
 def _histogram(medium: _Medium) -> ForeignFile:

@@ -27,13 +27,15 @@ def submit_configs(
     *,
     is_rehearsed: bool = True,
     then_test: bool = False,
+    parents: Sequence[str] = (),
     tell: Callable[[str], None] = lambda line: None,
     **placed: Any,
 ) -> list[int]:
     """Put a job for each config in line, all or none; return their ids.
 
-    `placed` are fields of JobSpec: device, priority, after, limits. ConfigError or InputError for
-    what would fail, before anything is in line.
+    `parents` are the runs whose configs these are, one for each. `placed` are fields of JobSpec:
+    device, priority, after, limits. ConfigError or InputError for what would fail, before anything
+    is in line.
     """
     for job in placed.get("after", ()):
         journal.job(job)
@@ -49,9 +51,12 @@ def submit_configs(
             freeze_code(config),
             journal.folder,
             then_test=then_test,
+            parent=parent,
             memory_bytes=forecast.memory_bytes,
             **placed,
         )
-        for config, forecast in zip(configs, forecasts, strict=True)
+        for config, forecast, parent in zip(
+            configs, forecasts, parents or [""] * len(configs), strict=True
+        )
     ]
     return journal.submit(specs)

@@ -44,15 +44,17 @@ def training_spec(
     queue: Path,
     *,
     then_test: bool = False,
+    parent: str = "",
     **placed: Any,
 ) -> JobSpec:
     """Write a config down for a job, with the code that it will run; return the job to submit.
 
-    `placed` are fields of JobSpec: device, priority, after, limits.
+    `parent` is the run whose config this is. `placed` are fields of JobSpec: device, priority,
+    after, limits.
     """
     moved = replace(config, user_dirs=tuple(frozen.moved(path) for path in config.user_dirs))
     launch = replace(launch, code=to_plain(frozen.code))
-    task = task_of(moved, launch, then_test=then_test)
+    task = task_of(moved, launch, then_test=then_test, parent=parent)
     tasks = queue / _TASKS
     make_directory(tasks, PRIVATE)
     path = tasks / f"{os.urandom(8).hex()}.json"

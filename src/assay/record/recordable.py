@@ -139,19 +139,11 @@ class _ValueReader:
         self.items = 0
 
     def read(self, value: Any, inside: str, depth: int) -> Any:
-        self.items += 1
-        if depth > MAX_DEPTH or self.items > MAX_ITEMS:
-            what = (
-                "holds itself, or nests too deep"
-                if depth > MAX_DEPTH
-                else f"holds more than {MAX_ITEMS:,} values"
-            )
-            raise InputError(f"`{self.name}` {what}.", fix="keep it as a file: run.artifact(...)")
+        self.count(depth)
         match value:
             case Enum():
-                return self.read(
-                    value.value if _is_scalar(value.value) else value.name, inside, depth
-                )
+                plain = value.value if _is_scalar(value.value) else value.name
+                return self.read(plain, inside, depth)
             case None | bool():
                 return value
             case str():
@@ -167,11 +159,7 @@ class _ValueReader:
             case type() | FunctionType() | BuiltinFunctionType() | MethodType():
                 return f"{value.__module__}.{value.__qualname__}"
             case set() | frozenset():
-                listed = [self.read(item, inside, depth + 1) for item in value]
-                return sorted(
-                    listed,
-                    key=lambda item: (0, item, "") if _is_number(item) else (1, 0, repr(item)),
-                )
+                return sorted((self.read(item, inside, depth + 1) for item in value), key=_order)
             case Mapping():
                 return self.table(value.items(), inside, depth)
             case SimpleNamespace():
@@ -179,10 +167,19 @@ class _ValueReader:
             case tuple() if hasattr(value, "_fields"):
                 return self.table(zip(value._fields, value, strict=True), inside, depth)
             case list() | tuple() | range():
-                return [
-                    self.read(item, f"{inside}[{i}]", depth + 1) for i, item in enumerate(value)
-                ]
+                read = self.read
+                return [read(item, f"{inside}[{i}]", depth + 1) for i, item in enumerate(value)]
         return self.object(value, inside, depth)
+
+    def count(self, depth: int) -> None:
+        """Count a value; InputError when there are too many, or too many within each other."""
+        self.items += 1
+        if depth <= MAX_DEPTH and self.items <= MAX_ITEMS:
+            return
+        what = f"holds more than {MAX_ITEMS:,} values"
+        if depth > MAX_DEPTH:
+            what = "holds itself, or nests too deep"
+        raise InputError(f"`{self.name}` {what}.", fix="keep it as a file: run.artifact(...)")
 
     def table(self, items: Iterable[tuple[Any, Any]], inside: str, depth: int) -> dict[str, Any]:
         made: dict[str, Any] = {}
@@ -275,3 +272,8 @@ def _better_place(value: Any) -> str:
     if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
         return "keep its state with assay.engine.Saver, or give what counts of it"
     return ""
+
+
+def _order(item: Any) -> tuple[int, Any, str]:
+    """Return the place of an item of a set: numbers first."""
+    return (0, item, "") if _is_number(item) else (1, 0, repr(item))

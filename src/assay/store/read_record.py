@@ -42,20 +42,15 @@ def read_record(
     metrics_mtime_ns = mtime_ns_of(folder.metrics)
     run, error = run_in(folder)
     if error and no_folder(folder):
-        run = RunFile(
-            id=id_of_folder(folder.path.name) or "", kind="train", created_ns=_created_ns(folder)
-        )
+        run = _nameless_run(folder)
         return ChangedRun(_row(folder, run, error, mtime_ns), [], run.id, 0)
     lease = read_lease(folder.path) if run is None or not run.sealed else None
     edits = _edits(folder) if edits_size else []
     if run is None:
-        run = RunFile(
-            id=id_of_folder(folder.path.name) or "", kind="train", created_ns=_created_ns(folder)
-        )
+        run = _nameless_run(folder)
     values = {**run.values, **{edit.key: edit.new for edit in edits if edit.what == "value"}}
-    tag = next(
-        (e.new for e in reversed(edits) if e.what == "tag" and isinstance(e.new, str)), run.tag
-    )
+    tags = [edit.new for edit in edits if edit.what == "tag" and isinstance(edit.new, str)]
+    tag = tags[-1] if tags else run.tag
     summaries_json = dumps(run.summaries) if run.sealed else (summarize or live_summaries)(folder)
     row = _row(folder, run, error, mtime_ns)
     row = row._replace(
@@ -73,6 +68,12 @@ def read_record(
     said = [row.id, tag, page, *(str(edit.new) for edit in edits if edit.what == "note")]
     said += [item.name for item in items if item.kind == "label"]
     return ChangedRun(row, items, "\n".join(said).casefold(), readme_mtime_ns)
+
+
+def _nameless_run(folder: RunFolder) -> RunFile:
+    """Return a run of which only the folder is known."""
+    run_id = id_of_folder(folder.path.name) or ""
+    return RunFile(id=run_id, kind="train", created_ns=_created_ns(folder))
 
 
 def _row(folder: RunFolder, run: RunFile, error: str, mtime_ns: int) -> IndexRow:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 WRITE_HEADER = "x-assay-write"
+TOKEN_VARIABLE = "ASSAY_UI_TOKEN"
 MAX_BODY_BYTES = 8 << 20
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOGIN = "/login"
@@ -121,13 +122,15 @@ def kept_secret(path: Path | None = None) -> bytes:
 class Rules:
     """Access rules of a server: its names beside loopback, and whether it may change anything.
 
-    `prefix` is what a proxy puts in front of every path and does not take off again.
+    `is_local`: nobody beyond this machine reaches it, but through a tunnel of its user. `prefix` is
+    what a proxy puts in front of every path and does not take off again.
     """
 
     cookie: str
     hosts: frozenset[str] = frozenset()
     prefix: str = ""
     is_read_only: bool = False
+    is_local: bool = True
 
     def knows(self, host: str) -> bool:
         """Return whether a Host header names this server, whatever the port: a tunnel has another

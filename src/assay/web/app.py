@@ -19,6 +19,7 @@ from assay.web.answers import ErrorBody, as_json, problem_of
 from assay.web.compression import Compression
 from assay.web.live import Watches
 from assay.web.pages import PAGES, Files
+from assay.web.queueing import RerunSubmitter
 from assay.web.routes import compare, edits, live, projects, queue, run, runs, session, tables
 from assay.web.site import ProjectSite
 
@@ -63,6 +64,7 @@ def make_api(project: Project, keys: Keys, rules: Rules, files: Files) -> FastAP
     api.state.keys = keys
     api.state.rules = rules
     api.state.files = files
+    api.state.reruns = RerunSubmitter()
     for router in ROUTERS:
         # `include_router` makes each route anew at the first request, in 0.3 s.
         api.router.routes.extend(router.routes)
@@ -79,6 +81,7 @@ def make_api(project: Project, keys: Keys, rules: Rules, files: Files) -> FastAP
 @contextlib.asynccontextmanager
 async def _life(api: FastAPI) -> AsyncIterator[None]:
     yield
+    api.state.reruns.close()
     api.state.watches.close()
     api.state.site.close()
 

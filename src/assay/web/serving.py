@@ -58,7 +58,13 @@ def serve(project: Project, wanted: ServeOptions, say: Callable[[str, str], obje
     keys = Keys(kept_secret(), wanted.token)
     keys.on_link_used = lambda: say("another", f"{root}{LOGIN}#{keys.new_link_code()}")
     names = allowed_hosts([*wanted.names, *([] if is_local else [shown])])
-    rules = Rules(f"assay-{port}", names, wanted.prefix, is_read_only=wanted.is_read_only)
+    rules = Rules(
+        f"assay-{port}",
+        names,
+        wanted.prefix,
+        is_read_only=wanted.is_read_only,
+        is_local=is_local and not names,
+    )
     files = Files.read()
     watches = Watches()
     app = make_app(project, keys, rules, files, watches)

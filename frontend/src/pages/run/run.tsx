@@ -15,6 +15,7 @@ import { count, duration, number } from "../../state/format";
 import { useRunFacts } from "../../state/marks";
 import { useNow, useShared } from "../../state/site";
 import { Labels, Status } from "../../table/cells";
+import { RerunButton } from "../queue/rerun";
 import { useActOnRuns } from "../workspace/acts";
 import { Artifacts } from "./artifacts";
 import { Attempts } from "./attempts";
@@ -135,6 +136,7 @@ function Title({ run }: { run: RunFacts }) {
         <span className={styles.grow} />
         <span className={styles.acts}>
           {again && <CopyLine label="again:" text={again.line} title={`${again.purpose}. Copy`} />}
+          {line.kind === "train" && <RerunButton run={line.id} refusal={run.rerunRefusal} />}
           <Menu align="end" trigger={<IconButton icon="more" label="More to do with this run" />}>
             {run.commands.slice(1).map((command) => (
               <MenuItem key={command.line} icon="copy" onSelect={() => void navigator.clipboard.writeText(command.line).then(() => say("The command is copied."), complain)}>

@@ -9,6 +9,7 @@ import { Dialog } from "../../parts/dialog";
 import { Failure } from "../../parts/failure";
 import { Head } from "../../parts/frame";
 import { Icon } from "../../parts/icons";
+import { Markdown } from "../../parts/markdown";
 import { Menu, MenuItem, MenuLine, MenuTitle } from "../../parts/menu";
 import { useShortcuts } from "../../parts/shortcuts";
 import { complain, say } from "../../parts/toast";
@@ -206,15 +207,7 @@ function Sheet({ facts, onChange, onImport, onRemove }: SheetProps) {
           }}
         />
       </div>
-      <Editable
-        label="Notes"
-        className={styles.notes}
-        text={facts.notes}
-        placeholder={isFixed ? "" : "Notes"}
-        isFixed={isFixed}
-        isLong
-        onSave={(text) => void onChange([{ what: "notes", text }], (before) => ({ ...before, notes: text }))}
-      />
+      <Notes text={facts.notes} isFixed={isFixed} onSave={(text) => void onChange([{ what: "notes", text }], (before) => ({ ...before, notes: text }))} />
       <Grid facts={facts} isFixed={isFixed} onChange={onChange} onShow={setShown} />
       <p className={styles.legend}>
         {facts.rows.some((row) => row.cells.some((cell) => cell.isNear)) && "† not told from the best by Welch’s test (p > 0.05). "}
@@ -561,17 +554,47 @@ function Field({ label, text, isLong = false, onSave, onCancel }: { label: strin
   return isLong ? <textarea rows={4} {...shared} /> : <input {...shared} />;
 }
 
+/** The notes of a table, in Markdown. */
+function Notes({ text, isFixed, onSave }: { text: string; isFixed: boolean; onSave: (text: string) => void }) {
+  const [isEdited, setEdited] = useState(false);
+  if (isEdited) {
+    return (
+      <div className={styles.notes}>
+        <Field
+          label="Notes, in Markdown"
+          text={text}
+          isLong
+          onCancel={() => setEdited(false)}
+          onSave={(fresh) => {
+            setEdited(false);
+            if (fresh !== text) onSave(fresh);
+          }}
+        />
+      </div>
+    );
+  }
+  if (isFixed && !text) return null;
+  return (
+    <div className={styles.notes}>
+      {text && <Markdown text={text} />}
+      {!isFixed && (
+        <Button kind="quiet" icon="edit" onClick={() => setEdited(true)}>
+          {text ? "Edit the notes" : "Add notes"}
+        </Button>
+      )}
+    </div>
+  );
+}
+
 interface EditableProps {
   label: string;
   className: string | undefined;
   text: string;
-  placeholder?: string;
   isFixed: boolean;
-  isLong?: boolean;
   onSave: (text: string) => void;
 }
 
-function Editable({ label, className, text, placeholder = "", isFixed, isLong = false, onSave }: EditableProps) {
+function Editable({ label, className, text, isFixed, onSave }: EditableProps) {
   const [isEdited, setEdited] = useState(false);
   if (isFixed) return text ? <span className={className}>{text}</span> : null;
   if (isEdited) {
@@ -580,7 +603,6 @@ function Editable({ label, className, text, placeholder = "", isFixed, isLong = 
         <Field
           label={label}
           text={text}
-          isLong={isLong}
           onCancel={() => setEdited(false)}
           onSave={(fresh) => {
             setEdited(false);
@@ -592,7 +614,7 @@ function Editable({ label, className, text, placeholder = "", isFixed, isLong = 
   }
   return (
     <button type="button" className={[className, styles.editable].join(" ")} title={`Change: ${label.toLowerCase()}`} onClick={() => setEdited(true)}>
-      {text || <span className={styles.placeholder}>{placeholder}</span>}
+      {text}
     </button>
   );
 }

@@ -10,6 +10,7 @@ import { complain, say } from "../../parts/toast";
 import { useShared } from "../../state/site";
 import { count, whole } from "../../state/format";
 import type { Rows } from "../../state/rows";
+import { MOST_RERUNS, RerunDialog } from "../queue/rerun";
 import styles from "./workspace.module.css";
 
 type ActName = "archive" | "unarchive" | "remove" | "bring-back" | "label" | "unlabel";
@@ -94,6 +95,7 @@ export function Acts({ rows, selected, columns, onClear }: ActsProps) {
   const navigate = useNavigate();
   const act = useActOnRuns(rows);
   const [isLabelling, setLabelling] = useState(false);
+  const [isQueueing, setQueueing] = useState(false);
   const ids = useMemo(() => [...selected], [selected]);
   const isReadOnly = facts.isReadOnly;
   const search = project ? { project } : {};
@@ -142,6 +144,10 @@ export function Acts({ rows, selected, columns, onClear }: ActsProps) {
         <MenuItem icon="history" onSelect={() => void copyText(ids.map((id) => `assay rerun ${id}`).join("\n")).then((isDone) => isDone && say("The commands are copied."))}>
           Copy commands that run them again
         </MenuItem>
+        <MenuItem icon="history" disabled={facts.queueRefusal !== "" || ids.length > MOST_RERUNS} onSelect={() => setQueueing(true)}>
+          Put in line again
+          {(facts.queueRefusal || ids.length > MOST_RERUNS) && <div className={styles.why}>{facts.queueRefusal || `At most ${MOST_RERUNS} at once.`}</div>}
+        </MenuItem>
         {!isReadOnly && <MenuLine />}
         {!isReadOnly && (
           <MenuItem icon="eye" onSelect={() => void act("unarchive", ids)}>
@@ -162,6 +168,7 @@ export function Acts({ rows, selected, columns, onClear }: ActsProps) {
         )}
       </Menu>
       <IconButton icon="cross" label="Select nothing" size={14} onClick={onClear} />
+      {isQueueing && <RerunDialog ids={ids} onClose={() => setQueueing(false)} />}
       {isLabelling && <LabelDialog ids={ids} onClose={() => setLabelling(false)} onLabel={(what, labels) => void act(what, ids, labels)} />}
     </>
   );

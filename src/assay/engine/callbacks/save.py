@@ -199,17 +199,8 @@ class Save:
         if self.last_step != step:
             self.wait()  # what was copied last is being written from where the next copy goes
             engine.fire(Event.CHECKPOINT_BEGIN)
-            where = Where(step=step, epoch=state.epoch, samples=state.samples)
-            measured = {  # not those of other weights
-                name: value
-                for name, value in state.metrics.items()
-                if state.evaluated.get(name.partition("/")[0]) == step
-            }
-            info = {**measured, "train/loss": state.loss}
             try:
-                write = self.saver.prepared(
-                    capture(engine), where, kind=kind, info=info, final=final, staging=self._staging
-                )
+                write = self._prepared(engine, kind, final=final)
             except CheckpointError as error:
                 self._tell_failure(recorder, error, step, final=final)
                 return
@@ -236,6 +227,24 @@ class Save:
         else:
             job()
         engine.add_seconds("checkpoint", perf_counter() - begun)
+
+    def _prepared(self, engine: Engine, kind: Kind, *, final: bool) -> Callable[[], Manifest]:
+        """Encode the state of the engine now; return the function that writes it."""
+        state = engine.state
+        info = {
+            name: value
+            for name, value in state.metrics.items()
+            if state.evaluated.get(name.partition("/")[0]) == state.step  # not of other weights
+        }
+        info["train/loss"] = state.loss
+        return self.saver.prepared(
+            capture(engine),
+            Where(step=state.step, epoch=state.epoch, samples=state.samples),
+            kind=kind,
+            info=info,
+            final=final,
+            staging=self._staging,
+        )
 
     @contextmanager
     def _reported(self, recorder: Recorder, step: int, *, final: bool) -> Iterator[None]:

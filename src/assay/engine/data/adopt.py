@@ -128,19 +128,7 @@ def loader_of(
         return None
     if not hasattr(batches, "__len__"):  # none at all, or one that may never end
         return None
-    context: Any = data.multiprocessing_context
-    settings: dict[str, Any] = {
-        "collate": None
-        if type(dataset) is TensorDataset and data.collate_fn is torch_collate
-        else data.collate_fn,
-        "workers": data.num_workers,
-        "prefetch": data.prefetch_factor or 2,
-        "persistent_workers": data.persistent_workers,
-        "pin_memory": data.pin_memory,
-        "timeout_s": data.timeout or None,  # 0 says nothing of its own: it is what torch takes
-        "worker_init": data.worker_init_fn,
-        "start_method": context.get_start_method() if context is not None else None,
-    }
+    settings = _settings(data)
     order = _order(batches.sampler) if type(batches) is BatchSampler else None
     # A Loader drops the last window where a DataLoader drops the last batch: the same if a window
     # is a batch.
@@ -154,12 +142,25 @@ def loader_of(
         settings["batch_sampler"] = batches
     try:
         return Loader(dataset, seed=seed, split=split, accumulate=accumulate, **settings)
-    except (
-        InputError,
-        TypeError,
-        ValueError,
-    ):  # indices that are no numbers, another order each time it is asked
+    # Indices that are no numbers, or another order each time it is asked.
+    except (InputError, TypeError, ValueError):
         return None
+
+
+def _settings(data: DataLoader[Any]) -> dict[str, Any]:
+    """Return the settings of a `Loader` that say how a DataLoader loads, but for its order."""
+    context: Any = data.multiprocessing_context
+    is_default = type(data.dataset) is TensorDataset and data.collate_fn is torch_collate
+    return {
+        "collate": None if is_default else data.collate_fn,
+        "workers": data.num_workers,
+        "prefetch": data.prefetch_factor or 2,
+        "persistent_workers": data.persistent_workers,
+        "pin_memory": data.pin_memory,
+        "timeout_s": data.timeout or None,  # 0 says nothing of its own: it is what torch takes
+        "worker_init": data.worker_init_fn,
+        "start_method": context.get_start_method() if context is not None else None,
+    }
 
 
 def _is_plain(data: DataLoader[Any]) -> bool:

@@ -41,14 +41,7 @@ def batch_size(
     >>> batch_size(64, accumulate=4, ranks=2)
     BatchSize(micro=8, accumulate=4, ranks=2)
     """
-    for name, value in {
-        "batch_size": whole,
-        "micro_batch_size": micro,
-        "accumulate": accumulate,
-    }.items():
-        if value is not None and value < 1:
-            place = name if name == "accumulate" else f"data.{split}.{name}"
-            raise InputError(f"{place} is {value}; it must be at least 1.")
+    _check_positive(split, batch_size=whole, micro_batch_size=micro, accumulate=accumulate)
     if whole is None:
         if micro is None:
             fix = f"Write batch_size = 64 under [data.{split}]."
@@ -67,18 +60,26 @@ def batch_size(
             raise InputError(what, fix=f"accumulate can be {choices}.")
         return BatchSize(micro=own // (accumulate or 1), accumulate=accumulate or 1, ranks=ranks)
     if accumulate not in (None, 1) and micro * accumulate != own:
-        product = (
-            f"{f'{ranks} ranks x ' if ranks > 1 else ''}accumulate {accumulate} x "
-            f"micro_batch_size {micro}"
-        )
-        raise InputError(
-            f"batch_size {whole} is not {product}.",
-            fix=(
-                "Give one of the two; the other follows. Or batch_size = "
-                f"{ranks * micro * accumulate}."
-            ),
-        )
+        raise _contradiction(whole, micro, accumulate, ranks)
     if own % micro:
         what = f"A batch of {whole} cannot be split into micro-batches of {micro}{on}."
         raise InputError(what, fix=f"micro_batch_size can be {choices}.")
     return BatchSize(micro=micro, accumulate=own // micro, ranks=ranks)
+
+
+def _check_positive(split: str, **sizes: int | None) -> None:
+    for name, value in sizes.items():
+        if value is not None and value < 1:
+            place = name if name == "accumulate" else f"data.{split}.{name}"
+            raise InputError(f"{place} is {value}; it must be at least 1.")
+
+
+def _contradiction(whole: int, micro: int, accumulate: int, ranks: int) -> InputError:
+    """Return the error for three sizes of which the product is not the whole."""
+    of_ranks = f"{ranks} ranks x " if ranks > 1 else ""
+    product = f"{of_ranks}accumulate {accumulate} x micro_batch_size {micro}"
+    other = f"Or batch_size = {ranks * micro * accumulate}."
+    return InputError(
+        f"batch_size {whole} is not {product}.",
+        fix=f"Give one of the two; the other follows. {other}",
+    )

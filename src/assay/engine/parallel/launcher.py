@@ -12,10 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from assay.core.errors import InputError
 from assay.core.signals import is_crash
 from assay.engine.parallel.nodes import Nodes
+
+if TYPE_CHECKING:
+    from torch.distributed.launcher.api import LaunchConfig
 
 JOB_PREFIX = "assay-ranks-"
 """How torch's launcher calls what is started here."""
@@ -51,28 +55,15 @@ def launch_ranks(
     again up to `max_restarts` times; the result is about the last attempt. Output of ranks other
     than 0 goes to files under `folder`. Signals to this process stay with the caller.
     """
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import (
         RendezvousConnectionError,
         RendezvousTimeoutError,
     )
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    from torch.distributed.launcher.api import elastic_launch
 
     nodes = nodes or Nodes()
-    elsewhere = {rank: Std.ALL for rank in range(1, count)}
-    config = LaunchConfig(
-        min_nodes=nodes.count,
-        max_nodes=nodes.count,
-        nproc_per_node=count,
-        max_restarts=max_restarts,
-        rdzv_backend="c10d",
-        rdzv_endpoint=nodes.rendezvous,
-        rdzv_configs={"is_host": nodes.rank == 0} if nodes.count > 1 else {},
-        monitor_interval=0.1,
-        run_id=f"{JOB_PREFIX}{nodes.rendezvous}" if nodes.count > 1 else folder.name,
-        logs_specs=DefaultLogsSpecs(log_dir=str(folder), redirects=elsewhere),
-    )
+    config = _launch_config(nodes, count, folder, max_restarts)
     try:
         # The caller reports which rank ended, and why.
         with _store_variable("1" if max_restarts else "0"), _silent("torch.distributed.elastic"):
@@ -86,12 +77,31 @@ def launch_ranks(
     except (RendezvousConnectionError, RendezvousTimeoutError) as error:
         raise InputError(
             f"The {nodes.count} machines have not met at {nodes.rendezvous}: {error}",
-            fix=(
-                "Is the command running on each of them, with its own --node-rank? Can"
-                " they reach that port?"
-            ),
+            fix="Is the command running on each of them, with its own --node-rank? Can they reach"
+            " that port?",
         ) from error
     return []
+
+
+def _launch_config(nodes: Nodes, count: int, folder: Path, max_restarts: int) -> LaunchConfig:
+    """Return the settings of torchrun: ranks other than 0 print into files of `folder`."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+    from torch.distributed.launcher.api import LaunchConfig
+
+    are_several = nodes.count > 1
+    redirects = {rank: Std.ALL for rank in range(1, count)}
+    return LaunchConfig(
+        min_nodes=nodes.count,
+        max_nodes=nodes.count,
+        nproc_per_node=count,
+        max_restarts=max_restarts,
+        rdzv_backend="c10d",
+        rdzv_endpoint=nodes.rendezvous,
+        rdzv_configs={"is_host": nodes.rank == 0} if are_several else {},
+        monitor_interval=0.1,
+        run_id=f"{JOB_PREFIX}{nodes.rendezvous}" if are_several else folder.name,
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder), redirects=redirects),
+    )
 
 
 @contextlib.contextmanager

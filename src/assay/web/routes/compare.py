@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -90,17 +91,7 @@ def compare_runs(
         )
     if base in ids:
         ids = [base, *(each for each in ids if each != base)]
-    views: list[RunView] = []
-    gone = []
-    for run_id in ids:
-        try:
-            views.append(view_of(home, run_id))
-        except AssayError:
-            gone.append(run_id)
-    if len(views) < 2:
-        raise MissingError(
-            "Fewer than two of these runs are there.", fix="they may have been removed"
-        )
+    views, gone = _views(home, ids)
     found = compare(views, home.catalog)
     rows = home.catalog.rows([view.id for view in views])
     return CompareFacts(
@@ -122,6 +113,22 @@ def compare_runs(
         repeats=list(found.repeats),
         verdicts=[verdict_facts(each) for each in found.verdicts],
     )
+
+
+def _views(home: HomeOf, ids: Sequence[str]) -> tuple[list[RunView], list[str]]:
+    """Return the runs that are there, at least two, and the ids of the others."""
+    views: list[RunView] = []
+    gone = []
+    for run_id in ids:
+        try:
+            views.append(view_of(home, run_id))
+        except AssayError:
+            gone.append(run_id)
+    if len(views) < 2:
+        raise MissingError(
+            "Fewer than two of these runs are there.", fix="they may have been removed"
+        )
+    return views, gone
 
 
 def _metric(row: MetricRow, found: RunComparison) -> MetricLine:

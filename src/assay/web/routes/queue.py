@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi import Path as PathParameter
 from pydantic import Field
 
@@ -20,17 +20,23 @@ from assay.query.job_queue import (
     queue_view,
     runs_of_jobs,
 )
-from assay.store.job_journal import DeviceLease, JobJournal
+from assay.query.rerun import Rerun, rerun_of
+from assay.store.job_journal import DeviceLease, JobJournal, queue_dir
 from assay.store.layout import Project
-from assay.web.answers import PROBLEMS, Model, SiteOf
-from assay.web.routes.run import MAX_TEXT_BYTES, plain_text
-from assay.web.site import ProjectSite, key_of
+from assay.store.queue_files import dispatcher_pid
+from assay.web.access import Rules
+from assay.web.answers import PROBLEMS, ErrorBody, HomeOf, Model, SiteOf
+from assay.web.queueing import MAX_RERUNS, RerunSubmitter
+from assay.web.routes.run import MAX_TEXT_BYTES, plain_text, view_of
+from assay.web.routes.session import queue_refusal
+from assay.web.site import Home, ProjectSite, key_of
 
 MAX_JOBS = 10_000
 MAX_JOB = 2**53
 
 router = APIRouter(responses=PROBLEMS)
 
+RunName = Annotated[str, Field(max_length=64, pattern="^[a-z0-9]+$")]
 JobId = Annotated[int, PathParameter(ge=1, le=MAX_JOB)]
 
 
@@ -116,6 +122,93 @@ class QueueAct(Model):
     act: Literal["pause", "resume", "stop", "move"]
     job: Annotated[int, Field(ge=1, le=MAX_JOB)] | None = None
     before: Annotated[int, Field(ge=1, le=MAX_JOB)] | None = None
+
+
+class RerunLine(Model):
+    """One run that can be put in line again, with the code that it had; `refusal` says why not."""
+
+    run: str
+    tag: str
+    commit: str
+    is_dirty: bool
+    refusal: str
+
+
+class RerunPlan(Model):
+    """Plan of putting runs in line again: the command, its folder, the device that each job needs.
+
+    `refusal` says why it cannot be done, "" when it can. `dispatcher` is the pid of the dispatcher,
+    0 without one.
+    """
+
+    command: str
+    root: str
+    device: str
+    dispatcher: int
+    refusal: str
+    runs: list[RerunLine]
+
+
+class RerunAct(Model):
+    """Runs to put in line again, by id: all that a page can say about them."""
+
+    runs: Annotated[list[RunName], Field(min_length=1, max_length=MAX_RERUNS)]
+
+
+class QueuedJobs(Model):
+    """Jobs that were put in line. `dispatcher` is the pid of the dispatcher, 0 without one."""
+
+    jobs: list[int]
+    dispatcher: int
+
+
+@router.get("/api/queue/rerun")
+def rerun_plan(
+    request: Request,
+    home: HomeOf,
+    runs: Annotated[list[RunName], Query(min_length=1, max_length=MAX_RERUNS)],
+) -> RerunPlan:
+    """Return what putting these runs in line again would do."""
+    return _plan(request.app.state.rules, home, runs)
+
+
+@router.post(
+    "/api/queue/rerun",
+    responses={409: {"model": ErrorBody, "description": "Another request is at work."}},
+)
+def rerun(request: Request, home: HomeOf, given: RerunAct) -> QueuedJobs:
+    """Put runs in line again, as `assay queue rerun` does: all of them or none."""
+    plan = _plan(request.app.state.rules, home, given.runs)
+    refusals = [f"{each.run}: {each.refusal}" for each in plan.runs if each.refusal]
+    if plan.refusal or refusals:
+        raise InputError(plan.refusal or "\n".join(refusals))
+    submitter: RerunSubmitter = request.app.state.reruns
+    jobs = submitter.submit(home.project, [each.run for each in plan.runs], plan.device)
+    return QueuedJobs(jobs=jobs, dispatcher=dispatcher_pid(queue_dir()))
+
+
+def _plan(rules: Rules, home: Home, ids: list[str]) -> RerunPlan:
+    found = [rerun_of(view_of(home, each)) for each in dict.fromkeys(ids)]
+    device = "cpu" if all(each.device == "cpu" for each in found) else "auto"
+    words = ["assay", "queue", "rerun", *(each.run for each in found), "--device", device]
+    return RerunPlan(
+        command=" ".join(words),
+        root=str(home.project.root),
+        device=device,
+        dispatcher=dispatcher_pid(queue_dir()),
+        refusal=queue_refusal(rules),
+        runs=[_rerun_line(each) for each in found],
+    )
+
+
+def _rerun_line(found: Rerun) -> RerunLine:
+    return RerunLine(
+        run=found.run,
+        tag=found.tag,
+        commit=found.commit,
+        is_dirty=found.is_dirty,
+        refusal=found.refusal,
+    )
 
 
 @router.get("/api/queue")

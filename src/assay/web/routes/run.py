@@ -14,13 +14,15 @@ from fastapi.responses import FileResponse
 from assay.core.errors import AssayError, RecordError
 from assay.core.event_log import Ended, Warned
 from assay.core.json_codec import to_plain
-from assay.core.run_file import IMPORTED, Attempt
+from assay.core.manifest import Checkpoint
+from assay.core.run_file import IMPORTED, Attempt, Summary
 from assay.core.verdict import Verdict
 from assay.query.config_rows import config_files, config_rows
 from assay.query.diff import code_store, flat
 from assay.query.media_kind import HEAD_BYTES, MAX_PIXELS, Media, media_of
 from assay.query.next_commands import commands_for
 from assay.query.previous_run import previous_run
+from assay.query.rerun import rerun_of
 from assay.query.run import RunView
 from assay.query.text_files import read_text, text_files, text_part
 from assay.store.artifacts import Artifact
@@ -158,7 +160,10 @@ class ResultFacts(Model):
 
 
 class RunFacts(Model):
-    """Everything about a run that fits on a page."""
+    """Everything about a run that fits on a page.
+
+    `rerun_refusal` says why the queue cannot train it again, "" when it can.
+    """
 
     line: RunLine
     status_text: str
@@ -187,6 +192,7 @@ class RunFacts(Model):
     git_commit: str
     git_dirty: bool
     commands: list[NextCommand]
+    rerun_refusal: str
     problems: list[str]
 
 
@@ -262,34 +268,8 @@ def run(home: HomeOf, run_id: RunId) -> RunFacts:
             NoteFacts(text=str(note.new), who=note.who, at=note.at_ns / 1e9) for note in view.notes
         ],
         attempts=[_attempt(each, ends) for each in view.file.attempts],
-        checkpoints=[
-            CheckpointFacts(
-                name=each.name,
-                step=each.step,
-                kind=each.manifest.kind if each.manifest is not None else "",
-                at=each.manifest.created_ns / 1e9 if each.manifest is not None else None,
-                size=sum(file.size_bytes for file in each.manifest.files)
-                if each.manifest is not None
-                else 0,
-                is_best=each.name == best,
-                problem=each.why,
-            )
-            for each in checkpoints
-        ],
-        metrics=[
-            MetricFacts(
-                name=name,
-                last=each.last,
-                step=each.step,
-                count=each.count,
-                min=each.min,
-                at_min=each.at_min,
-                max=each.max,
-                at_max=each.at_max,
-                mean=each.mean,
-            )
-            for name, each in summaries.items()
-        ],
+        checkpoints=[_checkpoint(each, is_best=each.name == best) for each in checkpoints],
+        metrics=[_metric(name, each) for name, each in summaries.items()],
         results=_results(view),
         artifacts=[_artifact(view, each) for each in artifacts],
         events=[_event(each.at_ns / 1e9, each.fact) for each in view.events],
@@ -302,7 +282,40 @@ def run(home: HomeOf, run_id: RunId) -> RunFacts:
         git_commit=view.code.git_commit,
         git_dirty=view.code.git_dirty,
         commands=[NextCommand(line=each.line, purpose=each.purpose) for each in commands_for(view)],
+        rerun_refusal=rerun_of(view).refusal,
         problems=problems,
+    )
+
+
+def _checkpoint(checkpoint: Checkpoint, *, is_best: bool) -> CheckpointFacts:
+    facts = CheckpointFacts(
+        name=checkpoint.name,
+        step=checkpoint.step,
+        kind="",
+        at=None,
+        size=0,
+        is_best=is_best,
+        problem=checkpoint.why,
+    )
+    manifest = checkpoint.manifest
+    if manifest is not None:
+        facts.kind = manifest.kind
+        facts.at = manifest.created_ns / 1e9
+        facts.size = sum(file.size_bytes for file in manifest.files)
+    return facts
+
+
+def _metric(name: str, summary: Summary) -> MetricFacts:
+    return MetricFacts(
+        name=name,
+        last=summary.last,
+        step=summary.step,
+        count=summary.count,
+        min=summary.min,
+        at_min=summary.at_min,
+        max=summary.max,
+        at_max=summary.at_max,
+        mean=summary.mean,
     )
 
 

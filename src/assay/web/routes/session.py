@@ -7,6 +7,7 @@ import getpass
 from fastapi import APIRouter, Request, Response
 
 from assay.core.version import version
+from assay.query.rerun import platform_refusal
 from assay.web.access import LOGIN, WRITE_HEADER, Keys, Rules, session_cookie
 from assay.web.answers import PROBLEMS, ErrorBody, Model, SiteOf, as_json
 
@@ -20,7 +21,11 @@ class Login(Model):
 
 
 class SiteFacts(Model):
-    """Facts that a page needs first. `write` is the value of the header of each change."""
+    """Facts that a page needs first.
+
+    `write` is the value of the header of each change; `queue_refusal` says why no run can be put in
+    line from the page, "" when it can.
+    """
 
     project: str
     key: str
@@ -28,6 +33,7 @@ class SiteFacts(Model):
     version: str
     user: str
     is_read_only: bool
+    queue_refusal: str
     write_header: str
     write: str
 
@@ -68,9 +74,19 @@ def site(request: Request, site: SiteOf, project: str = "") -> SiteFacts:
         version=version(),
         user=_user(),
         is_read_only=rules.is_read_only,
+        queue_refusal=queue_refusal(rules),
         write_header=WRITE_HEADER,
         write="" if rules.is_read_only else keys.write,
     )
+
+
+def queue_refusal(rules: Rules) -> str:
+    """Return why no run can be put in line from the page, "" when it can."""
+    if rules.is_read_only:
+        return "This server was started read-only."
+    if not rules.is_local:
+        return "Runs are queued from the page only of a server that this machine alone reaches."
+    return platform_refusal()
 
 
 def _user() -> str:

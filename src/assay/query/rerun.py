@@ -1,0 +1,66 @@
+"""Rerun of a recorded run by the queue: its needs, or the reason against it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from assay.query.run import RunView
+from assay.store import authorship
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rerun:
+    """A run as the queue would train it again; `refusal` says why it cannot, "" when it can.
+
+    `commit` and `is_dirty` are of the code that the run had. `device` is "cpu" if the run was told
+    to use it, else "auto".
+    """
+
+    run: str
+    tag: str
+    commit: str
+    is_dirty: bool
+    device: str
+    refusal: str
+
+
+def rerun_of(view: RunView) -> Rerun:
+    """Return what the queue would train again of a run."""
+    launch = view.file.newest.launch if view.file.attempts else {}
+    return Rerun(
+        run=view.id,
+        tag=view.tag,
+        commit=view.code.git_commit,
+        is_dirty=view.code.git_dirty,
+        device="cpu" if launch.get("device") == "cpu" else "auto",
+        refusal=_refusal(view),
+    )
+
+
+def platform_refusal() -> str:
+    """Return why this machine has no queue, "" when it can have one."""
+    return "The queue needs Linux or macOS." if os.name == "nt" else ""
+
+
+def _refusal(view: RunView) -> str:
+    attempts = view.file.attempts
+    if view.kind != "train":
+        return "It is a test: there is nothing to train."
+    if view.origin:
+        source = view.origin.get("from", "another tracker")
+        return f"It was imported from {source}: there is no config to train."
+    if not attempts or "user_dirs" not in attempts[0].launch or not view.config_text:
+        return "A script recorded it: there is no config to train."
+    if not authorship.is_own(view.folder, view.file) or authorship.is_moved(view.folder, view.file):
+        return (
+            "It was not made here, where it is now:"
+            f" `assay queue rerun {view.id}` in a terminal asks first."
+        )
+    processes = view.file.newest.launch.get("nproc") or 1
+    if isinstance(processes, int) and processes > 1:
+        return (
+            f"It had {processes} processes, a job of the queue has one:"
+            f" assay rerun {view.id} --nproc {processes}"
+        )
+    return ""
