@@ -362,7 +362,10 @@ def test_the_lines_of_a_chart_follow_the_colours_of_the_page(page: Page, someone
         page.wait_for_function(has_grid)
 
 
-def test_a_filter_keeps_all_that_is_typed_though_it_is_applied_meanwhile(page: Page) -> None:
+def test_a_filter_keeps_all_that_is_typed_though_it_is_applied_meanwhile(
+    page: Page, someone: Visitor
+) -> None:
+    someone.expected.append("400")  # of a part of the filter, when the keys come slowly
     page.keyboard.press("/")
     page.keyboard.type("lr = 0.1 ")
     address_has(page, "w=lr")
@@ -527,6 +530,7 @@ def test_a_table_is_exported_by_keyboard_alone_from_the_start(
                 return
         raise AssertionError(f"no tab stop is called {name}")
 
+    someone.expected.append("400")  # of a part of the filter, when the keys come slowly
     press("/")
     page.keyboard.type("model.width = 64")
     press("Enter")

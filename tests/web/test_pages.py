@@ -143,6 +143,7 @@ def test_a_filter_a_sort_and_a_selection_are_in_the_address_and_come_back(
     page.locator(f'[data-run="{runs["wide"]}"]').wait_for()
     assert shown(page) == [runs[tag] for tag in ("broken", "wide", "small", "hostile")]
 
+    someone.expected.append("400")  # of a part of the filter, when the keys come slowly
     page.keyboard.press("/")
     page.keyboard.type("model.width >= 32")
     page.keyboard.press("Enter")

@@ -1,5 +1,5 @@
 /** Questions that several parts of the page ask, and that the router asks ahead. */
-import { queryOptions } from "@tanstack/react-query";
+import { queryOptions, type QueryClient } from "@tanstack/react-query";
 import { api, data } from "./client";
 
 /** The facts of the site, which everything on the page waits for. */
@@ -25,4 +25,11 @@ export function runQuery(project: string, id: string) {
     queryKey: ["run", project, id],
     queryFn: () => data(api.GET("/api/runs/{run_id}", { params: { path: { run_id: id }, query: { project } } })),
   });
+}
+
+/** Fetch again what has changed. */
+export async function fetchAgain(client: QueryClient, queryKey: readonly unknown[]): Promise<void> {
+  // An answer that is on its way may be older than the change; of a first one, `invalidateQueries` would be content with it.
+  await client.cancelQueries({ queryKey });
+  await client.invalidateQueries({ queryKey });
 }

@@ -3,7 +3,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useNavigate, useSearch } from "@tanstack/react-router";
 import { useEffect, useMemo, type ReactNode } from "react";
 import { api, data, rememberFacts } from "../api/client";
-import { siteQuery } from "../api/queries";
+import { fetchAgain, siteQuery } from "../api/queries";
 import { SharedProvider, useConnection, useLive, useMedia, useShared } from "../state/site";
 import { applyTheme, useKept, type Theme } from "../state/local";
 import { age } from "../state/format";
@@ -57,7 +57,7 @@ function usePages(): readonly PageLink[] {
   const client = useQueryClient();
   const jobs = useQuery({ queryKey: ["queue-counts"], queryFn: () => data(api.GET("/api/queue/counts")) });
   useLive((event) => {
-    if (event.queue || event.version === -1) void client.invalidateQueries({ queryKey: ["queue-counts"] });
+    if (event.queue || event.version === -1) void fetchAgain(client, ["queue-counts"]);
   });
   const found = jobs.data;
   return useMemo(() => (found && found.waiting + found.running + found.ended > 0 ? [...PAGES, QUEUE] : PAGES), [found]);

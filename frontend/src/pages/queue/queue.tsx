@@ -3,6 +3,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { lazy, Suspense, useRef, useState } from "react";
 import { api, data } from "../../api/client";
+import { fetchAgain } from "../../api/queries";
 import { Button, IconButton } from "../../parts/button";
 import { CopyLine } from "../../parts/copy";
 import { Dialog } from "../../parts/dialog";
@@ -51,7 +52,7 @@ export function QueuePage() {
     placeholderData: (before) => before,
   });
   useLive((event) => {
-    if (event.queue || event.version === -1) void client.invalidateQueries({ queryKey: ["queue"] });
+    if (event.queue || event.version === -1) void fetchAgain(client, ["queue"]);
   });
 
   const [pending, setPending] = useState<readonly QueueAct[]>([]);
@@ -61,7 +62,7 @@ export function QueuePage() {
     setPending((others) => [...others, given]);
     turn.current = turn.current.then(() => data(api.POST("/api/queue/acts", { body: given }))).then(() => undefined, complain);
     await turn.current;
-    await client.invalidateQueries({ queryKey: ["queue"] });
+    await fetchAgain(client, ["queue"]);
     setPending((others) => others.filter((each) => each !== given));
   };
   const found = queue.data && pending.reduce(applied, queue.data);
