@@ -674,7 +674,7 @@ def test_runs_take_the_devices_of_a_list_in_turn(
     monkeypatch.chdir(toy)
     taken = []
 
-    def train(config: Any, launch: Any) -> house.compose.RunResult:
+    def train(config: Any, launch: Any, **_: Any) -> house.compose.RunResult:
         taken.append((config.variant, launch.device))
         return house.compose.RunResult(record_dir=None, config=config, status="finished")
 
