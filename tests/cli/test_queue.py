@@ -1,4 +1,4 @@
-"""`assay queue move`: a place in the line by priority, or before another job."""
+"""`assay queue`: what it moves, and what it does not take."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import pytest
 
 from assay.core.job import JobSpec
 from assay.store.job_journal import JobJournal
+from assay.store.layout import Project
+from run_folders import make_run
+
+from .conftest import Assay
 
 
 def test_a_job_is_moved_before_another_one_and_a_move_to_nowhere_is_refused(
@@ -28,3 +32,17 @@ def test_a_job_is_moved_before_another_one_and_a_move_to_nowhere_is_refused(
         assert "needs a priority, or `--before JOB`" in refused.err
     gone = assay("queue", "move", "1", "--before", "9")
     assert "There is no job 9." in gone.err
+
+
+def test_a_run_of_several_ranks_is_not_queued_as_one_process(
+    assay: Assay, project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ASSAY_QUEUE_DIR", str(tmp_path / "queue"))
+    run = make_run(project, tag="wide", attempt={"launch": {"nproc": 2}})
+    name = run.name.split("-")[2]
+
+    refused = assay("queue", "rerun", name)
+
+    assert refused.code == 2
+    assert "It had 2 processes" in refused.err
+    assert f"assay rerun {name} --nproc 2" in refused.err

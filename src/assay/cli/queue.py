@@ -176,15 +176,19 @@ def add(
 def rerun(arguments: tuple[str, ...], trust: bool, as_json: bool, **options: Any) -> int:
     from assay.compose.training import config_of_run
     from assay.query.find import find_run
+    from assay.query.rerun import ranks_refusal
 
     names, overrides = given(arguments)
     if not names:
         raise InputError("`assay queue rerun` needs a run.", fix="assay queue rerun last")
+    runs = [find_run(name) for name in names]
+    for refusal in filter(None, map(ranks_refusal, runs)):
+        raise InputError(refusal)
     configs = [
         config_of_run(name, overrides, use="train it again", trust=permission(trust), tell=say)
         for name in names
     ]
-    parents = [find_run(name).id for name in names]
+    parents = [run.id for run in runs]
     with JobJournal() as journal:
         jobs = _submitted(journal, configs, parents=parents, **options)
         if as_json:

@@ -57,7 +57,12 @@ def _refusal(view: RunView) -> str:
             "It was not made here, where it is now:"
             f" `assay queue rerun {view.id}` in a terminal asks first."
         )
-    processes = view.file.newest.launch.get("nproc") or 1
+    return ranks_refusal(view)
+
+
+def ranks_refusal(view: RunView) -> str:
+    """Return why the queue does not train a run of several ranks, "" for any other run."""
+    processes = view.file.newest.launch.get("nproc") or 1 if view.file.attempts else 1
     if isinstance(processes, int) and processes > 1:
         return (
             f"It had {processes} processes, a job of the queue has one:"
