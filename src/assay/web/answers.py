@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import Depends, Query, Request, Response
+from fastapi import Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 from assay.core.errors import AssayError, InputError, RecordError
 from assay.query.catalog import Catalog
 from assay.query.expression import ExpressionError
+from assay.query.run import RunView
 from assay.query.run_row import RunRow
 from assay.web.site import Home, ProjectSite
 
@@ -92,6 +94,7 @@ def home_of(
 
 SiteOf = Annotated[ProjectSite, Depends(site_of)]
 HomeOf = Annotated[Home, Depends(home_of)]
+RunId = Annotated[str, Path(max_length=64, pattern="^[a-z0-9]+$")]
 
 
 def row_of(catalog: Catalog, run_id: str) -> RunRow:
@@ -106,3 +109,31 @@ def row_of(catalog: Catalog, run_id: str) -> RunRow:
             f"There is no run {run_id} here: it was removed, or lies in another project."
         )
     return found[run_id]
+
+
+def view_of(home: Home, run_id: str) -> RunView:
+    """Return a run to look at; MissingError when it is not there, or went away at this moment."""
+    row = row_of(home.catalog, run_id)
+    try:
+        return RunView(row.path)
+    except RecordError:
+        raise
+    except AssayError as error:
+        raise MissingError(
+            f"The run {run_id} is gone.", fix="it was removed while it was shown"
+        ) from error
+
+
+def read_or(problems: list[str], read: Callable[[], Any], nothing: Any) -> Any:
+    """Return what `read` returns; of what is damaged nothing, and the page says so."""
+    try:
+        return read()
+    except (AssayError, OSError) as error:
+        problems.append(error.what if isinstance(error, AssayError) else str(error))
+        return nothing
+
+
+def plain_text(data: bytes, *, is_cut: bool = False) -> Response:
+    """Return bytes as a text that no browser takes for anything else."""
+    headers = {"x-cut": "1"} if is_cut else {}
+    return Response(data, media_type="text/plain; charset=utf-8", headers=headers)

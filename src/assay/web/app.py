@@ -20,13 +20,25 @@ from assay.web.compression import Compression
 from assay.web.live import Watches
 from assay.web.pages import PAGES, Files
 from assay.web.queueing import RerunSubmitter
-from assay.web.routes import compare, edits, live, projects, queue, run, runs, session, tables
+from assay.web.routes import (
+    compare,
+    edits,
+    live,
+    projects,
+    queue,
+    run,
+    run_files,
+    runs,
+    session,
+    tables,
+)
 from assay.web.site import ProjectSite
 
 ROUTERS = (
     session.router,
     runs.router,
     run.router,
+    run_files.router,
     edits.router,
     compare.router,
     tables.router,

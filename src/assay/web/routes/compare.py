@@ -11,8 +11,8 @@ from fastapi import APIRouter, Query
 from assay.core.errors import AssayError, InputError
 from assay.query.compare import MetricRow, RunComparison, compare
 from assay.query.run import RunView
-from assay.web.answers import PROBLEMS, HomeOf, MissingError, Model
-from assay.web.routes.run import VerdictFacts, verdict_facts, view_of
+from assay.web.answers import PROBLEMS, HomeOf, MissingError, Model, view_of
+from assay.web.routes.run import VerdictFacts, verdict_facts
 from assay.web.routes.runs import Ids, RunLine, line_of, split_ids
 
 MAX_RUNS = 50

@@ -20,11 +20,13 @@ from assay.web.answers import (
     HomeOf,
     MissingError,
     Model,
+    RunId,
     problem_of,
     row_of,
+    view_of,
 )
 from assay.web.routes.live import WatchesOf
-from assay.web.routes.run import RunId, digest_of, view_of
+from assay.web.routes.run import digest_of
 from assay.web.routes.runs import RunLine, line_of
 from assay.web.site import Home
 

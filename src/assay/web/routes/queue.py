@@ -25,9 +25,9 @@ from assay.store.job_journal import DeviceLease, JobJournal, queue_dir
 from assay.store.layout import Project
 from assay.store.queue_files import dispatcher_pid
 from assay.web.access import Rules
-from assay.web.answers import PROBLEMS, ErrorBody, HomeOf, Model, SiteOf
+from assay.web.answers import PROBLEMS, ErrorBody, HomeOf, Model, SiteOf, plain_text, view_of
 from assay.web.queueing import MAX_RERUNS, RerunSubmitter
-from assay.web.routes.run import MAX_TEXT_BYTES, plain_text, view_of
+from assay.web.routes.run_files import MAX_TEXT_BYTES
 from assay.web.routes.session import queue_refusal
 from assay.web.site import Home, ProjectSite, key_of
 

@@ -1,43 +1,33 @@
-"""Routes of one run: everything its folder tells, each part when it is asked for."""
+"""Route of one run: everything about it that fits on a page."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import shlex
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Path, Query, Request, Response
-from fastapi.responses import FileResponse
+from fastapi import APIRouter
 
-from assay.core.errors import AssayError, RecordError
-from assay.core.event_log import Ended, Warned
+from assay.core.event_log import Edit, Ended, Warned
 from assay.core.json_codec import to_plain
 from assay.core.manifest import Checkpoint
 from assay.core.run_file import IMPORTED, Attempt, Summary
 from assay.core.verdict import Verdict
-from assay.query.config_rows import config_files, config_rows
-from assay.query.diff import code_store, flat
-from assay.query.media_kind import HEAD_BYTES, MAX_PIXELS, Media, media_of
+from assay.query.diff import flat
+from assay.query.media_kind import MAX_PIXELS, Media
 from assay.query.next_commands import commands_for
-from assay.query.previous_run import previous_run
 from assay.query.rerun import rerun_of
 from assay.query.run import RunView
-from assay.query.text_files import read_text, text_files, text_part
+from assay.query.text_files import text_files
 from assay.store.artifacts import Artifact
 from assay.store.blobs import FileBlobs
-from assay.store.code_trees import CodeFile, read_tree
-from assay.web.answers import PROBLEMS, HomeOf, MissingError, Model, row_of
+from assay.web.answers import PROBLEMS, HomeOf, Model, RunId, read_or, row_of, view_of
+from assay.web.routes.run_files import media_of_blob
 from assay.web.routes.runs import RunLine, line_of
 from assay.web.site import Home
 
-MAX_TEXT_BYTES = 4 << 20
-MAX_CODE_BYTES = 2 << 20
-
 router = APIRouter(responses=PROBLEMS)
-
-RunId = Annotated[str, Path(max_length=64, pattern="^[a-z0-9]+$")]
 
 
 class NoteFacts(Model):
@@ -196,62 +186,18 @@ class RunFacts(Model):
     problems: list[str]
 
 
-class ConfigLine(Model):
-    key: str
-    value: str
-    kind: str
-    origin: str
-
-
-class ConfigFacts(Model):
-    text: str
-    rows: list[ConfigLine]
-    files: dict[str, str]
-    problem: str
-
-
-class CodeLine(Model):
-    """One file of a snapshot; `change` is what became of it since the run before: added, changed,
-    removed, or ""."""
-
-    path: str
-    size: int
-    change: str
-
-
-class CodeFacts(Model):
-    """The code of a run. `previous` is the run before it of its tag, "" when there is none."""
-
-    files: list[CodeLine]
-    previous: str
-    missing: str
-    patch: str
-
-
-def view_of(home: Home, run_id: str) -> RunView:
-    """Return a run to look at; MissingError when it is not there, or went away at this moment."""
-    row = row_of(home.catalog, run_id)
-    try:
-        return RunView(row.path)
-    except RecordError:
-        raise
-    except AssayError as error:
-        raise MissingError(
-            f"The run {run_id} is gone.", fix="it was removed while it was shown"
-        ) from error
-
-
 @router.get("/api/runs/{run_id}")
 def run(home: HomeOf, run_id: RunId) -> RunFacts:
     """Return everything about a run that fits on a page."""
     row = row_of(home.catalog, run_id)
     view = view_of(home, run_id)
     problems: list[str] = []
-    summaries = _or_nothing(problems, lambda: _summaries(home, view), {})
-    artifacts = _or_nothing(problems, lambda: view.artifacts, ())
-    checkpoints = _or_nothing(problems, lambda: view.all_checkpoints, [])
+    summaries = read_or(problems, lambda: _summaries(home, view), {})
+    artifacts = read_or(problems, lambda: view.artifacts, ())
+    checkpoints = read_or(problems, lambda: view.all_checkpoints, [])
     best = view.best_checkpoint.name if view.best_checkpoint is not None else ""
     ends = [event.fact for event in view.events if isinstance(event.fact, Ended)]
+    newest = view.file.newest if view.file.attempts else None
     return RunFacts(
         line=line_of(row),
         status_text=view.status_text,
@@ -261,12 +207,10 @@ def run(home: HomeOf, run_id: RunId) -> RunFacts:
         config_path=view.file.config_path,
         parent=view.file.parent,
         origin=view.origin,
-        exactness=view.file.newest.exactness if view.file.attempts else "",
-        config_hash=view.file.newest.config_hash if view.file.attempts else "",
-        seedless_hash=view.file.newest.seedless_hash if view.file.attempts else "",
-        notes=[
-            NoteFacts(text=str(note.new), who=note.who, at=note.at_ns / 1e9) for note in view.notes
-        ],
+        exactness=newest.exactness if newest else "",
+        config_hash=newest.config_hash if newest else "",
+        seedless_hash=newest.seedless_hash if newest else "",
+        notes=[_note(str(each.new), each) for each in view.notes],
         attempts=[_attempt(each, ends) for each in view.file.attempts],
         checkpoints=[_checkpoint(each, is_best=each.name == best) for each in checkpoints],
         metrics=[_metric(name, each) for name, each in summaries.items()],
@@ -274,17 +218,21 @@ def run(home: HomeOf, run_id: RunId) -> RunFacts:
         artifacts=[_artifact(view, each) for each in artifacts],
         events=[_event(each.at_ns / 1e9, each.fact) for each in view.events],
         verdicts=[verdict_facts(each) for each in view.verdicts],
-        texts=[TextFacts(name=each.name, size=each.size_bytes) for each in text_files(view.folder)],
+        texts=_texts(view),
         environment=dict(flat(view.environment)),
         snapshot=view.code.snapshot,
         code_files=view.code.files,
         left_out=list(view.code.left_out),
         git_commit=view.code.git_commit,
         git_dirty=view.code.git_dirty,
-        commands=[NextCommand(line=each.line, purpose=each.purpose) for each in commands_for(view)],
+        commands=_commands(view),
         rerun_refusal=rerun_of(view).refusal,
         problems=problems,
     )
+
+
+def _note(text: str, edit: Edit) -> NoteFacts:
+    return NoteFacts(text=text, who=edit.who, at=edit.at_ns / 1e9)
 
 
 def _checkpoint(checkpoint: Checkpoint, *, is_best: bool) -> CheckpointFacts:
@@ -305,6 +253,16 @@ def _checkpoint(checkpoint: Checkpoint, *, is_best: bool) -> CheckpointFacts:
     return facts
 
 
+def _texts(view: RunView) -> list[TextFacts]:
+    files = text_files(view.folder)
+    return [TextFacts(name=each.name, size=each.size_bytes) for each in files]
+
+
+def _commands(view: RunView) -> list[NextCommand]:
+    commands = commands_for(view)
+    return [NextCommand(line=each.line, purpose=each.purpose) for each in commands]
+
+
 def _metric(name: str, summary: Summary) -> MetricFacts:
     return MetricFacts(
         name=name,
@@ -319,134 +277,9 @@ def _metric(name: str, summary: Summary) -> MetricFacts:
     )
 
 
-@router.get("/api/runs/{run_id}/config")
-def config(home: HomeOf, run_id: RunId) -> ConfigFacts:
-    """Return the config of a run: as a text, key by key with origins, and the files it was given
-    as."""
-    view = view_of(home, run_id)
-    problems: list[str] = []
-    rows = _or_nothing(problems, lambda: config_rows(view), [])
-    return ConfigFacts(
-        text=view.config_text,
-        rows=[
-            ConfigLine(key=row.key, value=row.value, kind=row.kind, origin=row.origin)
-            for row in rows
-        ],
-        files=config_files(view),
-        problem=" ".join(problems),
-    )
-
-
-@router.get("/api/runs/{run_id}/code")
-def code(home: HomeOf, run_id: RunId) -> CodeFacts:
-    """Return the files of the code as it was, with what changed since the run before."""
-    view = view_of(home, run_id)
-    tree, missing = _tree(view)
-    before = previous_run(view)
-    theirs = _tree(before)[0] if before is not None else {}
-    lines = [
-        CodeLine(
-            path=path, size=file.size_bytes, change=_change(path, tree, theirs) if theirs else ""
-        )
-        for path, file in tree.items()
-    ]
-    if theirs and tree:
-        lines += [
-            CodeLine(path=path, size=0, change="removed") for path in theirs if path not in tree
-        ]
-    patch = _patch(view)
-    return CodeFacts(
-        files=sorted(lines, key=lambda line: line.path),
-        previous=before.id if before is not None else "",
-        missing=missing,
-        patch=patch,
-    )
-
-
-@router.get("/api/runs/{run_id}/code/file", response_class=Response)
-def code_file(
-    home: HomeOf, run_id: RunId, path: Annotated[str, Query(max_length=4_000)]
-) -> Response:
-    """Return one file of the snapshot as text. The path is looked up in the snapshot, never on a
-    disk."""
-    view = view_of(home, run_id)
-    tree, missing = _tree(view)
-    file = tree.get(path)
-    if file is None:
-        raise MissingError(missing or f"The code of {run_id} has no file {path!r}.")
-    try:
-        data = code_store(view).get(file.digest)
-    except KeyError:
-        raise MissingError(
-            "The content of this file is not here.", fix="its project's code store is elsewhere"
-        ) from None
-    return plain_text(data[:MAX_CODE_BYTES], is_cut=len(data) > MAX_CODE_BYTES)
-
-
-@router.get("/api/runs/{run_id}/text", response_class=Response)
-def text(
-    home: HomeOf,
-    run_id: RunId,
-    name: Annotated[str, Query(max_length=40)],
-    start: Annotated[int, Query(ge=0, le=2**53)] = 0,
-    end: Annotated[int | None, Query(ge=0, le=2**53)] = None,
-) -> Response:
-    """Return a part of the log, of what was printed, or of another rank's output; at most 4 MB at
-    once."""
-    view = view_of(home, run_id)
-    last = min(start + MAX_TEXT_BYTES, start + MAX_TEXT_BYTES if end is None else end)
-    data = text_part(view.folder, name, start, last)
-    if data is None:
-        raise MissingError(f"The run {run_id} has no text {name!r}.")
-    return plain_text(data)
-
-
-@router.get("/api/runs/{run_id}/blobs/{digest}", response_class=Response)
-def blob(
-    request: Request,
-    home: HomeOf,
-    run_id: RunId,
-    digest: Annotated[str, Path(pattern="^[0-9a-f]{64}$")],
-) -> Response:
-    """Return the bytes of an artifact by their digest: one that the run names, and no other
-    file."""
-    view = view_of(home, run_id)
-    found = next((each for each in view.artifacts if each.digest == digest), None)
-    store = FileBlobs(view.folder.artifacts)
-    if found is None or digest not in store:
-        raise MissingError("The run has no such artifact, or its content is not here.")
-    path = store.path(digest)
-    if path.is_symlink() or not path.is_file():
-        raise MissingError("The content of this artifact is no file.")
-    media = _media(store, digest)
-    headers = {
-        # Whatever it says that it is: shown by itself it is a document without scripts, without an
-        # origin.
-        "content-security-policy": "sandbox; default-src 'none'",
-        "content-disposition": "inline" if media.kind else f'attachment; filename="{digest[:12]}"',
-        "cache-control": "private, max-age=31536000, immutable",
-    }
-    return FileResponse(path, media_type=media.content_type, headers=headers)
-
-
-def plain_text(data: bytes, *, is_cut: bool = False) -> Response:
-    """Return bytes as a text that no browser takes for anything else."""
-    headers = {"x-cut": "1"} if is_cut else {}
-    return Response(data, media_type="text/plain; charset=utf-8", headers=headers)
-
-
 def digest_of(text: str) -> str:
     """Return a short digest: whoever changes a text says which one he has seen."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def _or_nothing(problems: list[str], read: Any, nothing: Any) -> Any:
-    """Return what `read` returns; of what is damaged nothing, and the page says so."""
-    try:
-        return read()
-    except (AssayError, OSError) as error:
-        problems.append(error.what if isinstance(error, AssayError) else str(error))
-        return nothing
 
 
 def _summaries(home: Home, view: RunView) -> Mapping[str, Any]:
@@ -534,9 +367,7 @@ def _results(view: RunView) -> list[ResultFacts]:
     edits: dict[str, list[NoteFacts]] = {}
     for edit in view.edits:
         if edit.what == "value":
-            note = NoteFacts(
-                text=f"{edit.old!r} to {edit.new!r}", who=edit.who, at=edit.at_ns / 1e9
-            )
+            note = _note(f"{edit.old!r} to {edit.new!r}", edit)
             edits.setdefault(edit.key, []).append(note)
     return [
         ResultFacts(name=name, value=value, edits=edits.get(name, []))
@@ -549,7 +380,7 @@ def _artifact(view: RunView, artifact: Artifact) -> ArtifactFacts:
     store = FileBlobs(view.folder.artifacts)
     media, problem = Media(), ""
     try:
-        media = _media(store, artifact.digest)
+        media = media_of_blob(store, artifact.digest)
     except (OSError, KeyError):
         problem = "its content is not here"
     return ArtifactFacts(
@@ -566,36 +397,3 @@ def _artifact(view: RunView, artifact: Artifact) -> ArtifactFacts:
         is_too_large=media.width * media.height > MAX_PIXELS,
         problem=problem,
     )
-
-
-def _media(store: FileBlobs, digest: str) -> Media:
-    descriptor = os.open(
-        store.path(digest), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    )
-    with open(descriptor, "rb") as file:
-        return media_of(file.read(HEAD_BYTES))
-
-
-def _tree(view: RunView) -> tuple[dict[str, CodeFile], str]:
-    """Return the files of the snapshot, or why there are none."""
-    if not view.code.snapshot:
-        return {}, f"No code was kept with {view.id}."
-    try:
-        return read_tree(code_store(view), view.code.snapshot), ""
-    except (KeyError, AssayError):
-        return (
-            {},
-            f"The code of {view.id} is not here: its folder was copied without its project's code "
-            "store.",
-        )
-
-
-def _change(path: str, tree: Mapping[str, CodeFile], before: Mapping[str, CodeFile]) -> str:
-    if path not in before:
-        return "added"
-    return "" if before[path].digest == tree[path].digest else "changed"
-
-
-def _patch(view: RunView) -> str:
-    number = view.file.newest.number if view.file.attempts else 1
-    return read_text(view.folder.patch(number)) or "" if view.code.patch else ""
