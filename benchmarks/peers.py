@@ -4,10 +4,11 @@ process.
 Each trains the same small network (32-64-10, batches of 32, SGD) on the same list of batches, on
 one thread:
 
-    bare       nothing but training: no log, no bar, no checkpoint, no clipping, each framework told
-    so working    each framework's own way to clip the gradient at every step, to keep the loss of
-    every step (a CSV file,
-               its history, or a list), and to show a bar on a terminal that swallows it
+    bare       Nothing but training: no log, no bar, no checkpoint, no clipping; each framework is
+               told so.
+    working    Each framework's own way to clip the gradient at every step, to keep the loss of
+               every step (a CSV file, its history, or a list), and to show a bar on a terminal
+               that swallows it.
 
 They take turns, round after round. Counted is what a thousand more steps cost, so that starting and
 ending does not: the CPU time of the thread for a long run less that of a short one. Told is the

@@ -1,16 +1,16 @@
 """What many runs, many points and many files cost the record. CPU time, unless it says wall.
 
-    eight      eight processes log twenty metrics at once, each into a run of its own: from the
-    first call to the end of
-               the last one, by the clock, over all points. 5 us a point are 200,000 points a second
-               together.
-    snapshot   begin and end of a run in a project of 5,000 files that were kept before; git's own
-    time counts points     a finished curve of 1,000,000 points: read, and reduced to 2,000 ranges;
-    `open` is one that goes on filter     of 10,000 runs those with a metric below a value and a
-    parameter above another: what the question takes
-               once the runs are there, and with finding out what has changed (`whole`); no run is
-               opened
-    reindex    the index of 10,000 runs, made anew
+    eight      Eight processes log twenty metrics at once, each into a run of its own: from the
+               first call to the end of the last one, by the clock, over all points. 5 us a point
+               are 200,000 points a second together.
+    snapshot   Begin and end of a run in a project of 5,000 files that were kept before; git's own
+               time counts.
+    points     A finished curve of 1,000,000 points: read, and reduced to 2,000 ranges; `open` is
+               one that is still growing.
+    filter     Of 10,000 runs those with a metric below a value and a parameter above another: what
+               the question takes once the runs are there, and with finding out what has changed
+               (`whole`). No run is opened.
+    reindex    The index of 10,000 runs, made anew.
 
 Told are medians; of `eight` and `reindex`, which take long, one time.
 """

@@ -10,17 +10,17 @@ training thread, in which nobody else on the machine has a share. At the end bot
 trained to equal bits, else the comparison is void.
 
     bare       Hand: forward, backward, step, zero. Engine: its defaults, which key the randomness
-    of each step, read
-               the loss, check that it is finite and split the time; nothing is recorded.
+               of each step, read the loss, check that it is finite and split the time; nothing is
+               recorded.
     traced     The same with the trace of a run, every hundredth step. The target of the bare loop
                counts it.
-    idle       Hand: `clip_grad_norm_` with a limit that never bites, and `loss.item()` kept in a
-    list.
+    idle       Hand: `clip_grad_norm_` with a limit that never bites, and `loss.item()` kept
+               in a list.
                Engine: clipping to the same bits, loss, norm and learning rate recorded on disk at
                each step, bar on.
     working    The same with a limit that bites at every step.
-    careful    Hand: also a warm-up and cosine by `LambdaLR`, and a line of text for each step,
-    flushed.
+    careful    Hand: also a warm-up and cosine by `LambdaLR`, and a line of text for each
+               step, flushed.
                Engine: also `WarmupCosine`.
 
 The bar draws to a terminal that swallows everything; its start and end lie inside the round. No

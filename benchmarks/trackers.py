@@ -5,7 +5,8 @@ first, with what watches the machine and the console switched off:
 
     one        a call with one scalar at each step
     twenty     a call with twenty (TensorBoard and others that take one name at a time: twenty
-    calls) run        begin, one call, end, in a process that has had some
+               calls)
+    run        begin, one call, end, in a process that has had some
 
 They take turns, round after round; a slow one logs fewer steps. `us` is what a step waits for it,
 by the clock; `cpu_us` is the CPU time of the thread that logs. Not counted is what goes on beside

@@ -3,8 +3,9 @@ give (batch, 10).
 
 MLP     the universal approximator
 LeNet   LeCun, Bottou, Bengio and Haffner, "Gradient-Based Learning Applied to Document
-Recognition", 1998 ResNet  He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition",
-2015 Mixer   Tolstikhin et al., "MLP-Mixer: An all-MLP Architecture for Vision", 2021
+        Recognition", 1998
+ResNet  He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", 2015
+Mixer   Tolstikhin et al., "MLP-Mixer: An all-MLP Architecture for Vision", 2021
 """
 
 import torch

@@ -2,11 +2,13 @@
 
     tag                  a         b         payload
     0 .. 0xFEFF  VALUES  step u32  tick u32  n f64, one for each name of key set `tag`, in its order
-    0xFFFE       KEYS    set id    names     u16 first, u16 axis, u32 count, then `count` names: u16
-    length, UTF-8 0xFFFD       WIDE    set id    0         i64 step, i64 unix ns, n f64: for steps
-    that a u32 cannot hold 0xFFFC       REWIND  attempt   0         i64 step: points before this
-    frame with a greater step left the curve 0xFFFB       CHUNK   set id    rows      many rows of
-    one key set, column by column (below)
+    0xFFFE       KEYS    set id    names     u16 first, u16 axis, u32 count, then `count` names:
+                                             u16 length, UTF-8
+    0xFFFD       WIDE    set id    0         i64 step, i64 unix ns, n f64: for steps that a u32
+                                             cannot hold
+    0xFFFC       REWIND  attempt   0         i64 step: points before this frame with a greater step
+                                             left the curve
+    0xFFFB       CHUNK   set id    rows      many rows of one key set, column by column (below)
 
 A tick is 16.384 us since the base of the extent. A key set is defined before its first use, in this
 same file and again in each extent that uses it; its id is never given to another set. A long one

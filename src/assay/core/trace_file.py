@@ -5,9 +5,10 @@ One file an attempt and rank: `trace/<attempt>-<rank>.bin`. The grammar of frame
 
     tag             a        b        payload
     1       DIGESTS step     entries  entries of: u32 site, u32 occurrence, u64 fingerprint, in the
-    order they happened 0xFFFE  SITE    site id  0        u32 length, UTF-8 JSON: phase, module,
-    name, dtype, shape, kind 0xFFFD  HEAD    0        0        u32 length, UTF-8 JSON: algorithm,
-    level, every, rank
+                                      order they happened
+    0xFFFE  SITE    site id  0        u32 length, UTF-8 JSON: phase, module, name, dtype, shape,
+                                      kind
+    0xFFFD  HEAD    0        0        u32 length, UTF-8 JSON: algorithm, level, every, rank
 
 A site is a place in the program at which a tensor is fingerprinted; it is defined before its first
 use. `occurrence` counts how often that site was reached within the step (a module called twice, a

@@ -4,7 +4,8 @@
 `tensor_file`  one file of tensors, hashed while it is written; copies of tensors in host memory
 `folder`       one checkpoint, written and read by parts, verified when read
 `saver`        a folder of checkpoints: written aside, synced, renamed; found by step, name, newest
-or best `compare`      where two checkpoints differ `background`   what is written while the
-training goes on `weights`      checkpoints put into models and optimizers, from folders and from
-other files
+               or best
+`compare`      where two checkpoints differ
+`background`   writing while the training goes on
+`weights`      checkpoints put into models and optimizers, from folders and from other files
 """

@@ -4,10 +4,11 @@ JSON keeps dict (with text keys), list, str, bool, int, finite float and None as
 Everything else is an object with the single key `$`, whose value is a list: the tag, then its
 parts.
 
-    tensor NAME [complex | DTYPE] | sparse LAYOUT SIZE COALESCED TENSORS | array NAME [complex] |
-    tuple ITEMS set ITEMS | frozenset ITEMS | dict PAIRS | odict PAIRS | modules METADATA PAIRS |
-    counter PAIRS deque MAXLEN ITEMS | bytes BASE64 | int HEX | float TEXT | complex REAL IMAG |
-    path TEXT | dtype TEXT device TEXT | size INTS | scalar DTYPE VALUE
+    tensor NAME [complex | DTYPE] | sparse LAYOUT SIZE COALESCED TENSORS | array NAME [complex]
+    tuple ITEMS | set ITEMS | frozenset ITEMS | deque MAXLEN ITEMS
+    dict PAIRS | odict PAIRS | counter PAIRS | modules METADATA PAIRS
+    bytes BASE64 | int HEX | float TEXT | complex REAL IMAG | scalar DTYPE VALUE
+    path TEXT | dtype TEXT | device TEXT | size INTS
 
 A complex tensor lies in its file as pairs of real numbers, one of a DTYPE that the file has no name
 for as bytes. The TENSORS of a sparse one are its indices and its values, as its LAYOUT
