@@ -255,16 +255,13 @@ def _new_adapter(hint: Any) -> TypeAdapter[Any] | None:
     from pydantic import ConfigDict, TypeAdapter
 
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # about the user's models, said again each time they are used
+        # These warnings are about the user's models, and come each time they are used.
+        warnings.simplefilter("ignore")
         # A model or dataclass has a config of its own and refuses another.
         for config in (ConfigDict(arbitrary_types_allowed=True), None):
             try:
                 return TypeAdapter(hint, config=config)
-            except (
-                Exception
-            ):  # a hint pydantic knows nothing of is not checked; it may fail in any way
+            except Exception:  # a hint that pydantic does not know: any error, and no check
                 continue
     return None
 

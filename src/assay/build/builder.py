@@ -154,9 +154,8 @@ def _as_tree(target: object) -> Node | None:
         case str() | type():
             return None
         case _:
-            tree = getattr(
-                target, "tree", None
-            )  # of Params, and of calls that have not happened yet
+            # Params have one, and so do calls that are not made yet.
+            tree = getattr(target, "tree", None)
             made = tree() if callable(tree) else None
             return made if isinstance(made, Leaf | List | Table) else None
 

@@ -116,9 +116,8 @@ def canonical(thing: Any, target: str, *, user_dirs: Sequence[Path]) -> str:
     if listed:
         return listed
     module, qualname = _home(thing), str(getattr(thing, "__qualname__", ""))
-    if isinstance(thing, types.MethodType) and isinstance(
-        thing.__self__, type
-    ):  # of this class, not of its parent
+    # A method of a class is named by this class, not by the parent that has it.
+    if isinstance(thing, types.MethodType) and isinstance(thing.__self__, type):
         module, qualname = (
             thing.__self__.__module__,
             f"{thing.__self__.__qualname__}.{thing.__name__}",
@@ -476,9 +475,8 @@ def _defined(thing: Any) -> str:
 def _at_frame(frame: traceback.FrameSummary) -> Problem:
     line = linecache.getline(frame.filename, frame.lineno or 0).encode()
     column = end = 0
-    if (
-        line and frame.colno is not None and frame.end_colno is not None
-    ):  # counted in bytes by Python
+    # Python counts columns in bytes.
+    if line and frame.colno is not None and frame.end_colno is not None:
         column = len(line[: frame.colno].decode(errors="replace")) + 1
         end = (
             len(line[: frame.end_colno].decode(errors="replace")) + 1

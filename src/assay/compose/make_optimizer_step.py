@@ -166,9 +166,8 @@ def _schedules(scope: RunScope, optimizers: Mapping[str, Any]) -> dict[str, Any]
     schedules: dict[str, Any] = {}
     for name, path in paths.items():
         if name:
-            scope.context.set(
-                "optimizer", optimizers[name]
-            )  # a scheduler of torch asks for it by this name
+            # A scheduler of torch asks for it by this name.
+            scope.context.set("optimizer", optimizers[name])
         schedules[name] = scope.build_at(path)
     return schedules
 

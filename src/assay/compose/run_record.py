@@ -127,9 +127,8 @@ def log_formats(config: Config) -> dict[str, Any]:
 
 def tell_changes(recorder: RunRecorder) -> None:
     """Log one line on the differences from the run of this tag before."""
-    with contextlib.suppress(
-        OSError, AssayError
-    ):  # an old record that cannot be read keeps no new one from starting
+    # An old record that cannot be read keeps no new one from starting.
+    with contextlib.suppress(OSError, AssayError):
         if said := since_previous(RunView(recorder.folder)):
             recorder.logger.info("%s", said)
 
@@ -255,9 +254,8 @@ def failed(
 ) -> RunResult:
     """End the record with what was raised; interrupts end as stopped."""
     status, reason, traceback = ending(error)
-    if (
-        status == "finished"
-    ):  # sys.exit() is an end of a script, and not of a run that had more to do
+    # `sys.exit()` ends a script, but not a run that had more to do.
+    if status == "finished":
         status, reason = "failed", "SystemExit: code of the run called sys.exit()"
     folder, run_id = None, ""
     if isinstance(recorder, RunRecorder):

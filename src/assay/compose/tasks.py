@@ -32,10 +32,9 @@ def make_task(scope: RunScope) -> Any:
                 fix="Derive it from assay.engine.Task, or write `def dataset(self, split)`.",
             )
         scope.context.set("task", task)
-        scope.task, scope.meta = (
-            task,
-            meta_of(task),
-        )  # now: what cannot be written is known before the run begins
+        # Made now, so that what cannot be written is known before the run begins.
+        scope.task = task
+        scope.meta = meta_of(task)
     return scope.task
 
 

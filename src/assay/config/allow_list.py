@@ -163,9 +163,8 @@ def _refused_of_torch(target: str, name: str, trusted: Collection[str]) -> Targe
         return TargetRefusal(message=f"`{target}` {why}", fix=WRAP)
     if name in trusted:
         return None
-    near = (
-        "" if is_reviewed(name) else _meant(name)
-    )  # of what is known it is known that it was meant
+    # A reviewed name is no misspelling.
+    near = "" if is_reviewed(name) else _meant(name)
     command = trust_command(name)
     module = name.rpartition(".")[0]
     if near and module in LISTED and _installed_torch() in torch_targets.REVIEWED:

@@ -161,9 +161,8 @@ def _scalar(value: Scalar) -> str:
 
 
 def _integer(value: int) -> str:
-    return (
-        str(value) if value.bit_length() <= 64 else hex(value)
-    )  # str() refuses more than 4,300 digits
+    # `str` refuses more than 4,300 digits.
+    return str(value) if value.bit_length() <= 64 else hex(value)
 
 
 def _for_toml(node: Node) -> Any:

@@ -33,9 +33,8 @@ from assay.config.tree import (
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean, nearest
 
-_MAX_NODES = (
-    100_000  # values that references may add to a tree: ten lines can otherwise ask for a billion
-)
+# Values that references may add to a tree: ten lines could ask for a billion.
+_MAX_NODES = 100_000
 MAX_TEXT = 1_000_000  # characters of one string put together from others
 _MAX_CHAIN = 100  # references to references
 
@@ -422,12 +421,10 @@ class _UnresolvedError(Exception):
 class _Resolver:
     root: Table
     problems: list[Problem] = field(default_factory=list)
-    done: dict[KeyPath, tuple[Node, int]] = field(
-        default_factory=dict
-    )  # resolved targets and how many nodes they have
-    following: list[tuple[KeyPath, Origin]] = field(
-        default_factory=list
-    )  # targets being resolved now, outermost first
+    # Resolved targets, and how many nodes each has.
+    done: dict[KeyPath, tuple[Node, int]] = field(default_factory=dict)
+    # Targets that are being resolved, outermost first.
+    following: list[tuple[KeyPath, Origin]] = field(default_factory=list)
     added: int = 0
     told: set[KeyPath] = field(default_factory=set)
 

@@ -234,9 +234,8 @@ def _window(line: str, origin: Origin, width: int) -> tuple[str, int, int]:
     start = sum(cells[low:first])
     length = max(1, sum(cells[first : min(last, high)]))
     if width > 20:
-        start = min(
-            start, width - length
-        )  # a mark of no width, behind a line that is full, is at its last cell
+        # A mark of no width behind a full line stands at its last cell.
+        start = min(start, width - length)
     return "".join(shown[low:high]), start, length
 
 

@@ -235,10 +235,8 @@ class _FrameSearch:
         self._is_frame = is_frame
         self._budget = _SEARCH_BUDGET + _SEARCH_BUDGET_PER_BYTE * len(view)
         self._next_extent = (0, 0)  # of the two the second is the first extent behind the first
-        self._written = (
-            -1,
-            0,
-        )  # up to the first of the two, nothing but zeros lies behind the second
+        # The limit last asked for, and where the zeros before it begin.
+        self._written = (-1, 0)
 
     def after(self, offset: int, limit: int) -> tuple[int, int]:
         """Return the end of the damage at `offset`, and the offset to read on from.

@@ -239,9 +239,8 @@ def read_rows(
     With `spread`, which works on numbers as this machine has them, columns are views of `data`,
     some with strides.
     """
-    if (
-        len(data) < frames.FILE_HEAD_BYTES
-    ):  # killed before the head was written, or nothing was ever logged
+    # The run was killed before the head was written, or logged nothing.
+    if len(data) < frames.FILE_HEAD_BYTES:
         yield from damages(data)
         return
     damage = frames.check_file_head(data, FORM, where=where)
@@ -288,9 +287,8 @@ class RowReader:
                     before: Row | Rewind | Chunk | Damage | None = None
                     for frame in item:
                         row = _decode(frame, sets, attempt, self._spread)
-                        if row is not None and not (
-                            isinstance(row, Rewind) and row == before
-                        ):  # it is written twice
+                        # A rewind is written twice.
+                        if row is not None and not (isinstance(row, Rewind) and row == before):
                             yield row
                         before = row
             self.offset = item.offset + len(item.data)

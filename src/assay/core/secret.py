@@ -11,9 +11,8 @@ from assay.core.secret_names import REDACTED, is_distinct, is_given, is_secret, 
 from assay.core.secret_texts import Kind, secrets_in
 
 _ASSIGNMENT = re.compile(r"(?:--?|\+)?([A-Za-z_][\w.\[\]-]*)=(?=.)", re.DOTALL)
-_UNQUOTED = frozenset(
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~"
-)  # in addresses
+# Characters that an address has as they are.
+_UNQUOTED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~")
 _OPTIONS = frozenset(
     {"token", "auth", "pass", "pw", "cookie", "bearer", "credentials", "creds", "pat", "otp"}
 )

@@ -160,12 +160,10 @@ def answered(
     try:
         yield signals
     finally:
-        for each, handler in (
-            before.items() if _is_main_thread() else ()
-        ):  # a generator may end in any thread
-            signal.signal(
-                each, signal.SIG_DFL if handler is None else handler
-            )  # None: it was not set from Python
+        # A generator may end in another thread, which may not set handlers.
+        for each, handler in before.items() if _is_main_thread() else ():
+            # None stands for a handler that was not set from Python.
+            signal.signal(each, signal.SIG_DFL if handler is None else handler)
 
 
 def obey_sigterm() -> None:

@@ -107,9 +107,8 @@ def _environment(attempt: Attempt, was: Path, folder: Path) -> dict[str, str]:
     paths = [Path(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     inside = [restored(path, was, folder) if path.is_relative_to(was) else path for path in paths]
     found["PYTHONPATH"] = os.pathsep.join(map(str, inside))
-    found["PYTHONSAFEPATH"] = (
-        "1"  # else modules of the working directory come before those that were kept
-    )
+    # Without it modules of the working directory come before those that were kept.
+    found["PYTHONSAFEPATH"] = "1"
     found.pop(RUNS_DIR_VARIABLE, None)
     found["NO_COLOR"] = "1"
     return found

@@ -173,9 +173,8 @@ def _killed(
         with trial.started("killed", saving, attempt=attempt) as child:
             step = _wait_for(trial, child, attempt, target)
             if step is not None:
-                time.sleep(
-                    draw.random() * trial.pace_s
-                )  # anywhere in the step that comes, not only after one
+                # The kill comes anywhere in the next step, not only after one.
+                time.sleep(draw.random() * trial.pace_s)
                 child.kill()
         if child.wait() == 0:
             tell(f"kill {attempt} of {len(targets)}: it had ended before")
@@ -187,9 +186,8 @@ def _killed(
         begun = run_file.read(folder.path).newest.from_step
         tell(f"kill {attempt} of {len(targets)}: at step {step}, begun at {begun}")
         killed_at.append(step)
-        if (
-            run_file.read(folder.path).status == "finished"
-        ):  # the kill came when there was nothing left to do
+        # The kill came when there was nothing left to do.
+        if run_file.read(folder.path).status == "finished":
             return folder, killed_at
     return trial.run("killed", [], attempt=len(targets) + 1), killed_at
 

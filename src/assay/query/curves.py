@@ -134,9 +134,8 @@ class CurveReader:
                 return kept.series
         found = read_series(folder.metrics, branches=branches)
         size = sum(32 * len(each) for each in found.values())
-        if (
-            1 << 20 < size < _KEPT_BYTES
-        ):  # small ones are read again as quickly as they are found here
+        # Small ones are read again as quickly as they are found in the cache.
+        if 1 << 20 < size < _KEPT_BYTES:
             with self._lock:
                 self._kept[key] = _CachedCurves(stamp, found, size)
                 while sum(each.size_bytes for each in self._kept.values()) > _KEPT_BYTES:

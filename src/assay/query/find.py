@@ -257,9 +257,8 @@ def _by_path(address: str) -> Path | None:
         if (path / FILE_NAME).is_file() or (
             written_like_one and id_of_folder(path.name) and path.is_dir()
         ):
-            return (
-                path.resolve() if path.is_symlink() else path
-            )  # a link that the user names is meant to be followed
+            # A link that the user names is meant to be followed.
+            return path.resolve() if path.is_symlink() else path
         if written_like_one and path.exists():
             return next(
                 (folder for folder in path.absolute().parents if (folder / FILE_NAME).is_file()),

@@ -111,6 +111,5 @@ def _predicted(how: int, left: int, up: int, corner: int) -> int:
         case 3:
             return (left + up) // 2
     guess = left + up - corner
-    return min(
-        (left, up, corner), key=lambda each: abs(guess - each)
-    )  # of equals the first, as Paeth has it
+    # The first of equals, as the Paeth filter wants.
+    return min((left, up, corner), key=lambda each: abs(guess - each))

@@ -59,9 +59,8 @@ def guard(map: mmap.mmap, on_lost: Callable[[], object]) -> None:
 
 
 def _install() -> None:
-    library = ctypes.PyDLL(
-        None
-    )  # its calls keep the interpreter's lock, which the thread that faults has
+    # Calls through PyDLL keep the interpreter's lock, which the thread that faults has.
+    library = ctypes.PyDLL(None)
     replace = library.mmap
     replace.restype = ctypes.c_void_p
     replace.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
@@ -84,9 +83,8 @@ def _install() -> None:
                 if on_lost is not None:
                     on_lost()
                 return
-        library.sigaction(
-            signal.SIGBUS, ctypes.byref(before), None
-        )  # the same fault comes again, and goes there
+        # The fault comes again, and goes to the handler before.
+        library.sigaction(signal.SIGBUS, ctypes.byref(before), None)
 
     action.handler = ctypes.cast(called := _Handler(handle), ctypes.c_void_p)
     action.flags = _SA_SIGINFO

@@ -149,9 +149,8 @@ class Capture:
             try:
                 while data := os.read(source, 1 << 16):
                     *lines, rest = (rest + data).split(b"\n")
-                    for line in (
-                        lines
-                    ):  # one at a time: the program writes there, too, and may come in between
+                    # One line at a time: the program writes there, too, and may come in between.
+                    for line in lines:
                         os.write(console, line + b"\n")
             except BlockingIOError:
                 self._rests[source] = rest
@@ -205,9 +204,8 @@ def _flush_python() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    ctypes = sys.modules.get(
-        "ctypes"
-    )  # C code may have lines of its own that wait; torch has loaded this anyway
+    # C code may have lines waiting in a buffer of its own; torch has loaded ctypes anyway.
+    ctypes = sys.modules.get("ctypes")
     if ctypes is not None:
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).fflush(None)

@@ -198,9 +198,8 @@ class _Listening(logging.Handler):
         try:
             level = "fatal" if record.levelno == logging.CRITICAL else record.levelname.lower()
             self._listener(level, record.getMessage())
-        except (
-            Exception
-        ):  # a listener's mistake is shown as those of handlers are, and stops no line
+        except Exception:
+            # A listener's mistake is shown as those of handlers are, and stops no line.
             self.handleError(record)
 
 

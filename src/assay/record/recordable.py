@@ -49,9 +49,8 @@ def numbers_of(values: Any) -> dict[str, float]:
         try:
             if isinstance(value, str | bytes | bytearray):
                 raise TypeError("text is no number")
-            item = getattr(
-                value, "item", None
-            )  # arrays and tensors of one element, without a warning about gradients
+            # Arrays and tensors of one element: `item` does not warn about gradients.
+            item = getattr(value, "item", None)
             numbers[name] = float(item() if callable(item) else value)
         except Exception as error:  # a foreign `__float__` may raise anything
             fix = "log a number; run.value(name, value) keeps a result, run.text(name, text) a text"
@@ -193,9 +192,8 @@ class _ValueReader:
         if dataclasses.is_dataclass(value):
             fields = [(each.name, getattr(value, each.name)) for each in dataclasses.fields(value)]
             return self.table(fields, inside, depth)
-        if any(
-            kind.__module__ == "argparse" for kind in type(value).__mro__[:-1]
-        ):  # not imported for its Namespace
+        # Found by name: argparse is not imported for its Namespace.
+        if any(kind.__module__ == "argparse" for kind in type(value).__mro__[:-1]):
             return self.table(vars(value).items(), inside, depth)
         fix = _better_place(value)
         if fix:

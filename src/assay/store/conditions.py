@@ -116,9 +116,8 @@ class Sql:
                 return f"({self._of(left)} OR {self._of(right)})"
             case Not(inner):
                 return f"(NOT {self._of(inner)})"
-            case Has(field) if (
-                field.kind == "metric"
-            ):  # one that was never a number was logged all the same
+            case Has(field) if field.kind == "metric":
+                # A metric that was never a number was logged all the same.
                 return self._having(field, lambda column: "count > 0")
             case Has(field):
                 return self._having(

@@ -146,9 +146,8 @@ class Display:
 
     def step(self, engine: Engine) -> None:
         state, now = engine.state, time.perf_counter()
-        if (
-            state.step < self._due
-        ):  # `next` was asked before the last drawing said when the next one is due
+        # `next` was called before the last drawing said when the next one is due.
+        if state.step < self._due:
             return
         since, step = self._drawn
         rate = (state.step - step) / max(now - since, 1e-9)
@@ -397,9 +396,8 @@ def _debugger_without_bar(close: Callable[[], None]) -> Iterator[None]:
             return before(*args, **kwargs)
         import pdb
 
-        return pdb.Pdb().set_trace(
-            sys._getframe(1)
-        )  # Python's own hook would stop here, not in the user's line
+        # Python's own hook would stop here, not in the user's line.
+        return pdb.Pdb().set_trace(sys._getframe(1))
 
     sys.breakpointhook = hook
     try:

@@ -57,9 +57,8 @@ class EarlyStop:
     def judge(self) -> None:
         """Look at the split that was just evaluated, if the metric is of that split."""
         engine = self._engine
-        if engine is None or not self.metric.startswith(
-            f"{engine.state.split}/"
-        ):  # None: a test, which does not train
+        # A test has no engine: it does not train.
+        if engine is None or not self.metric.startswith(f"{engine.state.split}/"):
             return
         state = engine.state
         if state.step == self.judged_at:  # evaluated again, by a run that goes on from here

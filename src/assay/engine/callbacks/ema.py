@@ -122,9 +122,8 @@ class EMA:
     @torch.no_grad()
     def put_in(self) -> None:
         """The model has the averaged weights from here on."""
-        if (
-            not self._live or self._aside is not None
-        ):  # no live ones: a test, which has loaded what it tests
+        # Without live weights this is a test, which has loaded what it tests.
+        if not self._live or self._aside is not None:
             return
         self._aside = [local_tensor(weight).clone() for weight in self._live]
         private_torch.foreach_copy_(
@@ -142,9 +141,8 @@ class EMA:
             self._aside = None
 
     def state_dict(self) -> dict[str, Any]:
-        weights = (
-            self.weights if self._loaded is None else dict(self._loaded)
-        )  # not begun since it was loaded
+        # Loaded weights stand until the first update.
+        weights = self.weights if self._loaded is None else dict(self._loaded)
         return {"updates": self.updates, "evaluate": self.evaluate, "weights": weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -165,9 +163,8 @@ class EMA:
                     if weight.dtype in (torch.float16, torch.bfloat16)
                     else weight.dtype
                 )
-                self._average.append(
-                    weight.detach().to(kind, copy=True)
-                )  # a small step is lost in 16 bits
+                # A small step would be lost in 16 bits.
+                self._average.append(weight.detach().to(kind, copy=True))
             self._place[name] = places[id(weight)]
 
     def _fill(self, saved: Mapping[str, Tensor]) -> None:

@@ -116,9 +116,8 @@ class Save:
         assert self.best is not None
         metric, mode = self.best
         state = engine.state
-        value = state.metrics.get(
-            metric, math.nan
-        )  # nan: its split comes later, or the name is wrong
+        # It is nan if its split comes later, or if the name is wrong.
+        value = state.metrics.get(metric, math.nan)
         known = math.inf if mode == "min" else -math.inf
         if state.best is not None and (state.best["metric"], state.best["mode"]) == self.best:
             known = state.best["value"]

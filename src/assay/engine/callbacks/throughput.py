@@ -69,9 +69,8 @@ class Throughput:
         self._since = 0.0
         self._counts = (0, 0)
         self._before: dict[str, float] = {}
-        self._inside = (
-            0.0  # evaluating and saving while steps are told of: it is in the time of both
-        )
+        # Seconds of evaluating and saving inside the span of steps: both count them.
+        self._inside = 0.0
 
     def handlers(self) -> list[Handler]:
         return [

@@ -43,9 +43,8 @@ class Background:
         self._thread = threading.Thread(target=self._work, args=(has_begun,), name=self.name)
         try:
             self._thread.start()
-        except (
-            BaseException
-        ):  # Ctrl-C, most likely while it waited for the thread, which begins all the same
+        except BaseException:
+            # Most likely Ctrl-C while it waited for the thread, which begins all the same.
             if not has_begun.wait(_SECONDS_TO_BEGIN):
                 self._thread = None
                 self._jobs.pop()

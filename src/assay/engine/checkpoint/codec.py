@@ -297,9 +297,8 @@ class _Encoder:
                 .encode("utf-8", "backslashreplace")
                 .decode("utf-8")
             )
-            while (
-                name in self.tensors or name == "__metadata__"
-            ):  # which safetensors keeps for itself
+            # safetensors keeps `__metadata__` for itself.
+            while name in self.tensors or name == "__metadata__":
                 name += "'"
             self.tensors[name] = value
             self._names[place] = name

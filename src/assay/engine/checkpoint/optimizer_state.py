@@ -89,9 +89,8 @@ def _laid_out_as(parameter: torch.Tensor, value: Any) -> Any:
         return distribute_like(parameter, value)
     if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
         return value
-    if (
-        is_sparse(value) or value.stride() == parameter.stride()
-    ):  # the momentum of a sparse gradient is sparse
+    # The momentum of a sparse gradient is sparse.
+    if is_sparse(value) or value.stride() == parameter.stride():
         return value
     return torch.empty_like(
         parameter, dtype=value.dtype, device=value.device, requires_grad=False

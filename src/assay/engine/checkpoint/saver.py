@@ -76,9 +76,8 @@ class Saver:
         self.run = run
         self.attempt = attempt
         self.writers = writers
-        self._lock = (
-            threading.RLock()
-        )  # one writes at a time: what another one has begun would look abandoned
+        # One thread writes at a time: the unfinished folder of another would look abandoned.
+        self._lock = threading.RLock()
 
     @property
     def is_first(self) -> bool:
@@ -359,9 +358,8 @@ class Saver:
                     return self._keep(there.manifest, contents.kind, final)
             temporary = self.folder / f"{contents.name}{manifests.TEMPORARY}"
             try:
-                for stale in self.folder.glob(
-                    f"*{manifests.TEMPORARY}"
-                ):  # of a process that was killed
+                # Left by a process that was killed.
+                for stale in self.folder.glob(f"*{manifests.TEMPORARY}"):
                     shutil.rmtree(stale, ignore_errors=True)
                 make_directory(temporary)
                 manifest = folders.write(

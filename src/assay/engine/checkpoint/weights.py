@@ -31,10 +31,8 @@ from assay.engine.numerics.dtensor import distribute_state_like, full_tensor, is
 _OF_MODELS = ("model", "state_dict", "model_state_dict", "weights", "net")
 _WRAPPED = ("module.", "_orig_mod.")  # what DataParallel and compiled models put before every name
 _WRAPPERS = re.compile(r"(?:module\.|_orig_mod\.)+")
-_SAFE_UNPICKLING = (
-    2,
-    10,
-)  # before it, weights_only could be broken: CVE-2025-32434, CVE-2026-24747
+# Before this version weights_only could be broken: CVE-2025-32434, CVE-2026-24747.
+_SAFE_UNPICKLING = (2, 10)
 _SHOWN = 5
 
 

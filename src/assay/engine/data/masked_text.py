@@ -79,9 +79,8 @@ class MaskedSentencePairs:
     def _masked(self, ids: np.ndarray, chosen: np.ndarray, draw: np.random.Generator) -> np.ndarray:
         """Return ids in which most of the chosen tokens are `[MASK]`, and some are random."""
         share = draw.random(len(ids))
-        other = draw.choice(
-            ids, len(ids)
-        )  # a token of the pair: a tokenizer need not tell its size
+        # Random tokens come from the pair: a tokenizer need not tell its size.
+        other = draw.choice(ids, len(ids))
         masked = np.where(chosen & (share >= _KEPT), self.mask_id, ids)
         is_random = chosen & (share >= _KEPT) & (share < _KEPT + _REPLACED)
         return np.where(is_random, other, masked)

@@ -87,9 +87,8 @@ class Plan:
 def _one_of_all(n: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     """Return one of the n! permutations, each equally likely."""
     digest = blake2b(struct.pack("<3q", seed, ORDER, epoch), digest_size=16).digest()
-    number = int.from_bytes(
-        digest, "little"
-    )  # n! is so much smaller that what is left over does not count
+    # n! is so much smaller than 2^128 that the remainder's bias does not count.
+    number = int.from_bytes(digest, "little")
     left, order = list(range(n)), []
     for size in range(n, 0, -1):
         number, place = divmod(number, size)

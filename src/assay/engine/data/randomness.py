@@ -58,9 +58,8 @@ class Fetch:
         self.randomness = randomness
         self.seed = seed
         self.split = split
-        self.alone = (
-            False  # in a worker process: there are no generators of training to leave alone
-        )
+        # True in a worker process, which has no generators of training to leave alone.
+        self.alone = False
         self.at: Any = _Nowhere()  # a number that others see there: the sample that is being loaded
         self.notes: list[str] = []
         self._split_key = crc32(split.encode("utf-8"))

@@ -190,9 +190,8 @@ class _WithoutReplacement(_Epochwise):
             key(self._seed, ORDER, epoch, 2), np.arange(len(self._weights), dtype=np.uint64)
         )
         with np.errstate(divide="ignore"):
-            waits = (
-                -np.log1p(-drawn) / self._weights
-            )  # the first of exponential clocks, of these rates
+            # Exponential clocks with these rates: the first to ring are drawn.
+            waits = -np.log1p(-drawn) / self._weights
         return np.argsort(waits, kind="stable")[: self.n].astype(np.int64)
 
 
@@ -313,10 +312,8 @@ class Listed(_Epochwise):
 
     def _asked(self, epoch: int) -> list[Any]:
         value = key(self._seed, ORDER, epoch, 6)
-        for each in (
-            self._sampler,
-            getattr(self._sampler, "sampler", None),
-        ):  # a batch sampler has one inside
+        # A batch sampler has a sampler inside.
+        for each in (self._sampler, getattr(self._sampler, "sampler", None)):
             if callable(set_epoch := getattr(each, "set_epoch", None)):
                 set_epoch(epoch)
             if callable(

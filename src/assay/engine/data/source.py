@@ -148,9 +148,8 @@ class Replayed:
         number = done
         self._key_own(epoch)
         with undisturbed(keyed=True):
-            seed_all(
-                key(self.seed, BATCH, epoch, -1)
-            )  # for what draws as it begins, as workers of torch do
+            # Some loaders draw as they begin: those of torch, for their workers.
+            seed_all(key(self.seed, BATCH, epoch, -1))
             iterator = iter(self.batches)
         while True:
             with undisturbed(keyed=True):

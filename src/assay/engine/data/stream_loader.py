@@ -210,13 +210,10 @@ class StreamLoader:
                     reached.positions[0] = cursor.position()
                     yield batch, reached
         ways = [self._way(epoch, shard) for shard in range(self.workers)]
-        with (
-            undisturbed(),
-            warnings.catch_warnings(),
-        ):  # torch draws a seed for the workers, which nothing here uses
-            warnings.filterwarnings(
-                "ignore", message="This DataLoader will create"
-            )  # workers that wait need no core
+        # Torch draws a seed for its workers, which nothing here uses.
+        with undisturbed(), warnings.catch_warnings():
+            # Torch warns of more workers than cores, but workers that wait need none.
+            warnings.filterwarnings("ignore", message="This DataLoader will create")
             batches = iter(
                 DataLoader(
                     _Shards(self.stream, ways, at, self.collate, parent=main_pid()),

@@ -388,9 +388,8 @@ def _work(
     """Run the loop of a worker process: receive tasks, send batches."""
     if parent.pid and parent.ends_it:
         end_with(parent.pid)
-    for each in (
-        ours
-    ):  # of the parent: as long as a copy is open here, nobody learns that the parent is gone
+    # Ends of the parent: while a copy is open here, nobody learns that the parent is gone.
+    for each in ours:
         each.close()
     # A signal to all processes of a run means its first one, which finishes the step and needs
     # batches for it.

@@ -82,9 +82,8 @@ class Confusion:
 
     def reset(self) -> None:
         self.classes: int | None = self._given
-        self._counts: Tensor | None = (
-            None  # of all pairs, then what is ignored, then what is no class
-        )
+        # Counts of all pairs, then of what is ignored, then of what is no class.
+        self._counts: Tensor | None = None
 
     def update(self, output: Any, *, by: str = "Confusion") -> None:
         pred, target = taken(output, "pred", "target", by=by)

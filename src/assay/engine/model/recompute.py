@@ -41,9 +41,8 @@ def recompute(model: nn.Module, which: bool | str | Sequence[str]) -> list[str]:
 def _forgetful(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not (module.training and torch.is_grad_enabled()):
         return forward(*args, **kwargs)
-    if (
-        torch.compiler.is_compiling()
-    ):  # there it is a matter of the graph, which has every write to a buffer once
+    # In a compiled graph every write to a buffer stands once.
+    if torch.compiler.is_compiling():
         return checkpoint(forward, *args, use_reentrant=False, **kwargs)
     return checkpoint(
         forward, *args, use_reentrant=False, context_fn=partial(_contexts, module), **kwargs

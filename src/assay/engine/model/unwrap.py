@@ -16,9 +16,8 @@ def unwrap(model: nn.Module) -> nn.Module:
     """
     while True:
         inner = model.module if isinstance(model, DistributedDataParallel | DataParallel) else None
-        inner = inner or model.__dict__.get("_modules", {}).get(
-            "_orig_mod"
-        )  # what torch.compile gives
+        # torch.compile keeps the model under this name.
+        inner = inner or model.__dict__.get("_modules", {}).get("_orig_mod")
         if not isinstance(inner, nn.Module):
             return model
         model = inner

@@ -85,9 +85,8 @@ class Reductions(TorchFunctionMode):
         weight = self.weight(loss)
         if known is None or (isinstance(weight, int) and self._is_regular(weight)):
             return loss
-        if isinstance(
-            weight, Tensor
-        ):  # a whole number over another would be one of single precision
+        # The quotient of two whole numbers would be of single precision.
+        if isinstance(weight, Tensor):
             weight = weight.to(torch.promote_types(loss.dtype, torch.float32))
         return (loss, None) if weight is None else WeighedMean(loss, weight)
 
@@ -337,9 +336,8 @@ def _quotient(
         is_count = known.weight is None and other in (watch.samples, known.numel) and other > 0
         return _Reduced(result, int(other)) if is_count else known
     if known.weight is None and not other.requires_grad and not other.dim():
-        return _Reduced(
-            result, lambda: other
-        )  # a sum over what a mask lets through, by their number
+        # A sum over what a mask lets through, divided by their number.
+        return _Reduced(result, lambda: other)
     return None
 
 

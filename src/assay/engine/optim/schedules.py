@@ -268,9 +268,8 @@ class TorchSchedule:
     def put(self, count: int) -> None:
         """Give the groups what they have after `count` steps (or epochs), however far the scheduler
         went before."""
-        if (
-            count < self._count or self._left != self._owned()
-        ):  # a state was loaded: what it holds is of another count
+        # A loaded state is of another count.
+        if count < self._count or self._left != self._owned():
             self.scheduler.load_state_dict(copy.deepcopy(self._first))
             for group, settings in zip(self.optimizer.param_groups, self._settings, strict=True):
                 group.update(settings)
@@ -281,9 +280,8 @@ class TorchSchedule:
         if getattr(self.optimizer, "_opt_called", False):  # torch's own mark
             self._advance(count)
         else:
-            with (
-                warnings.catch_warnings()
-            ):  # torch wants an update before; one that was left out is none
+            # Torch warns if no update came before, as when one was left out.
+            with warnings.catch_warnings():
                 warnings.filterwarnings(
                     "ignore", message=r".*(lr_scheduler\.step\(\)|has been overridden)"
                 )

@@ -24,9 +24,8 @@ def check_mergeable(
                 " in their order; or read what Collect gathered in end_eval.",
             )
     for name, metric in metrics.items():
-        adds_up = (
-            hasattr(getattr(metric, "metric", None), "sync") and not is_staged
-        )  # over all processes, not the last
+        # Its `sync` would add over all processes, not over the last stage only.
+        adds_up = hasattr(getattr(metric, "metric", None), "sync") and not is_staged
         if not hasattr(metric, "merge") and not adds_up:
             kind = type(metric.metric if isinstance(metric, Adapted) else metric).__name__
             raise InputError(

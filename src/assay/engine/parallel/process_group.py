@@ -50,9 +50,8 @@ def world(variables: Mapping[str, str] | None = None) -> World:
         restarts = int(variables.get("TORCHELASTIC_RESTART_COUNT", 0))
         here = int(variables.get("LOCAL_WORLD_SIZE", 1))
         return World(rank=rank, count=count, local_rank=local, local_count=here, restarts=restarts)
-    count = int(
-        variables.get("SLURM_STEP_NUM_TASKS", 1)
-    )  # not SLURM_NTASKS, which the batch script has, too
+    # SLURM_NTASKS is set in the batch script, too.
+    count = int(variables.get("SLURM_STEP_NUM_TASKS", 1))
     if count == 1:
         return World()
     address = f"tcp://{first_host(variables['SLURM_STEP_NODELIST'])}:{port_of(variables)}"

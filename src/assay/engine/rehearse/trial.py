@@ -269,9 +269,8 @@ class Trial:
             return StepFailedError(finding, error, certainty="likely")
         if failed.size_bytes > MOST_BYTES:
             return StepFailedError(finding, error, certainty="likely")
-        with (
-            self.observer.values.fakes.real()
-        ):  # the trial is still open here, and its tensors fake
+        # The trial is still open, and its tensors are fake.
+        with self.observer.values.fakes.real():
             real = failed.error_on_real()
         if real is None:
             return StepFailedError(finding, error, certainty="none")

@@ -128,9 +128,8 @@ class Tracer:
         begun = perf_counter()
         self._pause(is_paused=True)
         state, source = engine.state, engine.source
-        if isinstance(source, Loader) and isinstance(
-            source.order, Plan
-        ):  # to ask a sampler may change its state
+        # Only a plan: asking a sampler may change its state.
+        if isinstance(source, Loader) and isinstance(source.order, Plan):
             indices = source.indices(state.epoch, state.epoch_samples, self._micro)
             self._see("data", "", "sample indices", torch.tensor(indices, dtype=torch.int64))
         self._micro += 1
@@ -163,9 +162,8 @@ class Tracer:
         step, loss = engine.state.step, engine.state.loss
         self.leave(engine)
         self._add("loss", "", "loss", "float64", (), _bits(loss))
-        norm = getattr(
-            engine.process.backward, "grad_norm", None
-        )  # a part of the user's need not have one
+        # An optimizer step of the user's own need not have one.
+        norm = getattr(engine.process.backward, "grad_norm", None)
         if norm is not None:
             self._add("backward", "", "gradient norm", "float64", (), _bits(norm))
         self._see_weights(engine, "optimizer", "state")

@@ -44,9 +44,8 @@ def as_process(
         metrics=getattr(thing, "metrics", None),
     )
     if isinstance(criterion := getattr(thing, "criterion", None), nn.Module):
-        vars(adapter)["criterion"] = (
-            criterion  # so that it is moved, and its state kept, as that of any process
-        )
+        # It is moved to the device, and its state is kept, as with any process.
+        vars(adapter)["criterion"] = criterion
     return adapter
 
 
@@ -85,9 +84,8 @@ def _model_of(thing: Any, given: nn.Module | None) -> nn.Module:
 
 def _backward_of(thing: Any, given: OptimizerStepBase | None) -> OptimizerStepBase | None:
     own = getattr(thing, "backward", None)
-    if isinstance(
-        adapter := getattr(own, "__self__", None), OwnProcess
-    ):  # put there for an engine before
+    # An engine before this one put it there.
+    if isinstance(adapter := getattr(own, "__self__", None), OwnProcess):
         own = adapter.backward
     if isinstance(own, OptimizerStepBase):
         return own if given is None else _settled(own, given, type(thing).__name__)

@@ -257,7 +257,6 @@ def _is_on_device(loss: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     if isinstance(value, Tensor):
-        return (
-            value.dim() == 0 and value.is_floating_point()
-        )  # (1,) may be the output for a batch of one sample
+        # (1,) may be the output for a batch of one sample.
+        return value.dim() == 0 and value.is_floating_point()
     return isinstance(value, float)
