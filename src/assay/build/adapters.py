@@ -272,7 +272,9 @@ def _read(error: ValidationError, node: Node) -> list[Misfit]:
     choices: dict[tuple[str | int, ...], list[str]] = {}
     found: list[Misfit] = []
     for one in _whole_tuples(error.errors(include_url=False, include_input=False)):
-        path, kind, context = _inside(node, one["loc"]), one["type"], one.get("ctx", {})
+        path = _inside(node, one["loc"])
+        kind = one["type"]
+        context = one.get("ctx", {})
         if kind in ("extra_forbidden", "unexpected_keyword_argument"):
             found.append(_extra(node, path))
             continue
@@ -296,7 +298,8 @@ def _read(error: ValidationError, node: Node) -> list[Misfit]:
 
 def _phrase(error: Mapping[str, Any]) -> str:
     """Return what a value must do, in words that follow "must"."""
-    kind, context = error["type"], error.get("ctx", {})
+    kind = error["type"]
+    context = error.get("ctx", {})
     match kind:
         case "literal_error" | "enum":
             return f"be {context.get('expected', '')}".replace("'", '"')
@@ -326,7 +329,8 @@ def _whole_tuples(errors: Iterable[Any]) -> Iterator[Any]:
 
 
 def _extra(node: Node, path: tuple[str | int, ...]) -> Misfit:
-    parent, key = get_at(node, path[:-1]), path[-1] if path else ""
+    parent = get_at(node, path[:-1])
+    key = path[-1] if path else ""
     if not isinstance(parent, Table) or not isinstance(key, str) or key not in parent.items:
         return Misfit(origin=node.origin, said=f"must not have a key `{key}`")
     return Misfit(

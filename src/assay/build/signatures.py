@@ -310,7 +310,8 @@ class _Check:
         by_position = _taken(table, signature)
         others: list[str] = []
         for key, node in table.items.items():
-            here, where = (*path, key), table.key_origin(key)
+            here = (*path, key)
+            where = table.key_origin(key)
             if key in RESERVED:
                 continue
             if key in by_position:

@@ -67,10 +67,12 @@ def _clashes(split: str, table: Table) -> Iterator[Problem]:
 
 
 def _problems(split: str, table: Table, kind: type) -> Iterator[Problem]:
-    origin, key = table.items["source"].origin, f"data.{split}"
+    origin = table.items["source"].origin
+    key = f"data.{split}"
     if _is_dataset(kind):
         if "batch_size" not in table.items and "batch_sampler" not in table.items:
-            message, fix = f"[{key}] has no `batch_size`", f"write batch_size = 64 under [{key}]"
+            message = f"[{key}] has no `batch_size`"
+            fix = f"write batch_size = 64 under [{key}]"
             yield Problem(kind="missing-key", message=message, origin=origin, key=key, fix=fix)
     elif not (hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")):
         message = (
@@ -88,7 +90,8 @@ def _problems(split: str, table: Table, kind: type) -> Iterator[Problem]:
 
 def _of_samples(split: str, table: Table, kind: type) -> Iterator[Problem]:
     """Yield the problems of an iterable of samples."""
-    origin, key = table.items["source"].origin, f"data.{split}"
+    origin = table.items["source"].origin
+    key = f"data.{split}"
     if "batch_size" not in table.items:
         message = (
             f"[{key}] has no `batch_size`, and a `{kind.__name__}` gives samples: it is an"

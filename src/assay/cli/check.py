@@ -159,7 +159,8 @@ def _print_json(report: _Report) -> None:
 
 def _print_text(report: _Report, name: str) -> None:
     """Print all but the problems, which are printed as they are found."""
-    found, color = report.found, use_color(sys.stdout)
+    found = report.found
+    color = use_color(sys.stdout)
     if found.problems:
         echo(f"\n{summary(found.problems)}")
     if report.taken:

@@ -129,10 +129,13 @@ def _changes(changes: Sequence[ChangedKey], color: bool) -> Iterator[str]:
     """`key  left -> right`; on lines of their own where that is too long."""
     width = min(32, max(len(visible(change.key)) for change in changes))
     for change in changes:
-        key, left, right = visible(change.key), _side(change.left), _side(change.right)
+        key = visible(change.key)
+        left = _side(change.left)
+        right = _side(change.right)
         line = f"  {key:<{width}}  {left} -> {right}"
         if len(line) <= 80:
-            red, green = paint(left, "red", on=color), paint(right, "green", on=color)
+            red = paint(left, "red", on=color)
+            green = paint(right, "green", on=color)
             yield f"  {key:<{width}}  {red} -> {green}"
         else:
             yield f"  {key}"
@@ -149,7 +152,8 @@ def _metrics(changes: Sequence[MetricChanged]) -> Iterator[str]:
     for change in changes:
         first = True
         for what in ("last", "min", "max"):
-            left, right = _number(change.left, what), _number(change.right, what)
+            left = _number(change.left, what)
+            right = _number(change.right, what)
             if first or left != right:
                 rows.append(
                     (visible(change.name) if first else "", what, left, right, _delta(change, what))

@@ -53,7 +53,8 @@ def _innermost_module(error: BaseException) -> tuple[str, Any, str] | None:
     called = [frame for frame in _frames(error) if _is_module(frame.f_locals.get("self"))]
     if not called:
         return None
-    root, last = called[0].f_locals["self"], called[-1]
+    root = called[0].f_locals["self"]
+    last = called[-1]
     module = last.f_locals["self"]
     name = next((name for name, each in root.named_modules() if each is module), "")
     code = last.f_code

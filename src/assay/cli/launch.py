@@ -205,7 +205,8 @@ def result_data(result: RunResult) -> dict[str, Any]:
 
 def _error_text(error: BaseException) -> str:
     """Return an error with its type, the original one if another OS process raised it."""
-    kind, text = getattr(error, "kind", "") or type(error).__name__, str(error)
+    kind = getattr(error, "kind", "") or type(error).__name__
+    text = str(error)
     return text if text.startswith(f"{kind}: ") else f"{kind}: {text}"
 
 

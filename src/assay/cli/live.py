@@ -68,7 +68,9 @@ def command(run: str, metric: str | None, image: str | None, every_s: float, onc
     while True:
         view = RunView(view.folder)
         size = shutil.get_terminal_size((80, 24))
-        columns, rows, color = min(size.columns, _WIDEST), size.lines - 2, use_color(sys.stdout)
+        columns = min(size.columns, _WIDEST)
+        rows = size.lines - 2
+        color = use_color(sys.stdout)
         drawing = _drawn(view, image, columns, rows // 3, color) if image is not None else []
         lines = [*_page(view, metric, columns, rows - len(drawing), color), *drawing]
         if once:

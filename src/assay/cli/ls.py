@@ -161,7 +161,8 @@ def _fitting(table: RunTable, dropped: Sequence[str]) -> tuple[RunTable, list[st
     """
     limit = width(sys.stdout)
     names = {column.name for column in table.columns}
-    kept, left_out = [name for name in dropped if name in names], []
+    kept = [name for name in dropped if name in names]
+    left_out = []
     while limit is not None and kept and max(map(cell_count, table.text(width=limit))) > limit:
         last = kept.pop()
         left_out.append(last)

@@ -295,7 +295,8 @@ def _expanded(
 @click.option("--all", "shows_all", is_flag=True, help="List all that wait or have ended.")
 def ls(shows_all: bool) -> int:
     with JobJournal() as journal:
-        counts, held = journal.counts(), journal.held()
+        counts = journal.counts()
+        held = journal.held()
         most = -1 if shows_all else _LAST
         ended = journal.jobs(("finished", "failed", "cancelled"), last=most)
         shown = [*ended, *journal.jobs(("running",)), *journal.line(first=most)]

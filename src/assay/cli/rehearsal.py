@@ -116,7 +116,8 @@ def rehearse_one(config: Config) -> tuple[Rehearsal, int]:
     from assay.compose.run_rehearsal import RehearsalRequest, rehearse
 
     report = rehearse(config, RehearsalRequest(device="cpu"))
-    columns, color = min(width(sys.stderr) or 80, 100), use_color(sys.stderr)
+    columns = min(width(sys.stderr) or 80, 100)
+    color = use_color(sys.stderr)
     for finding in report.findings:
         if finding.is_failure or not report.memory:
             echo("\n".join(_finding(finding, columns, color)), err=True)
@@ -164,7 +165,8 @@ def _facts(report: Rehearsal) -> Iterator[tuple[str, str]]:
         yield "largest", _largest(report)
     if report.disk is not None:
         disk = report.disk
-        each, needed = size(disk.checkpoint_bytes), size(disk.needed_bytes)
+        each = size(disk.checkpoint_bytes)
+        needed = size(disk.needed_bytes)
         short = "" if disk.needed_bytes <= disk.free_bytes else ": too little"
         free = f"{size(disk.free_bytes)} free{short}"
         yield "checkpoints", f"{each} each, {disk.checkpoints} at once: {needed}; {free}"

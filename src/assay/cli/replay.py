@@ -44,7 +44,8 @@ def command(run: str, steps: str, force: bool, trust: bool) -> int:
         trust=permission(trust),
         tell=lambda line: echo(line, err=True),
     )
-    verdict, color = done.verdict, use_color(sys.stdout)
+    verdict = done.verdict
+    color = use_color(sys.stdout)
     for line in format_comparisons(done.compared):
         for part in folded(line, width(sys.stdout)):
             echo(part)

@@ -36,7 +36,8 @@ from assay.cli.permission import permission, say, trust_option
 @trust_option
 def command(arguments: tuple[str, ...], trust: bool, **options: Any) -> int:
     runs, overrides = given(arguments)
-    run, launch = only_run("rerun", runs), launch_of(**options)
+    run = only_run("rerun", runs)
+    launch = launch_of(**options)
     from assay.compose import rerun
 
     with json_at_end(options["as_json"]) as results:

@@ -148,7 +148,8 @@ def _facts(view: RunView) -> Iterator[str]:
     if view.error:
         yield _fact("folder", visible(_short(view.path)))
         return
-    run, now_ns = view.file, time.time_ns()
+    run = view.file
+    now_ns = time.time_ns()
     yield _fact("started", f"{moment(run.created_ns)}, {age(run.created_ns, now_ns)}")
     attempts = f", in {len(run.attempts)} attempts" if len(run.attempts) > 1 else ""
     yield _fact("ran", f"{duration(view.duration_s)}{attempts}")
@@ -223,7 +224,8 @@ def _metrics(view: RunView, color: bool) -> Iterator[str]:
     yield paint(head, "bold", on=color)
     for name in names:
         each = summaries[name]
-        low, high = _at(each.min, each.at_min), _at(each.max, each.at_max)
+        low = _at(each.min, each.at_min)
+        high = _at(each.max, each.at_max)
         yield f"  {elided(visible(name), width):<{width}}  {number(each.last):>10}  {low}  {high}"
     if len(shown) > len(names):
         yield f"  ... and {len(shown) - len(names)} more: --json has all"
@@ -261,7 +263,8 @@ def _checkpoints(view: RunView, color: bool) -> Iterator[str]:
     if not complete and not broken:
         return
     yield from ("", paint("Checkpoints", "bold", on=color))
-    now_ns, best = time.time_ns(), view.best_checkpoint
+    now_ns = time.time_ns()
+    best = view.best_checkpoint
     if len(complete) > _CHECKPOINTS:
         yield f"  ... and {len(complete) - _CHECKPOINTS} older"
     for each in complete[-_CHECKPOINTS:]:

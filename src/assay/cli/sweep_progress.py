@@ -75,7 +75,9 @@ class SweepProgress:
         return [run for _, run in sorted(scored, key=lambda pair: sign * pair[0])]
 
     def _print_run(self, run: TrialRun) -> None:
-        name, score, best = self.spec.metrics[0][0], run.scores[0], self.best
+        name = self.spec.metrics[0][0]
+        score = run.scores[0]
+        best = self.best
         status = paint(run.status, STATUS_STYLES.get(run.status, ""), on=use_color(sys.stderr))
         shown = [f"[{run.number + 1}/{self.spec.trials}]", run.view.id, status]
         shown += [f"{name} {number(score)}"] if score is not None else [run.cause]

@@ -46,7 +46,8 @@ def summary_of(sweep: str, configs: Sequence[Config], results: Sequence[RunResul
 def print_summary(summary: SweepSummary, *, has_records: bool = True, err: bool = True) -> None:
     """Print the table of a sweep, and the commands that look further."""
     stream = sys.stderr if err else sys.stdout
-    color, limit = use_color(stream), width(stream) or _WIDEST
+    color = use_color(stream)
+    limit = width(stream) or _WIDEST
     for line in summary.text():
         line = elided(line, limit)
         for status in ("failed", "stopped", "killed"):

@@ -107,7 +107,8 @@ def _make_display(prepared: PreparedRun, launch: Launch, logger: Any) -> Display
     from assay.engine.callbacks.evaluate import length_of
 
     scope = prepared.scope
-    section, limit = scope.sections.display, scope.sections.evaluate.limit
+    section = scope.sections.display
+    limit = scope.sections.evaluate.limit
     return Display(
         logger=logger,
         quiet=launch.quiet or not scope.is_first or section.quiet or not section.enabled,

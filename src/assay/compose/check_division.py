@@ -23,7 +23,8 @@ def check_division(config: Config) -> None:
     from assay.engine.parallel.pipeline_split import split_model
     from assay.engine.parallel.tensor_parallel import check_plan, plan_of
 
-    model, layout = _outline(config), Layout.of(parallel)
+    model = _outline(config)
+    layout = Layout.of(parallel)
     if not hasattr(model, "named_modules"):
         return
     if size > 1:

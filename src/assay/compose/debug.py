@@ -64,7 +64,8 @@ def debug_handlers(
         since[0] = time.perf_counter()
 
     def step(engine: Engine) -> None:
-        state, now = engine.state, time.perf_counter()
+        state = engine.state
+        now = time.perf_counter()
         spent, since[0] = now - since[0], now
         logger.debug(
             "step %d: loss %.6g, %s, %.1f ms",

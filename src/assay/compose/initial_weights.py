@@ -60,7 +60,8 @@ def initial_weights(root: Table, address: str = "") -> InitialWeights:
     """Return the weights that `--from` names, else those of [load_weights]."""
     if address:
         return find_weights(address)
-    section, node = sections_of(root).load_weights, get_at(root, ("load_weights",))
+    section = sections_of(root).load_weights
+    node = get_at(root, ("load_weights",))
     if section is None or node is None:
         return InitialWeights()
     try:

@@ -138,7 +138,8 @@ def join_pipeline(scope: RunScope, engine: Engine) -> list[str]:
         return []
     from assay.engine.numerics.precision import in_precision
 
-    train, evaluate = scope.sections.train.precision, scope.sections.evaluate.precision
+    train = scope.sections.train.precision
+    evaluate = scope.sections.evaluate.precision
     scope.mesh.pipeline.join(
         engine, lambda run: in_precision(train, scope.device, run, evaluate=evaluate)
     )

@@ -154,7 +154,8 @@ def _sizes(scope: RunScope, split: str, section: SplitSection) -> dict[str, Any]
 def _refuse_empty(scope: RunScope, split: str, loader: Loader) -> None:
     """Raise InputError for a split without a batch: now, not at an evaluation an hour later."""
     table = _split_table(scope, split)
-    size, batch = len(loader.dataset), loader.batch_size
+    size = len(loader.dataset)
+    batch = loader.batch_size
     if not size:
         kind = type(loader.dataset).__name__
         raise InputError(
@@ -214,7 +215,8 @@ def _load_samples(
     from assay.engine.data.adopt import batched
     from assay.engine.data.batch_size import batch_size
 
-    table, kind = _split_table(scope, split), type(dataset).__name__
+    table = _split_table(scope, split)
+    kind = type(dataset).__name__
     if section.batch_size is None:
         raise InputError(
             f"data.{split}: {kind} is an IterableDataset, which gives samples, and there is no"
@@ -245,7 +247,8 @@ def _check_batches(scope: RunScope, split: str, source: Any, collate: Any) -> No
 
     if collate is not None:
         raise InputError(f"The task gave a collate with data.{split}, which gives whole batches.")
-    table, name = _split_table(scope, split), type(source).__name__
+    table = _split_table(scope, split)
+    name = type(source).__name__
     where = _source_place(table)
     if not isinstance(source, Iterable) and not hasattr(source, "__getitem__"):
         raise InputError(

@@ -38,7 +38,8 @@ def make_optimizer_step(scope: RunScope, model: Model) -> OptimizerStepBase:
     if isinstance(node, Table) and node.target is not None:
         return _own(scope, node, optimizers, schedules, how)
     kind = ScaledOptimizerStep if settings.precision == "fp16" else OptimizerStep
-    weights, every = scope.sections.backward.weights, scope.sections.backward.every
+    weights = scope.sections.backward.weights
+    every = scope.sections.backward.every
     _check_names(node, weights, every, optimizers)
     if list(optimizers) == [""]:
         return kind(optimizers[""], schedule=schedules.get(""), weights=weights, **how)

@@ -36,7 +36,8 @@ def work(place: str) -> int:
     from assay.engine.parallel.process_group import world
     from assay.engine.parallel.watchdog import LostParent, RankWatchdog
 
-    folder, here = Path(place), world()
+    folder = Path(place)
+    here = world()
     if here.restarts and heard_in(folder):
         return 0  # torch's launcher takes an end after a signal for a failure
     with obeying(echo_s=ECHO_S) as signals:
@@ -88,6 +89,7 @@ def _do(task: RankTask, launch: Launch, rank: int, begun: str) -> RunResult:
         options = ResumeOptions(verify=task.options.get("verify", True), force=True)
         return resume_run(view, "", sound(config), launch, options)
     if task.resumed:
-        view, options = find(task.resumed)[0], ResumeOptions(**task.options)
+        view = find(task.resumed)[0]
+        options = ResumeOptions(**task.options)
         return resume_run(view, task.checkpoint, sound(config), launch, options)
     return train(config, launch, **task.options)

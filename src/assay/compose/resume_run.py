@@ -115,7 +115,8 @@ def _restore(
         return None
     manifest: Manifest
     if name:
-        manifest, parts = saver.find(name), saver.load(name, verify=verify)
+        manifest = saver.find(name)
+        parts = saver.load(name, verify=verify)
     else:
         manifest, parts, skipped = saver.newest(verify=verify)
     _restore_engine(prepared, parts, changed)

@@ -194,7 +194,8 @@ def _is_saving(prepared: PreparedRun, recorder: AnyRecorder) -> bool:
 
     Collective.
     """
-    mesh, is_recording = prepared.scope.mesh, isinstance(recorder, RunRecorder)
+    mesh = prepared.scope.mesh
+    is_recording = isinstance(recorder, RunRecorder)
     if mesh is None or mesh.writers is None:
         return is_recording
     folder = mesh.writers.gather(str(prepared.saver_folder or "") if is_recording else "")[0]

@@ -158,7 +158,8 @@ def _train_files(
     """Train the configs of several files in this OS process, one after another."""
     before = 0
     for made in ready:
-        configs, launch = [config for config, _ in made], made[0][1]
+        configs = [config for config, _ in made]
+        launch = made[0][1]
         records_all = len(made) > 1
         for result in train_each(configs, launch, before=before, records_all=records_all, **how):
             yield result

@@ -235,7 +235,9 @@ def ended(
     folder, run_id, lacking = None, "", ""
     if isinstance(recorder, RunRecorder):
         recorder.finish(status, reason, step=step)
-        folder, run_id, lacking = recorder.folder.path, recorder.id, recorder.lacking
+        folder = recorder.folder.path
+        run_id = recorder.id
+        lacking = recorder.lacking
     return RunResult(
         record_dir=folder,
         config=config,
@@ -256,7 +258,8 @@ def failed(
     status, reason, traceback = ending(error)
     # `sys.exit()` ends a script, but not a run that had more to do.
     if status == "finished":
-        status, reason = "failed", "SystemExit: code of the run called sys.exit()"
+        status = "failed"
+        reason = "SystemExit: code of the run called sys.exit()"
     folder, run_id = None, ""
     if isinstance(recorder, RunRecorder):
         if traceback:

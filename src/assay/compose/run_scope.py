@@ -149,7 +149,9 @@ def _join_ranks(scope: RunScope, launch: Launch, resumes: str) -> None:
     from assay.engine.parallel.layout import Layout
     from assay.engine.parallel.process_group import process_group, world
 
-    here, parallel, stack = world(), scope.sections.parallel, scope.closing
+    here = world()
+    parallel = scope.sections.parallel
+    stack = scope.closing
     scope.rank, scope.ranks_here = here.rank, here.local_count
     scope.rank_folder = rank_folder_of(launch)
     layout = Layout.of(parallel, processes=here.count)

@@ -130,10 +130,8 @@ def weights_at(address: str) -> Weights:
     if name:
         why = "as asked for"
     elif view.best_checkpoint:
-        name, why = (
-            "best",
-            f"the best by {view.best.metric}" if view.best is not None else "the best",
-        )
+        name = "best"
+        why = f"the best by {view.best.metric}" if view.best is not None else "the best"
     else:
         name, why = "latest", "the newest that were kept"
     view, folder = find_checkpoint(f"{view.id}@{name}")
@@ -225,7 +223,8 @@ def _evaluate(
     from assay.engine import evaluate
     from assay.engine.numerics.deterministic import deterministic
 
-    recorder, step = evaluation["recorder"], evaluation["step"]
+    recorder = evaluation["recorder"]
+    step = evaluation["step"]
     value: dict[str, float] = {}
     on = scope.sections.train.deterministic
     with entered(scope.plugins), deterministic(process.model, enabled=on):

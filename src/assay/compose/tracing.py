@@ -27,7 +27,8 @@ def traced(
     """Trace the run within, if it is recorded: each rank writes a file of its own. Collective."""
     from assay.engine.parallel.process_group import world
 
-    engine, place = prepared.engine, _folder(prepared.scope, recorder)
+    engine = prepared.engine
+    place = _folder(prepared.scope, recorder)
     if place is None or not _how_often(prepared, launch)[0]:
         yield
         return

@@ -70,7 +70,8 @@ def unfinished(config: Config, *, job: str = "") -> RunView | None:
     project = find_project(start) if start is not None else None
     if project is None:
         return None
-    wanted, tag = config_hash(config.named or config.root), sections_of(config.root).tag
+    wanted = config_hash(config.named or config.root)
+    tag = sections_of(config.root).tag
     found = []
     for folder in run_folders(project):
         with contextlib.suppress(AssayError):  # a record that cannot be read is none to go on with

@@ -159,7 +159,8 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
     root = _with_runner(own)
     older = _notes_of_older(root)
     for alias in (*everywhere, *_keys_of_older(own)):
-        path, to = parse_dotted(alias.old), parse_dotted(alias.new)
+        path = parse_dotted(alias.old)
+        to = parse_dotted(alias.new)
         node = get_at(root, path)
         if node is None:
             continue
@@ -248,7 +249,8 @@ def with_older_arguments(root: Table, body: Table) -> Table:
     for _, call, target in older_calls(body):
         older = older_name(target)
         for argument, key in older.keys.items() if older is not None else ():
-            value, to = call.items.get(argument), parse_dotted(key)
+            value = call.items.get(argument)
+            to = parse_dotted(key)
             if value is not None and get_at(root, to) is None:
                 root = _set(root, to, value, call.key_origin(argument))
     return root
@@ -264,7 +266,8 @@ def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:
     )
     if alias is None:
         return setting, []
-    old, to = parse_dotted(alias.old), parse_dotted(alias.new)
+    old = parse_dotted(alias.old)
+    to = parse_dotted(alias.new)
     notes = [_note(alias, setting.key_origin())]
     if alias.value is None:
         to = (*to, *setting.parts[len(old) :])

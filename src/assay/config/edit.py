@@ -55,7 +55,8 @@ def without_key(text: str, path: KeyPath, *, source: str = "<string>") -> str:
         raise InputError(f"There is no `{dotted(path)}` to remove.", where=source)
     wanted = delete_at(page.root, path)
     # [data.train] alone makes `data`: when it goes, so does what it stood in.
-    without_parents, above = wanted, path[:-1]
+    without_parents = wanted
+    above = path[:-1]
     while above and isinstance(above[-1], str) and _is_empty(get_at(without_parents, above)):
         without_parents = delete_at(without_parents, above)
         above = above[:-1]
@@ -130,7 +131,8 @@ class _TomlDocument:
             start, end = self._span(old.origin)
             yield self._with(start, end, inline(value))
             return
-        holder, last = get_at(self.root, path[:-1]), path[-1]
+        holder = get_at(self.root, path[:-1])
+        last = path[-1]
         said = inline(value) if isinstance(last, int) else f"{_key(last)} = {inline(value)}"
         if holder is None:
             yield self._with_new_table(path, said)
@@ -158,7 +160,9 @@ class _TomlDocument:
 
     def without_key(self, path: KeyPath) -> Iterator[str]:
         """Yield texts that may lack `path`, the most careful edit first."""
-        holder, last, node = get_at(self.root, path[:-1]), path[-1], get_at(self.root, path)
+        holder = get_at(self.root, path[:-1])
+        last = path[-1]
+        node = get_at(self.root, path)
         assert holder is not None and node is not None
         start, end = self._span(node.origin)
         if isinstance(holder, Table) and isinstance(last, str):

@@ -108,7 +108,8 @@ def variations(config: Config) -> Iterator[Config]:
 def problems_of_sections(config: Config) -> list[Problem]:
     """Return the problems of `[variants]` and `[sweep]` themselves."""
     problems = [*variants_of(config.written)[1], *sweep_of(config.written)[1]]
-    count, most = len(_single(config)), _most(config)
+    count = len(_single(config))
+    most = _most(config)
     if count > most:
         message = f"of the {count:,} configs of this file the first {most:,} are checked here"
         fix = "each of them is checked before it runs"

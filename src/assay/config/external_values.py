@@ -102,13 +102,12 @@ class _ExternalValues:
         name = named["name"]
         if named["kind"] == "global":
             known: Iterable[str] = self.variables
-            message, fix = (
-                f"the global `{name}` is not set",
-                f"assay config set --global {name} VALUE",
-            )
+            message = f"the global `{name}` is not set"
+            fix = f"assay config set --global {name} VALUE"
         else:
             known = self.environ
-            message, fix = f"the environment variable `{name}` is not set", f"export {name}=..."
+            message = f"the environment variable `{name}` is not set"
+            fix = f"export {name}=..."
         if name in known:
             return True
         fix = did_you_mean(name, known) or fix

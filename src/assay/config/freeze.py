@@ -96,7 +96,8 @@ def _what_counts(root: Table, *, seed: bool) -> dict[str, Node]:
 
 def _add_split(root: Table, counted: dict[str, Node], split: str) -> list[Node]:
     """Add the split that a counted node refers to: data.train with source = "@data.all.source"."""
-    data, kept = root.items.get("data"), counted.get("data")
+    data = root.items.get("data")
+    kept = counted.get("data")
     if (
         not isinstance(data, Table)
         or not isinstance(kept, Table)

@@ -211,7 +211,8 @@ def _caller() -> Spot | None:
     if frame is None:
         return None
     code = frame.f_code
-    positions, index = _positions(code), frame.f_lasti // 2
+    positions = _positions(code)
+    index = frame.f_lasti // 2
     found = positions[index] if 0 <= index < len(positions) else (None,) * 4
     if None in found:
         return Spot(code.co_filename, frame.f_lineno or 0, 0, 0, 0)

@@ -127,7 +127,8 @@ def open_config(
     if not isinstance(given, str | os.PathLike):
         root, problems = objects.read(given, "<python>")
         return _config(root, problems, {}, overrides, None, _user_dirs(user_dir, Path()))
-    file, source = Path(given), os.fspath(given)
+    file = Path(given)
+    source = os.fspath(given)
     user_dirs = _user_dirs(user_dir, file.parent)
     text, problems = _text_of(file)
     files = {source: text}
@@ -172,7 +173,8 @@ def _config(
     read_problems = [problem for problem in read_problems if problem.severity != "note"]
     root, notes = applied(root)
     notes = [*told, *notes]
-    draws, uses = Draws(), Uses()
+    draws = Draws()
+    uses = Uses()
     made = merged(root, overrides, draws, uses, is_whole=not read_problems)
     return Config(
         root=made.root,

@@ -162,7 +162,8 @@ def _wrong_rule(rule: Table, path: str) -> Iterator[Problem]:
 
 
 def _wrong_value(name: str, node: Node, shape: Shape, path: str) -> Iterator[Problem]:
-    value, key = plain(node), f"{path}.{name}"
+    value = plain(node)
+    key = f"{path}.{name}"
     if not _fits(value, shape):
         message = f"`{name}` must be {_EXPECTED[shape]}"
         yield _problem("wrong-value", message, node.origin, key)

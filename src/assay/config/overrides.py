@@ -88,10 +88,8 @@ class Setting:
 
     def key_origin(self, first: int = 0, last: int | None = None) -> Origin:
         """Return the place of the parts `first` up to `last` of the key."""
-        start, end = (
-            self.origins[first],
-            self.origins[(len(self.parts) if last is None else last) - 1],
-        )
+        start = self.origins[first]
+        end = self.origins[(len(self.parts) if last is None else last) - 1]
         return replace(start, end_line=end.end_line, end_column=end.end_column)
 
 
@@ -117,7 +115,8 @@ def setting_of(argument: str) -> Setting:
         key = _origin(argument, found.start("key"), found.end("key"))
         message = f"`{found['key']}` has an empty part"
         raise RefusedError("syntax", message, key, fix="write a.b=value")
-    origins, start = [], found.start("key")
+    origins = []
+    start = found.start("key")
     for part in parts:
         origins.append(_origin(argument, start, start + len(part)))
         start += len(part) + 1
@@ -221,8 +220,11 @@ def _not_there(root: Table, setting: Setting, path: KeyPath) -> RefusedError:
     while length < len(setting.parts) - 1 and _exists(root, path[: length + 1]):
         length += 1
     word = str(setting.parts[length])
-    above, key = path[:length], dotted(path[: length + 1])
-    kind, message, fix = "unknown-key", f"unknown key `{key}`", ""
+    above = path[:length]
+    key = dotted(path[: length + 1])
+    kind = "unknown-key"
+    message = f"unknown key `{key}`"
+    fix = ""
     parent = get_at(root, above)
     if not above and word in schema.LAUNCH:
         kind = "launch-setting"

@@ -30,7 +30,9 @@ Scope = Literal["local", "global"]
 SCOPES: tuple[Scope, ...] = ("local", "global")
 
 GLOBALS = "globals"
-RUNS_DIR, PERMISSIONS, TRUSTED = "runs_dir", "permissions", "trusted"
+RUNS_DIR = "runs_dir"
+PERMISSIONS = "permissions"
+TRUSTED = "trusted"
 KUBERNETES = "kubernetes"
 KUBERNETES_KEYS = ("image", "claim", "mount")
 SETTINGS: Mapping[str, str] = {

@@ -38,7 +38,8 @@ def target_problems(
     for path, node in walk(root):
         if not isinstance(node, Table) or "type" not in node.items or _is_data(path):
             continue
-        leaf, here = node.items["type"], (*path, "type")
+        leaf = node.items["type"]
+        here = (*path, "type")
         if not isinstance(leaf, Leaf) or not isinstance(leaf.value, str):
             yield problem_at(
                 "wrong-type",
@@ -124,12 +125,11 @@ def _of_python(
     leaf: Leaf, target: str, package: str, path: KeyPath, modules: UserModules
 ) -> Problem:
     if package in modules.names():
-        message, fix = (
-            f"`{target}`: Python's own module `{package}` hides your `{package}.py`",
-            "give it another name",
-        )
+        message = f"`{target}`: Python's own module `{package}` hides your `{package}.py`"
+        fix = "give it another name"
     else:
-        message, fix = f"`{target}` is Python's own, which a config may not call", WRAP
+        message = f"`{target}` is Python's own, which a config may not call"
+        fix = WRAP
     return problem_at("target-not-allowed", message, leaf, path, fix)
 
 

@@ -98,7 +98,8 @@ class UserModules:
 
     def _descend(self, folder: Path, parts: list[str], inside: tuple[str, ...]) -> TargetLocation:
         for i, part in enumerate(parts):
-            file, package = folder / f"{part}.py", folder / part
+            file = folder / f"{part}.py"
+            package = folder / part
             if package.is_dir() and (package / "__init__.py").is_file():
                 module = self._module(package / "__init__.py")
                 rest = tuple(parts[i + 1 :])
@@ -321,7 +322,8 @@ def _without_import(tree: ast.Module) -> set[str]:
 
     Code pasted from a text of an older system leaves its imports out.
     """
-    bound, read = set(), set()
+    bound = set()
+    read = set()
     for node in ast.walk(tree):
         match node:
             case ast.Import() | ast.ImportFrom():

@@ -117,7 +117,8 @@ def _settings(
         try:
             setting = key_setting(table, key, node, above, origins)
         except ValueError:
-            message, fix = f"`{key}` is no path of keys", 'write "a.b" = value'
+            message = f"`{key}` is no path of keys"
+            fix = 'write "a.b" = value'
             problems.append(_problem("syntax", message, table.key_origin(key), key, fix))
             continue
         noted_origins = tuple(replace(origin, note=note) for origin in setting.origins)

@@ -219,10 +219,13 @@ def _window(line: str, origin: Origin, width: int) -> tuple[str, int, int]:
     last = min(max(last, first + 1), max(len(line), first + 1))
     cut = max(0, first - _MAX_LINE // 2)
     if len(line) > _MAX_LINE:
-        line, first, last = line[cut : cut + _MAX_LINE], first - cut, min(last - cut, _MAX_LINE)
+        line = line[cut : cut + _MAX_LINE]
+        first -= cut
+        last = min(last - cut, _MAX_LINE)
     shown = [visible(c) for c in line.replace("\t", " ")]
     cells = [cell_count(c) for c in shown]
-    low, high = 0, len(line)
+    low = 0
+    high = len(line)
     if sum(cells) > width > 20:
         # A third of the width before the mark, the rest behind it; at the end of the line, all the
         # width before it.

@@ -200,7 +200,8 @@ def frame_groups(
     view = memoryview(data)
     size = len(view)
     search = _FrameSearch(view, is_frame)
-    offset, extent = start, extent or Extent(start, 0, 0, 0, 0)
+    offset = start
+    extent = extent or Extent(start, 0, 0, 0, 0)
     while offset < size:
         limit = min(extent.end, size) if offset < extent.end else size
         frame = _frame_at(view, offset, limit, extent.base_ns)

@@ -93,7 +93,8 @@ class FileHeartbeats:
         finally:
             os.close(descriptor)
         self._phase, self._step, self._count = Phase.BUILDING, 0, 0
-        self._at, self._usual = time.monotonic(), 0.0
+        self._at = time.monotonic()
+        self._usual = 0.0
 
     def step(self, step: int) -> None:
         self._step = step

@@ -18,7 +18,8 @@ FailureClass = Literal[
 
 FAILURES: tuple[FailureClass, ...] = get_args(FailureClass)
 
-JOB_VARIABLE, ATTEMPT_VARIABLE = "ASSAY_JOB", "ASSAY_JOB_ATTEMPT"
+JOB_VARIABLE = "ASSAY_JOB"
+ATTEMPT_VARIABLE = "ASSAY_JOB_ATTEMPT"
 """Environment variables of a job: host and id as `node3:12`, and the number of the attempt."""
 
 QUEUE_JOB = "queue "

@@ -157,7 +157,8 @@ def _opens(text: bytes | str) -> int:
 
 
 def _is_flat_enough(data: Any) -> bool:
-    level, depth = [data], 0
+    level = [data]
+    depth = 0
     while level and depth <= MAX_DEPTH:
         inner: list[Any] = []
         for each in level:
@@ -165,7 +166,8 @@ def _is_flat_enough(data: Any) -> bool:
                 inner += [item for item in each.values() if isinstance(item, dict | list)]
             elif isinstance(each, list):
                 inner += [item for item in each if isinstance(item, dict | list)]
-        level, depth = inner, depth + 1
+        level = inner
+        depth += 1
     return not level
 
 

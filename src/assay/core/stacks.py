@@ -44,12 +44,15 @@ def request_stacks(pid: int, path: Path) -> str:
         os.kill(pid, SIGNAL)
     except OSError:  # it has not come so far, or is gone
         return ""
-    until, size, since = time.monotonic() + _PATIENCE_S, before, 0.0
+    until = time.monotonic() + _PATIENCE_S
+    size = before
+    since = 0.0
     while time.monotonic() < until:
         time.sleep(_QUIET_S / 2)
         now = path.stat().st_size
         if now != size:
-            size, since = now, time.monotonic()
+            size = now
+            since = time.monotonic()
         elif size > before and time.monotonic() - since > _QUIET_S:
             break
     return path.read_bytes()[before:].decode("utf-8", "replace")

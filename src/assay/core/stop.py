@@ -55,11 +55,9 @@ class Stop:
         """Put a request in force, unless the end has begun (`settle`)."""
         if self.is_settled:
             return
-        self.reason, self.interrupts, self.signal = (
-            request.reason,
-            request.interrupts,
-            request.signal,
-        )
+        self.reason = request.reason
+        self.interrupts = request.interrupts
+        self.signal = request.signal
 
     def settle(self) -> None:
         """Begin the end: from now on it stays what it is, an ordinary end or an interruption."""

@@ -85,7 +85,8 @@ def _walk(data: bytes, at: int) -> tuple[list[int], list[int], int, bool]:
     """Return starts and lengths of the next records, the offset behind, and if no more follow."""
     starts: list[int] = []
     lengths: list[int] = []
-    size, length_at = len(data), _LENGTH.unpack_from
+    size = len(data)
+    length_at = _LENGTH.unpack_from
     while at < size and len(starts) < _BATCH:
         length = length_at(data, at)[0] if size - at >= _HEAD_BYTES + _TAIL_BYTES else size
         after = at + _HEAD_BYTES + length + _TAIL_BYTES
@@ -116,7 +117,9 @@ def _intact(data: bytes, starts: list[int], lengths: list[int], skip: int) -> li
 
 def log_records(data: bytes, start: int, trouble: Trouble) -> Iterator[tuple[int, bytes]]:
     """Yield the records of a LevelDB log with offsets; damage costs the rest of its block."""
-    at, begun, parts = start, start, list[bytes]()
+    at = start
+    begun = start
+    parts = list[bytes]()
     while at + _CHUNK.size <= len(data):
         left = _BLOCK_BYTES - at % _BLOCK_BYTES
         if left < _CHUNK.size:
@@ -134,7 +137,8 @@ def log_records(data: bytes, start: int, trouble: Trouble) -> Iterator[tuple[int
             len(body) == length and crc32(data[at + 6 : at + 7] + body) != check
         ):
             trouble.add(at, "a record is damaged")
-            at, parts = at + left, []
+            at += left
+            parts = []
             continue
         if len(body) < length:
             trouble.add(at, "it ends inside of a record")

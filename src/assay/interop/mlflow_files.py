@@ -125,7 +125,8 @@ def _points(path: Path, warnings: list[str]) -> Iterator[tuple[int, float, int]]
             if parts:
                 yield int(parts[0]), float(parts[1]), _step(parts[2]) if len(parts) > 2 else 0
         except (ValueError, IndexError):
-            first, lost = first if lost else offset, lost + 1
+            first = first if lost else offset
+            lost += 1
         offset += len(line)
     if lost:
         more = f", and {lost - 1} more lines are damaged" if lost > 1 else ""
@@ -166,7 +167,8 @@ def _flat_yaml(path: Path) -> dict[str, str]:
     folded: list[tuple[str, str]] = []
     above = ""
     for line in lines:
-        found, inner = _PLAIN_KEY.fullmatch(line), _INNER_KEY.fullmatch(line)
+        found = _PLAIN_KEY.fullmatch(line)
+        inner = _INNER_KEY.fullmatch(line)
         if found:
             above = found[1]
             folded.append((above, found[2] or ""))

@@ -19,7 +19,8 @@ class MalformedError(ValueError):
 
 def fields(message: bytes) -> Iterator[tuple[int, Field]]:
     """Yield number and value of each field: integers unsigned, all others as their bytes."""
-    at, end = 0, len(message)
+    at = 0
+    end = len(message)
     try:
         while at < end:
             tag = message[at]

@@ -284,7 +284,9 @@ class _EventLog:
             and (numbers := _numbers(tensor)) is not None
             and len(numbers) % 3 == 0
         ):
-            lefts, rights, counts = numbers[::3], numbers[1::3], numbers[2::3]
+            lefts = numbers[::3]
+            rights = numbers[1::3]
+            counts = numbers[2::3]
             self._histogram(tag, [*lefts, *rights[-1:]], counts, 0.0, 0.0, step, time_ns)
         elif (
             plugin in ("scalars", "")
@@ -320,7 +322,8 @@ class _EventLog:
             pair = by_number(protobuf.as_bytes(entry))
             self.config[text(pair[1])] = _plain(pair[2])
         if about[4] and whole(part(about[4])[1]) == _STATUS_FAILED:
-            self.status, self.reason = "failed", "so its hyperparameters say"
+            self.status = "failed"
+            self.reason = "so its hyperparameters say"
 
     def _keep(self, name: str, data: bytes, kind: str, step: int, time_ns: int) -> None:
         self.files.append(
@@ -331,14 +334,16 @@ class _EventLog:
 def _buckets(histogram: dict[int, list[Field]]) -> tuple[list[float], list[float], float, float]:
     """Edges and counts, from the first bucket that holds something to the last; sum, and sum of
     squares."""
-    limits, counts = protobuf.packed(histogram[6], "d"), protobuf.packed(histogram[7], "d")
+    limits = protobuf.packed(histogram[6], "d")
+    counts = protobuf.packed(histogram[7], "d")
     low, high, total, squares = (
         protobuf.double(each[-1]) if each else 0.0 for each in map(histogram.get, (1, 2, 4, 5))
     )
     used = [i for i, count in enumerate(counts) if count]
     if not used or len(limits) != len(counts):
         return [low, high], [float(sum(counts))], total, squares
-    first, last = used[0], used[-1]
+    first = used[0]
+    last = used[-1]
     edges = [max(low, limits[first - 1]) if first else low, *limits[first : last + 1]]
     edges[-1] = min(edges[-1], high) if high >= edges[-2] else edges[-1]
     return edges, counts[first : last + 1], total, squares

@@ -145,7 +145,8 @@ class Dispatcher:
     def _look_at_limits(self, running: RunningJob) -> None:
         """End a job that was cancelled, is late, or has stood still for too long."""
         job = running.job
-        limit_s, hang_limit_s = job.spec.time_limit_s, job.spec.hang_limit_s
+        limit_s = job.spec.time_limit_s
+        hang_limit_s = job.spec.hang_limit_s
         now_ns = boot_ns()
         stalled_ns = self._stalled_ns.get(job.id, now_ns)
         if running.is_cancelled:
@@ -231,7 +232,8 @@ class Dispatcher:
         startable = self._journal.startable()
         if not startable:
             return
-        pool, leases = self._pool.devices(), self._journal.leases()
+        pool = self._pool.devices()
+        leases = self._journal.leases()
         too_big: set[tuple[object, ...]] = set()
         for job in startable:
             spec = job.spec

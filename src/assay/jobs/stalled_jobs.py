@@ -39,7 +39,8 @@ class StalledJobs:
 
     def look(self, running: RunningJob) -> Stall | None:
         """Return the standstill of a job, None while it moves or nobody can tell."""
-        holder, record = running.holder, self._record(running)
+        holder = running.holder
+        record = self._record(running)
         found = standstill_of(RunFolder(record)) if record is not None else None
         if found is not None:
             return Stall(found.text, found.pid, record)

@@ -85,7 +85,8 @@ def work(task_file: str) -> RunResult:
         parent_death.end_with(int(parent))
     folder = JobFolder(Path(os.environ[FOLDER_VARIABLE]))
     task = RankTask(**json.loads(Path(task_file).read_text(encoding="utf-8")))
-    config, launch = config_of(task, folder.path, 0), _launch(task.launch)
+    config = config_of(task, folder.path, 0)
+    launch = _launch(task.launch)
     if task.resumed:
         result = resume(task.resumed, (), launch)
     else:

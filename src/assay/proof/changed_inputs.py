@@ -37,7 +37,8 @@ def is_only_environment(changed: Mapping[str, tuple[str, str]]) -> bool:
 
 def _environment(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Return versions, threads and variables that differ."""
-    a, b = dict(flat(left)), dict(flat(right))
+    a = dict(flat(left))
+    b = dict(flat(right))
     counted = ("packages.", "variables.", "torch.threads")
     names = [name for name in dict.fromkeys([*a, *b]) if name.startswith(counted)]
     found = {

@@ -147,7 +147,8 @@ def _curves(
     )
     damaged = bool(view.damages)
     for name in dict.fromkeys([*a, *b]):
-        left, right = a.get(name), b.get(name)
+        left = a.get(name)
+        right = b.get(name)
         if damaged and right is not None:  # what the record has lost is nobody's difference
             right = _masked(right, np.isin(right.steps, left.steps)) if left is not None else None
         if name.startswith(CLOCKED) or not (len(left or ()) or len(right or ())):
@@ -191,7 +192,8 @@ def _checkpoints(view: RunView, again: RunView, span: StepRange) -> dict[int, di
     theirs = {each.name: each for each in again.checkpoints}
     found = {}
     for each in view.checkpoints:
-        other, step = theirs.get(each.name), each.step
+        other = theirs.get(each.name)
+        step = each.step
         if other is None or step is None or each.name != folder_of_step(step):
             continue
         if span.first < step <= span.last:

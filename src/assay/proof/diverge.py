@@ -154,7 +154,8 @@ def _common_checkpoint(a: RunView, b: RunView, before: int) -> _RestartPoint:
     """Return the newest checkpoint before a step that both runs have with equal bits."""
     theirs = {each.name: each for each in b.checkpoints}
     for each in sorted(a.checkpoints, key=lambda each: -(each.step or 0)):
-        other, step = theirs.get(each.name), each.step
+        other = theirs.get(each.name)
+        step = each.step
         if other is None or step is None or step >= before or each.name != folder_of_step(step):
             continue
         with suppress(AssayError):

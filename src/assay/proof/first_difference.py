@@ -85,7 +85,8 @@ def _in_curves(a: RunView, b: RunView) -> tuple[Difference | None, int, int]:
         if name.startswith(CLOCKED) or name not in right:
             continue
         for step, value, other in _points(series, right[name]):
-            count, last = count + 1, max(last, step)
+            count += 1
+            last = max(last, step)
             if value.tobytes() != other.tobytes():
                 found = Difference(
                     step=step,

@@ -72,7 +72,8 @@ def _prove_file(config: Config, path: Path, launch: Launch) -> Verdict:
     threads = golden.environment.get("threads", "")
     count = int(threads) if threads.isdecimal() else None
     with _trained(config, launch, steps=golden.steps, threads=count) as view:
-        found, run_id = _golden_of(view, golden.steps), view.id
+        found = _golden_of(view, golden.steps)
+        run_id = view.id
     if found.algorithm != golden.algorithm:
         raise InputError(
             f"Its fingerprints are {golden.algorithm}, those of this device {found.algorithm}.",
@@ -108,7 +109,8 @@ def _verdict(
     compared: int,
     changed: Mapping[str, tuple[str, str]],
 ) -> Verdict:
-    first, in_environment = found.difference, is_only_environment(changed)
+    first = found.difference
+    in_environment = is_only_environment(changed)
     return Verdict(
         question="prove",
         runs=runs,

@@ -115,7 +115,8 @@ def _refuse_damaged(view: RunView, *, force: bool) -> None:
 def _refuse_changed(view: RunView, changed: Mapping[str, tuple[str, str]]) -> NoReturn:
     first, (was, now) = next(iter(changed.items()))
     others = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
-    before, after = was or "not set", now or "not set"
+    before = was or "not set"
+    after = now or "not set"
     raise InputError(
         f"{view.id} cannot be replayed here: {first} was {before} and is {after}{others}.",
         where=str(view.path),
@@ -175,8 +176,10 @@ def _write_config(view: RunView, attempt: Attempt, folder: Path) -> Path:
 
 
 def _launch(view: RunView, span: StepRange) -> dict[str, Any]:
-    attempt, origin = span.attempts[-1], view.file.attempts[0].launch.get("from", "")
-    device, count = attempt.devices[0] if attempt.devices else None, processes(attempt)
+    attempt = span.attempts[-1]
+    origin = view.file.attempts[0].launch.get("from", "")
+    device = attempt.devices[0] if attempt.devices else None
+    count = processes(attempt)
     return {
         "device": device.partition(":")[0] if device is not None and count else device,
         "desc": f"A replay of {view.id}.",
@@ -261,7 +264,8 @@ def _changed_inputs(view: RunView, span: StepRange) -> dict[str, tuple[str, str]
 
 def unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Return entries of both environments that can change bits and differ."""
-    a, b = dict(flat(then)), dict(flat(now))
+    a = dict(flat(then))
+    b = dict(flat(now))
     both = [name for name in _DECISIVE if name in a and name in b]
     return {
         name: (a[name], b[name])

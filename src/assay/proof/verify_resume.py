@@ -119,7 +119,8 @@ def _check_resume(
     """Train both runs in the folder of a trial, and compare them."""
     begun = time.monotonic()
     whole = trial.run("whole", [])
-    seconds, steps = time.monotonic() - begun, run_file.read(whole.path).newest.to_step
+    seconds = time.monotonic() - begun
+    steps = run_file.read(whole.path).newest.to_step
     if steps < 2:
         raise InputError(f"The run is over after {steps} step: nothing can be interrupted.")
     tell(f"uninterrupted: {steps} steps, {seconds:.0f} s")

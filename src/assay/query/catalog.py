@@ -352,7 +352,8 @@ class Catalog:
         return SortKey(found, name.startswith("-"))
 
     def _rows(self, folders: Sequence[str]) -> dict[str, RunRow]:
-        index, now_ns = self._index, time.time_ns()
+        index = self._index
+        now_ns = time.time_ns()
         return {
             name: RunRow(index, row, now_ns)
             for name, row in rows_of_folders(index, folders).items()

@@ -28,7 +28,8 @@ def sparkline(values: Sequence[float], width: int) -> str:
     known = [value for value in shown if math.isfinite(value)]
     if not known:
         return " " * len(shown)
-    low, high = min(known), max(known)
+    low = min(known)
+    high = max(known)
     heights = [
         round(_share(v, low, high) * 7) if math.isfinite(v) and high > low else 0 for v in shown
     ]
@@ -44,11 +45,13 @@ def chart(series: Series, *, width: int, height: int) -> list[str]:
     ]
     if not points:
         return ["no numbers yet"]
-    low, high = min(v for _, v in points), max(v for _, v in points)
+    low = min(v for _, v in points)
+    high = max(v for _, v in points)
     labels = [number(high), number(_middle(low, high)), number(low)]
     room = max(map(len, labels))
     columns = max(8, width - room - 2)
-    first, last = points[0][0], points[-1][0]
+    first = points[0][0]
+    last = points[-1][0]
     cells = [[0] * columns for _ in range(height)]
     before: tuple[int, int] | None = None
     for step, value in points:

@@ -162,7 +162,8 @@ def _code(runs: Sequence[RunView]) -> tuple[tuple[DifferingFile, ...], int, tupl
 def _change(path: str, first: Mapping[str, CodeFile], tree: Mapping[str, CodeFile] | None) -> str:
     if tree is None:
         return ""
-    ours, theirs = first.get(path), tree.get(path)
+    ours = first.get(path)
+    theirs = tree.get(path)
     if ours is None or theirs is None:
         return "" if ours is theirs else "added" if ours is None else "removed"
     return "" if ours.digest == theirs.digest else "changed"

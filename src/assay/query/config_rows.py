@@ -90,7 +90,8 @@ def _leaves(root: Table) -> Iterator[tuple[KeyPath, Node]]:
 def _row(
     path: KeyPath, node: Node, given: Sequence[tuple[str, Table]], overrides: dict[KeyPath, str]
 ) -> ConfigRow:
-    key, value = dotted(path), written(node) or ""
+    key = dotted(path)
+    value = written(node) or ""
     for length in range(len(path), 0, -1):
         if path[:length] in overrides:
             return ConfigRow(key, value, "override", overrides[path[:length]])

@@ -224,7 +224,8 @@ def _branches(
     import numpy as np
 
     one = series[name]
-    xs, values = _xs(series, one, view), one.values
+    xs = _xs(series, one, view)
+    values = one.values
     known = np.isfinite(xs)
     if view.log:
         known &= xs > 0
@@ -283,7 +284,8 @@ def _drawn(part: _Part, low: float, high: float, width: float, view: CurveView) 
     if is_in_order and (low > first_x or high < last_x):
         begin = max(0, int(np.searchsorted(xs, low, side="left")) - 1)
         end = int(np.searchsorted(xs, high, side="right")) + 1
-        xs, values = xs[begin:end], values[begin:end]
+        xs = xs[begin:end]
+        values = values[begin:end]
     total = len(xs)
     if not total:
         return None
@@ -321,7 +323,8 @@ def _range_starts(
         return np.linspace(0, len(xs), view.points, endpoint=False).astype(np.int64)
     if view.log:
         return _starts(xs, np.geomspace(xs[0], xs[-1], view.points))
-    first, last = math.floor(xs[0] / width), math.floor(xs[-1] / width)
+    first = math.floor(xs[0] / width)
+    last = math.floor(xs[-1] / width)
     return _starts(xs, np.arange(first, last + 1) * width)
 
 
@@ -340,7 +343,8 @@ def _reduced(
         addends = values if is_finite else np.where(finite, values, 0.0)
         sums = np.add.reduceat(addends, starts)
         means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-    lows, highs = np.fmin.reduceat(numbers, starts), np.fmax.reduceat(numbers, starts)
+    lows = np.fmin.reduceat(numbers, starts)
+    highs = np.fmax.reduceat(numbers, starts)
     return _ReducedCurve(xs[starts], lows, highs, means, counts)
 
 

@@ -141,7 +141,8 @@ class _Conditions:
         if workspace not in (":4096:8", ":16:8"):
             why = "cuBLAS picks its algorithm by the workspace of a stream: LSTM, GRU and matmul"
             remedy = "train.deterministic = true, or CUBLAS_WORKSPACE_CONFIG=:4096:8"
-            name, value = "CUBLAS_WORKSPACE_CONFIG", workspace or "not set"
+            name = "CUBLAS_WORKSPACE_CONFIG"
+            value = workspace or "not set"
             yield Condition(name=name, value=value, kind="trap", why=why, remedy=remedy)
         if self.torch.get("cudnn_benchmark"):
             why = (

@@ -169,7 +169,8 @@ def _metrics(left: RunView, right: RunView, *, costs: bool) -> tuple[MetricChang
 
 
 def _environment(left: RunView, right: RunView) -> tuple[ChangedKey, ...]:
-    a, b = dict(flat(left.environment)), dict(flat(right.environment))
+    a = dict(flat(left.environment))
+    b = dict(flat(right.environment))
     return tuple(
         ChangedKey(key, a.get(key), b.get(key))
         for key in dict.fromkeys([*a, *b])
@@ -210,7 +211,8 @@ def _file(
         how = "added" if left is None else "removed"
     elif left.digest == right.digest:
         return FileChanged(path, "mode")
-    old, new = _lines(here, left), _lines(there, right)
+    old = _lines(here, left)
+    new = _lines(there, right)
     if old is None or new is None:
         return FileChanged(path, how)
     names = (f"a/{path}" if left else "/dev/null", f"b/{path}" if right else "/dev/null")

@@ -61,7 +61,8 @@ def size(count: int) -> str:
     >>> size(0), size(999), size(1_234_567), size(5 * 10**10)
     ('0 B', '999 B', '1.2 MB', '50 GB')
     """
-    amount, unit = float(count), "B"
+    amount = float(count)
+    unit = "B"
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if amount < 999.5 or unit == "TB":
             break

@@ -63,7 +63,8 @@ def importances(
             encoded.append(column)
     encoded.sort(key=lambda each: -abs(_or_zero(each.correlation)))
     encoded = encoded[:MAX_KEYS]
-    shares, explained = np.full(len(encoded), math.nan), math.nan
+    shares = np.full(len(encoded), math.nan)
+    explained = math.nan
     if len(target) >= 4 * LEAST_LEAF and encoded and float(np.var(target)) > 0:
         shares, explained = _forest(np.stack([each.numbers for each in encoded]), target, rng)
     found = []
@@ -106,8 +107,10 @@ def spearman(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
     """
     import numpy as np
 
-    a, b = _ranks(left), _ranks(right)
-    a, b = a - a.mean(), b - b.mean()
+    a = _ranks(left)
+    b = _ranks(right)
+    a -= a.mean()
+    b -= b.mean()
     size = math.sqrt(float((a * a).sum()) * float((b * b).sum()))
     return float(np.clip((a * b).sum() / size, -1.0, 1.0)) if size else math.nan
 
@@ -158,7 +161,8 @@ def _forest(
 
     count = len(target)
     gains = np.zeros(len(columns))
-    sums, votes = np.zeros(count), np.zeros(count)
+    sums = np.zeros(count)
+    votes = np.zeros(count)
     tried = max(1, math.ceil(len(columns) / 2))
     for _ in range(TREES):
         bag = rng.integers(0, count, count)
@@ -195,7 +199,8 @@ def _grow(
         for column in rng.choice(len(columns), tried, replace=False):
             gain, cut = _best_cut(columns[column, inside], values)
             if gain > best:
-                best, split = gain, (int(column), cut)
+                best = gain
+                split = (int(column), cut)
         if split is not None:
             gains[split[0]] += best
     if split is None:
@@ -214,7 +219,8 @@ def _best_cut(column: NDArray[np.float64], values: NDArray[np.float64]) -> tuple
     import numpy as np
 
     order = np.argsort(column, kind="stable")
-    here, count = column[order], len(values)
+    here = column[order]
+    count = len(values)
     below = np.cumsum(values[order])[:-1]
     low = np.arange(1, count)
     total = below[-1] + values[order[-1]]

@@ -57,7 +57,8 @@ def media_of(head: bytes) -> Media:
 def _jpeg_size(head: bytes) -> tuple[int, int]:
     at = 2
     while at + 9 < len(head) and head[at] == 0xFF:
-        marker, length = head[at + 1], int.from_bytes(head[at + 2 : at + 4], "big")
+        marker = head[at + 1]
+        length = int.from_bytes(head[at + 2 : at + 4], "big")
         if marker in (0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB):
             height, width = struct.unpack(">HH", head[at + 5 : at + 9])
             return width, height

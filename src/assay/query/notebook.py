@@ -79,7 +79,8 @@ def _drawing(curves: Mapping[str, Series]) -> str:
     )
     parts = [_axes(box, limits, next(iter(curves.values())).axis or "step")]
     for i, (name, curve) in enumerate(curves.items()):
-        color, every = _COLORS[i % len(_COLORS)], max(1, len(curve) // _POINTS)
+        color = _COLORS[i % len(_COLORS)]
+        every = max(1, len(curve) // _POINTS)
         points = _line(curve.xs[::every], curve.values[::every], box, limits)
         parts.append(
             f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.5"/>'
@@ -126,7 +127,8 @@ def _line(
         limits = (pairs[0][0], pairs[-1][0], min(y for _, y in pairs), max(y for _, y in pairs))
     left, top, right, bottom = box
     low_x, high_x, low_y, high_y = limits
-    wide, high = (high_x - low_x) or 1.0, (high_y - low_y) or 1.0
+    wide = (high_x - low_x) or 1.0
+    high = (high_y - low_y) or 1.0
     return " ".join(
         f"{left + (x - low_x) / wide * (right - left):.1f},"
         f"{bottom - (y - low_y) / high * (bottom - top):.1f}"

@@ -29,7 +29,8 @@ def picture(png: bytes, *, width: int, height: int, color: bool) -> list[str]:
     image = decoded(png)
     rows, columns = image.shape[:2]
     scale = max(columns / width, rows / (2 * height), 1.0)
-    across, down = max(1, int(columns / scale)), max(1, int(rows / scale))
+    across = max(1, int(columns / scale))
+    down = max(1, int(rows / scale))
     image = image[np.arange(down) * rows // down][:, np.arange(across) * columns // across]
     if down % 2:
         image = np.concatenate([image, np.zeros_like(image[:1])])
@@ -63,7 +64,8 @@ def _decoded(png: bytes) -> NDArray[np.uint8]:
 
     if not png.startswith(_HEAD):
         raise InputError("This is no PNG file.")
-    at, packed = len(_HEAD), []
+    at = len(_HEAD)
+    packed = []
     width = height = depth = kind = interlaced = 0
     while at + 8 <= len(png):
         size, name = struct.unpack_from(">I4s", png, at)
@@ -89,10 +91,12 @@ def _decoded(png: bytes) -> NDArray[np.uint8]:
 
 def _unfiltered(data: bytes, stride: int, height: int, pixel: int) -> bytes:
     """Each line of a PNG says how it was predicted from its left and upper neighbours."""
-    out, above = bytearray(), bytearray(stride)
+    out = bytearray()
+    above = bytearray(stride)
     for row in range(height):
         start = row * (stride + 1)
-        how, line = data[start], bytearray(data[start + 1 : start + 1 + stride])
+        how = data[start]
+        line = bytearray(data[start + 1 : start + 1 + stride])
         for i in range(stride) if how else ():
             left = line[i - pixel] if i >= pixel else 0
             corner = above[i - pixel] if i >= pixel else 0

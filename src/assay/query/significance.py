@@ -33,9 +33,12 @@ def welch(left: Sequence[float], right: Sequence[float]) -> Welch | None:
     a, b = ([value for value in values if math.isfinite(value)] for values in (left, right))
     if len(a) < 2 or len(b) < 2:
         return None
-    mean_a, mean_b = math.fsum(a) / len(a), math.fsum(b) / len(b)
-    spread_a, spread_b = _square_error(a, mean_a), _square_error(b, mean_b)
-    difference, square = mean_b - mean_a, spread_a + spread_b
+    mean_a = math.fsum(a) / len(a)
+    mean_b = math.fsum(b) / len(b)
+    spread_a = _square_error(a, mean_a)
+    spread_b = _square_error(b, mean_b)
+    difference = mean_b - mean_a
+    square = spread_a + spread_b
     if square == 0.0:  # every repeat came to the same bits: nothing is left to luck
         return Welch(
             difference,

@@ -37,7 +37,8 @@ def standstill_of(folder: RunFolder) -> RunStandstill | None:
 
     The time is the same at each call, for as long as the run is silent.
     """
-    beat, lease = read_heartbeat(folder.heartbeat), leases.read(folder.path)
+    beat = read_heartbeat(folder.heartbeat)
+    lease = leases.read(folder.path)
     if beat is None or lease is None or lease.place != leases.this_place():
         return None
     silent_s = time.monotonic() - beat.at_s

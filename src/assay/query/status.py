@@ -32,7 +32,8 @@ def state_of(folder: Path, written: WrittenStatus, lease: Lease | None) -> RunSt
         return RunState(written)
     if lease is None:
         return _without_lease(folder)
-    now_ns, lease_ns = time.time_ns(), leases.written_ns(folder)
+    now_ns = time.time_ns()
+    lease_ns = leases.written_ns(folder)
     heard_ns = max(
         lease.beat_ns if lease.beat_ns <= now_ns + leases.SILENT_NS else lease_ns,
         _written_ns(folder),

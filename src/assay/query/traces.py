@@ -99,7 +99,8 @@ def align(left: Iterator[TracedStep], right: Iterator[TracedStep]) -> Alignment:
     Steps and phases that only one of them traced are passed over.
     """
     found = Alignment()
-    a, b = next(left, None), next(right, None)
+    a = next(left, None)
+    b = next(right, None)
     while a is not None and b is not None and found.difference is None:
         if a.step < b.step:
             a = next(left, None)
@@ -107,7 +108,8 @@ def align(left: Iterator[TracedStep], right: Iterator[TracedStep]) -> Alignment:
             b = next(right, None)
         else:
             _compare(a, b, found)
-            a, b = next(left, None), next(right, None)
+            a = next(left, None)
+            b = next(right, None)
     return found
 
 
@@ -200,8 +202,10 @@ def _difference(
     if in_right is not None and in_left is not None and is_right_only:
         is_first = PHASES.index(in_right.phase) < PHASES.index(in_left.phase)
         place = in_right if is_first or not is_left_only else in_left
-    left, right = a.get(place), b.get(place)
-    was, now = _shown(left, right), _shown(right, left)
+    left = a.get(place)
+    right = b.get(place)
+    was = _shown(left, right)
+    now = _shown(right, left)
     if is_left_only and is_right_only and in_left and in_right and in_left[:2] == in_right[:2]:
         was, now = in_left.name, in_right.name
     digest = left or right

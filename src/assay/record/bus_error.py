@@ -64,13 +64,15 @@ def _install() -> None:
     replace = library.mmap
     replace.restype = ctypes.c_void_p
     replace.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
-    before, action = _Action(), _Action()
+    before = _Action()
+    action = _Action()
 
     def handle(number: int, info: int, context: int) -> None:
         address = ctypes.c_uint64.from_address(info + _ADDRESS_AT).value
         page = address - address % mmap.PAGESIZE
         for first, (its_map, its_method) in list(_guarded.items()):
-            map, on_lost = its_map(), its_method()
+            map = its_map()
+            on_lost = its_method()
             if map is None or map.closed or not first <= address < first + len(map):
                 continue
             flags = mmap.MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_FIXED

@@ -70,7 +70,8 @@ def _file(blocks: list[Block]) -> Iterator[bytes]:
         head = frames.pack_extent(
             metrics_file.FORM, sequence=sequence, attempt=0, base_ns=0, end=end
         )
-        offset, sequence = end, sequence + 1
+        offset = end
+        sequence += 1
         waiting.clear()
         defined.clear()
         return head + body
@@ -166,7 +167,8 @@ def _same_branch(old: Block, new: Block, branch: int) -> bool:
         return False
     # Bytes, not numbers: NaN is not equal to itself, and -0.0 is to 0.0.
     for a, b in zip(old.columns, new.columns, strict=True):
-        left, right = type(a)("d", compress(a, keep_old)), type(b)("d", compress(b, keep_new))
+        left = type(a)("d", compress(a, keep_old))
+        right = type(b)("d", compress(b, keep_new))
         if left.tobytes() != right.tobytes():
             return False
     return True

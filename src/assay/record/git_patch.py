@@ -124,6 +124,7 @@ def _without_secrets(patch: bytes, secrets: Secrets, left_out: list[str]) -> byt
 
 def _still_applies(before: str, after: str) -> bool:
     """Return whether two patches differ in added lines only, line by line."""
-    old, new = before.split("\n"), after.split("\n")
+    old = before.split("\n")
+    new = after.split("\n")
     pairs = zip(old, new, strict=False)
     return len(old) == len(new) and all(a == b or (a[:1], b[:1]) == ("+", "+") for a, b in pairs)

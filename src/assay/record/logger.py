@@ -228,7 +228,8 @@ def cut(text: str, columns: int) -> str:
     text = "".join(char for char in text if char.isprintable())
     if sum(map(_columns, text)) <= columns:
         return text
-    taken, room = [], columns - 1
+    taken = []
+    room = columns - 1
     for char in text:
         room -= _columns(char)
         if room < 0:

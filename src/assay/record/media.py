@@ -113,7 +113,8 @@ def pixels(image: Any) -> NDArray[np.uint8]:
 
     if hasattr(image, "getbands") and hasattr(image, "convert"):
         image = image.convert("RGB")
-    array, is_tensor = array_of(image), hasattr(image, "detach")
+    array = array_of(image)
+    is_tensor = hasattr(image, "detach")
     shape = array.shape
     if array.ndim == 2:
         array = array[:, :, None]

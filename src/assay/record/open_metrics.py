@@ -176,7 +176,8 @@ def _structure(data: bytes) -> tuple[Extent | None, int, list[Damage]]:
     for item in metrics_file.frame_groups(data):
         match item:
             case Extent():
-                extent, good = item, item.offset + frames.EXTENT_HEAD_BYTES
+                extent = item
+                good = item.offset + frames.EXTENT_HEAD_BYTES
             case Damage():
                 damages.append(item)
             case frames.FrameGroup():

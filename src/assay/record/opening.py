@@ -43,7 +43,8 @@ def start_run(
     """Start a new run in a new folder; its config and environment are on disk on return."""
     spec = spec or AttemptSpec()
     secrets = spec.known_secrets()
-    tag, desc = secrets.clean(tag), secrets.clean(desc)
+    tag = secrets.clean(tag)
+    desc = secrets.clean(desc)
     created_ns = time.time_ns()
     run_id = new_run_id()
     form = logfile.formatter(tag or run_id, spec.log_format, spec.date_format)

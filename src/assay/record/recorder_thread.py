@@ -56,7 +56,8 @@ class RecorderThread:
 
     def _run(self) -> None:
         now = time.monotonic()
-        next_sync, next_beat = now + SYNC_S, now + leases.BEAT_S
+        next_sync = now + SYNC_S
+        next_beat = now + leases.BEAT_S
         while True:
             self._wake.wait(max(0.0, next_sync - time.monotonic()))
             self._wake.clear()

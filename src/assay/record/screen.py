@@ -98,7 +98,8 @@ class Screen:
             self._row -= far
         if len(self._rows[-1]) > MAX_ROW_CHARS and self._is_at_end():
             self._base += sum(self._sizes) + len(self._sizes) - 1
-            self._rows, self._sizes = [""], []
+            self._rows = [""]
+            self._sizes = []
             self._row = self._col = 0
 
     def _is_at_end(self) -> bool:
@@ -175,4 +176,5 @@ class Screen:
 def _write_at(descriptor: int, data: bytes, offset: int) -> None:
     while data:
         written = os.pwrite(descriptor, data, offset)
-        data, offset = data[written:], offset + written
+        data = data[written:]
+        offset += written

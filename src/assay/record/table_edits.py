@@ -188,7 +188,8 @@ def _changed(table: ResultTable, asked: TableChange) -> tuple[ResultTable, Any]:
 
 
 def _with_cell(table: ResultTable, asked: TableChange) -> tuple[ResultTable, Any]:
-    row, column = _row(table, asked.row), _column(table, asked.column)
+    row = _row(table, asked.row)
+    column = _column(table, asked.column)
     cells = dict(row.cells)
     old = cells.pop(column.key, None)
     if asked.new not in (None, ""):

@@ -150,7 +150,8 @@ class FolderWatcher:
 
 def _files(folder: _Folder) -> Iterator[tuple[str, tuple[int, int, int]]]:
     """Yield name (below the folder's own) and stamp of each file, at most `MAX_FILES`, no links."""
-    todo, count = [(str(folder.path), folder.name)], 0
+    todo = [(str(folder.path), folder.name)]
+    count = 0
     while todo:
         where, name = todo.pop()
         try:

@@ -176,8 +176,10 @@ def _line(group: Sequence[RunView], metric: str, label: str, place: int) -> Line
                 fix="plot them one by one",
             )
         values = np.array([[each[step] for step in steps] for each in by_step])
-        xs, axis = np.array(steps, dtype=np.float64), ""
-        ys, band = values.mean(axis=0), values.std(axis=0, ddof=1)
+        xs = np.array(steps, dtype=np.float64)
+        axis = ""
+        ys = values.mean(axis=0)
+        band = values.std(axis=0, ddof=1)
     return Line(
         label=label, metric=metric, place=place, axis=axis, xs=xs, ys=ys, band=band, runs=ids
     )
@@ -230,7 +232,8 @@ def _draw(axes: Axes, line: Line) -> None:
         keep = np.unique(
             [at for part in parts for at in (part[np.argmin(ys[part])], part[np.argmax(ys[part])])]
         )
-        xs, ys = xs[keep], ys[keep]
+        xs = xs[keep]
+        ys = ys[keep]
     color = COLORS[line.place % len(COLORS)]
     dashes = DASHES[line.place // len(COLORS) % len(DASHES)]
     axes.plot(

@@ -52,7 +52,8 @@ class FileBlobs:
 
     def put_file(self, source: Path, *, follow: bool = False) -> tuple[str, int]:
         """Keep a copy of a file; return digest and bytes. OSError when it is unreadable."""
-        digest, size = hashlib.sha256(), 0
+        digest = hashlib.sha256()
+        size = 0
         with open(open_regular(source, follow=follow), "rb") as file:
             try:
                 with self._opened() as folder:

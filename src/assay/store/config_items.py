@@ -55,7 +55,8 @@ def _prefix_of(head: str) -> str:
     tables."""
     if head.startswith("[["):
         raise ValueError(head)
-    prefix, table = "", tomllib.loads(head)
+    prefix = ""
+    table = tomllib.loads(head)
     while table:
         ((key, table),) = table.items()
         prefix += f"{key}."

@@ -142,8 +142,10 @@ def _summary(series: Series) -> Summary:
     if not known.any():
         nowhere = float("nan"), 0
         return _of(series, low=nowhere, high=nowhere, mean=float("nan"))
-    numbers, at = values[known], steps[known]
-    low, high = (numbers.min(), numbers.max())
+    numbers = values[known]
+    at = steps[known]
+    low = numbers.min()
+    high = numbers.max()
     return _of(
         series,
         low=(float(low), _first(at, numbers == low)),
@@ -157,7 +159,8 @@ def _mean(numbers: NDArray[np.float64]) -> float:
     import numpy as np
 
     with np.errstate(invalid="ignore", over="ignore"):
-        total, size = float(numbers.sum()), float(np.abs(numbers).sum())
+        total = float(numbers.sum())
+        size = float(np.abs(numbers).sum())
     # Where little cancels, the plain sum has 12 digits. Infinities are not less than each other,
     # and nan than nothing.
     if size < _CANCELS * abs(total):

@@ -46,5 +46,6 @@ def type_in(mountinfo: str, real_path: str) -> str:
         point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4])
         inside = real_path == point or real_path.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
-            best, kind = point, right.split(" ", 1)[0]
+            best = point
+            kind = right.split(" ", 1)[0]
     return kind

@@ -158,7 +158,8 @@ def _synchronize(
             (changed if isinstance(found, ChangedRun) else grown).append(entry.name)
         if len(fresh) >= _BATCH or (fresh and time.monotonic() - last_write_s > _BATCH_S):
             update(file, fresh, [])
-            fresh, last_write_s = [], time.monotonic()
+            fresh = []
+            last_write_s = time.monotonic()
             on_read(done + 1, len(looked_at))
     gone = list(known)
     if fresh or gone or not file.exists():

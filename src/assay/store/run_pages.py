@@ -159,13 +159,12 @@ def _column(
         "name": field.name,
     }
     if field.kind == "run":
-        query, key = (
-            f"SELECT runs.folder, {RUN_COLUMNS[field.name]} FROM runs {_NOW}",
-            "runs.folder",
-        )
+        query = f"SELECT runs.folder, {RUN_COLUMNS[field.name]} FROM runs {_NOW}"
+        key = "runs.folder"
     else:
         table, where, value = _value_of(field, ":name")
-        query, key = f"SELECT folder, {value} FROM {table} WHERE {where.format(table)}", "folder"
+        query = f"SELECT folder, {value} FROM {table} WHERE {where.format(table)}"
+        key = "folder"
     if len(folders) <= _FEW:
         names = [f"f{i}" for i in range(len(folders))]
         parameters |= dict(zip(names, folders, strict=True))

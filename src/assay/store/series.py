@@ -280,7 +280,10 @@ def _series(name: str, parts: Sequence[tuple[Block, int]]) -> Series:
         axis_values = np.concatenate([np.asarray(each, dtype=np.float64) for each in columns])
     if len(parts) > 1:
         order = np.lexsort((whole([block.orders for block, _ in parts]), times))
-        steps, times, marks, values = steps[order], times[order], marks[order], values[order]
+        steps = steps[order]
+        times = times[order]
+        marks = marks[order]
+        values = values[order]
         axis_values = axis_values[order] if axis_values is not None else None
     return Series(name, steps, times, values, marks, axis, axis_values)
 
@@ -305,12 +308,15 @@ def spread_fast(numbers: memoryview, base: int, factor: int) -> array[int]:
 def _reduced(series: Series, buckets: int) -> Reduced:
     import numpy as np
 
-    steps, values, total = series.steps, series.values, len(series)
+    steps = series.steps
+    values = series.values
+    total = len(series)
     if buckets < 1:
         raise ArgumentError("A curve is reduced to at least one range", inside=("buckets",))
     if total and np.any(steps[1:] < steps[:-1]):
         order = np.argsort(steps, kind="stable")
-        steps, values = steps[order], values[order]
+        steps = steps[order]
+        values = values[order]
     if total > buckets:
         edges = np.linspace(float(steps[0]), float(steps[-1]) + 1, buckets + 1)[:-1]
         # Whole numbers, as steps are: else all of them are made floats first. The limit is the last

@@ -158,7 +158,8 @@ class Guard:
         if scope["type"] != "http":  # there is no websocket here
             await send({"type": "websocket.close", "code": 1008})
             return
-        prefix, path = self._rules.prefix, str(scope["path"])
+        prefix = self._rules.prefix
+        path = str(scope["path"])
         if prefix and path.startswith(f"{prefix}/"):
             scope = {**scope, "path": path.removeprefix(prefix), "raw_path": None}
         nonce = secrets.token_urlsafe(16)
@@ -179,7 +180,8 @@ class Guard:
     def _refusal(self, scope: Scope) -> tuple[int, str, str] | None:
         """Return status, sentence and fix of a request that may not pass."""
         headers = _headers_of(scope)
-        path, method = str(scope["path"]), str(scope["method"])
+        path = str(scope["path"])
+        method = str(scope["method"])
         host = headers.get("host", "")
         if not self._rules.knows(host):
             fix = "open it as localhost or 127.0.0.1, or start it with --allow-host NAME"
@@ -266,7 +268,8 @@ def _headers_of(scope: Scope) -> dict[str, str]:
     slips by."""
     found: dict[str, str] = {}
     for name, value in scope["headers"]:
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        key = name.decode("latin-1").lower()
+        text = value.decode("latin-1")
         found[key] = f"{found[key]}, {text}" if key in found else text
     return found
 

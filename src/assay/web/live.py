@@ -105,7 +105,8 @@ class Watch:
         """End every stream and the thread."""
         with self._lock:
             self._is_closed = True
-            streams, thread = list(self._streams), self._thread
+            streams = list(self._streams)
+            thread = self._thread
         self._wake.set()
         for stream in streams:
             stream.send(None)

@@ -150,7 +150,8 @@ def _part(call: Table, number: int) -> Table:
     """Return the section of part `number` of a loader that splits its data set."""
     given = {key: node for key, node in call.items.items() if key not in _OF_SPLITTING}
     section = _split(Table(given, call.origin, call.key_origins))
-    splits, seed = call.items.get("splits"), call.items.get("seed")
+    splits = call.items.get("splits")
+    seed = call.items.get("seed")
     sizes = part_sizes(plain(splits)) if splits is not None else []
     stage = {
         "type": "assay.engine.data.map_style.RandomSplit",

@@ -48,7 +48,8 @@ def read_arguments(
         if found is None or (found["value"] is None and not given.startswith("--")):
             problems.append(_refused(given, f"`{given}` names no parameter", "write --name=value"))
             continue
-        key, text = found["key"], found["value"]
+        key = found["key"]
+        text = found["value"]
         if text is None and is_flag(key):
             text = "true"
         elif text is None:

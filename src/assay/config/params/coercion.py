@@ -65,7 +65,8 @@ def fitted(value: Any, wanted: Any, text: str | None = None) -> Any:
     `text` is the value as typed, if it was: 123 is "123" for a string, and `0.9,0.99` is a
     sequence.
     """
-    origin, parts = get_origin(wanted), get_args(wanted)
+    origin = get_origin(wanted)
+    parts = get_args(wanted)
     if origin is Annotated:
         return fitted(value, parts[0], text)
     if origin is Literal:
@@ -88,7 +89,8 @@ def described(wanted: Any) -> str:
     >>> described(tuple[int, ...]), described(float | None)
     ('a tuple of whole numbers', 'a number or none')
     """
-    origin, parts = get_origin(wanted), get_args(wanted)
+    origin = get_origin(wanted)
+    parts = get_args(wanted)
     if origin is Annotated:
         return described(parts[0])
     if origin is Literal:
@@ -157,7 +159,8 @@ def _member(name: str, kind: type[Enum], value: Any = None) -> Enum:
 
 
 def _sequence(value: Any, wanted: Any, text: str | None) -> Any:
-    kind, parts = get_origin(wanted) or wanted, get_args(wanted)
+    kind = get_origin(wanted) or wanted
+    parts = get_args(wanted)
     typed: list[str | None]
     if isinstance(value, str) and text is not None and "," in text:
         typed = list(_split(text))

@@ -135,7 +135,8 @@ class _IniReader:
         section, option = self.top, None
         indent = at = values = 0
         for line in self.places.text.split("\n"):
-            start, at = at, at + len(line) + 1
+            start = at
+            at = at + len(line) + 1
             bare = line.strip()
             here = start + len(line) - len(line.lstrip())
             if not bare:
@@ -147,7 +148,8 @@ class _IniReader:
             if option is not None and here - start > indent:
                 option.lines.append((here, bare))
                 continue
-            indent, option = here - start, None
+            indent = here - start
+            option = None
             if bare[0] == "[":
                 section = self.header(bare, here)
                 continue
@@ -162,7 +164,9 @@ class _IniReader:
             self.fail("this header is not closed", at, at + len(text), "write [section]")
         if found["rest"] and found["rest"][0] not in "#;":
             self.fail("this is too much after the header", at + found.start("rest"), at + len(text))
-        name, start, end = found["name"], at + 1, at + 1 + len(found["name"])
+        name = found["name"]
+        start = at + 1
+        end = at + 1 + len(found["name"])
         section = _Section(name.strip(), self.places.origin(start, end), self.path(name, start))
         first = self.sections.setdefault(section.name, section)
         if first is not section:
@@ -259,7 +263,8 @@ class _IniReader:
         """Return the value of an option, typed."""
         raw = option.raw()
         text = self.text(section, option.name)
-        first, last = option.lines[0], option.lines[raw.count("\n")]
+        first = option.lines[0]
+        last = option.lines[raw.count("\n")]
         origin = self.places.origin(first[0], last[0] + len(last[1]))
         comment = _COMMENT.search(raw)
         before = raw[: comment.start()] if comment else ""

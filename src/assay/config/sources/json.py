@@ -261,7 +261,8 @@ class _JsonReader:
             None,
         )
         if wrong is not None:
-            start, end = token.start + wrong.start(), token.start + wrong.end()
+            start = token.start + wrong.start()
+            end = token.start + wrong.end()
             if wrong[0][0] == "\\":
                 self.fail("`\\` starts an escape, and this is none", start, end, r"double it: \\")
             self.fail("a control character in a string", start, end, "write it as an escape")

@@ -145,7 +145,8 @@ class Display:
             self.bar.update(self._task, description=_title(engine), total=_total(engine))
 
     def step(self, engine: Engine) -> None:
-        state, now = engine.state, time.perf_counter()
+        state = engine.state
+        now = time.perf_counter()
         # `next` was called before the last drawing said when the next one is due.
         if state.step < self._due:
             return
@@ -183,7 +184,8 @@ class Display:
 
     def tell(self, engine: Engine) -> None:
         """Print a line: mean loss since the line before, metrics of this step, seconds, eta."""
-        state, now = engine.state, time.perf_counter()
+        state = engine.state
+        now = time.perf_counter()
         begun = state.epoch if state.epoch_step == 0 else state.epoch + 1
         of = f"/{state.max_epochs}" if state.max_epochs else ""
         parts = [f"epoch {begun:>2}{of}", f"step {state.step:>5}", f"loss {_loss(state):.4f}"]
@@ -200,7 +202,8 @@ class Display:
 
     def _will_be_told(self, engine: Engine) -> bool:
         """Return whether the line of this step, or the end of the run, shows the new results."""
-        state, period = engine.state, parse_period(self.every)
+        state = engine.state
+        period = parse_period(self.every)
         if not period.count or state.stop.reason or state.step == state.max_steps:
             return True
         if period.unit == "step":
@@ -270,11 +273,13 @@ class Display:
 
     def _draw(self, engine: Engine) -> None:
         if self.page is not None:
-            state, left = engine.state, self._left(engine)
+            state = engine.state
+            left = self._left(engine)
             text = f"loss {state.loss:.4f}" + (f" · eta {left}" if left else "")
             self.page.set_progress(_title(engine), state.step, _total(engine), text)
         if self.bar is not None and self._task is not None:
-            state, left = engine.state, self._left(engine)
+            state = engine.state
+            left = self._left(engine)
             shown = f"eta {left}" if left else ""
             self._leave_room()
             self.bar.update(
@@ -288,10 +293,12 @@ class Display:
     def _left(self, engine: Engine) -> str:
         """Return the time left at the speed so far, evaluations included; "" if unknown."""
         state, (begun, first) = engine.state, self._begun
-        spent, steps = time.perf_counter() - begun, state.step - first
+        spent = time.perf_counter() - begun
+        steps = state.step - first
         if not steps:
             return ""
-        total, known = _total(engine), []
+        total = _total(engine)
+        known = []
         if total is not None:
             known.append((total - state.step) * spent / steps)
         if engine.bounds.samples is not None and state.samples:

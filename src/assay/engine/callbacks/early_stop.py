@@ -72,7 +72,9 @@ class EarlyStop:
                 f"EarlyStop watches {self.metric!r}, which the evaluation does not give.", fix=fix
             )
         if self._is_better(state.metrics[self.metric]):
-            self.best, self.best_step, self.waited = state.metrics[self.metric], state.step, 0
+            self.best = state.metrics[self.metric]
+            self.best_step = state.step
+            self.waited = 0
             return
         self.waited += 1
         self._stop_if_over(engine)
@@ -96,8 +98,10 @@ class EarlyStop:
         """Go on from there, unless what was watched is something else by now."""
         if (state["metric"], state["mode"]) != (self.metric, self.mode):
             return
-        self.best, self.best_step = state["best"], state["best_step"]
-        self.waited, self.judged_at = state["waited"], state["judged_at"]
+        self.best = state["best"]
+        self.best_step = state["best_step"]
+        self.waited = state["waited"]
+        self.judged_at = state["judged_at"]
 
     def _is_better(self, value: float) -> bool:
         if math.isnan(value):

@@ -123,8 +123,11 @@ class Evaluate:
         engine.add_seconds("evaluation", perf_counter() - begun)
 
     def _split(self, engine: Engine, split: str, batches: Iterable[Any]) -> None:
-        state, begun = engine.state, perf_counter()
-        state.split, trained_on, state.dataloader = split, state.dataloader, batches
+        state = engine.state
+        begun = perf_counter()
+        state.split = split
+        trained_on = state.dataloader
+        state.dataloader = batches
         engine.fire(Event.EVAL_BEGIN)
         results, samples = evaluate(
             engine.process,
@@ -339,7 +342,8 @@ def _in_step(batches: Iterable[Any], ranks: DataParallelGroup) -> Iterator[tuple
     A rank that has no batch left goes through its last one again, and one that never had any
     through that of rank 0.
     """
-    iterator, has_begun = iter(batches), False
+    iterator = iter(batches)
+    has_begun = False
     if ranks.sharding is None:
         yield from ((batch, False) for batch in iterator)
         return

@@ -36,7 +36,8 @@ class Memory:
 
 def sizes_bytes(engine: Engine) -> dict[str, int]:
     """Return the bytes in use, by purpose."""
-    model, optimizers = engine.process.model, engine.process.backward.optimizers.values()
+    model = engine.process.model
+    optimizers = engine.process.backward.optimizers.values()
     states = [state for optimizer in optimizers for state in optimizer.state.values()]
     gathered = [value for state in states for value in state.values() if isinstance(value, Tensor)]
     sizes = {

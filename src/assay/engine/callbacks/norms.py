@@ -71,10 +71,8 @@ class Norms:
         norms = dict(zip([name for name, _ in weights], values[len(grads) :], strict=True))
         self.leave()
         if engine.pipeline is not None:
-            grads, norms = (
-                engine.pipeline.all_gather_stages(grads),
-                engine.pipeline.all_gather_stages(norms),
-            )
+            grads = engine.pipeline.all_gather_stages(grads)
+            norms = engine.pipeline.all_gather_stages(norms)
         found = self._by_module("grad_norm", grads) | self._by_module("weight_norm", norms)
         engine.recorder.log(found, engine.state.step)
 

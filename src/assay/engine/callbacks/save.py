@@ -131,7 +131,9 @@ class Save:
         InputError when all was evaluated, and the metric that decides is not there.
         """
         assert self.best is not None
-        metric, metrics, best = self.best[0], engine.state.metrics, engine.state.best
+        metric = self.best[0]
+        metrics = engine.state.metrics
+        best = engine.state.best
         if metrics and metric not in metrics:
             known = f"there are: {', '.join(metrics)}; say which by checkpoint.best.metric=NAME"
             fix = " ".join(filter(None, [did_you_mean(metric, metrics), known]))

@@ -132,13 +132,16 @@ class Throughput:
         self._inside = sum(self._spent(engine, name) for name in _OUTSIDE)
 
     def record(self, engine: Engine) -> None:
-        state, now = engine.state, perf_counter()
-        steps, samples = state.step - self._counts[0], state.samples - self._counts[1]
+        state = engine.state
+        now = perf_counter()
+        steps = state.step - self._counts[0]
+        samples = state.samples - self._counts[1]
         if not steps:
             return
         wall = max(now - self._since, 1e-9)
         spent = {name: self._spent(engine, name) for name in (*_STEP, *_OUTSIDE)}
-        within, after = self._spent(engine, "trace.within"), self._spent(engine, "trace.after")
+        within = self._spent(engine, "trace.within")
+        after = self._spent(engine, "trace.after")
         spent["trace"] = within + after
         spent["forward"] = max(0.0, spent["forward"] - within)
         spent["logging"] = max(0.0, self._spent(engine, "telling") - self._inside - after)
@@ -158,11 +161,9 @@ class Throughput:
             if peak is not None:
                 values["speed/mfu"] = values["speed/tflops"] / peak
         engine.recorder.log(values, state.step)
-        self._since, self._counts, self._before = (
-            now,
-            (state.step, state.samples),
-            dict(engine.seconds),
-        )
+        self._since = now
+        self._counts = (state.step, state.samples)
+        self._before = dict(engine.seconds)
 
     def _spent(self, engine: Engine, name: str) -> float:
         return engine.seconds.get(name, 0.0) - self._before.get(name, 0.0)

@@ -264,10 +264,8 @@ class _Encoder:
         *indices, values = components(value)
         parts = [self.tensor(each, f"{path}.indices") for each in indices]
         parts.append(self.tensor(values, f"{path}.values"))
-        layout, is_coalesced = (
-            str(value.layout).removeprefix("torch."),
-            value.is_sparse and value.is_coalesced(),
-        )
+        layout = str(value.layout).removeprefix("torch.")
+        is_coalesced = value.is_sparse and value.is_coalesced()
         return {_MARK: ["sparse", layout, list(value.shape), is_coalesced, *parts]}
 
     def divided(self, value: Tensor, path: str) -> Any:

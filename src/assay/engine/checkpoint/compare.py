@@ -15,14 +15,16 @@ def differing(left: Path, right: Path) -> dict[str, list[str]]:
 
     CheckpointError for one that is damaged.
     """
-    a, b = load(left), load(right)
+    a = load(left)
+    b = load(right)
     return {part: _names(a.get(part), b.get(part)) for part in sorted(a.keys() | b.keys())}
 
 
 def _names(left: Any, right: Any) -> list[str]:
     if digest(left) == digest(right):
         return []
-    ours, theirs = dict(_leaves(left, "")), dict(_leaves(right, ""))
+    ours = dict(_leaves(left, ""))
+    theirs = dict(_leaves(right, ""))
     return [name for name in dict.fromkeys([*ours, *theirs]) if ours.get(name) != theirs.get(name)]
 
 

@@ -162,10 +162,8 @@ def _digest_as_written(parts: Mapping[str, Any], manifest: Manifest) -> str:
     """Return the digest of a state whose tensors were written in pieces."""
     digests = {}
     for name, state in parts.items():
-        encoded, sharded = (
-            encode(state),
-            {tensor.name: tensor for tensor in manifest.part(name).sharded},
-        )
+        encoded = encode(state)
+        sharded = {tensor.name: tensor for tensor in manifest.part(name).sharded}
         contents = {
             key: digest_of_pieces(pieces_of(tensor, sharded[key]))
             if key in sharded
@@ -198,7 +196,8 @@ def _share(folder: Path, files: Iterable[ManifestFile], other: Path) -> None:
     for file in files:
         if file.size_bytes < _WORTH_A_LINK or theirs.get(file.name) != file:
             continue
-        own, shared = folder / file.name, folder / f"{file.name}.tmp"
+        own = folder / file.name
+        shared = folder / f"{file.name}.tmp"
         try:
             if (
                 os.path.samefile(own, other / file.name)

@@ -35,13 +35,15 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[ManifestFi
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode("ascii")
     text += b" " * (-len(text) % 8)
-    whole, digests = sha256(), {}
+    whole = sha256()
+    digests = {}
     with os.fdopen(create_file(path), "wb") as file:
         head = len(text).to_bytes(8, "little") + text
         file.write(head)
         whole.update(head)
         for name, tensor in ordered:
-            own, data = hasher_of(tensor), as_bytes(tensor)
+            own = hasher_of(tensor)
+            data = as_bytes(tensor)
             # Whole, not in pieces that fit a cache: after each call the training is asked for the
             # interpreter's lock.
             own.update(data)

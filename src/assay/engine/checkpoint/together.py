@@ -131,7 +131,8 @@ def _pieces(
             if key not in each.get(name, {}).get("digests", {}):
                 continue
             about = offers[rank][name][key]
-            offsets, shape = tuple(about[0]), tuple(about[1])
+            offsets = tuple(about[0])
+            shape = tuple(about[1])
             shards.append(Shard(file=_file(name, rank), key=key, offsets=offsets, shape=shape))
             found.append((offsets, each[name]["digests"][key]))
         assert about is not None

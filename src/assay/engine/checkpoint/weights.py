@@ -139,7 +139,8 @@ def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> Path:
     CheckpointError when something in its state is no tensor, or the disk refuses. Where several
     processes have the model together all of them call this, and the first one writes.
     """
-    place, state = Path(path), model.state_dict()
+    place = Path(path)
+    state = model.state_dict()
     is_together = any(map(is_dtensor, state.values()))
     is_writing = not is_together or torch.distributed.get_rank() == 0
     tensors: dict[str, Tensor] = {}

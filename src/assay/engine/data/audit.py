@@ -74,7 +74,8 @@ def speed(batches: Iterable[Any], *, seconds: float = 5.0) -> tuple[float, float
     first = perf_counter()
     count, now = 0, first
     for _ in iterator:
-        count, now = count + 1, perf_counter()
+        count += 1
+        now = perf_counter()
         if now - first > seconds:
             break
     close = getattr(iterator, "close", None)
@@ -172,7 +173,8 @@ def _dealt(loader: Loader, whole: Mapping[int, Any]) -> tuple[str, list[str]]:
 def _of_batches(source: Source, split: str, accumulate: int, *, is_once: bool) -> Audit:
     seen = _Seen()
     samples = batches = windows = 0
-    begun, first_s = perf_counter(), 0.0
+    begun = perf_counter()
+    first_s = 0.0
     for number, window in enumerate(source.windows(0, 0)):
         first_s = first_s or perf_counter() - begun
         windows += 1

@@ -78,7 +78,8 @@ class RandomAffine:
         angle, right, down = (torch.rand(3) * 2 - 1).tolist()
         factor = float(torch.empty(()).uniform_(*self.scale))
         angle *= math.radians(self.degrees)
-        cos, sin = math.cos(angle) / factor, math.sin(angle) / factor
+        cos = math.cos(angle) / factor
+        sin = math.sin(angle) / factor
         shift = (2 * self.translate[0] * right, 2 * self.translate[1] * down)
         matrix = torch.tensor([[[cos, -sin, shift[0]], [sin, cos, shift[1]]]])
         grid = functional.affine_grid(matrix, [1, *image.shape], align_corners=False)
@@ -175,7 +176,8 @@ def _read(root: Path, train: bool, source: str) -> tuple[Any, Any]:
     for place in places:
         if (place / "digits.npz").is_file():
             with np.load(place / "digits.npz") as file:
-                images, labels = file["images"], file["labels"]
+                images = file["images"]
+                labels = file["labels"]
             cut = len(labels) - len(labels) // _TEST_SHARE
             part = slice(0, cut) if train else slice(cut, None)
             return images[part].copy(), labels[part].copy()
@@ -188,7 +190,8 @@ def _read(root: Path, train: bool, source: str) -> tuple[Any, Any]:
 
 def _idx(place: Path, name: str) -> Any:
     """Return the numbers of a file in the format IDX; None if there is no such file."""
-    plain, packed = place / f"{name}-ubyte", place / f"{name}-ubyte.gz"
+    plain = place / f"{name}-ubyte"
+    packed = place / f"{name}-ubyte.gz"
     if plain.is_file():
         data = plain.read_bytes()
     elif packed.is_file():

@@ -171,7 +171,8 @@ class Instance:
     @classmethod
     def _of(cls, fields: Mapping[str, Any], placements: Mapping[str, Placement]) -> Instance:
         made = cls()
-        made._fields, made._placements = dict(fields), dict(placements)
+        made._fields = dict(fields)
+        made._placements = dict(placements)
         return made
 
     def _unknown(self, name: str) -> str:
@@ -180,7 +181,8 @@ class Instance:
 
 
 def _check_alike(name: str, first: Instance, sample: Instance, place: int) -> None:
-    one, other = first[name], sample[name]
+    one = first[name]
+    other = sample[name]
     if _shape(one) != _shape(other):
         raise InputError(
             f"The field {name!r} of sample {place} is {_shape(other)}, that of sample 0 is "

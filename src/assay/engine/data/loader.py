@@ -189,7 +189,8 @@ class Loader:
                 self.fetch(*first)
             else:
                 list(self._pool.run([first]))
-        self._told, self._is_tried = len(self.fetch.notes), True
+        self._told = len(self.fetch.notes)
+        self._is_tried = True
 
     @property
     def steps_per_epoch(self) -> int:

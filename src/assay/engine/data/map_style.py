@@ -74,7 +74,9 @@ class MapSequence(SequenceStage):
 
 class _MappedSequence(Sequence[Any]):
     def __init__(self, source: Sequence[Any], function: Callable[[Any], Any], random: bool) -> None:
-        self.source, self.function, self.random = source, function, random
+        self.source = source
+        self.function = function
+        self.random = random
         self.randomness = "sample" if random else "none"  # of a Loader over this
 
     def __len__(self) -> int:
@@ -194,7 +196,8 @@ class Cache(SequenceStage):
 
 class _CachedSequence(Sequence[Any]):
     def __init__(self, source: Sequence[Any]) -> None:
-        self.source, self.kept = source, dict[int, Any]()
+        self.source = source
+        self.kept = dict[int, Any]()
 
     def __len__(self) -> int:
         return len(self.source)
@@ -225,7 +228,8 @@ class _ReadSequence(Sequence[Any]):
         return self.kept
 
     def _read(self) -> Iterator[Any]:
-        told, length = monotonic(), self.stream.length(Pass())
+        told = monotonic()
+        length = self.stream.length(Pass())
         for i, item in enumerate(self.stream):
             if monotonic() - told > TELL_EVERY_S:
                 told = monotonic()

@@ -77,8 +77,10 @@ class Plan:
     def _permute(
         self, values: npt.NDArray[np.uint64], keys: tuple[int, ...]
     ) -> npt.NDArray[np.uint64]:
-        half, mask = np.uint64(self._half_bits), np.uint64((1 << self._half_bits) - 1)
-        left, right = values >> half, values & mask
+        half = np.uint64(self._half_bits)
+        mask = np.uint64((1 << self._half_bits) - 1)
+        left = values >> half
+        right = values & mask
         for each in keys:
             left, right = right, left ^ (_mix(right ^ np.uint64(each)) & mask)
         return (left << half) | right
@@ -89,7 +91,8 @@ def _one_of_all(n: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     digest = blake2b(struct.pack("<3q", seed, ORDER, epoch), digest_size=16).digest()
     # n! is so much smaller than 2^128 that the remainder's bias does not count.
     number = int.from_bytes(digest, "little")
-    left, order = list(range(n)), []
+    left = list(range(n))
+    order = []
     for size in range(n, 0, -1):
         number, place = divmod(number, size)
         order.append(left.pop(place))

@@ -83,7 +83,11 @@ class Fetch:
 
     def _keyed_items(self, epoch: int, position: int, indices: Sequence[int]) -> list[Any]:
         """Load each sample under its own key; written flat, because it runs for every sample."""
-        dataset, keyed, own, samples, index = self.dataset, self._keyed, self._own, [], -1
+        dataset = self.dataset
+        keyed = self._keyed
+        own = self._own
+        samples = []
+        index = -1
         seed, split, now = self.seed, self._split_key, self.at
         try:
             for at, index in enumerate(indices, position):

@@ -171,7 +171,8 @@ class _Epochwise:
 
     def indices(self, epoch: int, start: int, count: int) -> Ints:
         if epoch != self._epoch:
-            self._indices, self._epoch = self._drawn(epoch), epoch
+            self._indices = self._drawn(epoch)
+            self._epoch = epoch
         return self._indices[start : start + count]
 
     def _drawn(self, epoch: int) -> Ints:

@@ -239,7 +239,9 @@ class StatefulData(Replayed):
         untestable.
         """
         twin: Any = _copied(self.batches)
-        source, whole, states = Replayed(twin, seed=self.seed), [], []
+        source = Replayed(twin, seed=self.seed)
+        whole = []
+        states = []
         for batch in islice(source._begun(epoch, 0), TRIED):
             whole.append(batch)
             states.append(twin.state_dict())

@@ -311,7 +311,10 @@ class _Shards(IterableDataset[Any]):
         *,
         parent: int,
     ) -> None:
-        self.stream, self.ways, self.at, self.collate = stream, ways, at, collate
+        self.stream = stream
+        self.ways = ways
+        self.at = at
+        self.collate = collate
         self.parent = parent
 
     def __iter__(self) -> Iterator[tuple[Any, int, Position, str]]:

@@ -158,7 +158,10 @@ class WordPieces:
     vocabulary without the special tokens.
     """
 
-    cls_token, sep_token, pad_token, unk_token = "[CLS]", "[SEP]", "[PAD]", "[UNK]"
+    cls_token = "[CLS]"
+    sep_token = "[SEP]"
+    pad_token = "[PAD]"
+    unk_token = "[UNK]"
 
     def __init__(
         self, vocabulary: Sequence[str] | str | PathLike[str], *, lower_case: bool = True

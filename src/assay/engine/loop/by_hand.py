@@ -87,7 +87,8 @@ class HandTrainer:
 
         InputError when the loop has made neither an update nor the gradients for one.
         """
-        mean, loss = self.logged.means.pop("loss", None), None
+        mean = self.logged.means.pop("loss", None)
+        loss = None
         if mean is not None:
             loss = (mean.total, mean.weight) if is_deferred else mean.value()
         num_batches = len(window.batches)

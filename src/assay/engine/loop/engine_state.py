@@ -91,7 +91,8 @@ def resume(engine: EngineParts, saver: Saver, name: str | int = "") -> int:
     found, skipped = saver.complete()
     step = 0
     if name:
-        step, parts = saver.find(name).step, saver.load(name)
+        step = saver.find(name).step
+        parts = saver.load(name)
         restore(engine, parts)
     elif found:
         newest, parts, skipped = saver.newest()

@@ -32,7 +32,8 @@ class EpochTimes:
         `moved`: seconds spent on copying to the device, `differentiated`: on the backward pass.
         """
         self.waiting = self.computing = self.updating = self.telling = 0.0
-        self._moved_before, self._differentiated_before = moved, differentiated
+        self._moved_before = moved
+        self._differentiated_before = differentiated
 
     def end_step(self, loaded: float, computed: float) -> None:
         """Add a step that got its window at `loaded`, and was computed at `computed`."""

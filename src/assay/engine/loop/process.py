@@ -271,7 +271,8 @@ class Supervised(Process):
 
     def _loss(self, pred: Any, target: Any, batch: Any) -> Any:
         """Return the loss of the criterion; CriterionError or InputError where it does not fit."""
-        targets, call = self._targets(target), self._call
+        targets = self._targets(target)
+        call = self._call
         if call is not None and call.criterion is not self.criterion:  # replaced meanwhile
             call = self._call = self._new_call()
         try:

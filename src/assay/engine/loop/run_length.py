@@ -13,7 +13,9 @@ def arithmetic(loader: Loader, *, epochs: int | None, total: int | None) -> list
     An epoch is always a whole pass: 60,000 samples in batches of 128 are 469 steps, or 468 without
     the last one.
     """
-    size, batch, steps = loader.order.n, loader.batch_size, loader.steps_per_epoch
+    size = loader.order.n
+    batch = loader.batch_size
+    steps = loader.steps_per_epoch
     rest = size % batch
     how = f", the last {rest:,} left out" if loader.drop_last else ", rounded up"
     epoch = f"{steps:,} ({size:,} samples / {batch:,}{how if rest else ''})"

@@ -56,7 +56,10 @@ class MicroBatches:
 
     def of(self, window: Window) -> Iterator[object]:
         """Yield each micro-batch; what the caller does with it is its forward and backward pass."""
-        state, begin, end, ranks = self.state, self.begin, self.end, self.ranks
+        state = self.state
+        begin = self.begin
+        end = self.end
+        ranks = self.ranks
         randomness, size, rank = self.randomness, ranks.size, ranks.rank
         for i, batch in enumerate(window.batches):
             randomness.begin(state.step, i * size + rank)
@@ -101,7 +104,8 @@ class SequentialTrainer:
         self.micro_batches = micro_batches
 
     def train(self, window: Window) -> None:
-        state, training_step = self.micro_batches.state, self.process.training_step
+        state = self.micro_batches.state
+        training_step = self.process.training_step
         for batch in self.micro_batches.of(window):
             # The forward pass uses the memory of the last output again; new memory would cost more.
             state.output = None
@@ -237,8 +241,12 @@ class EpochLoop:
 
         Ends early at a bound, or when a stop or the end of the epoch was asked for.
         """
-        state, ranks, times, agree = self.state, self.ranks, self.times, self.agree
-        step_begin, step_end = self.bus.points[Event.STEP_BEGIN], self.bus.points[Event.STEP_END]
+        state = self.state
+        ranks = self.ranks
+        times = self.times
+        agree = self.agree
+        step_begin = self.bus.points[Event.STEP_BEGIN]
+        step_end = self.bus.points[Event.STEP_END]
         record = None if self.results.is_idle else self.results.end_step
         windows = self.source.rest(pipeline)
         self._begin()

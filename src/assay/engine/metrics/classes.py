@@ -92,7 +92,8 @@ class Confusion:
             2 if found is None and pred.dtype == torch.bool and self.classes is None else found
         )
         classes = self.classes or 0
-        pred, true = (pred if found is None else pred.argmax(dim=1)).long(), target.long()
+        pred = (pred if found is None else pred.argmax(dim=1)).long()
+        true = target.long()
         inside = (true >= 0) & (true < classes) & (pred >= 0) & (pred < classes)
         where = torch.where(inside, true * classes + pred, classes * classes + 1)
         where = torch.where(target == self.ignore_index, classes * classes, where).flatten()
@@ -201,7 +202,8 @@ class Score(ABC):
 
     def value(self) -> float | Mapping[str, float]:
         matrix = self.confusion.matrix().double()
-        right, support = matrix.diagonal(), matrix.sum(1)
+        right = matrix.diagonal()
+        support = matrix.sum(1)
         taken_wrongly, missed = self.wrong
         whole = right + taken_wrongly * (matrix.sum(0) - right) + missed * (support - right)
         occurred = (matrix.sum(0) + support) > 0

@@ -35,7 +35,8 @@ class Mean:
     def add(self, value: Tensor | float, weight: Tensor | float | None = 1.0) -> None:
         """Take in a mean and what it was divided by: 0 for a mean over nothing, whatever it is;
         None for a sum."""
-        total, divisor = wide(value), 1.0 if weight is None else wide(weight)
+        total = wide(value)
+        divisor = 1.0 if weight is None else wide(weight)
         if isinstance(divisor, Tensor):
             total = torch.where(divisor != 0, total, 0.0) * divisor
         elif weight is not None:

@@ -65,7 +65,8 @@ class Buffers:
                 tensors.append(tensor)
             else:
                 kept.copy = tensor.detach().clone()
-            kept.tensor, kept.version = tensor, private_torch.version_of(tensor)
+            kept.tensor = tensor
+            kept.version = private_torch.version_of(tensor)
         if copies:
             private_torch.foreach_copy_(copies, tensors)  # one kernel for all on a GPU
 

@@ -32,7 +32,8 @@ def deterministic(model: nn.Module, *, enabled: bool = True) -> Iterator[None]:
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
     )
-    benchmark, workspace = torch.backends.cudnn.benchmark, os.environ.get(_WORKSPACE)
+    benchmark = torch.backends.cudnn.benchmark
+    workspace = os.environ.get(_WORKSPACE)
     os.environ[_WORKSPACE] = workspace or ":4096:8"  # cuBLAS reads it when it is first used
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False

@@ -101,7 +101,8 @@ def global_norm(grads: Iterable[Tensor]) -> Tensor:
             if any(each.is_partial() for each in layout.placements):
                 value = full_tensor(grad)
             else:
-                mesh, value = layout.device_mesh, local_tensor(grad)
+                mesh = layout.device_mesh
+                value = local_tensor(grad)
                 dims = tuple(
                     i for i, each in enumerate(layout.placements) if not each.is_replicate()
                 )

@@ -144,7 +144,8 @@ class _Watch:
         if not self.found or (is_made and tensor is self._told):
             kind = _kind(tensor)
             if kind:
-                self.found, self._told = f"{where} ({kind})", tensor
+                self.found = f"{where} ({kind})"
+                self._told = tensor
 
     def look_at_gradient(self, tensor: Tensor, where: str, *, is_made: bool = False) -> None:
         if tensor.requires_grad and torch.is_grad_enabled():

@@ -24,7 +24,8 @@ def in_precision(
     Where no gradient is asked for it is an evaluation, which has a precision of its own:
     `evaluate`.
     """
-    training, evaluating = _dtype_of(name), _dtype_of(evaluate)
+    training = _dtype_of(name)
+    evaluating = _dtype_of(evaluate)
     if training is None and evaluating is None:
         return forward
 

@@ -202,7 +202,8 @@ def undisturbed(*, keyed: bool = False) -> Iterator[None]:
     `keyed`: the caller keys the generators inside before anything is drawn (`seed_all`). Then numpy
     gets another bit generator inside, because to set its state back costs 25 us.
     """
-    torch_state, python_state = torch.get_rng_state(), random.getstate()
+    torch_state = torch.get_rng_state()
+    python_state = random.getstate()
     cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     outer = mtrand.get_bit_generator()
     numpy_state: Any = np.random.get_state(legacy=False)

@@ -69,7 +69,8 @@ def _checked(parameters: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _are_mixed(grads: list[Tensor]) -> bool:
-    device, dtype = grads[0].device, grads[0].dtype
+    device = grads[0].device
+    dtype = grads[0].dtype
     return any(grad.device != device or grad.dtype != dtype for grad in grads)
 
 

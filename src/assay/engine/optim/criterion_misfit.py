@@ -135,7 +135,8 @@ def _class_mistake(criterion: Any, pred: Tensor, target: Tensor) -> tuple[str, l
     rows = _rows(wrong)
     if not rows:
         return "", []
-    least, most = int(target[wrong].min()), int(target[wrong].max())
+    least = int(target[wrong].min())
+    most = int(target[wrong].max())
     if int(target[target != ignored].min()) == 1 and most == classes:
         return (
             "Classes are counted from 0: `target - 1`. The model has outputs for 0 to"

@@ -48,7 +48,8 @@ class Groups:
         self.rules = [_read(number, rule) for number, rule in enumerate(rules)]
         self.frozen: list[str] = []
         only = (only,) if isinstance(only, str) else only
-        names, kinds = _names(model), _kinds(model)
+        names = _names(model)
+        kinds = _kinds(model)
         self._refuse_unused(names)
         for each in only:
             _refuse_unfit(each, names, ("only",))

@@ -152,7 +152,8 @@ class OptimizerStep(OptimizerStepBase):
 
     def defer(self, flag: Tensor | None) -> bool:
         self.flag = self.deferred = None
-        kind, optimizer = type(self), self.optimizer
+        kind = type(self)
+        optimizer = self.optimizer
         vars(optimizer).pop("found_inf", None)
         if flag is None or self.ranks.is_distributed or flag.device.type not in ("cpu", "cuda"):
             return False
@@ -393,11 +394,13 @@ class OptimizerStep(OptimizerStepBase):
     def deferred_loss(self, loss: Loss, blame: Callable[[int], NonFiniteError]) -> DeferredUpdate:
         """Return the deferred update of other code, of which only the loss is known."""
         total, weight = loss if isinstance(loss, tuple) else (loss, None)
-        numbers, rate = DeferredNumbers(self.parameters[0].device), self.rate.current
+        numbers = DeferredNumbers(self.parameters[0].device)
+        rate = self.rate.current
         term = Term([(total, 1.0)], weight).put(numbers)
 
         def recall(values: Sequence[float]) -> None:
-            self.loss, self.lr = term.value(partial(read_at, values)), rate
+            self.loss = term.value(partial(read_at, values))
+            self.lr = rate
 
         def judge(values: Sequence[float], step: int) -> NonFiniteError | None:
             return None if self.non_finite != "stop" or math.isfinite(self.loss) else blame(step)

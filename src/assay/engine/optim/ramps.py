@@ -73,7 +73,11 @@ class Ramp:
         self, low: float, high: float, *, over: int, after: int = 0, shape: Shape = "linear"
     ) -> None:
         _check(shape, over=over, after=after)
-        self.low, self.high, self.over, self.after, self.shape = low, high, over, after, shape
+        self.low = low
+        self.high = high
+        self.over = over
+        self.after = after
+        self.shape = shape
 
     def __call__(self, step: int) -> float:
         if step < self.after:
@@ -92,7 +96,11 @@ class Cycle:
         self, low: float, high: float, *, period: int, shape: Shape = "linear", saw: bool = False
     ) -> None:
         _check(shape, period=period)
-        self.low, self.high, self.period, self.shape, self.saw = low, high, period, shape, saw
+        self.low = low
+        self.high = high
+        self.period = period
+        self.shape = shape
+        self.saw = saw
 
     def __call__(self, step: int) -> float:
         place = step % self.period

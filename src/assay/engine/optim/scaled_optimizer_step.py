@@ -66,7 +66,8 @@ class ScaledOptimizerStep(OptimizerStep):
             return
         self._since += 1
         if self._since == self.growth_interval:
-            self.scale, self._since = self.scale * self.growth_factor, 0
+            self.scale *= self.growth_factor
+            self._since = 0
 
     def parts(self, model: nn.Module) -> dict[str, Stateful]:
         return {**super().parts(model), "scaler": self}
@@ -76,11 +77,9 @@ class ScaledOptimizerStep(OptimizerStep):
         return {"scale": self.scale, "since": self._since, "overflows": self.overflows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.scale, self._since, self.overflows = (
-            float(state["scale"]),
-            int(state["since"]),
-            int(state["overflows"]),
-        )
+        self.scale = float(state["scale"])
+        self._since = int(state["since"])
+        self.overflows = int(state["overflows"])
 
     def _scaled(self, loss: Tensor) -> Tensor:
         return loss.float() * self.scale
@@ -91,7 +90,8 @@ class ScaledOptimizerStep(OptimizerStep):
             return True
         self.grad_norm = None if self.clip_norm is None else math.inf
         self.overflows += 1
-        self.scale, self._since = self.scale * self.backoff_factor, 0
+        self.scale *= self.backoff_factor
+        self._since = 0
         if self.scale < 1:
             raise NonFiniteError(
                 f"Gradients overflow at step {step + 1} even with a loss scale below 1.",

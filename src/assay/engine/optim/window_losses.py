@@ -49,7 +49,8 @@ class Term:
     def settle(self) -> None:
         """Divide the weight by `over`, once all of it is known."""
         if self.weight is not None and self.over != 1:
-            self.weight, self.over = self.weight / self.over, 1
+            self.weight /= self.over
+            self.over = 1
 
     def sum(self, read: Read) -> float:
         return sum(read(scalar) * share for scalar, share in self.scalars)
@@ -99,7 +100,8 @@ class WindowLosses:
         elif sizes is None or len(sizes) == 1:
             self.shares = None
         else:
-            self._samples, self._sizes = sum(sizes), sizes
+            self._samples = sum(sizes)
+            self._sizes = sizes
             if not self._samples:
                 raise InputError(
                     "Micro-batches are weighted by their samples, but how many these hold is"
@@ -137,12 +139,14 @@ class WindowLosses:
         Those are (sums, sum of all means). Each sum needs a backward pass of its own: the weight
         that divides its gradients is known at the end of the window.
         """
-        micro, self._micro = self._micro, self._micro + 1
+        micro = self._micro
+        self._micro += 1
         means: Tensor | None = None
         sums: list[tuple[Term, Tensor]] = []
         for name, loss in losses.items():
             value, share, weight = self.part_of(loss, micro)
-            factor, term = factors.get(name, 1.0), self.named.setdefault(name, Term())
+            factor = factors.get(name, 1.0)
+            term = self.named.setdefault(name, Term())
             if term.scalars and (term.weight is None) != (weight is None):
                 raise _two_kinds()
             term.add(value.detach(), share, weight, over=self._over(loss))
@@ -196,7 +200,9 @@ class WindowLosses:
             term = self.named.setdefault(name, Term()) if is_named else self.unnamed
             if not is_named and divisor is not None:
                 total = total / divisor
-            term.scalars, term.weight, term.over = [(total, 1.0)], divisor, 1
+            term.scalars = [(total, 1.0)]
+            term.weight = divisor
+            term.over = 1
 
     def counted(self, factors: Mapping[str, float]) -> dict[str, Term]:
         """Return the named terms that the weights are trained with: those with a factor."""

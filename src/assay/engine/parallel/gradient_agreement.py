@@ -58,7 +58,8 @@ class GradientAgreement:
         norms = torch.stack([global_norm([grad]).double() for _, grad in named])
         extremes = torch.cat([norms, -norms])
         dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.group)
-        largest, smallest = extremes[: len(named)], -extremes[len(named) :]
+        largest = extremes[: len(named)]
+        smallest = -extremes[len(named) :]
         for (name, _), differs in zip(
             named, (largest - smallest > TOLERANCE * largest).tolist(), strict=True
         ):

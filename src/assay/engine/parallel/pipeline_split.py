@@ -47,7 +47,8 @@ class PipelineSplit:
             f"{sum(self.sizes[name] for name in self.weights(i)):,}"
             for i in range(len(self.stages))
         ]
-        wide, far = max(map(len, made)), max(map(len, counts))
+        wide = max(map(len, made))
+        far = max(map(len, counts))
         return [
             f"  stage {i} (pipeline rank {i % processes})  {names:<{wide}} "
             f" {count:>{far}} parameters"

@@ -55,7 +55,8 @@ def world(variables: Mapping[str, str] | None = None) -> World:
     if count == 1:
         return World()
     address = f"tcp://{first_host(variables['SLURM_STEP_NODELIST'])}:{port_of(variables)}"
-    rank, local = int(variables["SLURM_PROCID"]), int(variables["SLURM_LOCALID"])
+    rank = int(variables["SLURM_PROCID"])
+    local = int(variables["SLURM_LOCALID"])
     here = -(-count // int(variables.get("SLURM_STEP_NUM_NODES", 1)))
     return World(rank=rank, count=count, local_rank=local, local_count=here, address=address)
 

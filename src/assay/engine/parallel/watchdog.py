@@ -161,7 +161,8 @@ class StalledRanks:
         self._doomed: dict[int, float] = {}
 
     def __call__(self) -> None:
-        now, ranks = time.monotonic(), list(self.ranks())
+        now = time.monotonic()
+        ranks = list(self.ranks())
         for each in ranks:
             if now > self._doomed.get(each.pid, now):
                 kill(each.pid)

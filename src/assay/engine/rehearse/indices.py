@@ -54,12 +54,14 @@ def _embedding(args: Sequence[Any]) -> Bounded:
 
 
 def _classes(args: Sequence[Any]) -> Bounded:
-    scores, ignored = args[0], args[4] if len(args) > 4 else -100
+    scores = args[0]
+    ignored = args[4] if len(args) > 4 else -100
     return args[1], Bound(scores.shape[1 if scores.dim() > 1 else 0], "classes", ignored)
 
 
 def _along(args: Sequence[Any]) -> Bounded:
-    tensor, dim = args[0], args[1]
+    tensor = args[0]
+    dim = args[1]
     size = tensor.shape[dim] if tensor.dim() else 1
     return args[2], Bound(size, f"entries of dim {dim}")
 

@@ -263,7 +263,8 @@ class _Rehearsing:
 
     def _micro_batches(self, window: Window) -> int:
         """Return how many micro-batches have the memory of all: fewer take less time to try."""
-        count, pipeline = len(window.batches), self.parts.pipeline
+        count = len(window.batches)
+        pipeline = self.parts.pipeline
         return min(
             count, _MOST_MICRO_BATCHES if pipeline is None else pipeline.most_in_flight(count)
         )
@@ -293,15 +294,14 @@ class _Rehearsing:
         if memory is None or memory.peak_bytes <= limit_bytes:
             return
         message = f"a step needs {memory.peak_bytes:,} bytes, and the device has {limit_bytes:,}"
-        module, fix = (
-            memory.where,
-            "Less at once: micro_batch_size, accumulate, or activation_checkpoint = true.",
-        )
+        module = memory.where
+        fix = "Less at once: micro_batch_size, accumulate, or activation_checkpoint = true."
         self.trial.findings.append(Finding(kind="memory", message=message, module=module, fix=fix))
 
     def _find_largest(self, window: Window, limit_bytes: int, fits: int | None) -> None:
         """Look for the largest batch. A model of one batch size only has none to be found."""
-        memory, batch = self._with_prefetched(self.training), window.batches[0]
+        memory = self._with_prefetched(self.training)
+        batch = window.batches[0]
         samples = size_of(batch)
         if memory is None or not samples:
             return
@@ -373,7 +373,9 @@ class _Rehearsing:
         )
 
     def _report(self) -> Rehearsal:
-        process, window, trial = self.parts.process, self.first, self.trial
+        process = self.parts.process
+        window = self.first
+        trial = self.trial
         layers = trial.stack.layers(process.model)
         batches = window.batches if window is not None else ()
         calls, output = trial.stack.calls, trial.told_output

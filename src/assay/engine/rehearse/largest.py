@@ -51,8 +51,10 @@ def largest(
     """
     if fixed_bytes >= usable:
         return Largest(samples=0, peak_bytes=fixed_bytes, usable_bytes=usable)
-    fits, bursts = (0, fixed_bytes), (_MOST_SAMPLES + 1, 0)
-    one, other = fits, (samples, peak_bytes)
+    fits = (0, fixed_bytes)
+    bursts = (_MOST_SAMPLES + 1, 0)
+    one = fits
+    other = (samples, peak_bytes)
     for _ in range(_TRIES):
         if other[1] <= usable:
             fits = max(fits, other)
@@ -67,7 +69,8 @@ def largest(
         if fits == other and guess == fits[0] and fits[1] + slope > usable and one[0]:
             break  # the line through two that were tried says that one more does not fit
         guess = max(fits[0] + 1, min(guess, bursts[0] - 1))
-        one, other = other, (guess, peak_of(guess))
+        one = other
+        other = (guess, peak_of(guess))
     if other[1] <= usable:
         fits = max(fits, other)
     return Largest(samples=fits[0], peak_bytes=fits[1], usable_bytes=usable)

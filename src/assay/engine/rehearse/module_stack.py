@@ -79,7 +79,8 @@ class ModuleStack:
         while self.open:  # a call that raised, and whose error was caught, is still open
             call = self.open.pop()
             if call.name == name:
-                call.gave, call.flops = shape_of(output), self._flops() - call.before
+                call.gave = shape_of(output)
+                call.flops = self._flops() - call.before
                 break
         self._at(f"{self.open[-1].name}, forward" if self.open else "forward")
         if torch.is_grad_enabled():

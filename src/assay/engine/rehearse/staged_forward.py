@@ -32,7 +32,8 @@ class StagedForward:
         for number, parts in enumerate(self.split.stages):
             self.stage = number
             for part in parts:
-                args, kwargs = (part.run(*args, **kwargs),), {}
+                args = (part.run(*args, **kwargs),)
+                kwargs = {}
             if number + 1 < len(self.split.stages):
                 args = (sendable(args[0], parts[-1].name),)
                 given.append(shapes_of(args[0]))

@@ -188,7 +188,8 @@ class Tracer:
     def _pause(self, *, is_paused: bool, is_updating: bool = False) -> None:
         """Let operations pass unseen while the tracer takes fingerprints itself."""
         if self._operations is not None:
-            self._operations.is_paused, self._operations.is_updating = is_paused, is_updating
+            self._operations.is_paused = is_paused
+            self._operations.is_updating = is_updating
 
     def _watch_operations(self, engine: Engine) -> None:
         model = engine.process.model

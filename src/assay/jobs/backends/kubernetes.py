@@ -58,7 +58,8 @@ class KubernetesBackend:
         for gpus, alike in groupby(specs, key=_gpus_of):
             manifest = manifest_of(list(alike), self.place, gpus=gpus)
             _kubectl("create", "-f", "-", data=json.dumps(manifest))
-            name, count = manifest["metadata"]["name"], manifest["spec"]["completions"]
+            name = manifest["metadata"]["name"]
+            count = manifest["spec"]["completions"]
             handles += [f"{name}/{index}" for index in range(count)]
         return handles
 

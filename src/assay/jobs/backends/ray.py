@@ -108,7 +108,8 @@ class RayBackend:
             return JobStatus(state="cancelled", attempt=1)
         if code == 0:
             return JobStatus(state="finished", attempt=1, exit_code=0)
-        number, exit_code = max(0, -code), None if code < 0 else code
+        number = max(0, -code)
+        exit_code = None if code < 0 else code
         said = self.logs(handle)[-_TAIL_BYTES:]
         return JobStatus(
             state="failed",

@@ -72,14 +72,17 @@ class _BlockCursor(OverOne):
     ) -> None:
         super().__init__(source)
         self.stream, self.way = stream, way
-        self.number, self.inside, self.block = number, 0, list[Any]()
+        self.number = number
+        self.inside = 0
+        self.block = list[Any]()
         self.began = source.position()
         if inside:
             self._read()
             self.inside = inside
 
     def _read(self) -> None:
-        self.began, self.inside = self.source.position(), 0
+        self.began = self.source.position()
+        self.inside = 0
         random = Random(self.way.key(self.stream.lane, self.number))
         self.block = self.stream.ordered(up_to(self.source, self.stream.size), random)
         self.number += 1

@@ -46,7 +46,10 @@ class _MappedStream(DerivedStream):
 class _MapCursor(OverOne):
     def __init__(self, source: Cursor, stage: Map, way: Pass, lane: int, given: int) -> None:
         super().__init__(source)
-        self.stage, self.way, self.lane, self.given = stage, way, lane, given
+        self.stage = stage
+        self.way = way
+        self.lane = lane
+        self.given = given
 
     def __next__(self) -> Any:
         item = next(self.source)
@@ -142,7 +145,8 @@ class _FlatCursor(OverOne):
             self.inside = inside
 
     def _take_apart(self) -> None:
-        self.outer, self.inside = self.source.position(), 0
+        self.outer = self.source.position()
+        self.inside = 0
         self.parts = iter(self.function(next(self.source)))
 
     def __next__(self) -> Any:

@@ -40,9 +40,11 @@ class _Prefetched(DerivedStream):
 
 class _PrefetchCursor(Cursor):
     def __init__(self, source: Cursor, count: int) -> None:
-        self.source, self.at = source, source.position()
+        self.source = source
+        self.at = source.position()
         self.ready: queue.Queue[tuple[str, Any, Position]] = queue.Queue(count)
-        self.stopped, self.ended = threading.Event(), False
+        self.stopped = threading.Event()
+        self.ended = False
         self.thread = threading.Thread(target=self._read, name="assay-prefetch", daemon=True)
         self.thread.start()
 

@@ -142,13 +142,16 @@ class SequenceStream(Stream):
 
 class _SequenceCursor(Cursor):
     def __init__(self, stream: SequenceStream, way: Pass, index: int) -> None:
-        self.sequence, self.way, self.index = stream.sequence, way, index
+        self.sequence = stream.sequence
+        self.way = way
+        self.index = index
         self.is_random = bool(stream.draws())
 
     def __next__(self) -> Any:
         if self.index >= len(self.sequence):
             raise StopIteration
-        index, self.index = self.index, self.index + 1
+        index = self.index
+        self.index += 1
         if not self.is_random:
             return self.sequence[index]
         with drawing_under(self.way.key(0, index)):
@@ -248,7 +251,10 @@ class ReplayCursor(Cursor):
         skip: int,
         close: Callable[[], None] = lambda: None,
     ) -> None:
-        self.way, self.lane, self.given, self.close_source = way, lane, 0, close
+        self.way = way
+        self.lane = lane
+        self.given = 0
+        self.close_source = close
         with self._keyed():
             self.iterator = make()
         for _ in range(skip):

@@ -107,7 +107,8 @@ def _settled(own: OptimizerStepBase, given: OptimizerStepBase, who: str) -> Opti
         return own
     if {*map(id, own.optimizers.values())} != {*map(id, given.optimizers.values())}:
         raise _another_optimizer(who)
-    ours, theirs = _settings(own), _settings(given)
+    ours = _settings(own)
+    theirs = _settings(given)
     if not ours:
         return given
     lost = [name for name, value in theirs.items() if ours.get(name) != value]

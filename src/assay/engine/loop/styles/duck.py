@@ -45,7 +45,9 @@ class Duck(OwnProcess):
 
     def update(self, step: int) -> bool:
         self.thing.update(step) if self._takes_step else self.thing.update()
-        micro_batches, loss, self._micro_batches = self._micro_batches, self._loss, 0
+        micro_batches = self._micro_batches
+        loss = self._loss
+        self._micro_batches = 0
         self.has_updated = True
         self._updates.settle(step, micro_batches, loss)
         return True

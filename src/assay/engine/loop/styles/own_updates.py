@@ -178,7 +178,9 @@ class OwnProcess(Process):
         return output
 
     def update(self, step: int) -> bool:
-        made, micro_batches, loss = self._updates.made, self._micro_batches, self._loss
+        made = self._updates.made
+        micro_batches = self._micro_batches
+        loss = self._loss
         self._given = self._micro_batches = 0
         self._loss = None
         if made:

@@ -80,5 +80,6 @@ class TrainBatch(OwnProcess):
         return without_graph(self._call, own, batch)
 
     def _call(self, method: Callable[..., Any], batch: Any) -> Any:
-        state, params = self.state, getattr(self.trainer, "params", None)
+        state = self.state
+        params = getattr(self.trainer, "params", None)
         return method(state.epoch + 1, state.epoch_step, state.step, batch, params, self.device)
