@@ -109,8 +109,8 @@ def spearman(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
 
     a = _ranks(left)
     b = _ranks(right)
-    a -= a.mean()
-    b -= b.mean()
+    a = a - a.mean()
+    b = b - b.mean()
     size = math.sqrt(float((a * a).sum()) * float((b * b).sum()))
     return float(np.clip((a * b).sum() / size, -1.0, 1.0)) if size else math.nan
 

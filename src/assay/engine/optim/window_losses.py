@@ -49,7 +49,7 @@ class Term:
     def settle(self) -> None:
         """Divide the weight by `over`, once all of it is known."""
         if self.weight is not None and self.over != 1:
-            self.weight /= self.over
+            self.weight = self.weight / self.over
             self.over = 1
 
     def sum(self, read: Read) -> float:
