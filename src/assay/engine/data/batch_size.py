@@ -20,7 +20,8 @@ class BatchSize:
         return self.micro * self.accumulate * self.ranks
 
     def __str__(self) -> str:
-        """
+        """Return the effective batch size and its factors.
+
         >>> print(BatchSize(micro=8, accumulate=4, ranks=2))
         64 = 2 ranks x 4 accumulate x 8
         """

@@ -235,9 +235,7 @@ class StatefulData(Replayed):
         )
 
     def _goes_on(self, epoch: int) -> bool | None:
-        """Return True if the batches after a loaded state are the expected ones; None if
-        untestable.
-        """
+        """Return True if a loaded state is followed by the expected batches; None if untestable."""
         twin: Any = _copied(self.batches)
         source = Replayed(twin, seed=self.seed)
         whole = []

@@ -21,8 +21,10 @@ class _Listener:
 
 
 class Point:
-    """One event. The loop asks `if point.due <= count: point.fire(count)`, one comparison when
-    nothing is due."""
+    """One event with its listeners.
+
+    The loop runs `if point.due <= count: point.fire(count)`: one comparison when nothing is due.
+    """
 
     __slots__ = ("due", "event", "listeners")
 
@@ -39,8 +41,7 @@ class Point:
         self.due = min(listener.due for listener in self.listeners)
 
     def remove(self, handler: Handler) -> None:
-        """Forget a handler that was added; InputError when it was not. It may be one that is being
-        called."""
+        """Remove a handler, even the one being called; InputError if it is unknown."""
         left = [listener for listener in self.listeners if listener.handler != handler]
         if len(left) == len(self.listeners):
             raise InputError(f"The handler {handler.name} does not listen to {self.event}.")
@@ -61,8 +62,10 @@ class Point:
         )
 
     def fire(self, count: int) -> None:
-        """Call all that are due, in order. An exception gains a note that names handler and
-        event."""
+        """Call all handlers that are due, in order.
+
+        An exception gains a note that names handler and event.
+        """
         listeners, due = self.listeners, NEVER
         for listener in listeners:
             if listener.due < count:  # added while the run was under way

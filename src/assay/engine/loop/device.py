@@ -18,10 +18,10 @@ SMALL_MODEL = 5_000_000
 
 
 def pick_device(name: str | None, *, must_exist: bool = True) -> torch.device:
-    """The device of that name; None: the accelerator if there is one, else the CPU. InputError when
-    it is not here.
+    """Return the device `name`; None picks the accelerator if there is one, else the CPU.
 
-    Unless `must_exist`, a device of another machine will do.
+    InputError if this machine lacks the device. Unless `must_exist`, a device of another machine is
+    accepted.
     """
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -73,11 +73,11 @@ def device_count() -> int:
 
 
 def pick_threads(wanted: int | str, model: nn.Module, *, ranks: int = 1) -> int:
-    """CPU threads of one of `ranks` processes of this machine; "auto": one for a small model, else
-    its share of cores.
+    """Return the CPU threads of one of `ranks` OS processes on this machine.
 
-    More threads than cores wait for each other: two ranks with two threads each take 1.5 times as
-    long on two cores.
+    "auto" gives a small model one thread, any other its rank's share of the cores. More threads
+    than cores wait for each other: two ranks with two threads each take 1.5 times as long on two
+    cores.
     """
     if isinstance(wanted, int):
         return wanted
@@ -108,8 +108,7 @@ def threads_in_use() -> int:
 
 
 def channels_last(model: nn.Module) -> None:
-    """Weights of convolutions, and images as they come to the model, lie in memory with their
-    channels last."""
+    """Store convolution weights, and images given to the model, with their channels last."""
 
     def turned(value: object) -> object:
         if isinstance(value, torch.Tensor) and value.dim() == 4 and value.is_floating_point():
@@ -121,8 +120,10 @@ def channels_last(model: nn.Module) -> None:
 
 
 def place(owner: object, device: torch.device) -> None:
-    """Move every module that is an attribute of `owner` (a process: its model, its criterion) to
-    the device."""
+    """Move every module among the attributes of `owner` to the device.
+
+    The owner is a process; its modules are the model and the criterion.
+    """
     for part in getattr(owner, "__dict__", {}).values():
         if isinstance(part, nn.Module):
             move(part, device)

@@ -56,8 +56,10 @@ def _own(engine: EngineParts) -> dict[str, Any]:
 
 
 def restore(engine: EngineParts, parts: Mapping[str, Any]) -> None:
-    """Put a loaded checkpoint into an engine that has not run yet, and into those that listen to it
-    by now."""
+    """Load a checkpoint into an engine that has not run yet, and into its listeners.
+
+    CheckpointError if the checkpoint was made with other optimizers.
+    """
     if engine.pipeline is not None:
         parts = engine.pipeline.local_checkpoint(parts)
     load_model_state(engine.process.model, parts["model"])
@@ -108,8 +110,7 @@ def resume(engine: EngineParts, saver: Saver, name: str | int = "") -> int:
 
 
 def unlike(engine: EngineParts, parts: Mapping[str, Any]) -> list[str]:
-    """The parts of a loaded checkpoint that, asked for their state now, do not give what it holds
-    of them."""
+    """Return the parts of a loaded checkpoint that differ from the engine's present state."""
     now = _own(engine)
     if engine.pipeline is not None:
         parts = engine.pipeline.local_checkpoint(parts)
@@ -121,8 +122,7 @@ def unlike(engine: EngineParts, parts: Mapping[str, Any]) -> list[str]:
 
 
 def is_of_engine(part: str) -> bool:
-    """Return whether a part of a checkpoint belongs to the engine itself, and not to somebody who
-    listens."""
+    """Return whether a checkpoint part belongs to the engine itself, not to a listener."""
     return part.partition(".")[0] in PARTS
 
 
@@ -131,8 +131,10 @@ def _is_of_optimizer(part: str) -> bool:
 
 
 def restore_listeners(engine: EngineParts, parts: Mapping[str, Any]) -> None:
-    """Give those that listen to an engine their states of a checkpoint. A state too many or too few
-    is a warning."""
+    """Load the states of a checkpoint into the listeners of an engine.
+
+    A state without a listener, and a listener without a state, are recorded as warnings.
+    """
     if engine.pipeline is not None:
         parts = engine.pipeline.local_checkpoint(parts)
     listeners = stateful(engine)

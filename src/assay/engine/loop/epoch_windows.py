@@ -69,10 +69,10 @@ class EpochWindows:
 
 
 def end_epoch(state: State) -> bool:
-    """Count an epoch that is complete or was ended early; return False where it goes on, or is to
-    be resumed later.
+    """Count an epoch that is complete or was ended early; return whether it was counted.
 
-    InputError for an epoch without a batch.
+    An epoch that continues, or is to be resumed later, is not counted. InputError for an epoch
+    without a batch.
     """
     is_bounded = bool(state.stop.reason) or state.step == state.max_steps
     is_complete = state.epoch_step == state.epoch_length or not is_bounded or state.ends_epoch

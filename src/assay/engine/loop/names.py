@@ -1,5 +1,4 @@
-"""Standard types to annotate parameters with: what is annotated so is filled in. Each is one thing
-of the run.
+"""Standard types for annotating parameters: a parameter annotated with one is injected.
 
     Model        the model                   Optimizer   the optimizer
     Criterion    the loss, a module too      Scheduler   the schedule: a factor for each step

@@ -113,11 +113,10 @@ class Process(ABC):
         return batch
 
     def log(self, name: str, value: Tensor | float, weight: Tensor | float | None = None) -> None:
-        """Record the weighted mean of `value` over the step as `train/NAME`, over an evaluated
-        split as `valid/NAME`.
+        """Record the weighted mean of `value` over the step as `train/NAME`.
 
-        The weight is the number of samples in the batch, if none is given. No device waits for
-        this.
+        Over an evaluated split it is recorded as `SPLIT/NAME`, such as `valid/NAME`. The default
+        weight is the number of samples in the batch. No device waits for this.
         """
         if self.logged is not None:
             self.logged.add(name, value, weight)

@@ -1,5 +1,7 @@
-"""Clipping the global norm of gradients: bit-equal to `torch.nn.utils.clip_grad_norm_`, at half its
-cost on the CPU."""
+"""Clipping of the global gradient norm.
+
+Bit-equal to `torch.nn.utils.clip_grad_norm_`, at half its cost on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,10 @@ from assay.engine.numerics import private_torch
 
 
 def clip_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
-    """Scale gradients in place so that their global 2-norm is at most `max_norm`; returns the norm
-    before.
+    """Scale gradients in place to a global 2-norm of at most `max_norm`; return the norm before.
 
-    A norm that is not finite leaves the gradients as they are: whoever asked decides what to do. On
-    a device other than the CPU reading the norm waits for the device. InputError for sparse
+    A norm that is not finite leaves the gradients unchanged: the caller decides what to do. On a
+    device other than the CPU, reading the norm waits for the device. InputError for sparse
     gradients.
     """
     parameters, grads = _checked(parameters)
@@ -36,8 +37,7 @@ def clip_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
 
 
 def clip_norm_on_device_(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
-    """The same without waiting for the device: gives the norm before as a tensor of no
-    dimension."""
+    """Clip like `clip_norm_`, without waiting for the device; return the 0-d norm before."""
     parameters, grads = _checked(parameters)
     if not grads:
         return torch.zeros(())

@@ -1,5 +1,4 @@
-"""The state of a loss that is an object: its buffers, or what its own `state_dict` says. It belongs
-to a checkpoint."""
+"""State of a criterion, a part of each checkpoint: its buffers, or its own `state_dict`."""
 
 from __future__ import annotations
 
@@ -12,8 +11,7 @@ PART = "criterion"
 
 
 def criterion_state(process: object) -> dict[str, Any]:
-    """The part of a checkpoint that holds the state of `process.criterion`; nothing when it has
-    none."""
+    """Return the checkpoint part with the state of `process.criterion`; empty if it has none."""
     criterion: Any = getattr(process, "criterion", None)
     state = criterion.state_dict() if hasattr(criterion, "state_dict") else {}
     return {PART: dict(state)} if state else {}

@@ -1,5 +1,7 @@
-"""Criterion that torch refuses to compute: both sides with shapes and dtypes, the samples, the
-likely mistake."""
+"""Explanation of a criterion that torch refuses to compute.
+
+It shows both sides with shapes and dtypes, the samples at fault, and the likely mistake.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,7 @@ _WATCH = Reductions.__module__
 
 
 class CriterionError(InputError):
-    """Failure of torch to compute a criterion. `rows` are the samples of the batch that are at
-    fault, if any are."""
+    """Failure of torch to compute a criterion; `rows`: the batch's samples at fault, if any."""
 
     def __init__(self, what: str, *, where: str, fix: str, rows: Sequence[int] = ()) -> None:
         super().__init__(what, where=where, fix=fix)
@@ -44,11 +45,10 @@ class CriterionError(InputError):
 
 
 def misfit(error: Exception, criterion: Any, pred: Tensor, target: Any) -> CriterionError | None:
-    """Return an explanation of why a criterion of torch failed; None where the error tells more by
-    itself.
+    """Explain why a torch criterion failed; None where the error itself tells more.
 
-    That of a criterion of the user's has their line in its traceback. Fake tensors, which a
-    rehearsal calculates with, have errors of their own.
+    A criterion of the user's has its line in the traceback. Fake tensors, which a rehearsal
+    calculates with, have errors of their own.
     """
     frames = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)][1:]
     is_of_torch = all(name.partition(".")[0] == "torch" or name == _WATCH for name in frames)
@@ -67,8 +67,7 @@ def misfit(error: Exception, criterion: Any, pred: Tensor, target: Any) -> Crite
 
 
 def blame_dtype(batch: Any, error: BaseException) -> None:
-    """Raise an explanation of a step that failed because part of the batch has another dtype than
-    the weights."""
+    """Raise InputError if a step failed because the batch has another dtype than the weights."""
     found = _DTYPE.search(str(error)) if isinstance(error, RuntimeError) else None
     wrong = {_DTYPES.get(name) for name in found.groups()} if found is not None else set()
     odd = sorted({shape_of(each) for each in tensors_in(batch) if each.dtype in wrong})
@@ -163,8 +162,7 @@ def _rows(wrong: Tensor) -> list[int]:
 
 
 def samples_line(rows: Sequence[int], samples: Sequence[int]) -> str:
-    """Return which samples are meant: by their index in the data set if it is known, else by their
-    place."""
+    """Name samples by their index in the data set if known, else by their place in the batch."""
     known = [samples[row] for row in rows if row < len(samples)]
     names, of = (known, "data.train") if len(known) == len(rows) else (list(rows), "the batch")
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

@@ -103,8 +103,10 @@ class DataParallelGroup:
     def agree(
         self, stop: Stop, max_steps: int | None, *, ends_epoch: bool
     ) -> tuple[int | None, bool]:
-        """Apply a stop that any rank was asked for to all; return the least bound of all, and
-        whether any rank ends the epoch."""
+        """Apply a stop of any rank to all; return the least bound and whether to end the epoch.
+
+        The epoch ends if any rank ends it.
+        """
         return max_steps, ends_epoch
 
     def as_peer_error(self, error: BaseException) -> PeerError | None:

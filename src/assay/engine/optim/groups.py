@@ -1,5 +1,4 @@
-"""Parameter groups by rules: what is not decayed, what learns at another rate, what stays as it
-is."""
+"""Parameter groups by rules: no weight decay, another learning rate, or frozen."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ class _Rule:
 
 
 class Groups:
-    """The groups of an optimizer, made of the parameters of a model by `rules`; give it as the
-    optimizer's `params`.
+    """Parameter groups made from a model by `rules`; give them as the optimizer's `params`.
 
     A rule selects parameters by `match`, patterns of names such as `"encoder.*"` or `"*.bias"`, or
     by `kind`: "norm" (the parameters of normalisation layers), "bias", "embedding". `frozen = true`
@@ -75,8 +73,7 @@ class Groups:
         return iter(self.groups)
 
     def check(self, optimizer: Optimizer) -> None:
-        """ArgumentError for a setting that `optimizer` does not have; torch itself takes any
-        word."""
+        """Raise ArgumentError for a setting unknown to `optimizer`; torch itself accepts any."""
         for number, rule in enumerate(self.rules):
             for key in rule.settings:
                 if key != "frozen" and key not in optimizer.defaults:

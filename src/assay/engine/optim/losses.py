@@ -19,17 +19,15 @@ None for a sum."""
 
 @dataclass(frozen=True, slots=True)
 class WeighedMean:
-    """A mean with what it was divided by: targets that are not ignored, weights of classes,
-    elements."""
+    """Mean with its denominator: the targets not ignored, class weights, or elements."""
 
     value: Tensor
     weight: Tensor | float
 
     def share(self, samples: int) -> Tensor:
-        """Return what stands for the mean over so many samples; 0 for a mean over nothing, which is
-        nan.
+        """Return the share in a mean over `samples`; 0 for a mean over nothing, which is nan.
 
-        Where the weight is the number of samples it is the mean itself, bit for bit.
+        If the weight is the number of samples, the share is the mean itself, bit for bit.
         """
         if isinstance(self.weight, Tensor):
             return torch.where(self.weight != 0, self.value, 0.0) * (self.weight / max(samples, 1))
@@ -83,8 +81,7 @@ def detached(loss: Any) -> Any:
 
 
 def blame_loss(loss: object, error: Exception) -> None:
-    """Raise InputError if `error` came from a loss that nothing can be learned from; its type and
-    shape tell."""
+    """Raise InputError if `error` came from a loss whose type or shape cannot be trained on."""
     if isinstance(loss, Mapping):
         return  # each was looked at before
     try:

@@ -1,5 +1,7 @@
-"""Several optimizers in one step, each with losses, a schedule and a limit of its own: a GAN, an
-actor and a critic."""
+"""Several optimizers in one step, for a GAN, or an actor and a critic.
+
+Each has losses, a schedule and a limit of its own.
+"""
 
 from __future__ import annotations
 
@@ -203,8 +205,10 @@ class MultiOptimizerStep(OptimizerStepBase):
                     part.rate.set(step)
 
     def _due_at(self, step: int) -> dict[str, OptimizerStep]:
-        """In the last of every n steps: a critic that is ahead of its generator, as in Arjovsky et
-        al., 1701.07875."""
+        """Return the optimizers that step now: each in the last of every n steps.
+
+        A critic is thus ahead of its generator, as in Arjovsky et al., arXiv 1701.07875.
+        """
         return {
             name: part
             for name, part in self.by_name.items()

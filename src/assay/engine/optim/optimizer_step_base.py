@@ -41,8 +41,7 @@ class OptimizerStepBase(ABC):
 
     @property
     def needs_weights(self) -> bool:
-        """True when the window has parts, here or on other ranks, so that a mean is to come with
-        its denominator."""
+        """True if the window of any rank has parts: a mean then needs its denominator."""
         return False
 
     @abstractmethod
@@ -61,17 +60,19 @@ class OptimizerStepBase(ABC):
         """
 
     def start(self, step: int, *, total: int | None, epoch_length: int | None) -> None:  # noqa: B027
-        """The run begins, or goes on, after `step` completed ones of `total`, where that is
-        known."""
+        """Begin or resume the run after `step` completed steps of `total`, None if unknown."""
 
     def skip_steps(self, count: int) -> None:  # noqa: B027
-        """Epochs so far had `count` steps fewer than whole ones: a schedule of epochs counts them
-        as made. Called before `start`."""
+        """Count `count` steps missing from past epochs as made, in a schedule of epochs.
+
+        Called before `start`.
+        """
 
     def defer(self, flag: Tensor | None) -> bool:
-        """Read nothing in an update from here on: set `deferred` instead, and say with `flag` that
-        something was not finite; the weights then stay as they are. False when that cannot be, so
-        that each update reads. None: no more.
+        """Read nothing from the device in later updates, and set `deferred` instead.
+
+        `flag` tells that something was not finite; the weights then stay unchanged. None ends the
+        deferral. Returns False if updates cannot be deferred, so that each of them reads.
         """
         return False
 

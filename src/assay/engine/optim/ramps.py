@@ -1,5 +1,4 @@
-"""Ramps and cycles of any value (a loss weight, a temperature, a dropout rate): pure functions of
-the step.
+"""Ramps and cycles of a loss weight, a temperature, a dropout rate: pure functions of the step.
 
 weight = Ramp(0.0, 10.0, over=1000, shape="sigmoid")
 loss = supervised + weight(state.step) * consistency
@@ -35,14 +34,18 @@ def cosine_up(step: float, over: float) -> float:
 
 
 def cosine_down(step: float, over: float) -> float:
-    """From 1 to 0 along half a cosine, flat at both ends, then 0 (Loshchilov & Hutter, arXiv
-    1608.03983)."""
+    """Fall from 1 to 0 along half a cosine, flat at both ends, then stay 0.
+
+    Loshchilov & Hutter, arXiv 1608.03983.
+    """
     return 0.5 * (1.0 + math.cos(math.pi * _share(step, over)))
 
 
 def sigmoid_up(step: float, over: float) -> float:
-    """exp(-5 (1 - share)^2): from 0.0067 to 1, steepest before the end, then 1 (Laine & Aila, arXiv
-    1610.02242)."""
+    """Rise from 0.0067 to 1 as exp(-5 (1 - share)^2), steepest before the end, then stay 1.
+
+    Laine & Aila, arXiv 1610.02242.
+    """
     return math.exp(-5.0 * (1.0 - _share(step, over)) ** 2)
 
 

@@ -43,11 +43,11 @@ class _Reduced:
 
 
 class Reductions(TorchFunctionMode):
-    """Watches which means and sums torch computes inside of `with`; `weighed` says which of them a
-    loss is.
+    """Context that records which means and sums torch computes, to tell a loss's denominator.
 
-    `samples` is the size of the batch. A multiple of a mean is a mean, and so is the sum of two
-    with the same denominator. Nothing is computed otherwise than without it, and no device waits.
+    `samples` is the size of the batch. `weighed` returns a loss with its denominator. A multiple of
+    a mean is a mean, and so is the sum of two with the same denominator. Results are the same as
+    without it, and no device waits.
     """
 
     def __init__(self, samples: int) -> None:
@@ -67,11 +67,11 @@ class Reductions(TorchFunctionMode):
         return None if known is None else known.weight() if callable(known.weight) else known.weight
 
     def weighed(self, loss: Any, who: object, reduction: Reduction | None = None) -> Any:
-        """Return a loss of `who` as an engine adds it up: a mean over the samples is itself, any
-        other has its weight.
+        """Return a loss of `who` as an engine adds it up: with its weight, unless a sample mean.
 
-        `reduction` says what a loss is that nothing is known of. Without it InputError tells how to
-        say it if gradients are wanted; in an evaluation the loss counts as a mean over the samples.
+        `reduction` classifies a loss of unknown origin. Without it such a loss raises InputError,
+        which tells how to declare it, if gradients are wanted; in an evaluation it counts as a mean
+        over the samples.
         """
         if isinstance(loss, Mapping):
             return {name: self.weighed(each, who, reduction) for name, each in loss.items()}
@@ -92,8 +92,7 @@ class Reductions(TorchFunctionMode):
 
     @staticmethod
     def reported(loss: Any, weighed: Any) -> dict[str, Any]:
-        """Return what the output of a process says of a loss: the number, and in evaluation what it
-        was divided by."""
+        """Return the loss in the output of a process, and in evaluation also its denominator."""
         found = {LOSS: detached(loss)}
         if not torch.is_grad_enabled() and isinstance(loss, Tensor):
             if isinstance(weighed, WeighedMean):

@@ -1,5 +1,8 @@
-"""Training in fp16: the loss is scaled up lest small gradients vanish, and gradients back before
-the update."""
+"""Training in fp16 with loss scaling.
+
+The loss is scaled up so that small gradients do not vanish; gradients are scaled back before the
+update.
+"""
 
 from __future__ import annotations
 

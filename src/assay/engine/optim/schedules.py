@@ -45,11 +45,11 @@ class Constant:
 
 
 class Noam:
-    """Up in a line for `warmup_steps`, then down with the root of the step (Vaswani et al., arXiv
-    1706.03762).
+    """Linear warm-up for `warmup_steps`, then inverse-square-root decay.
 
     The factor is scale * model_size ** -0.5 * min(n ** -0.5, n * warmup_steps ** -1.5) at update
-    number n, from 1. It is a learning rate as it stands: give the optimizer lr = 1.
+    number n, from 1 (Vaswani et al., arXiv 1706.03762). It is a learning rate by itself: give the
+    optimizer lr = 1.
     """
 
     def __init__(self, model_size: int, *, warmup_steps: int = 4000, scale: float = 1.0) -> None:
@@ -163,8 +163,10 @@ class _Decay(_Warmup):
 
 
 class WarmupCosine(_Decay):
-    """Linear warm-up from `start` to 1, then half a cosine down to `final` (Loshchilov & Hutter,
-    arXiv 1608.03983)."""
+    """Linear warm-up from `start` to 1, then half a cosine down to `final`.
+
+    Loshchilov & Hutter, arXiv 1608.03983.
+    """
 
     def shape(self, share: float) -> float:
         return 0.5 * (1.0 + math.cos(math.pi * share))
@@ -193,8 +195,10 @@ class WarmupPoly(_Decay):
 
 
 class WarmupStep(_Warmup):
-    """Linear warm-up from `start` to 1, then times `gamma` after every `step_size` steps (or
-    epochs) from its end."""
+    """Linear warm-up from `start` to 1, then times `gamma` every `step_size` steps (or epochs).
+
+    The steps are counted from the end of the warm-up.
+    """
 
     def __init__(self, step_size: int, *, gamma: float = 0.1, **warmup: Unpack[Warming]) -> None:
         super().__init__(**warmup)
@@ -266,8 +270,7 @@ class TorchSchedule:
         self._left = self._owned()
 
     def put(self, count: int) -> None:
-        """Give the groups what they have after `count` steps (or epochs), however far the scheduler
-        went before."""
+        """Set the groups to their values after `count` steps (or epochs), in either direction."""
         # A loaded state is of another count.
         if count < self._count or self._left != self._owned():
             self.scheduler.load_state_dict(copy.deepcopy(self._first))

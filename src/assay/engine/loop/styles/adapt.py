@@ -98,8 +98,7 @@ def _backward_of(thing: Any, given: OptimizerStepBase | None) -> OptimizerStepBa
 
 
 def _settled(own: OptimizerStepBase, given: OptimizerStepBase, who: str) -> OptimizerStepBase:
-    """Return which of two parts makes the updates: that of the process, or the one with the
-    settings of a config.
+    """Return the part that makes the updates: the process's own or the config's.
 
     InputError when settings would be lost.
     """
@@ -130,8 +129,10 @@ def _another_optimizer(who: str) -> InputError:
 
 
 def _settings(part: OptimizerStepBase) -> dict[str, Any]:
-    """Return by the words of a config what a part does besides a step of its optimizer; its kind,
-    if it is another."""
+    """Return a part's settings beyond a plain optimizer step, by their names in a config.
+
+    For a part of another class the only setting is that class.
+    """
     if isinstance(part, MultiOptimizerStep):
         of_all: dict[str, Any] = {"[backward] every": part.every} if part.every else {}
         for name, each in part.by_name.items():

@@ -19,11 +19,10 @@ from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
 
 class ModelWrapper:
-    """A model with its criterion. A criterion is needed by a loss only, an optimizer by training
-    only.
+    """A model with its criterion, needed for a loss only, and optimizer, needed for training only.
 
-    It can be used alone: `forward(batch, needs_loss=True, requires_grad=True)` is a whole step of
-    training. Under an engine the update is made at the end of the window of micro-batches.
+    It can be used alone: `forward(batch, needs_loss=True, requires_grad=True)` is a whole training
+    step. Under an engine the update is made at the end of the window of micro-batches.
     """
 
     def __init__(
@@ -52,8 +51,11 @@ class ModelWrapper:
     def forward(
         self, batch: Any, needs_loss: bool = False, requires_grad: bool = False
     ) -> dict[str, Any]:
-        """Output by name; with `needs_loss` also `loss`, a float; with `requires_grad` the weights
-        learn from it."""
+        """Return the model's output by name.
+
+        With `needs_loss` the output has `loss`, a float. With `requires_grad` the weights are
+        trained on it. InputError for `requires_grad` without `needs_loss`.
+        """
         if requires_grad and not needs_loss:
             raise InputError(
                 "requires_grad without needs_loss: there is nothing to learn from.",

@@ -14,12 +14,11 @@ from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
 
 class StepFunction(OwnProcess):
-    """A function of a batch that returns its loss, (loss, output), or a mapping with `loss`; other
-    numbers are logged.
+    """Process of a function that maps a batch to its loss, (loss, output) or a mapping with `loss`.
 
-    It may update the weights itself with `optimizer`: then its loss is only looked at.
-    `validate(batch)` gives what the metrics are to measure; without it a batch is a pair, measured
-    by `pred` and `target`.
+    Other numbers in the mapping are logged. The function may update the weights itself with
+    `optimizer`: then its loss is only recorded. `validate(batch)` returns what the metrics are to
+    measure; without it a batch is a pair, measured by `pred` and `target`.
     """
 
     def __init__(

@@ -17,11 +17,10 @@ from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
 
 class ByHand(Process):
-    """Model and optimizer of a loop `for batch in engine`, where the training is what the loop
-    does.
+    """Process of a loop `for batch in engine`, whose body does the training.
 
-    `validate(batch)` gives what the metrics are to measure; without it a batch is a pair, measured
-    by `pred` and `target`.
+    `validate(batch)` returns what the metrics are to measure; without it a batch is a pair,
+    measured by `pred` and `target`.
     """
 
     def __init__(

@@ -1,5 +1,7 @@
-"""Models that compute their own loss: forward(fields of the batch) -> a mapping, an object with
-`.loss`, a tuple."""
+"""Models that compute their own loss.
+
+`forward(fields of the batch)` returns a mapping, an object with `.loss`, or a tuple.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,7 @@ TARGETS = ("target", "targets", "labels", "label")
 
 
 class OwnLoss(Process):
-    """A model whose arguments are the fields of a batch by name, and which gives its loss among
-    what it returns.
+    """Process of a model that takes the fields of a batch by name and returns its own loss.
 
     In training every key with `loss` in it is a loss: they are added up, each is logged. Of an
     object with `.loss`, as the models of transformers return, that is the loss, and the others are
@@ -97,8 +98,7 @@ class OwnLoss(Process):
         return loss, output
 
     def _split(self, returned: Any) -> tuple[dict[str, Any], dict[str, Tensor], Losses | None]:
-        """Return everything by name; the losses that are logged, of one number each; and what is
-        trained by, if any."""
+        """Return outputs by name, the scalar losses to log, and the loss to train on, or None."""
         items = _items(returned, type(self.model).__name__)
         losses = {
             name: value for name, value in items.items() if "loss" in name and value is not None
@@ -114,16 +114,14 @@ class OwnLoss(Process):
         return items, logged, total
 
     def _weighed(self, watch: Reductions, losses: Mapping[str, Tensor], total: Any) -> Any:
-        """Return the loss for an engine to add up: several by their names, if each has its own
-        denominator."""
+        """Return the loss that an engine adds up: several by name if denominators differ."""
         are_apart = len(losses) > 1 and torch.is_grad_enabled() and not watch.knows(total)
         if are_apart and self.reduction is None and all(map(watch.knows, losses.values())):
             return watch.weighed(losses, self.model)
         return watch.weighed(total, self.model, self.reduction)
 
     def _check(self, names: Sequence[str]) -> None:
-        """InputError with both signatures when the fields of a batch are not the arguments of the
-        model."""
+        """Raise InputError, with both signatures, if a batch does not fit the model."""
         try:
             self._takes.bind(**dict.fromkeys(names))
         except TypeError as error:
@@ -154,8 +152,10 @@ def _fields(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _items(returned: Any, who: str) -> dict[str, Any]:
-    """Return what a model gave by name. InputError for a tuple with several numbers of which one
-    may be the loss."""
+    """Return a model's outputs by name.
+
+    InputError for a tuple with several numbers, of which any may be the loss.
+    """
     if isinstance(returned, Tensor):
         return {"pred" if returned.dim() else "loss": returned}
     if isinstance(returned, Mapping):

@@ -1,5 +1,7 @@
-"""Code that may update the weights itself: who made the update of a step, and what of it is left to
-the engine."""
+"""User code that may update the weights itself.
+
+A step is settled by who made its update, which says what is left for the engine to do.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,7 @@ from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 
 
 class OwnUpdates:
-    """Counts the steps that an optimizer makes, so that one by the user's code is told from one by
-    the engine."""
+    """Counter of optimizer steps, which tells updates by the user's code from the engine's."""
 
     def __init__(self, backward: OptimizerStepBase, who: str) -> None:
         self.backward = backward
@@ -79,8 +80,7 @@ class OwnUpdates:
         )
 
     def check_given(self, given: int, micro_batches: int) -> None:
-        """InputError when the engine is to make an update from gradients that it was not given as
-        it needs them."""
+        """Raise InputError if the engine is to update from gradients it was not given as needed."""
         if given == micro_batches:
             return
         fix = (
@@ -128,10 +128,9 @@ class OwnUpdates:
 
 
 class OwnProcess(Process):
-    """A process around code that may call `backward(loss)` of the engine, or update the weights
-    itself, or neither.
+    """Process around code that may call the engine's `backward(loss)`, update itself, or neither.
 
-    In the last case what it gives as its loss is differentiated here, and the engine makes the
+    In the last case the loss that it returns is differentiated here, and the engine makes the
     update.
     """
 
@@ -160,8 +159,7 @@ class OwnProcess(Process):
 
     @abstractmethod
     def forward_step(self, batch: Any) -> tuple[Any, Any]:
-        """The loss, None when there is none to know; and the output. The weights may be other ones
-        afterwards."""
+        """Return the loss, None if it is unknown, and the output; the weights may have changed."""
 
     def differentiate(self, loss: Losses) -> None:
         """Add gradients, weighted as the window needs them; user code calls it `backward(loss)`."""
@@ -210,8 +208,7 @@ class OwnProcess(Process):
         self.backward(loss)
 
     def told(self, returned: Any) -> tuple[Losses | None, Any]:
-        """Loss and output of what a user's function returned; other numbers in a mapping are
-        logged."""
+        """Return loss and output of a user function's result; log other numbers of a mapping."""
         if isinstance(returned, Mapping):
             for name, value in returned.items():
                 if name != "loss" and _is_number(value):
@@ -227,8 +224,10 @@ class OwnProcess(Process):
 
 
 def pair_output(model: nn.Module, batch: Any, who: str) -> dict[str, Any]:
-    """`pred` and `target` of a batch (input, target), which is what is measured where no code says
-    what to do."""
+    """Return `pred` and `target` of a batch (input, target): the default where no code evaluates.
+
+    InputError for a batch that is no pair.
+    """
     if not isinstance(batch, list | tuple) or len(batch) != 2:
         raise InputError(
             f"How {who} evaluates a batch that is no pair (input, target) is unknown.",

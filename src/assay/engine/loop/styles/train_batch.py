@@ -1,5 +1,7 @@
-"""A training written as a class with train_batch(eidx, idx, global_step, batch_data, params,
-device)."""
+"""Training written as a class with `train_batch`.
+
+Its arguments are (eidx, idx, global_step, batch_data, params, device).
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,9 @@ class Average(Protocol):
 
 
 class TrainBatch(OwnProcess):
-    """Anything with `train_batch`. What it returns is a meter or another mapping, with `loss` in
-    it.
+    """Process of an object whose `train_batch` returns a meter or another mapping with `loss`.
 
-    To leave the update to the engine it calls `self.backward(loss)`, which is put there; or it only
+    To leave the update to the engine it calls `self.backward(loss)`, which is put there, or it only
     returns its loss.
 
     `eidx` counts epochs from 1, `idx` the steps of an epoch and `global_step` those of the run from
