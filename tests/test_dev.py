@@ -318,6 +318,7 @@ def test_an_old_python_can_read_the_file_as_far_as_that_line() -> None:
         (["tset"], "no command 'tset'"),
         (["setup", "--agian"], "unknown argument '--agian'"),
         (["check", "fast"], "unknown argument 'fast'"),
+        (["test", "tests/cor", "-k", "errors"], "there is no tests/cor"),
     ],
 )
 def test_a_mistyped_command_is_refused(dev: ModuleType, arguments: list[str], said: str) -> None:
