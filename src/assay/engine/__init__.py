@@ -1,5 +1,7 @@
-"""The workshop: the loop and all that needs torch. A config may name what is listed here as
-`assay.engine.NAME`."""
+"""Engine: the training loop and everything that needs torch.
+
+A config may name what is listed here as `assay.engine.NAME`.
+"""
 
 try:
     import torch  # noqa: F401

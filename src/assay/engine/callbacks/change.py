@@ -1,8 +1,7 @@
-"""Changes of a training while it goes on, at a step: parts frozen or freed, values set, the
-optimizer reset.
+"""Changes of a training at a step: freeze or free modules, set values, reset the optimizer.
 
-A change takes effect when `step` steps are completed. A run that goes on from a later step has it
-from its beginning.
+A change takes effect when `step` steps are completed. A run resumed from a later step has it from
+its beginning.
 """
 
 from __future__ import annotations
@@ -276,8 +275,7 @@ def _first(parts: Sequence[OptimizerStep]) -> Mapping[str, Any]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether `value` is what a setting can be: a number, a text, none, or a list of
-    these."""
+    """Return whether `value` is a number, a text, None, or a list of these."""
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | int | float | str)

@@ -10,8 +10,7 @@ from assay.engine.numerics import private_torch
 
 
 class CompileReport:
-    """Tells at the end of a run how many graphs were compiled, and where torch had to leave one and
-    why."""
+    """Callback that reports, at the run's end, compiled graphs and reasons of graph breaks."""
 
     def __init__(self, say: Callable[[str], object] = print) -> None:
         self.say = say

@@ -257,8 +257,10 @@ class Display:
             print(visible(line), file=self.stream, flush=True)
 
     def _leave_room(self) -> None:
-        """Keep the bar from the end of its line: a terminal writes ^C there, and a line that breaks
-        stays behind."""
+        """Keep the bar off the end of its line.
+
+        A terminal writes ^C there, and a line that wraps is not erased.
+        """
         if self.bar is not None and self._terminal is not None:
             columns = self._terminal.width
             self.bar.console.width = columns - _ROOM if columns >= _NARROW else columns
@@ -376,8 +378,10 @@ def _shown_once(logger: logging.Logger | logging.LoggerAdapter[logging.Logger]) 
 
 @contextlib.contextmanager
 def _logs_above_the_bar() -> Iterator[None]:
-    """Handlers of `logging` kept the stream of before the bar, and would write into the middle of
-    it."""
+    """Redirect the handlers of `logging` to the bar's streams.
+
+    They hold the stream from before the bar, and would write into the middle of it.
+    """
     moved: list[tuple[logging.StreamHandler[Any], Any]] = []
     loggers = [logging.getLogger(), *map(logging.getLogger, list(logging.root.manager.loggerDict))]
     now = {sys.__stderr__: sys.stderr, sys.__stdout__: sys.stdout}

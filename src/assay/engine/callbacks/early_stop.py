@@ -13,11 +13,11 @@ from assay.engine.loop.engine import Engine
 
 
 class EarlyStop:
-    """Callback that stops the run after `patience` evaluations without an improvement of `metric`
-    by more than `min_delta`.
+    """Callback that stops the run when `metric` no longer improves.
 
-    nan is never better. What it has seen is kept in checkpoints: a run that goes on stops where it
-    would have stopped.
+    The run stops after `patience` evaluations without an improvement by more than `min_delta`; nan
+    is never better. Checkpoints hold what the callback has seen: a resumed run stops where an
+    uninterrupted one would have stopped.
     """
 
     changes: ClassVar[str] = "how long the run is"

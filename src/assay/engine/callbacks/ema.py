@@ -23,13 +23,15 @@ _FIRST = -50  # before who evaluates and saves
 
 
 class EMA:
-    """After every `every` steps, average = decay * average + (1 - decay) * weights; it begins as
-    the weights.
+    """Callback that keeps an exponential moving average of the weights.
 
-    With `evaluate` the average is what is evaluated, and so what decides about the best checkpoint,
-    what `assay test` tests and `load_model` gives back. Training goes on with the weights, which
-    never change by it. `warmup`: the decay of update t is at most (1 + t) / (10 + t), so that the
-    first weights are soon forgotten. Buffers are not averaged.
+    After every `every` steps, average = decay * average + (1 - decay) * weights; it begins as the
+    weights. `warmup`: the decay of update t is at most (1 + t) / (10 + t), so that the first
+    weights are soon forgotten. Buffers are not averaged.
+
+    With `evaluate` the average is what is evaluated. It thus decides about the best checkpoint, is
+    tested by `assay test` and returned by `load_model`. Training continues with the weights, which
+    it never changes.
     """
 
     def __init__(
@@ -73,8 +75,10 @@ class EMA:
         return {name: self._average[place] for name, place in self._place.items()}
 
     def begin(self, engine: Engine) -> None:
-        """The average is what was loaded, else what it was after an earlier run of this model, else
-        the weights."""
+        """Begin with the loaded average, else that of this model's earlier run, else the weights.
+
+        InputError if two averages are to be evaluated.
+        """
         owners = {
             id(owner): owner
             for owner in (getattr(h.fn, "__self__", None) for h in engine.bus.order())
@@ -95,8 +99,10 @@ class EMA:
         self._engine, self._newest = engine, engine.state.step
 
     def go_back(self, state: State) -> None:
-        """A step that was not finite may be known only after others, in which nothing was averaged:
-        they count not."""
+        """Discount the updates since a non-finite step, during which nothing was averaged.
+
+        Such a step may be known only after later ones.
+        """
         self.updates -= max(0, self._newest // self.every - state.step // self.every)
         self._newest = state.step
 
@@ -185,8 +191,7 @@ class EMA:
 
 
 def evaluated_weights(folder: Path) -> dict[str, Any]:
-    """The weights of a checkpoint that its run evaluated: those of the model, and the averaged ones
-    in their place."""
+    """Return the weights that the run of a checkpoint evaluated: averaged ones if there are any."""
     averages = tuple(
         part.name
         for part in manifests.read(folder).parts

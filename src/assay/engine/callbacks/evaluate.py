@@ -104,8 +104,7 @@ class Evaluate:
             self.run(engine)
 
     def run(self, engine: Engine) -> None:
-        """Evaluate every split, once for each step, also when the run goes on from a checkpoint of
-        this one."""
+        """Evaluate every split, once for each step, even if the run resumes from this step."""
         state = engine.state
         due = {
             split: batches
@@ -336,11 +335,10 @@ def _empty(split: str) -> InputError:
 
 
 def _in_step(batches: Iterable[Any], ranks: DataParallelGroup) -> Iterator[tuple[Any, bool]]:
-    """Batches, and whether one counts for nothing: where weights are shared out no rank can compute
-    without the others.
+    """Yield (batch, whether it is padding), with as many batches on every rank.
 
-    A rank that has no batch left goes through its last one again, and one that never had any
-    through that of rank 0.
+    Only sharded weights need padding: no rank can compute without the others. A rank whose batches
+    are used up repeats its last one; a rank that never had any repeats the first of rank 0.
     """
     iterator = iter(batches)
     has_begun = False

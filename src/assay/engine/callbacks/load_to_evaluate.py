@@ -1,5 +1,4 @@
-"""Weights put into a process to be evaluated, from a checkpoint or from a file of nothing but
-weights."""
+"""Loading of weights for evaluation, from a checkpoint or from a file of weights only."""
 
 from __future__ import annotations
 
@@ -22,9 +21,10 @@ from assay.engine.optim.criterion import PART, load_criterion_state
 def load_to_evaluate(
     process: Process, path: Path, options: Mapping[str, Any] | None = None
 ) -> None:
-    """Give a process the weights in the folder of a checkpoint, with the state of its criterion, or
-    those in a safetensors file. CheckpointError when they cannot be read or do not fit. `options`:
-    those of `load_weights`.
+    """Load a checkpoint folder, or a file of weights, into a process to be evaluated.
+
+    A checkpoint also restores the state of the criterion. `options`: those of `load_weights`.
+    CheckpointError when the weights cannot be read or do not fit.
     """
     how = dict(options or {})
     if path.is_dir() and any(part.name == "model" for part in manifests.read(path).parts):

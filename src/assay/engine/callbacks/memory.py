@@ -18,8 +18,10 @@ _MIB = 2**20
 
 
 class Memory:
-    """Records, in MiB: `memory/weights_mib`, `buffers`, `optimizer` (what it has gathered),
-    `process` (where the system tells), and on a GPU `device` and `device_peak`.
+    """Callback that records memory in MiB.
+
+    These are `memory/weights_mib`, `buffers`, `optimizer` (its state), `process` (where the system
+    tells), and on a GPU `device` and `device_peak`.
     """
 
     def __init__(self, every: str = "1 epoch") -> None:

@@ -20,12 +20,11 @@ from assay.engine.numerics.sparse import entries
 
 
 class Norms:
-    """Records `grad_norm/MODULE` and `weight_norm/MODULE`: gradients as the optimizer gets them,
-    weights after it.
+    """Callback that records `grad_norm/MODULE` and `weight_norm/MODULE`.
 
-    A module is what holds the parameters; with `depth` 1, 2, ... only so many parts of its name
-    count. In a pipeline each process measures its stages, and the first records the norms of the
-    whole model.
+    Gradients are measured as the optimizer gets them, weights after its update. A module is what
+    holds the parameters; `depth` 1, 2, ... keeps only so many parts of its name. In a pipeline each
+    process measures its stages, and the first records the norms of the whole model.
     """
 
     def __init__(self, every: str = "100 steps", *, depth: int | None = None) -> None:

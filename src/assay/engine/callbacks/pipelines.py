@@ -1,5 +1,4 @@
-"""Pipelines: things that are called one after another at the begin or end of a run, an epoch or a
-step."""
+"""Pipelines of callables, run at the begin or end of a run, an epoch or a step."""
 
 from __future__ import annotations
 
@@ -15,11 +14,10 @@ Item = Callable[..., Mapping[str, Any]]
 
 
 class Pipelines:
-    """Each item is called with keyword arguments and returns those of the next; the first gets
-    `engine` and `state`.
+    """Callback that runs pipelines: each item's result is the keyword arguments of the next.
 
-    At every moment the items go in the order in which they are listed, and begin with fresh
-    arguments.
+    The first item gets `engine` and `state`. At every event the items run in the order in which
+    they are listed, and begin with fresh arguments.
     """
 
     def __init__(

@@ -90,15 +90,13 @@ class Save:
         return [handler for handler in out if handler is not None]
 
     def unsaved(self, step: int) -> str:
-        """Return why there is no final checkpoint of this step, though there should be one; else
-        ""."""
+        """Return why the due final checkpoint of this step is missing; "" if it is not."""
         if self.every == "never" or pointed(self.saver.folder, "final") == folder_of_step(step):
             return ""
         return cause_of(self.failure) if self.failure is not None else "nothing was written"
 
     def rehearse(self, engine: Engine) -> None:
-        """Encode and decode the whole state in memory, so that what cannot be kept is known before
-        the first step."""
+        """Encode and decode the whole state in memory, to fail before the first step if it must."""
         for part, state in capture(engine).items():
             encoded = encode(state, path=part)
             decode(encoded.tree, encoded.tensors)
@@ -192,8 +190,7 @@ class Save:
         final: bool = False,
         best: Mapping[str, Any] | None = None,
     ) -> None:
-        """Have the state of this step written, or what is written of it made what it is to be from
-        now on."""
+        """Write the state of this step, or give its existing checkpoint its new kind."""
         state, recorder, begun = engine.state, engine.recorder, perf_counter()
         step, name, write = state.step, folder_of_step(state.step), None
         is_best = best is not None or (state.best is not None and state.best["step"] == step)
@@ -301,8 +298,11 @@ def cause_of(failure: CheckpointError) -> str:
 
 
 def _spoilt(model: nn.Module) -> list[str]:
-    """Names of weights and running statistics from which training cannot go on; a buffer may well
-    be infinite."""
+    """Return the weights and running statistics that training cannot resume from.
+
+    These are weights with a value that is not finite and buffers with nan; a buffer may well be
+    infinite.
+    """
     weights = [
         name
         for name, weight in model.named_parameters()

@@ -42,10 +42,10 @@ def peak_tflops(device: torch.device) -> float | None:
 
 
 class Throughput:
-    """Records `speed/steps_per_s`, `speed/samples_per_s` and the seconds of an epoch by what they
-    were spent on.
+    """Callback that records throughput, and the seconds of each epoch by activity.
 
-    `speed/eta_s` is what is left until the last step, at this speed, where that step is known.
+    `speed/steps_per_s` and `speed/samples_per_s`; `speed/eta_s`, the seconds left until the last
+    step at this speed, where that step is known.
 
     `time/data_s`: waiting for batches; `time/move_s`: of batches to the device; `time/forward_s`,
     `time/backward_s`, `time/optimizer_s`; `time/evaluation_s`; `time/checkpoint_s`; `time/trace_s`:
@@ -127,8 +127,10 @@ class Throughput:
             self._counter = None
 
     def look(self, engine: Engine) -> None:
-        """Before anybody else hears that the epoch is over: what was evaluated and saved up to here
-        was amid steps."""
+        """Note the seconds of evaluation and saving that fell between this epoch's steps.
+
+        Called before any other listener hears of the epoch's end.
+        """
         self._inside = sum(self._spent(engine, name) for name in _OUTSIDE)
 
     def record(self, engine: Engine) -> None:

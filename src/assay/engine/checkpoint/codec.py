@@ -219,8 +219,7 @@ class _Encoder:
         return [self.value(item, f"{path}[{i}]") for i, item in enumerate(value)]
 
     def members(self, value: Any, path: str) -> list[Any]:
-        """Sets have no order of their own: sorting by the text of each item makes equal sets equal
-        bytes."""
+        """Encode a set, sorted by the text of each item, so that equal sets give equal bytes."""
         return sorted((self.value(item, f"{path}[{i}]") for i, item in enumerate(value)), key=_text)
 
     def tensor(self, value: Tensor, path: str) -> Any:

@@ -162,8 +162,7 @@ class Confusion:
 
 
 class Score(ABC):
-    """A share made of what was right and wrong about each class: abstract, for Precision, Recall
-    and F1.
+    """Abstract score from the counts of right and wrong for each class: Precision, Recall and F1.
 
     `average`: "macro" is the mean over the classes that occurred (as target or prediction), "micro"
     counts them all together, "weighted" weighs each by its targets, "none" gives each by its name
@@ -245,10 +244,10 @@ class F1(Score):
 
 
 def _classes_of(pred: Tensor, target: Tensor, *, by: str, top: int = 1) -> int | None:
-    """The number of classes when `pred` has the target's shape with a dim of scores after the
-    first; None for indices.
+    """Return the number of classes if `pred` holds scores; None for class indices.
 
-    InputError for anything else.
+    Scores have the target's shape with a dim of classes after the first. InputError for anything
+    else.
     """
     shape = pred.shape
     if len(shape) > 1 and shape[:1] + shape[2:] == target.shape:

@@ -15,12 +15,11 @@ from assay.engine.metrics.metric import taken, wide
 
 
 class Mean:
-    """Weighted mean of numbers: those given to `add`, or of the part `of` of what a process
-    returns.
+    """Weighted mean of numbers given to `add`, or of the field `of` of a process's output.
 
-    The part is a (sum, weight) pair, a value for each sample, or one value: the mean over the
-    samples of the batch, or over what `loss_weight` beside `loss` says. Where that weight is None
-    the values are sums, and it is their sum.
+    The field is a (sum, weight) pair, a value for each sample, or one value: the mean over the
+    samples of the batch, or over the weight that `loss_weight` gives beside `loss`. If that weight
+    is None the values are sums, and so is the result.
     """
 
     def __init__(self, of: str = "loss") -> None:
@@ -33,8 +32,7 @@ class Mean:
         self.is_sum = False
 
     def add(self, value: Tensor | float, weight: Tensor | float | None = 1.0) -> None:
-        """Take in a mean and what it was divided by: 0 for a mean over nothing, whatever it is;
-        None for a sum."""
+        """Add a mean with its denominator: 0 for a mean over nothing, None for a sum."""
         total = wide(value)
         divisor = 1.0 if weight is None else wide(weight)
         if isinstance(divisor, Tensor):

@@ -64,8 +64,7 @@ class Adapted:
         self.metric.update(*given)
 
     def value(self) -> float | Mapping[str, Any]:
-        """Return the numbers and matrices that the metric computes, by name where there are
-        several."""
+        """Return the metric's number or matrix; several by name."""
         found = parts_of("", self.metric.compute())
         return (
             found[""]
@@ -75,8 +74,7 @@ class Adapted:
 
 
 def as_metric(name: str, metric: Any) -> Metric:
-    """The metric itself, or one around it when it is one of another library; InputError for what is
-    neither."""
+    """Return the metric, wrapped if it is of another library; InputError if it is no metric."""
     if hasattr(metric, "value") and hasattr(metric, "update") and hasattr(metric, "reset"):
         return metric  # type: ignore[no-any-return]
     if isinstance(metric, Computing):
@@ -89,11 +87,10 @@ def as_metric(name: str, metric: Any) -> Metric:
 
 
 def parts_of(name: str, value: Any) -> dict[str, Any]:
-    """Return what a metric gave by name: `acc`, `acc/part` for what has parts, `acc/0` for a
-    vector.
+    """Return a metric's result by name: `acc`, `acc/part` of a mapping, `acc/0` of a vector.
 
-    Each part is a number, or an array of two or more dimensions: a matrix of k classes is no k^2
-    metrics.
+    Each part is a number, or an array of two or more dimensions: a matrix of k classes is not split
+    into k^2 metrics.
 
     >>> parts_of("f1", {"cat": 0.5, "dog": torch.tensor([1.0, 2.0])})
     {'f1/cat': 0.5, 'f1/dog/0': 1.0, 'f1/dog/1': 2.0}
@@ -115,8 +112,10 @@ def parts_of(name: str, value: Any) -> dict[str, Any]:
 
 
 def matrix_csv(matrix: Any) -> bytes:
-    """Return a matrix as a CSV file, its columns numbered. Of an array of more dimensions the last
-    one is a row."""
+    """Return a matrix as a CSV file with numbered columns.
+
+    An array of more dimensions is flattened to rows along its last one.
+    """
     rows = matrix.reshape(-1, matrix.shape[-1]).tolist()
     lines = [range(matrix.shape[-1]), *rows]
     return "".join(f"{','.join(map(str, line))}\n" for line in lines).encode()
@@ -146,8 +145,11 @@ def taken(output: Any, *names: str, by: str) -> list[Any]:
 
 
 def wide(value: Any) -> Tensor | float:
-    """The number in double precision. On a device it stays there; one on the CPU is read at once:
-    nothing waits."""
+    """Return the number in double precision, without waiting for a device.
+
+    A tensor on another device stays there (in single precision on MPS); one on the CPU is read at
+    once.
+    """
     if isinstance(value, Tensor) and value.device.type != "cpu":
         return value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)
     return float(value)

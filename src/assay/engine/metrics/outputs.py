@@ -42,8 +42,7 @@ class Evaluation:
     data: dict[str, Any] = field(default_factory=dict)
 
     def add(self, name: str, value: Any) -> None:
-        """Take in what was measured under a name: numbers become metrics, matrices
-        `valid/name_step100.csv`."""
+        """Add a result: numbers become metrics, matrices artifacts `valid/name_step100.csv`."""
         for key, part in parts_of(f"{self.split}/{name}", value).items():
             if isinstance(part, float):
                 self.metrics[key] = part
@@ -54,8 +53,7 @@ class Evaluation:
 
 
 class Pipe(Protocol):
-    """Gets what the process returned for a batch and gives what the next pipe, and at last the
-    metrics, are to see.
+    """Callable that maps a batch's output to the input of the next pipe, at last of the metrics.
 
     It may also have `begin_eval(evaluation)`, called before the first batch of a split, and
     `end_eval(evaluation)`, called after the last one: a mapping that this returns becomes metrics
@@ -109,11 +107,11 @@ class Pipes:
 
 
 class Collect:
-    """Pipe that collects the outputs of all samples of a split on the CPU, for metrics of the whole
-    split.
+    """Pipe that collects the outputs of a whole split on the CPU, for metrics of all samples.
 
-    `fields`: which parts of the output; left out, all that hold one value for each sample. A later
-    pipe finds this object as `evaluation.data[name]`: it has a length, and fields by name.
+    `fields`: the parts of the output to collect; by default all that hold one value for each
+    sample. A later pipe finds this object as `evaluation.data[name]`: it has a length, and fields
+    by name.
     """
 
     def __init__(self, fields: Sequence[str] | None = None, *, name: str = "outputs") -> None:
@@ -137,8 +135,11 @@ class Collect:
         return self._count
 
     def __getitem__(self, name: str) -> Any:
-        """A field of all samples, in order: a tensor; a list when what it holds differs in shape,
-        or is no tensor."""
+        """Return a field of all samples, in order: a tensor, or a list.
+
+        It is a list if its values differ in shape or are no tensors. InputError for an unknown
+        field.
+        """
         if name not in self._parts:
             fix = choose(name, self._parts)
             raise InputError(f"Collect has no field {name!r}.", fix=fix)
@@ -161,8 +162,7 @@ class Collect:
         return self._count, self._parts
 
     def join(self, shares: Sequence[Any]) -> None:
-        """Keep what all ranks have, in the order of the split: its batches were dealt out in
-        turn."""
+        """Merge the outputs of all ranks, whose batches were dealt out in turn, in split order."""
         self._forget()
         for count, parts in shares:
             self._count += count
@@ -177,8 +177,7 @@ class Collect:
 
 
 class SaveOutputs:
-    """Pipe that saves the outputs as an artifact, `valid/outputs_step100.jsonl`: one line for each
-    sample.
+    """Pipe that saves outputs as an artifact `valid/outputs_step100.jsonl`, one line a sample.
 
     A line holds `step`, `split`, `index` (the place in the split) and the `fields` of the output,
     or all that have one value for each sample. At most the first `limit` samples are kept.
@@ -218,8 +217,7 @@ class SaveOutputs:
         return self._batches
 
     def join(self, shares: Sequence[Any]) -> None:
-        """Keep what all ranks have, in the order of the split: its batches were dealt out in
-        turn."""
+        """Merge the outputs of all ranks, whose batches were dealt out in turn, in split order."""
         self._batches = _in_turn(shares)
 
     def end_eval(self, evaluation: Evaluation) -> None:
@@ -234,10 +232,10 @@ class SaveOutputs:
 
 
 def per_sample(output: Any, size: int, fields: Sequence[str] | None, *, by: str) -> dict[str, Any]:
-    """The parts of an output that hold one value for each of `size` samples; a lone tensor or list
-    is `output`.
+    """Return the parts of an output with one value for each of `size` samples.
 
-    InputError when one of `fields` does not, or when nothing does.
+    A lone tensor or list is named `output`. InputError if one of `fields` is no such part, or if
+    there is none.
     """
     parts = dict(output) if isinstance(output, Mapping) else {"output": output}
     if fields is None:
@@ -263,8 +261,7 @@ def per_sample(output: Any, size: int, fields: Sequence[str] | None, *, by: str)
 
 
 def as_plain(value: Any, what: str) -> Any:
-    """Tensors, arrays and other values as JSON knows them; InputError names `what` cannot be
-    written.
+    """Return tensors, arrays and other values as JSON types; InputError names `what` if it cannot.
 
     >>> as_plain({"a": torch.tensor([1, 2]), "b": np.float32(0.5)}, "x")
     {'a': [1, 2], 'b': 0.5}
@@ -301,7 +298,8 @@ def as_plain(value: Any, what: str) -> Any:
 
 
 def _in_turn(shares: Sequence[Sequence[Any]]) -> list[Any]:
-    """
+    """Interleave the ranks' items: the first of each, the second of each, and so on.
+
     >>> _in_turn([[0, 2, 4], [1, 3]])
     [0, 1, 2, 3, 4]
     """

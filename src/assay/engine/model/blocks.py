@@ -12,10 +12,9 @@ from assay.core.errors import InputError, did_you_mean
 
 
 def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
-    """The outermost modules of which several alike stand in a row, by name: the layers of a
-    transformer.
+    """Return the outermost modules repeated in a row, by name: the layers of a transformer.
 
-    Where nothing is repeated: the parts of the model that have parameters, or the model itself.
+    If nothing is repeated: the parts of the model that have parameters, or the model itself.
     """
     found = dict(_repeated(model, ""))
     if not found:
@@ -26,10 +25,10 @@ def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
 def modules_named(
     model: nn.Module, which: str | Sequence[str], *, setting: str
 ) -> dict[str, nn.Module]:
-    """The modules that `which` stands for: "blocks", or patterns of names. InputError for one that
-    fits nothing.
+    """Return the modules selected by `which`: "blocks", or patterns of names.
 
-    Of a module and one inside it, both named, only the outer one counts.
+    A selected module inside another selected one is left out. InputError for a pattern that matches
+    nothing.
     """
     if which == "blocks":
         return blocks_of(model)

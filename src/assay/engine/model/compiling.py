@@ -16,12 +16,11 @@ from assay.engine.numerics import private_torch
 def compiled(
     model: nn.Module, which: bool | str | Sequence[str], *, backend: str = "inductor"
 ) -> list[str]:
-    """Compile the model in place (names of weights stay) when it is first called; returns the names
-    of what will be.
+    """Compile the model in place at its first call; return the names of the compiled modules.
 
-    `which`: true for the whole, "blocks" for each of the blocks that it repeats (compiled once for
-    all that are alike, so sooner ready), or patterns of names. A last batch of another size makes
-    torch compile once more, for any size.
+    Names of weights stay. `which`: true for the whole, "blocks" for each of the blocks that it
+    repeats (compiled once for all that are alike, so sooner ready), or patterns of names. A last
+    batch of another size makes torch compile once more, for any size.
     """
     if which is False:
         return []

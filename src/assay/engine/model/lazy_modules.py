@@ -9,8 +9,10 @@ from assay.core.errors import InputError
 
 
 def refuse_lazy(model: nn.Module) -> None:
-    """Raise InputError for weights without a shape: the optimizer and checkpoints need it before
-    the first batch."""
+    """Raise InputError for weights without a shape, such as those of a lazy module.
+
+    The optimizer and checkpoints need the shape before the first batch.
+    """
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):
             owner = model.get_submodule(name.rpartition(".")[0])

@@ -1,5 +1,4 @@
-"""Activation checkpointing: what a module computes on the way is forgotten, and computed again in
-backward.
+"""Activation checkpointing: a module's activations are freed, and recomputed in backward.
 
 It costs one more forward pass of these modules and leaves only their inputs in memory (Chen et al.,
 arXiv 1604.06174).
@@ -21,12 +20,11 @@ from assay.engine.numerics.buffers import Buffers
 
 
 def recompute(model: nn.Module, which: bool | str | Sequence[str]) -> list[str]:
-    """Let modules of `model` forget their activations; returns their names. Names of weights stay
-    what they are.
+    """Checkpoint the activations of modules of `model`; return the names of these modules.
 
-    `which`: true or "blocks" for the blocks that the model repeats, or patterns of names. Gradients
-    are the same: dropout draws the same again, and running statistics are not followed twice.
-    Without gradients nothing changes.
+    `which`: true or "blocks" for the blocks that the model repeats, or patterns of names. Names of
+    weights stay. Gradients are the same: dropout draws the same again, and running statistics are
+    not updated twice. Without gradients nothing changes.
     """
     if which is False:
         return []

@@ -7,8 +7,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return the user's module without its wrappers: `torch.compile`, DistributedDataParallel,
-    DataParallel.
+    """Return the module inside `torch.compile`, DistributedDataParallel and DataParallel.
 
     >>> model = nn.Linear(2, 2)
     >>> unwrap(DataParallel(model)) is model

@@ -1,5 +1,4 @@
-"""Buffers of a model, such as running statistics, as they were before a step that does not
-count."""
+"""Copies of a model's buffers, such as running statistics, from before a step that is undone."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ class _Kept:
 
 
 class Buffers:
-    """Keeps a copy of each buffer, made anew only after it was changed, so that constants cost
-    nothing."""
+    """Copies of all buffers, renewed only where one has changed: constants cost nothing."""
 
     def __init__(self, model: nn.Module) -> None:
         self._kept: list[_Kept] = []
@@ -82,8 +80,10 @@ class Buffers:
 
     @torch.no_grad()
     def put_back_where(self, flag: Tensor) -> None:
-        """As `put_back` if `flag` is 1, else nothing; no device waits. What was given another
-        tensor stays."""
+        """Restore as `put_back` does if `flag` is 1; no device waits.
+
+        A buffer that was given another tensor stays.
+        """
         copies: list[Tensor] = []
         tensors: list[Tensor] = []
         for kept in self._kept:

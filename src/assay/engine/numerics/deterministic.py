@@ -1,5 +1,4 @@
-"""Only ops that give the same bits each time: the first that cannot is named, and the module that
-wanted it."""
+"""Deterministic algorithms only: the first op without one is named, with its module."""
 
 from __future__ import annotations
 
@@ -20,10 +19,9 @@ _SAID = re.compile(r"(\S+) does not have a deterministic implementation")
 
 @contextmanager
 def deterministic(model: nn.Module, *, enabled: bool = True) -> Iterator[None]:
-    """Within it torch uses deterministic algorithms alone; InputError names the op and the module
-    that has none.
+    """Use deterministic algorithms only; InputError names an op that has none, and its module.
 
-    Settings of torch are those of before afterwards.
+    The settings of torch are restored afterwards.
     """
     if not enabled:
         yield
@@ -57,11 +55,10 @@ def deterministic(model: nn.Module, *, enabled: bool = True) -> Iterator[None]:
 
 
 def limits(device: torch.device, *, deterministic: bool, seeded: bool, threads: int = 1) -> str:
-    """Why two runs with one seed may differ here, in one line; "" when they will not, or nobody
-    asked for a seed.
+    """Return in one line why two runs with one seed may differ here.
 
-    On a CPU the ops of torch give the same bits each time as long as the number of threads stays
-    what it is.
+    "" when they will not, or when no seed was asked for. On a CPU the ops of torch give the same
+    bits each time as long as the number of threads stays the same.
     """
     if deterministic or not seeded:
         return ""

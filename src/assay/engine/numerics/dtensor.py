@@ -1,5 +1,4 @@
-"""Tensors that several processes hold together (DTensors): what this one has of them, and their
-norm as a whole."""
+"""Tensors distributed over several ranks (DTensors): their local parts and global norms."""
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ def local_tensor(tensor: Tensor) -> Tensor:
 
 
 def distribute_like(divided: Tensor, whole: Tensor) -> Tensor:
-    """A whole tensor, of which this process keeps what it keeps of `divided`. No process asks
-    another."""
+    """Return this rank's part of `whole`, laid out as `divided`; no communication."""
     from torch.distributed.tensor import distribute_tensor
 
     if not is_dtensor(divided) or is_dtensor(whole):
@@ -60,8 +58,7 @@ def distribute_like(divided: Tensor, whole: Tensor) -> Tensor:
 
 
 def distribute_state_like(now: Any, saved: Any) -> Any:
-    """A saved state, of whose tensors this process keeps what it keeps of those of `now`, which is
-    built the same."""
+    """Return a saved state with its tensors distributed as those of `now`, built the same."""
     if is_dtensor(now) and isinstance(saved, Tensor) and saved.shape == now.shape:
         return distribute_like(now, saved)
     if isinstance(now, Mapping) and isinstance(saved, dict):
@@ -89,8 +86,7 @@ def full_tensor(tensor: Tensor) -> Tensor:
 
 
 def global_norm(grads: Iterable[Tensor]) -> Tensor:
-    """The 2-norm of all values of all gradients, each counted once. All processes that hold them
-    ask together."""
+    """Return the 2-norm of all gradients, each value counted once; collective for their ranks."""
     held: dict[tuple[Any, tuple[int, ...]], list[Tensor]] = {}
     for grad in grads:
         mesh: Any = None
@@ -117,8 +113,7 @@ def global_norm(grads: Iterable[Tensor]) -> Tensor:
 
 
 def clip_dtensor_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
-    """As `clip_norm_`, for gradients that several processes hold together: the norm is that of the
-    whole."""
+    """Clip as `clip_norm_` does, by the global norm of distributed gradients."""
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not grads:
         return 0.0
@@ -133,11 +128,10 @@ def clip_dtensor_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
 
 @contextmanager
 def local_parameters(optimizer: Optimizer) -> Iterator[None]:
-    """Within it the optimizer has this process's parts in the place of divided parameters, where
-    that is the same.
+    """Give the optimizer the local parts of distributed parameters, if its results stay the same.
 
-    Its fused and batched kernels take plain tensors, or tensors that are divided all alike.
-    Optimizers that look at more than each element keep the whole.
+    Its fused and batched kernels take plain tensors, or tensors that are all distributed alike. An
+    optimizer that is not element-wise keeps the whole parameters.
     """
     kind = type(optimizer)
     if not (kind.__module__.startswith("torch.optim.") and kind.__name__ in ELEMENTWISE):

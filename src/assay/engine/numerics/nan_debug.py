@@ -54,11 +54,10 @@ def in_the_data(batches: Sequence[Any], samples_of: Callable[[int], Sequence[int
 
 
 def first_non_finite(owner: object, again: Callable[[], None]) -> str:
-    """The module or parameter in which the first value that is not finite appears while `again`
-    runs.
+    """Describe the module or parameter where the first non-finite value appears in `again`.
 
-    `owner`, a process, has the modules as attributes; `again` does forward and backward of the step
-    once more.
+    `owner`, a process, has the modules as attributes; `again` repeats forward and backward of the
+    step.
     """
     watch = _Watch()
     watched: set[nn.Module] = set()
@@ -105,8 +104,7 @@ def _eager(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 class _Watch:
-    """Hooks on modules and parameters; `found` is what the first of them to meet such a value says
-    of it."""
+    """Hooks on modules and parameters; `found` describes the first non-finite value."""
 
     def __init__(self) -> None:
         self.found = ""

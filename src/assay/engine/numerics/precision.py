@@ -1,5 +1,4 @@
-"""Precision of the arithmetic: of the forward pass, and of fp32 itself where the hardware has a
-faster form of it."""
+"""Precision of the arithmetic: of the forward pass, and of fp32 matrix products."""
 
 from __future__ import annotations
 

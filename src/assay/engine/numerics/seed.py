@@ -1,7 +1,6 @@
-"""Keyed randomness: every random stream of a run is a pure function of the seed and of where it is
-used.
+"""Keyed randomness: each random stream of a run is a pure function of the seed and its use.
 
-So a checkpoint holds no generator state: going on at step 137 means keying step 137.
+So a checkpoint holds no generator state: resuming at step 137 means keying step 137.
 """
 
 from __future__ import annotations
@@ -50,8 +49,10 @@ def key(*numbers: int) -> int:
 
 
 def streams(seed: int, splits: Iterable[str]) -> dict[str, int]:
-    """Every random stream of a run by what it is for, with the key of its first use; the rest
-    follow from the seed."""
+    """Return the random streams of a run by purpose, each with the key of its first use.
+
+    The other keys follow from the seed.
+    """
     first = {
         "weights": key(seed, INIT),
         "order of an epoch": key(seed, ORDER, 0),
@@ -73,8 +74,10 @@ def seed_torch(value: int) -> None:
 
 
 def key_all(value: int) -> None:
-    """Key the global generators of torch, numpy and `random`: once for each sample, so it is
-    written out flat."""
+    """Key the global generators of torch, numpy and `random`.
+
+    It is called for each sample, hence without loops.
+    """
     torch.default_generator.manual_seed(value)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(value)
@@ -132,8 +135,7 @@ class StepRandomness:
         self._first = (0.0, 0.0)
 
     def key(self, step: int, micro_batch: int = 0, stage: int = 0) -> int:
-        """Return the key of a micro-batch of a step, and of a stage of a pipeline behind the
-        first."""
+        """Return the key of a micro-batch of a step, and of a pipeline stage after the first."""
         if stage:
             return key(self.seed, STEP, step, micro_batch, stage)
         if micro_batch:

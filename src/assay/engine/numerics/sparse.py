@@ -1,5 +1,4 @@
-"""Dense tensors that a sparse one is made of: its indices and its values, in any layout that torch
-has."""
+"""Dense components of sparse tensors, indices and values, in every layout of torch."""
 
 from __future__ import annotations
 
@@ -21,16 +20,18 @@ both."""
 
 
 def is_sparse(tensor: Tensor) -> bool:
-    """Return whether the layout of `tensor` keeps indices; `Tensor.is_sparse` knows the coordinate
-    layout only."""
+    """Return whether the layout of `tensor` keeps indices.
+
+    `Tensor.is_sparse` knows the coordinate layout only.
+    """
     return tensor.layout is torch.sparse_coo or tensor.layout in COMPRESSED
 
 
 def components(tensor: Tensor) -> list[Tensor]:
-    """Return the tensors that hold the data, in the same memory: indices first, values last; a
-    dense one is alone.
+    """Return the tensors that hold the data, in the same memory: indices first, values last.
 
-    The coordinate layout is not coalesced: entries that are there twice stay two.
+    A dense tensor is its only component. The coordinate layout is not coalesced: duplicate entries
+    stay two.
     """
     tensor = tensor.detach()
     if tensor.layout is torch.sparse_coo:
@@ -47,8 +48,10 @@ def components(tensor: Tensor) -> list[Tensor]:
 def assembled(
     layout: torch.layout, shape: torch.Size, parts: Sequence[Tensor], *, is_coalesced: bool = False
 ) -> Tensor:
-    """Return the sparse tensor of `components`. RuntimeError when indices are outside of `shape` or
-    out of order."""
+    """Return the sparse tensor of `components`.
+
+    RuntimeError when indices are out of order or outside `shape`.
+    """
     if layout is torch.sparse_coo:
         indices, values = parts
         return torch.sparse_coo_tensor(
@@ -61,8 +64,7 @@ def assembled(
 
 
 def entries(tensor: Tensor) -> Tensor:
-    """Return the values of a gradient or a parameter, each entry once: those of a dense one are
-    all."""
+    """Return the values of a tensor, each entry once: all of a dense one."""
     if tensor.layout is torch.sparse_coo:
         return tensor.detach().coalesce().values()
     return components(tensor)[-1]
