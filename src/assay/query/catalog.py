@@ -123,8 +123,10 @@ class Catalog:
     def __init__(
         self, project: Project, *, summarize: Callable[[RunFolder], str] | None = None
     ) -> None:
-        """`summarize` returns the summaries of an open run as JSON, where somebody has them at
-        hand."""
+        """Open the catalog of a project.
+
+        `summarize` returns the summaries of an open run as JSON, if the caller has them in memory.
+        """
         self.project = project
         self.version = 0
         self.reading = Reading()
@@ -142,8 +144,7 @@ class Catalog:
             self._scratch.cleanup()
 
     def synchronize(self, only: Collection[str] | None = None) -> Synchronized:
-        """Look at all folders, or at those named, and read the runs that are new or have
-        changed."""
+        """Scan all run folders, or those named, and index the new and changed runs."""
         with self._lock:
             try:
                 found = self._synchronize(only)
@@ -162,8 +163,10 @@ class Catalog:
             return found
 
     def page(self, asked: Asked) -> Page:
-        """Return one page. ExpressionError for an expression, InputError for a key to sort by that
-        no run has."""
+        """Return one page of runs or groups.
+
+        ExpressionError for a bad expression, InputError for a sort key that no run has.
+        """
         folders = self._folders(asked)
         if asked.group:
             return self._grouped(asked, folders)
@@ -189,8 +192,7 @@ class Catalog:
         return [str(value) for value in self._column(folders, Field("run", "id"))]
 
     def values(self, asked: Asked, names: Sequence[str]) -> list[list[Any]]:
-        """Return one list a column, with a value or None for each run that is asked for, in
-        order."""
+        """Return for each column the values of all selected runs in order, None where missing."""
         folders = self._folders(asked)
         lists = []
         for name in names:
@@ -222,8 +224,7 @@ class Catalog:
         return metrics_of_folders(self._index, list(folders_by_id(self._index, ids).values()))
 
     def repeats_of(self, run_id: str) -> list[str]:
-        """Return the ids of the finished runs that differ from this one in nothing but the seed,
-        and its own."""
+        """Return the ids of this run and of the finished runs that differ only in the seed."""
         row = self.rows([run_id]).get(run_id)
         if row is None or not row.written.seedless_hash:
             return [run_id]
@@ -239,8 +240,10 @@ class Catalog:
         return sorted({*found, run_id})
 
     def values_of(self, ids: Sequence[str], name: str) -> dict[str, Any]:
-        """Return by id what these runs have in a column, where they have something; InputError for
-        an unknown name."""
+        """Return the runs' values of a column by id; runs without a value are left out.
+
+        InputError for an unknown name.
+        """
         column, found = self.column(name)
         if found is None:
             what, fix = unknown_name(name, self.names())
@@ -256,8 +259,7 @@ class Catalog:
         return list(dict.fromkeys(name for name in names if name))
 
     def varying(self) -> list[str]:
-        """Return the keys of the config in which the newest runs differ: first those with the most
-        values."""
+        """Return the config keys in which the newest runs differ, those with most values first."""
         known = self._known
         if known.varying is None:
             newest = self._folders(Asked())[:_NEWEST]
@@ -266,8 +268,7 @@ class Catalog:
         return known.varying
 
     def column(self, name: str) -> tuple[PageColumn, Field | None]:
-        """Return what a column of this name shows; the field is None when no run has anything
-        called that."""
+        """Return the column of this name and its field, None if no run has such a field."""
         if name in RUN_COLUMNS:
             return PageColumn(name, "run"), Field("run", name)
         found = field_named(name, self.names())
@@ -282,8 +283,7 @@ class Catalog:
         return [RunRow(self._index, row, now_ns) for row in open_rows(self._index)]
 
     def recent_rows(self, since_ns: int, limit: int) -> list[RunRow]:
-        """Return the runs of which something was heard since a moment, test runs too, the newest
-        first."""
+        """Return the runs active since a moment, test runs included, the newest first."""
         now_ns = time.time_ns()
         return [
             RunRow(self._index, row, now_ns) for row in recent_rows(self._index, since_ns, limit)
@@ -313,8 +313,7 @@ class Catalog:
         return {row.written.folder: (row.status, row.duration_s or 0.0) for row in self.open_rows()}
 
     def _folders(self, asked: Asked) -> list[str]:
-        """Return the folders of all runs that are asked for, in order; remembered as long as
-        nothing changes."""
+        """Return the folders of all selected runs in order, cached while nothing changes."""
         known = self._known
         key = (asked.where, asked.grep, tuple(asked.sort), asked.tests, asked.archived)
         found = known.folders.get(key)
@@ -373,8 +372,7 @@ class Catalog:
         return [values.get(folder) for folder in folders]
 
     def _grouped(self, asked: Asked, folders: Sequence[str]) -> Page:
-        """Return a page of groups, sorted by the first key of the sort: by its mean, where it is a
-        number."""
+        """Return a page of groups, sorted by the first sort key: by its mean if it is a number."""
         columns = [self.column(name) for name in asked.columns]
         members = self._members(asked.group, folders)
         ordered = self._ordered_groups(members, (asked.sort or ["-created"])[0], folders)
@@ -429,8 +427,7 @@ class Catalog:
 
 
 def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys that not all have alike, those with the most values first; what only names a
-    run aside."""
+    """Return the keys that differ, those with the most values first, without `tag` and `desc`."""
     different = {}
     for key in dict.fromkeys(key for config in configs for key in config):
         values = {str(config.get(key)) for config in configs}
@@ -440,8 +437,7 @@ def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _rank(values: Sequence[Any]) -> tuple[int, float, str] | None:
-    """Return what a group is sorted by: the mean of its numbers, else its first text; None when it
-    has neither."""
+    """Return a group's sort value: the mean of its numbers, else its first text, else None."""
     numbers = [value for value in values if isinstance(value, int | float) and math.isfinite(value)]
     if numbers:
         return 0, math.fsum(numbers) / len(numbers), ""

@@ -89,8 +89,10 @@ def _points(series: Series, width: int) -> tuple[Sequence[int], Sequence[float]]
 
 
 def _share(value: float, low: float, high: float) -> float:
-    """Position of `value` between `low` and a greater `high`, from 0 to 1, also where their
-    distance is no float."""
+    """Return the position of `value` between `low` and a greater `high`, from 0 to 1.
+
+    The distance of the two may exceed the greatest float.
+    """
     span = high - low
     if math.isinf(span):
         return (value / 2 - low / 2) / (high / 2 - low / 2)

@@ -43,8 +43,10 @@ class DifferingFile:
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """One metric of all runs. `tests` compare the repeats of each run with those of the first,
-    where there are any."""
+    """One metric of all runs.
+
+    `tests` compare the repeats of each run with those of the first, where there are repeats.
+    """
 
     name: str
     summaries: tuple[Summary | None, ...]
@@ -205,8 +207,10 @@ def _curves(run: RunView) -> dict[str, Series]:
 
 
 def _first_difference(left: Series, right: Series) -> int | None:
-    """Return the first step at which two curves have not the same bits; None when one is the
-    beginning of the other."""
+    """Return the first step at which two curves differ in a bit.
+
+    None when one is the beginning of the other.
+    """
     import numpy as np
 
     count = min(len(left), len(right))
@@ -219,8 +223,7 @@ def _first_difference(left: Series, right: Series) -> int | None:
 
 
 def _sentence(found: RunComparison) -> str:
-    """Return what differs in one line: `same code, same environment; differ in optimizer.lr;
-    ...`."""
+    """Return the differences in one line: `same code, same environment; differ in optimizer.lr`."""
     same = []
     if not found.code and not found.code_missing:
         same.append("same code")

@@ -41,8 +41,10 @@ class ConfigRow:
 
 
 def config_rows(run: RunView) -> list[ConfigRow]:
-    """Return the values of the saved config in its order, then the defaults. ConfigError when it is
-    damaged."""
+    """Return the values of the saved config in its order, then the defaults.
+
+    ConfigError when the config is damaged.
+    """
     given = _given(run)
     overrides = _overrides(run)
     rows = [_row(path, node, given, overrides) for path, node in _leaves(run.config)]
@@ -55,8 +57,7 @@ def config_rows(run: RunView) -> list[ConfigRow]:
 
 
 def flat_config(run: RunView) -> dict[str, str]:
-    """Return the values of the saved config by dotted key, as text. ConfigError when it is
-    damaged."""
+    """Return the saved config as text by dotted key. ConfigError when it is damaged."""
     return {dotted(path): written(node) or "" for path, node in _leaves(run.config)}
 
 
@@ -106,8 +107,7 @@ def _row(
 
 
 def _given(run: RunView) -> list[tuple[str, Table]]:
-    """Return the given files that can be read as data; a config in Python is a program, and is not
-    run here."""
+    """Return the given config files that are data; a config in Python is not executed here."""
     found = []
     for name, text in config_files(run).items():
         if Path(name).suffix == ".toml":

@@ -25,8 +25,7 @@ def csv_text(lines: Iterable[Iterable[Any]]) -> str:
 
 
 def harmless(cell: Any) -> Any:
-    """Return a cell for a table that others open: no formula for a spreadsheet, no control codes
-    for a terminal.
+    r"""Return a table cell without spreadsheet formulas and terminal control codes.
 
     >>> harmless("=1+1"), harmless("-0.5"), harmless("\x1b[2Jred"), harmless(-1)
     ("'=1+1", '-0.5', '\\x1b[2Jred', -1)

@@ -150,8 +150,7 @@ def draw(
     *,
     widths: Mapping[str, float],
 ) -> list[Curve]:
-    """Return the curves that a view shows of each metric: of each run, and of each branch that has
-    points.
+    """Return the curves in a view of each metric, for each run and each branch that has points.
 
     All curves of a metric are divided into the same ranges. Their width is that of `widths`, else
     it fits the view.
@@ -174,11 +173,10 @@ def draw(
 
 
 def width_for(low: float, high: float, points: int) -> float:
-    """Return the width of the ranges that an x axis is divided into: `points` to twice as many, a
-    power of two wide.
+    """Return the range width that divides an x axis into `points` to twice as many ranges.
 
-    While a curve grows the width stays the same until it doubles, so that what was drawn need not
-    be sent again.
+    It is a power of two. While a curve grows the width stays the same until it doubles, so that
+    what was drawn need not be sent again.
 
     >>> [width_for(*each, 600) for each in ((0, 600), (0, 1199), (0, 1200), (5, 5))]
     [1.0, 1.0, 2.0, 0.0]
@@ -219,8 +217,7 @@ class _Part:
 def _branches(
     series: Mapping[str, Series], name: str, view: CurveView
 ) -> Iterable[tuple[int, NDArray[np.float64], NDArray[np.float64]]]:
-    """Yield number, x and values of each branch of a metric; points without a place on the x axis
-    are left out."""
+    """Yield number, x and values of each branch of a metric, without points off the x axis."""
     import numpy as np
 
     one = series[name]
@@ -349,8 +346,7 @@ def _reduced(
 
 
 def _starts(xs: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return where the ranges that begin at `edges` have their first point, without empty
-    ranges."""
+    """Return the index of the first point in each non-empty range; ranges begin at `edges`."""
     import numpy as np
 
     found = np.searchsorted(xs, edges, side="left")

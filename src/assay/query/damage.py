@@ -54,8 +54,9 @@ def _metrics(folder: RunFolder, file: RunFile | None) -> str:
 
 
 def _lines(path: Path, *, may_be_cut: bool) -> str:
-    """Return a sentence about unreadable lines, "" for none; a killed run may have cut off its
-    last.
+    """Return a sentence about unreadable lines, "" for none.
+
+    `may_be_cut` permits one, as a killed run may have cut off its last line.
     """
     try:
         unreadable = read_lines(path).unreadable

@@ -102,8 +102,9 @@ class _Lexeme:
 
 
 def parse(text: str, names: KnownNames) -> Condition:
-    """The condition that `text` states. InputError with the place, and the nearest right name, for
-    what it cannot be.
+    """Return the condition stated by `text`.
+
+    InputError with the place of a mistake and the nearest known name.
 
     >>> show(parse("not lr<.1 and tag~cnn", KnownNames(config=["lr"])))
     'not config.lr < 0.1 and tag ~ "cnn"'

@@ -9,7 +9,8 @@ _LONG_AGO_S = 60 * 86_400
 
 
 def duration(seconds: float) -> str:
-    """
+    """Return a duration as text, in at most two units.
+
     >>> [duration(s) for s in (0.42, 4.2, 72, 7500, 100_000)]
     ['0.42 s', '4.2 s', '1 min 12 s', '2 h 5 min', '1 d 3 h']
     """
@@ -57,7 +58,8 @@ def number(value: float) -> str:
 
 
 def size(count: int) -> str:
-    """
+    """Return a number of bytes as text, in decimal units.
+
     >>> size(0), size(999), size(1_234_567), size(5 * 10**10)
     ('0 B', '999 B', '1.2 MB', '50 GB')
     """

@@ -45,8 +45,10 @@ class Importances:
 def importances(
     columns: dict[str, Sequence[Any]], metric: Sequence[Any], *, seed: int = 0
 ) -> Importances:
-    """Return the importance of each column for a metric, the most important first; runs without the
-    metric left out."""
+    """Return the importance of each column for a metric, the most important first.
+
+    Runs without the metric are left out.
+    """
     import numpy as np
 
     target = np.array([_number(value) for value in metric], dtype=np.float64)
@@ -98,8 +100,7 @@ def _column(key: str, values: Sequence[Any], target: NDArray[np.float64]) -> _Co
 
 
 def spearman(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
-    """Return the correlation of ranks, equal values sharing theirs; nan where one side is the same
-    everywhere.
+    """Return Spearman's rank correlation, ties averaged; nan if one side is constant.
 
     >>> import numpy as np
     >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([1.0, 4.0, 9.0]))
@@ -135,8 +136,10 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _encoded(
     values: Sequence[Any], target: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], bool]:
-    """Return a column as numbers, and whether it was of numbers; texts are put in the order of
-    their mean target."""
+    """Return a column as numbers, and whether it held numbers.
+
+    Texts are ordered by the mean target of their runs.
+    """
     import numpy as np
 
     numbers = [_number(value) for value in values]
@@ -155,8 +158,10 @@ def _encoded(
 def _forest(
     columns: NDArray[np.float64], target: NDArray[np.float64], rng: np.random.Generator
 ) -> tuple[NDArray[np.float64], float]:
-    """Return the share of each column in the variance that a forest of small trees explains, and
-    its R2 out of bag."""
+    """Return each column's share of the variance explained by a random forest.
+
+    The second value is the forest's out-of-bag R2.
+    """
     import numpy as np
 
     count = len(target)
@@ -189,8 +194,10 @@ def _grow(
     gains: NDArray[np.float64],
     sums: NDArray[np.float64],
 ) -> None:
-    """Split the runs of a node, or end it: `sums` gathers what a tree says of the runs that it has
-    not seen."""
+    """Split the runs of a node, or end it as a leaf.
+
+    `sums` gathers a tree's predictions for the runs outside its bag.
+    """
 
     values = target[inside]
     split = None
@@ -214,8 +221,7 @@ def _grow(
 
 
 def _best_cut(column: NDArray[np.float64], values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return by how much the squared error falls at most when a node is split by a column, and at
-    which value."""
+    """Return the largest fall of the squared error by a split of a node, and its threshold."""
     import numpy as np
 
     order = np.argsort(column, kind="stable")

@@ -60,8 +60,7 @@ class Inbox:
         self._known: dict[Path, tuple[tuple[int, int], list[Timed]]] = {}
 
     def messages(self, *, since_ns: int = 0, now_ns: int = 0) -> list[Message]:
-        """Return the messages since a moment (0: since as long ago as a first look goes), the
-        newest first."""
+        """Return the messages since a moment, the newest first; 0: as far back as a first visit."""
         now_ns = now_ns or time.time_ns()
         marks = read_marks(self._catalog.project)
         since_ns = since_ns or marks.until_ns
@@ -123,8 +122,7 @@ class Inbox:
 
 
 def at_of(message: str) -> int:
-    """Return the time at the end of a message's id, in ns. InputError for a text that is no such
-    id."""
+    """Return the time in ns at the end of a message id; InputError for a text that is none."""
     text = message.rpartition("-")[2]
     if not text.isdecimal() or len(text) > 20:
         raise InputError(f"`{message[:80]}` is not the id of a message.")

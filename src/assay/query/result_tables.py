@@ -87,8 +87,10 @@ class ShownTable:
         return "[\n" + ",\n".join(lines) + "\n]" if lines else "[]"
 
     def to_csv(self) -> str:
-        """Return a CSV file with a head; a column with deviations is followed by them and by the
-        number of runs."""
+        """Return a CSV file with a head.
+
+        A column with standard deviations is followed by these and by the numbers of runs.
+        """
         has_spread = [
             any(row.cells[i].std is not None for row in self.rows)
             for i in range(len(self.table.columns))
@@ -107,8 +109,10 @@ class ShownTable:
         return csv_text(lines)
 
     def to_markdown(self) -> str:
-        """Return a table of Markdown: the best of a column bold, what cannot be told from it with a
-        dagger."""
+        """Return a Markdown table with the best of each column bold.
+
+        A dagger marks values that the test cannot tell from the best.
+        """
         head = [_markdown(column.title) for column in self.table.columns]
         sides = ["---:" if _is_numeric(self, i) else "---" for i in range(len(head))]
         lines = [head, sides]
@@ -120,8 +124,10 @@ class ShownTable:
         return text + (f"\n† {_FOOTNOTE}\n" if self._has_near else "")
 
     def to_latex(self) -> str:
-        """Return a `tabular` for booktabs: the best of a column bold, what cannot be told from it
-        with a dagger."""
+        """Return a `tabular` for booktabs with the best of each column bold.
+
+        A dagger marks values that the test cannot tell from the best.
+        """
         columns = "".join(
             "r" if _is_numeric(self, i) else "l" for i in range(len(self.table.columns))
         )
@@ -222,8 +228,9 @@ def seen_now(cell: ShownCell) -> Any:
 
 
 def is_same(seen: Any, fresh: Any) -> bool:
-    """Return whether two of the things that a link remembers are equal; nothing was seen yet: it is
-    no news.
+    """Return whether a value is the same as the one last seen through a link.
+
+    If none was seen yet, the value is no news.
 
     >>> is_same(0.5, 0.5), is_same(None, 1.0), is_same({"mean": 1.0, "std": 0.1, "n": 3}, 1.0)
     (True, True, False)
@@ -252,8 +259,7 @@ def seen_text(seen: Any) -> str:
 
 
 def _with_best(columns: Sequence[TableColumn], rows: Sequence[ShownRow]) -> tuple[ShownRow, ...]:
-    """Return the rows with the best cell of each column marked, and those that the test cannot tell
-    from it."""
+    """Mark the best cell of each column, and the cells that the test cannot tell from it."""
     cells = [list(row.cells) for row in rows]
     for at, column in enumerate(columns):
         values = [(i, line[at].value) for i, line in enumerate(cells)]

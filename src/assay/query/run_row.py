@@ -68,8 +68,7 @@ class RunRow:
 
     @property
     def status(self) -> str:
-        """As for one run; `damaged` when its folder cannot be read, `lost` when its project is not
-        there any more."""
+        """Status; `damaged` if the run's folder is unreadable, `lost` if its project is gone."""
         if self.is_lost:
             return "lost"
         written = self.written.status
@@ -77,8 +76,7 @@ class RunRow:
 
     @property
     def is_unsaved(self) -> bool:
-        """True when the run came to its own end, but could not keep its final weights; `reason`
-        says why."""
+        """True if the run finished without keeping its final weights; `reason` says why."""
         return self.written.status == "finished" and self.written.reason.startswith(UNSAVED)
 
     @property

@@ -21,8 +21,7 @@ _GROUP_FACTS = ("tag", "runs")
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Numbers of several runs. `std` is the sample standard deviation (n - 1); nan for a single
-    one."""
+    """Mean and sample standard deviation (n - 1) of several runs; `std` is nan for a single run."""
 
     mean: float
     std: float
@@ -206,8 +205,7 @@ def _bests() -> Column:
 
 
 def _together(values: Sequence[Any], *, is_setting: bool) -> Any:
-    """Return the spread of numbers that were measured, and the value that all runs share of a
-    setting."""
+    """Return the spread of measured numbers, or the value of a setting that all runs share."""
     known = [value for value in values if value is not None]
     if not known:
         return None

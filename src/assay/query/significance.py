@@ -12,8 +12,7 @@ _TINY = 1e-300
 
 @dataclass(frozen=True, slots=True)
 class Welch:
-    """Welch's t-test of two samples: `p` is two-sided, `difference` the second mean less the
-    first."""
+    """Result of Welch's t-test: `p` is two-sided, `difference` the second mean less the first."""
 
     difference: float
     t: float
@@ -22,8 +21,9 @@ class Welch:
 
 
 def welch(left: Sequence[float], right: Sequence[float]) -> Welch | None:
-    """Compare two samples without assuming equal variances; None for fewer than two finite values
-    in either.
+    """Compare two samples by Welch's t-test, without assuming equal variances.
+
+    None for fewer than two finite values in either.
 
     >>> left = [27.5, 21.0, 19.0, 23.6, 17.0, 17.9]
     >>> found = welch(left, [27.1, 22.0, 20.8, 23.4, 23.4, 23.5, 25.8, 22.0])

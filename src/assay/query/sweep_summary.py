@@ -22,8 +22,11 @@ _LOSSES = ("loss", "error", "perplexity", "mse", "mae", "rmse", "nll")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRun:
-    """One run of a sweep. `values` are those of the keys that vary, as text; `score` is its best
-    value of the metric, None without one; `cause` says why it did not finish."""
+    """One run of a sweep.
+
+    `values` are those of the varying keys, as text. `score` is its best value of the metric, None
+    without one. `cause` says why it did not finish.
+    """
 
     id: str
     status: str
@@ -59,8 +62,7 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepSummary:
-    """Points of a sweep, the best first; `mode` says whether small or large values of the metric
-    are good."""
+    """Points of a sweep, the best first; `mode` says whether small or large values are good."""
 
     sweep: str
     metric: str

@@ -62,8 +62,7 @@ def text_part(folder: RunFolder, name: str, start: int, end: int) -> bytes | Non
 
 
 def read_text(path: Path, limit: int = 1 << 20) -> str | None:
-    """Return a text of at most `limit` bytes; None for what is longer, cannot be read or is no
-    regular file."""
+    """Return a file's text; None if it exceeds `limit` bytes, is unreadable or no regular file."""
     try:
         return read_bytes(path, limit).decode("utf-8", "replace")
     except OSError:
