@@ -1,11 +1,10 @@
-"""Access to the server: who may ask, from which page, under which name; the outermost layer of
-every request.
+"""Access to the server: who may ask, from which page, under which name.
 
-One user's machine is the normal case. The server listens on loopback, and that alone protects
-nothing: other users of the machine reach it, and so does any web site in the user's browser. So
-each request needs a session cookie (or the token), a Host that is ours (against DNS rebinding) and,
-from a browser, our own Origin; each write needs a header beside the cookie that no other site can
-send.
+This is the outermost layer of every request. One user's machine is the normal case. The server
+listens on loopback, and that alone protects nothing: other users of the machine reach it, and so
+does any web site in the user's browser. So each request needs a session cookie (or the token), a
+Host that is ours (against DNS rebinding) and, from a browser, our own Origin; each write needs a
+header beside the cookie that no other site can send.
 """
 
 from __future__ import annotations
@@ -53,8 +52,7 @@ _POLICY = (
 
 @dataclass(slots=True)
 class Keys:
-    """The secrets of a server: what a session cookie and a write header hold, and which links make
-    a session.
+    """Secrets of a server: values of the session cookie and write header, and unused link codes.
 
     `token` is one that the user chose and that lasts; a link from `new_link_code` works once.
     """
@@ -100,8 +98,7 @@ class Keys:
 
 
 def kept_secret(path: Path | None = None) -> bytes:
-    """Return the secret of this user on this machine, made at first use: sessions outlive a restart
-    of the server."""
+    """Return this user's secret on this machine, made at first use: sessions outlive a restart."""
     place = path or user_state_path("assay", appauthor=False) / "ui-secret"
     try:
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -133,8 +130,7 @@ class Rules:
     is_local: bool = True
 
     def knows(self, host: str) -> bool:
-        """Return whether a Host header names this server, whatever the port: a tunnel has another
-        one."""
+        """Return whether a Host header names this server; a tunnel may have any port."""
         name = _hostname(host)
         return name is not None and (name in LOOPBACK or name in self.hosts)
 
@@ -216,15 +212,19 @@ class Guard:
 
 
 def session_cookie(keys: Keys, rules: Rules, *, is_secure: bool) -> str:
-    """Return the Set-Cookie of a session. It has no path: its own is the folder of the login page,
-    prefix included."""
+    """Return the Set-Cookie header of a session.
+
+    It has no path, which thus defaults to the folder of the login page, prefix included.
+    """
     parts = [f"{rules.cookie}={keys.session}", "HttpOnly", "SameSite=Strict", f"Max-Age={_YEAR_S}"]
     return "; ".join([*parts, *(["Secure"] if is_secure else [])])
 
 
 def _is_visit(headers: dict[str, str], method: str, path: str) -> bool:
-    """Return whether somebody follows a link from elsewhere to a page: harmless, and without a
-    cookie at first."""
+    """Return whether a request follows a link from another site to a page.
+
+    That is harmless, and has no cookie at first.
+    """
     is_page = not path.startswith("/api/") and "." not in path.rpartition("/")[2]
     return (
         method == "GET"
@@ -235,8 +235,7 @@ def _is_visit(headers: dict[str, str], method: str, path: str) -> bool:
 
 
 def _is_origin_of(origin: str, host: str) -> bool:
-    """Return whether an Origin is the page that this server serves: its Host, port included, as the
-    browser sees it."""
+    """Return whether an Origin is this server's Host, port included, as the browser sees it."""
     try:
         parts = urlsplit(origin)
     except ValueError:
@@ -264,8 +263,7 @@ def _hostname(host: str) -> str | None:
 
 
 def _headers_of(scope: Scope) -> dict[str, str]:
-    """Return the headers; one that comes twice counts with all its values, so that no second Host
-    slips by."""
+    """Return the headers, the values of a repeated one joined: no second Host slips by."""
     found: dict[str, str] = {}
     for name, value in scope["headers"]:
         key = name.decode("latin-1").lower()

@@ -26,8 +26,7 @@ class Model(BaseModel):
 
 
 class ErrorBody(Model):
-    """An error: what is wrong, where, how to fix it; `start` and `end` are a place in what was
-    sent."""
+    """An error: its cause, its place, and a fix; `start` and `end` are offsets in what was sent."""
 
     what: str
     where: str = ""
@@ -98,8 +97,7 @@ RunId = Annotated[str, Path(max_length=64, pattern="^[a-z0-9]+$")]
 
 
 def row_of(catalog: Catalog, run_id: str) -> RunRow:
-    """Return one run by id; MissingError when there is none, also after another look at the
-    folders."""
+    """Return one run by id, after a new scan of the folders if need be; MissingError if absent."""
     found = catalog.rows([run_id])
     if run_id not in found:
         catalog.synchronize()

@@ -139,8 +139,7 @@ def _os_error(request: Request, error: Exception) -> Response:
 
 
 def _is_gone(request: Request) -> bool:
-    """Return whether the run of a request was removed while it was read: no damage, whatever the
-    reader met."""
+    """Return whether the run of a request was removed while it was read, which is no damage."""
     run_id = request.path_params.get("run_id")
     if run_id is None:
         return False

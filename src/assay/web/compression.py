@@ -1,5 +1,7 @@
-"""Answers in gzip, where they are text and long; curves are numbers that hardly get shorter, and
-streams must flow."""
+"""Compression of long text answers with gzip.
+
+Curves are numbers that hardly get shorter, and streams must not be held back.
+"""
 
 from __future__ import annotations
 

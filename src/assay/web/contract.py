@@ -12,8 +12,10 @@ from assay.web.pages import Files
 
 
 def openapi() -> str:
-    """Return the document as JSON, the same for every version: the front end is built with its
-    server."""
+    """Return the OpenAPI document as JSON, the same for every version.
+
+    The front end is built together with its server.
+    """
     api = make_api(Project(Path(".")), Keys(b""), Rules(""), Files("", is_built=False))
     document = api.openapi()
     document["info"]["version"] = "0"

@@ -1,5 +1,4 @@
-"""Changes of a project while somebody looks: one thread that watches, one stream of events for each
-page."""
+"""Live changes of a project: one thread that watches, one stream of events for each page."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ class EventStream:
     events: asyncio.Queue[dict[str, Any] | None] = field(default_factory=lambda: asyncio.Queue(256))
 
     def send(self, event: dict[str, Any] | None) -> None:
-        """Hand over an event from any thread. A page that does not read is cut off, and connects
-        again."""
+        """Send an event from any thread; a page that does not read is cut off, and reconnects."""
         self.loop.call_soon_threadsafe(self._put, event)
 
     def _put(self, event: dict[str, Any] | None) -> None:
@@ -90,8 +88,10 @@ class Watch:
             self._streams.discard(stream)
 
     def announce(self, found: Synchronized, **facts: Any) -> None:
-        """Tell every page what was changed by way of this server; `facts` are of other things than
-        runs."""
+        """Tell every page about changes made through this server.
+
+        `facts` concern other things than runs.
+        """
         event: dict[str, Any] = dict(facts)
         if found:
             self._tell(event, found)
@@ -206,8 +206,7 @@ class Watch:
         return {"version": looked.version}
 
     def _statuses(self, looked: _Looked) -> dict[str, Any]:
-        """Return the status of open runs that is another one than before: a process was killed, or
-        fell silent."""
+        """Return the changed statuses of open runs, such as one whose process was killed."""
         found = {row.id: row.status for row in looked.open.values()}
         fresh = {
             run_id: status
@@ -244,8 +243,10 @@ class _Looked:
 
 
 async def server_sent(watch: Watch, stream: EventStream) -> AsyncIterator[bytes]:
-    """Yield the events of a stream as a page reads them, and a comment now and then, so that a dead
-    one is noticed."""
+    """Yield the events of a stream as server-sent events, and a comment now and then.
+
+    The comment makes a dead connection noticed.
+    """
     try:
         yield b"retry: 1000\n\n"
         while True:

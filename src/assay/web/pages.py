@@ -1,5 +1,4 @@
-"""Files of the page: the built front end and the login page, from a table that is made once, never
-from a path."""
+"""Static files: the built front end and the login page, from a table made once, never by path."""
 
 from __future__ import annotations
 
@@ -85,8 +84,7 @@ class Files:
 
 
 def base_of(path: str) -> str:
-    """Return the way from an address to the root of the site: a proxy may have put anything in
-    front of it.
+    """Return the relative path from an address to the root of the site, whatever a proxy prepends.
 
     >>> base_of("/"), base_of("/inbox"), base_of("/runs/kq3f7abc")
     ('./', './', '../')

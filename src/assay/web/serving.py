@@ -39,10 +39,10 @@ class ServeOptions:
 
 
 def serve(project: Project, wanted: ServeOptions, say: Callable[[str, str], object]) -> None:
-    """Serve until the process is interrupted. `say(event, text)` is told the link, each time there
-    is a new one.
+    """Serve until the process is interrupted.
 
-    InputError for an address that cannot be had, and for one beyond this machine without a token.
+    `say(event, text)` is told the link, each time there is a new one. InputError for an address
+    that cannot be bound, and for one beyond this machine without a token.
     """
     is_local = wanted.host in LOOPBACK
     if not is_local and not wanted.token:
@@ -93,8 +93,10 @@ def serve(project: Project, wanted: ServeOptions, say: Callable[[str, str], obje
 
 
 class _Server(uvicorn.Server):
-    """Server that ends the streams of open pages first: uvicorn waits for them, then cancels them
-    with a traceback."""
+    """Server that ends the streams of open pages first.
+
+    uvicorn by itself waits for them, then cancels them with a traceback.
+    """
 
     def __init__(self, config: uvicorn.Config, watches: Watches) -> None:
         super().__init__(config)
@@ -108,8 +110,7 @@ class _Server(uvicorn.Server):
 
 
 def listen(host: str, port: int | None) -> socket.socket:
-    """Return a socket that listens; InputError when the address is taken, or is none of this
-    machine."""
+    """Return a listening socket; InputError if the address is taken or not this machine's."""
     ports = [port] if port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + _TRIED), 0]
     for each in ports:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

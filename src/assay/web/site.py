@@ -81,8 +81,7 @@ class ProjectSite:
         self._lock = threading.Lock()
 
     def home(self, key: str = "") -> Home:
-        """Return the project of a key, the first one for ""; InputError for one that is not
-        there."""
+        """Return the project of a key, the first one for ""; InputError for an unknown key."""
         if not key:
             return self.first
         with self._lock:

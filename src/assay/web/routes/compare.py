@@ -37,8 +37,7 @@ class NumberCell(Model):
 
 
 class TestCell(Model):
-    """Welch's test of the repeats of a run against those of the first run: two-sided p, difference
-    of the means."""
+    """Welch's test of a run's repeats against the first run's: two-sided p, difference of means."""
 
     p: float
     difference: float

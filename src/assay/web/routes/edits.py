@@ -1,5 +1,4 @@
-"""Routes of what people say about runs, and of putting them away: `record/edits` and `store/trash`
-do it."""
+"""Routes that edit, archive and remove runs, by way of `record/edits` and `store/trash`."""
 
 from __future__ import annotations
 
@@ -73,8 +72,7 @@ class EditRefusal(Model):
 
 
 class Done(Model):
-    """The runs with which it was done, as they are now (none that was removed), and those that
-    refused."""
+    """Runs that were changed, as they are now (without removed ones), and those that refused."""
 
     runs: list[RunLine]
     ids: list[str]

@@ -1,5 +1,4 @@
-"""Routes beside the runs: the projects of this user, the inbox, saved views, and what a metric
-depends on."""
+"""Routes beside the runs: projects, inbox, saved views, and importances for a metric."""
 
 from __future__ import annotations
 
@@ -247,8 +246,7 @@ def delete_view(home: HomeOf, watches: WatchesOf, name: Name) -> None:
 
 @router.get("/api/values")
 def values(home: HomeOf, question: AskedOf) -> ValuesFacts:
-    """Return the values of columns for all runs that are asked for, up to 20,000: what a scatter
-    plot is made of."""
+    """Return the values of columns for all selected runs, up to 20,000, for a scatter plot."""
     whole = replace(question, limit=MAX_VALUES_RUNS, offset=0)
     ids = home.catalog.ids(whole)
     columns = home.catalog.values(whole, list(question.columns))
@@ -272,8 +270,7 @@ def _metric(
 def importance(
     home: HomeOf, question: AskedOf, metric: Annotated[str, Depends(_metric)]
 ) -> ImportanceFacts:
-    """Return how much each key of the configs has to do with a metric: a rank correlation, and a
-    small forest."""
+    """Return the importance of each config key for a metric: rank correlation and random forest."""
     catalog = home.catalog
     keys = catalog.names().config
     if catalog.column(metric)[1] is None:
@@ -301,8 +298,10 @@ def _known(value: float) -> float | None:
 
 
 def _began(folder: str) -> float | None:
-    """Return when the run of a folder began, to the minute: the name says it, and no file is
-    opened."""
+    """Return the Unix time at which a run began, to the minute, from its folder's name.
+
+    None for a name without a time. No file is opened.
+    """
     try:
         return time.mktime(time.strptime(folder[:11], "%y%m%d-%H%M"))
     except (ValueError, OverflowError):

@@ -74,8 +74,7 @@ class JobLine(Model):
 
 
 class DeviceHolder(Model):
-    """Holder of a slot of a device since a Unix time; `job` is null for a run outside of the
-    queue."""
+    """Holder of a slot of a device since a Unix time; `job` is null for a run outside the queue."""
 
     job: JobLine | None
     pid: int

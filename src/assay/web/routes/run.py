@@ -80,8 +80,10 @@ class MetricFacts(Model):
 
 
 class ArtifactFacts(Model):
-    """One kept file. `media` is "image", "audio", "video", or ""; a picture that is too large says
-    so."""
+    """One kept file; `media` is "image", "audio", "video" or "".
+
+    `is_too_large` is true for a picture that is too large to be shown.
+    """
 
     name: str
     digest: str

@@ -51,8 +51,7 @@ class ConfigFacts(Model):
 
 
 class CodeLine(Model):
-    """One file of a snapshot; `change` is what became of it since the run before: added, changed,
-    removed, or ""."""
+    """One file of a snapshot; `change` since the run before: added, changed, removed or ""."""
 
     path: str
     size: int
@@ -70,8 +69,7 @@ class CodeFacts(Model):
 
 @router.get("/api/runs/{run_id}/config")
 def config(home: HomeOf, run_id: RunId) -> ConfigFacts:
-    """Return the config of a run: as a text, key by key with origins, and the files it was given
-    as."""
+    """Return the config of a run: as text, key by key with origins, and as the files given."""
     view = view_of(home, run_id)
     problems: list[str] = []
     rows = read_or(problems, lambda: config_rows(view), [])
@@ -116,8 +114,10 @@ def code(home: HomeOf, run_id: RunId) -> CodeFacts:
 def code_file(
     home: HomeOf, run_id: RunId, path: Annotated[str, Query(max_length=4_000)]
 ) -> Response:
-    """Return one file of the snapshot as text. The path is looked up in the snapshot, never on a
-    disk."""
+    """Return one file of the snapshot as text.
+
+    The path is looked up in the snapshot, never on a disk.
+    """
     view = view_of(home, run_id)
     tree, missing = _tree(view)
     file = tree.get(path)
@@ -140,8 +140,7 @@ def text(
     start: Annotated[int, Query(ge=0, le=2**53)] = 0,
     end: Annotated[int | None, Query(ge=0, le=2**53)] = None,
 ) -> Response:
-    """Return a part of the log, of what was printed, or of another rank's output; at most 4 MB at
-    once."""
+    """Return a part of the log, the standard output or another rank's output, of at most 4 MB."""
     view = view_of(home, run_id)
     last = min(start + MAX_TEXT_BYTES, start + MAX_TEXT_BYTES if end is None else end)
     data = text_part(view.folder, name, start, last)
@@ -157,8 +156,7 @@ def blob(
     run_id: RunId,
     digest: Annotated[str, Path(pattern="^[0-9a-f]{64}$")],
 ) -> Response:
-    """Return the bytes of an artifact by their digest: one that the run names, and no other
-    file."""
+    """Return the bytes of an artifact by digest; only artifacts that the run names are served."""
     view = view_of(home, run_id)
     found = next((each for each in view.artifacts if each.digest == digest), None)
     store = FileBlobs(view.folder.artifacts)

@@ -36,8 +36,7 @@ class BestValue(Model):
 
 
 class RunLine(Model):
-    """One run in a list. Times are unix seconds; `cells` has a value for each column of the
-    page."""
+    """One run in a list; times are Unix seconds, `cells` a value for each column of the page."""
 
     id: str
     tag: str
@@ -77,8 +76,7 @@ class ColumnHead(Model):
 
 
 class RunsPage(Model):
-    """A part of the rows that were asked for. `reading` is how far a new index has come, as (done,
-    total)."""
+    """Part of the selected rows; `reading` is the progress of a new index, as (done, total)."""
 
     version: int
     total: int
@@ -90,10 +88,10 @@ class RunsPage(Model):
 
 
 class ColumnNames(Model):
-    """Every name that a column, a filter or a panel may have; `varying` are keys in which new runs
-    differ.
+    """Names available to a column, a filter or a panel.
 
-    `best` are the metrics that new runs call their best by.
+    `varying` are keys in which new runs differ, `best` the metrics that new runs call their best
+    by.
     """
 
     varying: list[str]
@@ -205,8 +203,7 @@ def curves(
     since: Annotated[str, Query(max_length=60_000, description="ID:X with commas between.")] = "",
     width: Annotated[list[float], Query(max_length=500, description="One for each metric.")] = [],  # noqa: B006
 ) -> Response:
-    """Return curves as bytes (`web/curve_bytes.py`), each reduced to what `points` ranges of x can
-    show.
+    """Return curves as bytes (`web/curve_bytes.py`), each reduced to `points` ranges of x.
 
     With `since` only what lies from there on is sent of those runs, in ranges of the widths that
     were sent before.

@@ -1,5 +1,4 @@
-"""Routes of result tables: reading them with their links followed, changing them, exporting and
-importing."""
+"""Routes of result tables: read with links followed, change, export and import."""
 
 from __future__ import annotations
 
@@ -105,8 +104,10 @@ class EditFacts(Model):
 
 
 class NewTable(Model):
-    """A table to be made: empty, or with a row for each run (or group of runs that differ in their
-    seed)."""
+    """Table to be made: empty, or with a row for each run.
+
+    With `group` a row stands for the runs that differ only in their seed.
+    """
 
     name: Annotated[str, Field(max_length=64)]
     title: Annotated[str, Field(max_length=1_000)] = ""
@@ -142,8 +143,7 @@ class ChangeFacts(Model):
 
 
 class Changes(Model):
-    """Changes that are made together; `revision` is the table that they were made to, "" for
-    whatever is there."""
+    """Changes made together to the table at `revision`; "" for its current one."""
 
     changes: list[ChangeFacts] = Field(max_length=10_000)
     revision: str = ""
