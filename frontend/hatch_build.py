@@ -1,5 +1,7 @@
-"""Builds the page for a wheel, where it is not built yet and npm is there; without it `assay ui`
-says how to get it."""
+"""Build hook that builds the page for a wheel, unless it is built already.
+
+Without npm no page is built, and `assay ui` says how to get it.
+"""
 
 from __future__ import annotations
 

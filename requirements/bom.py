@@ -1,9 +1,8 @@
-"""Bill of materials of a release, in the form of CycloneDX: `python requirements/bom.py WHEEL SDIST
-> assay.cdx.json`.
+"""Bill of materials of a release in CycloneDX: `python requirements/bom.py WHEEL SDIST > FILE`.
 
 It lists what the lock of a bare install has (requirements/core.txt), what is built into the page
 (package-lock.json of the front end), and data of others in the package, each with version, licence
-and digests. The same files give the same bytes.
+and digests. The same files give the same bytes. In a release, FILE is `assay.cdx.json`.
 """
 
 from __future__ import annotations
@@ -85,8 +84,7 @@ def _locked() -> dict[str, tuple[str, list[str]]]:
 
 
 def _needed(requirements: list[str], locked: Container[str]) -> Iterator[tuple[str, set[str]]]:
-    """Yield each package that these need, and what it needs itself, on any system that the lock is
-    for."""
+    """Yield each package that these requirements need, with its own needs, on any locked system."""
     todo, seen = [Requirement(each) for each in requirements], set()
     while todo:
         name = _name(todo.pop().name)

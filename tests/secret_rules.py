@@ -69,9 +69,10 @@ KEYWORDS = {"jwt": [".ey"], "vault-service-token": ["hvs."], "snyk-api-token": [
 """Where those of gitleaks are in every second text."""
 
 HEAD = '''\
-"""Rules for texts that are secrets by themselves, or behind the name of a service: data, made by tests/secret_rules.py.
+"""Rules for texts that are secrets by themselves, or behind the name of a service.
 
-Made from the rules of gitleaks, commit {commit}, under this licence:
+Data, made by tests/secret_rules.py from the rules of gitleaks, commit {commit}, under this
+licence:
 
 {licence}"""
 

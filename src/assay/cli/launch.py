@@ -287,8 +287,7 @@ def _no_option(argument: str) -> InputError:
 
 
 def _refuse_torn(arguments: Sequence[str], i: int) -> None:
-    """An override that the shell has torn apart at its spaces leaves pieces that look like
-    files."""
+    """Raise InputError for an override that the shell split at spaces, into seeming files."""
     before = next((j for j in range(i - 1, -1, -1) if "=" in arguments[j]), None)
     if arguments[i].startswith("=") or (
         i + 1 < len(arguments) and arguments[i + 1].startswith("=")

@@ -154,8 +154,7 @@ def _differing(homes: list[Project], asked: dict[str, Any]) -> list[str]:
 
 
 def _fitting(table: RunTable, dropped: Sequence[str]) -> tuple[RunTable, list[str]]:
-    """Return the table with as many of its columns as the terminal has room for, and those left
-    out.
+    """Return the table with as many columns as the terminal has room for, and the columns left out.
 
     Of `dropped`, the last is left out first. A number that is cut reads as another one, so none is.
     """

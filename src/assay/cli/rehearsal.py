@@ -242,7 +242,8 @@ def _fact(name: str, text: str, columns: int, *, column: int = _NAME) -> Iterato
 
 
 def _scaled(count: float) -> str:
-    """
+    """Return a count with three digits and the prefix of its magnitude.
+
     >>> _scaled(1.5e12), _scaled(960)
     ('1.5 T', '960')
     """

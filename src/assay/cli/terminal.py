@@ -55,8 +55,7 @@ def width(stream: TextIO) -> int | None:
 
 
 def paint(text: str, styles: str, *, on: bool) -> str:
-    """Return `text` in a style such as "red bold", which `echo` shows; as it is when `on` is
-    false."""
+    """Return `text` in a style such as "red bold", for `echo`; unchanged if `on` is false."""
     if not on or not styles:
         return text
     return style(text, ";".join(_CODES[word] for word in styles.split()))

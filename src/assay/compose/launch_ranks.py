@@ -340,8 +340,7 @@ def _outcome(
 
 
 class _PassOn:
-    """Check that sends every signal that this process heard to each rank, once the rank can answer
-    it."""
+    """Check that forwards each signal heard by this process to every rank that can answer it."""
 
     def __init__(
         self, pids: Callable[[], Mapping[int, int]], heard: Sequence[tuple[int, float]]

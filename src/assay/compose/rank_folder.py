@@ -64,8 +64,7 @@ class RankFolder:
         self.launcher = launcher
 
     def begin(self, rank: int) -> None:
-        """Tell that the process that calls is this rank, and let it be asked for its stack from now
-        on."""
+        """Register the calling OS process as this rank, and let others ask for its stack."""
         from assay.engine.parallel.stacks import offer_stack
 
         self.path.mkdir(exist_ok=True)
@@ -133,16 +132,14 @@ class RankFolder:
         }
 
     def error(self) -> str:
-        """Return the first error of a rank that did not follow from the end of another one, "" for
-        none."""
+        """Return the first error that did not follow from another rank's end, "" for none."""
         own = [each for each in self.told().values() if each["error"] and not each["follows"]]
         return str(min(own, key=lambda each: each["time"])["error"]) if own else ""
 
     def ended_by(self, *, patience_s: float = 0.0) -> str:
-        """Say what ended ranks: the first error, or who is gone without a word; "" while all is
-        well.
+        """Return the cause that ended ranks: the first error, or a vanished rank; "" if none.
 
-        A launcher tells how a rank died a moment after its death: `patience_s` waits for that.
+        A launcher reports how a rank died a moment after its death: `patience_s` waits for that.
         """
         until = time.monotonic() + patience_s
         while True:

@@ -133,8 +133,7 @@ def work(place: str) -> int:
 
 
 def is_first_rank() -> bool:
-    """Return True unless this is one of the processes of a run that leave it to another to
-    speak."""
+    """Return True unless this is a rank that leaves it to rank 0 to print."""
     from assay.engine.parallel.process_group import world
 
     return world().rank == 0
@@ -245,8 +244,7 @@ def _begun(ranks: Any, windows: Iterable[Window]) -> Iterator[Window]:
 
 
 def _checkpoints(scope: RunScope) -> tuple[int, Path]:
-    """Return how many checkpoints may exist at once, and a folder of the disk they are written
-    to."""
+    """Return the most checkpoints that exist at once, and a folder on the disk they go to."""
     path = scope.config.path
     project = find_project(path.resolve().parent if path is not None else Path.cwd())
     folder = project.runs_dir if project is not None else Path.cwd()

@@ -107,8 +107,7 @@ def run_of_job(config: Config, job: str, *, newest: int = 0) -> RunView | None:
 
 
 def refuse_without_config(view: RunView, *, fix: str = "") -> None:
-    """Raise InputError for a run without a config to train: a script recorded it, or another
-    tracker."""
+    """Raise InputError for a run without a config to train: recorded by a script or imported."""
     file = view.file
     if file.attempts and "user_dirs" in file.attempts[0].launch and view.config_text:
         return

@@ -86,7 +86,8 @@ class Every:
     start: int = 0
 
     def next(self, count: int) -> int:
-        """
+        """Return the first multiple of `n` from `count` on; counted from `start` if that is set.
+
         >>> [Every(3).next(count) for count in (0, 1, 3, 4)]
         [3, 3, 3, 6]
         >>> Every(3, start=1).next(0)
@@ -111,7 +112,8 @@ class At:
     counts: frozenset[int]
 
     def next(self, count: int) -> int:
-        """
+        """Return the first of the counts from `count` on, `NEVER` after the last.
+
         >>> At(frozenset({5, 9})).next(6)
         9
         """

@@ -1,7 +1,7 @@
-"""Rules for texts that are secrets by themselves, or behind the name of a service: data, made by
-tests/secret_rules.py.
+"""Rules for texts that are secrets by themselves, or behind the name of a service.
 
-Made from the rules of gitleaks, commit b58d3f102cf3, under this licence:
+Data, made by tests/secret_rules.py from the rules of gitleaks, commit b58d3f102cf3, under this
+licence:
 
 MIT License
 

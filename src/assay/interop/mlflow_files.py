@@ -151,12 +151,10 @@ _PLAIN_KEY = re.compile(r"([A-Za-z_][\w.]*):(?: (.*))?")
 
 
 def _flat_yaml(path: Path) -> dict[str, str]:
-    """The keys of a file that MLflow wrote: scalars, long ones folded; those of an inner table as
-    `tags.key`.
+    """Return the scalars of a YAML file that MLflow wrote; keys of an inner table as `tags.key`.
 
-    Null is left out.
-
-    Read without a library: nobody should have to install one to move away.
+    Null is left out. Long scalars may be folded. The file is read without a library: nobody should
+    have to install one to move away.
     """
     try:
         lines = (

@@ -40,8 +40,7 @@ _WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
 
 @dataclass(slots=True)
 class MlflowDataset:
-    """Data that went into a run: what MLflow was told of them. `tags` say what for, as
-    `mlflow.data.context`."""
+    """Data set of a run as MLflow was told of it; its use is the tag `mlflow.data.context`."""
 
     name: str
     digest: str
@@ -138,8 +137,7 @@ def _first(values: dict[str, str], what: str, warnings: list[str]) -> dict[str, 
 
 
 def _told_of_datasets(datasets: list[MlflowDataset]) -> dict[str, Any]:
-    """Return what is known of the data, by `dataset/<what for>/<name>`; of two of one name with the
-    digest."""
+    """Return facts of the data sets by `dataset/<use>/<name>`, with the digest if repeated."""
     told: dict[str, Any] = {}
     for data in datasets:
         use = data.tags.get(_CONTEXT, "input")

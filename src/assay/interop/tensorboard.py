@@ -332,8 +332,7 @@ class _EventLog:
 
 
 def _buckets(histogram: dict[int, list[Field]]) -> tuple[list[float], list[float], float, float]:
-    """Edges and counts, from the first bucket that holds something to the last; sum, and sum of
-    squares."""
+    """Return edges, counts, sum, and sum of squares, from the first filled bucket to the last."""
     limits = protobuf.packed(histogram[6], "d")
     counts = protobuf.packed(histogram[7], "d")
     low, high, total, squares = (

@@ -99,8 +99,11 @@ class ListedStudy:
 
 @dataclass(slots=True)
 class OptunaStudy:
-    """Study of Optuna in memory. Each trial draws from a generator of its own, seeded by the
-    search's seed and its number: a study rebuilt from records proposes the same points."""
+    """Study of Optuna in memory.
+
+    Each trial draws from a generator of its own, seeded by the search's seed and the trial's
+    number: a study rebuilt from records proposes the same points.
+    """
 
     spec: SearchSpec
     axes: tuple[SweepAxis, ...]

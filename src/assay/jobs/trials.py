@@ -21,8 +21,11 @@ PRUNED = "pruned"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRun:
-    """One run of a trial; a trial has one for each seed. `scores` follow the metrics of the
-    search, None for a metric that the run does not have; `step` is the last one logged."""
+    """One run of a trial, which has one for each seed.
+
+    `scores` follow the metrics of the search, None for a metric that the run does not have. `step`
+    is the last one logged.
+    """
 
     view: RunView
     number: int

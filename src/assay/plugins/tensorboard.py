@@ -120,8 +120,7 @@ class TensorBoard:
             self._file = None
 
     def _take(self, values: Mapping[str, float], step: int) -> None:
-        """In the training's thread: only take down; what is turned into bytes is so in the
-        background."""
+        """Queue the values in the training's thread; the background encodes them."""
         if step % self.every == 0:
             at = step if self.by == "step" else self._epoch
             self._waiting.append((time.time(), at, list(values.items())))

@@ -1,7 +1,7 @@
-"""Proofs of exactness: replay a run, verify that resume is exact, find where two runs diverge,
-compare the first steps of a config with golden digests.
+"""Proofs of exactness: replay, exact resume, divergence of two runs, golden digests.
 
-Runs are trained again in fresh OS processes. Torch is imported there, never here.
+Golden digests are compared with the first steps of a config. Runs are trained again in fresh OS
+processes. Torch is imported there, never here.
 """
 
 from assay.proof.diverge import DivergeResult as DivergeResult

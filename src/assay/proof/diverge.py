@@ -35,8 +35,7 @@ class DivergeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RestartPoint:
-    """The step from which both runs are trained again: the beginning, or a checkpoint with equal
-    bits."""
+    """Step from which both runs are trained again: the beginning, or a bit-equal checkpoint."""
 
     step: int = 0
     name: str = ""

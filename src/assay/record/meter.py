@@ -134,11 +134,10 @@ class AvgMeter(_Formed):
         self._sums: dict[str, _Sum] = {}
 
     def update(self, values: Mapping[str, Any], weight: builtins.float = 1) -> None:
-        """Add one step. `weight` is the number of samples it stands for: then the means are means
-        over samples.
+        """Add one step; with `weight` its number of samples, the means are means over samples.
 
-        A tensor is let go of its graph and added on its own device; this does not wait for the
-        device.
+        A tensor is detached from its graph and added on its own device, without waiting for the
+        device. InputError for a weight that is negative or not finite.
         """
         if not 0 <= weight < math.inf:
             raise InputError(f"A weight must be a number from 0 up, not {weight!r}.")

@@ -95,7 +95,8 @@ def _block(run: RunFile) -> str:
 
 
 def duration(seconds: float) -> str:
-    """
+    """Return a duration as text, in at most two units.
+
     >>> duration(4.2), duration(75), duration(3 * 3600 + 125)
     ('4.2 s', '1 min 15 s', '3 h 2 min')
     """

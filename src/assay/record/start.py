@@ -111,10 +111,10 @@ class Run:
         columns: Sequence[str] | None = None,
         step: int | None = None,
     ) -> str:
-        """Keep rows as CSV: mappings, dataclasses, named tuples, or sequences in order of
-        `columns`.
+        """Save rows as CSV: mappings, dataclasses, named tuples or sequences.
 
-        A data frame, a mapping of columns and an array are tables too.
+        A sequence follows the order of `columns`. A data frame, a mapping of columns and an array
+        are tables too.
         """
         return self._keep("table", name, step, lambda media: media.table_csv(rows, columns))
 
@@ -183,11 +183,10 @@ class Run:
         *,
         folder: str | os.PathLike[str] | None = None,
     ) -> Path:
-        """Watch a folder and return it; created, changed and deleted files are listed until the
-        end.
+        """Watch a folder and return it; files are listed until the end.
 
-        It is a folder of the run's own, or the one given. With `suffixes` only files that end with
-        one of them.
+        Creations, changes and deletions are recorded. The folder is the run's own, or the one
+        given. `suffixes` restricts it to files with one of these endings.
         """
         if self._recorder is not None:
             return self._recorder.watch(name, suffixes, folder=folder)

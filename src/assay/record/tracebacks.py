@@ -31,10 +31,9 @@ def shortened(error: BaseException) -> str:
 
 
 def users_part(error: BaseException) -> str | None:
-    """Return the traceback from the user's first line on; None where there is none or all is
-    wanted.
+    """Return the traceback from the user's first line on; None if there is none or all is wanted.
 
-    The user's line may also be one of the config, of which a library has refused what it says.
+    The user's line may also be a line of the config whose value a library has refused.
     """
     shown = traceback.TracebackException.from_exception(error)
     link: traceback.TracebackException | None = shown

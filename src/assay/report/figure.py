@@ -45,8 +45,11 @@ _UNDATED: Mapping[str, Mapping[str, None]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line of a figure. `band` is half the height of the area around it, None for none; `runs`
-    are those in it. Lines of one `place` share their colour and dashes in every panel."""
+    """One line of a figure.
+
+    `band` is half the height of the area around it, None for none; `runs` are those in it. Lines of
+    one `place` share their colour and dashes in every panel.
+    """
 
     label: str
     metric: str
@@ -122,8 +125,10 @@ def _having(runs: Sequence[RunView], names: Sequence[str]) -> list[str]:
 
 
 def _labels(groups: Sequence[Sequence[RunView]]) -> list[str]:
-    """Return a label for each group: the config keys that differ, else the tag; an id where two
-    would be the same."""
+    """Return a label for each group: the config keys that differ, else the tag.
+
+    Equal labels get an id.
+    """
     configs = [_settings(group[-1]) for group in groups]
     keys = sorted({key for config in configs for key in config})
     differing = [key for key in keys if len({config.get(key) for config in configs}) > 1]
@@ -186,8 +191,10 @@ def _line(group: Sequence[RunView], metric: str, label: str, place: int) -> Line
 
 
 def draw(found: Sequence[Line], to: Path, *, title: str = "", log: bool = False) -> None:
-    """Write the figure; the suffix of the file says as what. MissingExtraError without
-    matplotlib."""
+    """Write the figure in the format of the file's suffix; MissingExtraError without matplotlib.
+
+    InputError for an unknown suffix.
+    """
     if to.suffix.lstrip(".").lower() not in SUFFIXES:
         raise InputError(
             f"{to.name} is no kind of figure.",

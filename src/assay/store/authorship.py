@@ -1,5 +1,4 @@
-"""Proof that a record was made here: a keyed digest, with a key of this user, over what chooses
-code.
+"""Proof that a record was made here: a digest, keyed by this user, over what chooses code.
 
 Whoever resumes, replays or tests a run executes what its record says: the config, the folders of
 modules, the code that was kept. Nothing that a record says about itself can tell that it was made

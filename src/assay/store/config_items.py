@@ -51,8 +51,10 @@ def _parsed(statement: str, prefix: str) -> tuple[Item, ...]:
 
 @lru_cache(maxsize=1024)
 def _prefix_of(head: str) -> str:
-    """Return what the keys below a head like `[model.encoder]` begin with; ValueError for a list of
-    tables."""
+    """Return the prefix of the keys below a head like `[model.encoder]`.
+
+    ValueError for a list of tables.
+    """
     if head.startswith("[["):
         raise ValueError(head)
     prefix = ""

@@ -16,9 +16,11 @@ Kind = Literal["config", "result", "label", "note", "desc"]
 
 
 class IndexRow(NamedTuple):
-    """One run as its folder has it. `status` is as written ("" when `error` says why nothing can be
-    read); what is derived from it (killed, unknown) and the edits are for the reader to work
-    out."""
+    """One run as its folder has it.
+
+    `status` is as written, "" when `error` says why nothing can be read. The reader derives further
+    states (killed, unknown) and applies the edits.
+    """
 
     folder: str
     id: str

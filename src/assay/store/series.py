@@ -394,8 +394,7 @@ def _extreme(
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean of numbers without NaN, rounded once: large numbers that cancel leave what is
-    between them."""
+    """Return the mean of numbers without NaN, rounded once, so that cancellation loses nothing."""
     try:
         return math.fsum(values) / len(values) if values else math.nan
     except ValueError:  # infinities of both signs

@@ -31,8 +31,10 @@ _PASSED_ON = ("ASSAY_RUNS_DIR", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERE
 
 
 def open_backend(on: Scheduler, project: Project) -> Backend:
-    """Return the backend of a scheduler. Others than this machine's queue keep their files in
-    `.assay/` of the project."""
+    """Return the backend of a scheduler.
+
+    All but this machine's queue keep their files in `.assay/` of the project.
+    """
     match on:
         case "local":
             return LocalBackend()
