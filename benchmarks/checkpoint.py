@@ -1,12 +1,10 @@
-"""What saving costs the training: how long it waits, and how much slower it is while the checkpoint
-is written.
+"""Cost of saving: the time that training waits, and its slowdown while a checkpoint is written.
 
 `blocked` is how long the loop stands still, against one copy of the same tensors to host memory
 that is there already. `speed` is that of a loop of small steps while checkpoints are written all
 the time, against its speed without; the two take turns. `process` writes the same bytes with the
 same digests from shared memory in a process of its own. `resume` is one step of the first example
-that goes on from a checkpoint, with its record, evaluation and save; `fresh` is one from the
-beginning.
+resumed from a checkpoint, with its record, evaluation and save; `fresh` is one from the beginning.
 """
 
 from __future__ import annotations
@@ -136,8 +134,7 @@ def steps_in(
 
 
 def blocked(megabytes: int, rounds: int, folder: Path) -> dict[str, float]:
-    """Seconds that the training stands still for one save, the median; and those until it is on
-    disk."""
+    """Median seconds that training stands still for one save, and those until it is on disk."""
     tensors = state_of(megabytes)
     saver, background, staging = Saver(folder / "blocked", keep=1), Background("save"), Staging()
     copies = {name: tensor.clone() for name, tensor in tensors.items()}
@@ -200,8 +197,7 @@ def speeds(megabytes: int, rounds: int, window_s: float, folder: Path) -> dict[s
 
 
 def going_on(rounds: int, folder: Path) -> dict[str, float]:
-    """Seconds for one step of the first example where all is imported: of a new run, and of one
-    that goes on."""
+    """Seconds for one step of the first example, imports done: of a new and of a resumed run."""
     project = make_project(Path(shutil.copytree(EXAMPLE, folder / "digits")))
     found: dict[str, list[float]] = {"fresh": [], "resume": []}
     for _ in range(rounds + 1):

@@ -1,14 +1,13 @@
-"""What a config costs: `assay check` of 500 keys in a process of its own, and loading up to 100,000
-keys in this one.
+"""Cost of a config: `assay check` of 500 keys in its own process, loading up to 100,000 keys.
 
 The checked config has 500 keys: a model of many parts in user code, and calls of torch. `shape` is
 the shape stage alone, `whole` both stages, each beside `import torch`; CPU time is user and system
-time as the kernel counts it. Told are medians. `check.over_torch_s` is what checking costs beyond
-importing torch.
+time as the kernel counts it. The figures are medians. `check.over_torch_s` is what checking costs
+beyond importing torch.
 
-`load.N` is reading a file of N keys into a tree with the place of every one, `shape.N` the shape
-stage over it, `hash.N` its canonical form and hash; `growth` is time per key of the largest over
-that of the smallest: 1 is linear.
+`load.N` is reading a file of N keys into a tree with the place of every one, in this process.
+`shape.N` is the shape stage over it, `hash.N` its canonical form and hash; `growth` is time per key
+of the largest over that of the smallest: 1 is linear.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What the context of a run costs: a lookup once resolved, and a handler whose parameters were
-filled in.
+"""Cost of a run's context: a lookup once resolved, and a handler with injected parameters.
 
 A lookup is the best of several rounds, without the empty loop around it. `event_injected` fires an
-event whose handler asked for two objects by type, `event_plain` one that asked for nothing: what
-was filled in costs nothing per call.
+event whose handler asked for two objects by type, `event_plain` one that asked for nothing:
+injection costs nothing per call.
 """
 
 from __future__ import annotations

@@ -16,8 +16,7 @@ from assay.core.version import version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One measured number. `at_most` is what it is to stay under; None for a number that is told
-    for information."""
+    """One measured number; `at_most` is its limit, None for a number that is only information."""
 
     name: str
     value: float

@@ -1,5 +1,4 @@
-"""The GPT of the examples, trained by the engine and by hand: what a real model leaves of the
-engine's cost.
+"""GPT of the examples, trained by the engine and by hand: the engine's cost for a real model.
 
 By hand: AdamW in its fused form, a warm-up and cosine by `LambdaLR`, `clip_grad_norm_`,
 `loss.item()` kept in a list. The engine: the same, with loss, norm and learning rate on disk at

@@ -1,11 +1,10 @@
-"""What keyed randomness costs: a `Loader` beside torch's `DataLoader`, over the same data, in the
-same process.
+"""Cost of keyed randomness: a `Loader` beside torch's `DataLoader` over the same data.
 
 `images` are uint8 of 3x256x256 of which each sample is a crop of 3x224x224, mirrored or not,
-normalised; the draws come from `random`. `tiny` samples cost next to nothing, so that what a loader
-adds stands out: it is told in microseconds. The loaders take turns, a few batches each. Told are
-the best round of each and the median of the ratios of neighbours; in CPU time where there are no
-workers, which depends less on what else runs, else in wall time.
+normalised; the draws come from `random`. `tiny` samples cost next to nothing, so that a loader's
+own cost stands out, in microseconds. The loaders take turns in one process, a few batches each. The
+figures are the best round of each and the median of the ratios of neighbours. They are CPU time
+without workers, as it depends less on what else runs, else wall time.
 """
 
 from __future__ import annotations
@@ -96,8 +95,10 @@ def compared(
     batches: int,
     clock: Callable[[], float] = process_time,
 ) -> tuple[float, float, float]:
-    """Microseconds a batch of both in their best round, and the median of the ratios of neighbours,
-    other to one."""
+    """Microseconds a batch in the best round of each, and the median ratio of neighbouring rounds.
+
+    The ratio is that of `other` to `one`.
+    """
     for each in (one, other):  # what is paid once: workers are started, memory is touched
         for _ in islice(each, 2 * batches):
             pass
@@ -156,8 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def seek_ms(rounds: int) -> float:
-    """CPU time of the first batch from position 1e7 of a shuffled epoch of 1e9 samples on; the
-    longest."""
+    """Longest CPU time of a first batch from position 1e7 of a shuffled epoch of 1e9 samples."""
     longest = 0.0
     for epoch in range(rounds):
         begun = process_time()

@@ -1,5 +1,4 @@
-"""What benchmarks of training loops share: the small network, a loop written twice, and how it is
-timed and checked.
+"""Base of the benchmarks of training loops: network, loop written twice, timing and checks.
 
 A script that uses this sets `OMP_NUM_THREADS` before: torch is imported here.
 """
@@ -84,8 +83,7 @@ def batches_of(steps: int) -> Batches:
 
 
 def warmup_cosine(steps: int) -> Callable[[int], float]:
-    """The factor of the learning rate at a step, as `WarmupCosine(warmup_ratio=WARMUP,
-    start=0.001)` has it."""
+    """Factor of the learning rate, as of `WarmupCosine(warmup_ratio=WARMUP, start=0.001)`."""
     warmup = math.ceil(WARMUP * steps)
 
     def factor(step: int) -> float:
@@ -107,8 +105,10 @@ def settle() -> None:
 
 
 def time_in_turn(pairs: Collection[Pair], rounds: int) -> None:
-    """The CPU time of both sides of each pair, round after round, after one that warms up; who is
-    first changes."""
+    """Measure the CPU time of both sides of each pair, round after round, each first in turn.
+
+    One more round warms up.
+    """
     for i in range(-1, rounds):
         for pair in pairs:
             both = (pair.hand, pair.hand_s), (pair.engine, pair.engine_s)
@@ -124,8 +124,7 @@ def time_in_turn(pairs: Collection[Pair], rounds: int) -> None:
 def over_processes(
     count: int, measured: Callable[..., Sequence[Figure]], *arguments: Any
 ) -> list[Figure]:
-    """The figures of so many fresh processes, one after another: where one lies in memory moves
-    them."""
+    """Median figures of `count` fresh processes in turn, as they depend on the memory's layout."""
     fresh = ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1)
     with fresh:
         return middle([fresh.submit(measured, *arguments).result() for _ in range(count)])

@@ -1,5 +1,4 @@
-"""What a training step costs in other frameworks, beside the same loop by hand and assay's, in one
-process.
+"""Cost of a training step in other frameworks, in assay and by hand, in one process.
 
 Each trains the same small network (32-64-10, batches of 32, SGD) on the same list of batches, on
 one thread:
@@ -11,9 +10,9 @@ one thread:
                that swallows it.
 
 They take turns, round after round. Counted is what a thousand more steps cost, so that starting and
-ending does not: the CPU time of the thread for a long run less that of a short one. Told is the
-median over the rounds of the ratio to the bare loop by hand in the same round. All must end with
-the weights of the hand loop, else nothing is compared.
+ending does not: the CPU time of the thread for a long run less that of a short one. The figure is
+the median over the rounds of the ratio to the bare loop by hand in the same round. All must end
+with the weights of the hand loop, else nothing is compared.
 
 Made for an environment of its own, which `./dev bench --peers` makes.
 """

@@ -26,8 +26,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """GPT-2: 124 M parameters unless given otherwise; gives scores of shape (batch, vocabulary,
-    length)."""
+    """GPT-2, by default of 124 M parameters; scores have shape (batch, vocabulary, length)."""
 
     def __init__(
         self, vocabulary: int = 50257, width: int = 768, depth: int = 12, heads: int = 12
@@ -146,8 +145,7 @@ class Encoder(nn.Module):
 
 
 class Random:
-    """Samples of one shape, made as they are asked for: `kind` is tokens, images, vectors or
-    sequences."""
+    """Samples of one shape, made on demand; `kind` is tokens, images, vectors or sequences."""
 
     def __init__(self, kind: str, size: int, count: int = 10_000, length: int = 1024) -> None:
         self.kind, self.size, self.count, self.length = kind, size, count, length

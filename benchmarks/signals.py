@@ -1,11 +1,10 @@
-"""Two hundred double signals, on one rank and on two: the record has to tell truly how the run
-ended.
+"""Two hundred double signals, on one rank and on two: does the record tell the run's true end?
 
 Each trial is one run that hears SIGINT or SIGTERM twice. The first comes at any moment from the
 start of the process to some time after its end, the second between a millisecond and two seconds
 later. With two ranks each of them goes to the launcher or to one of the ranks. What is left must be
 true: `finished` only with the final checkpoint of the last step, `stopped` with the exit code of a
-signal, never a run that seems to go on, was killed or has failed; and no process.
+signal, never a run that seems to be running, was killed or has failed; and no process.
 
 The processes are forked from this one, which has imported all that they need. Torch's launcher
 starts the ranks.
@@ -113,10 +112,10 @@ def signalled(folder: Path, ranks: int, count: int, draw: random.Random) -> Coun
 
 @dataclass(frozen=True)
 class Plan:
-    """When which signal comes: the first after the start or the first step, the second after the
-    first.
+    """Times, kinds and targets of the two signals.
 
-    Target 0 is the process that was started, others are ranks.
+    The first comes `first_s` after the start or the first step, the second `second_s` after the
+    first. Target 0 is the process that was started, others are ranks.
     """
 
     first_s: float

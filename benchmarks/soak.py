@@ -1,5 +1,4 @@
-"""Two hundred kills: runs are killed at random moments, and each has to end with the bits of one
-that nobody disturbed.
+"""Two hundred kills at random moments: each run must end with the bits of an undisturbed one.
 
 The model has dropout and batch norm, the data are augmented by all three random generators, two
 micro-batches make one step, the weights are averaged, and every fourth step is saved, most of them
@@ -147,8 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def soak(folder: Path, kills: int, draw: random.Random) -> tuple[list[Figure], bool]:
-    """Trials until there were so many kills; what came of them, and whether all ended with the same
-    bits."""
+    """Run trials until `kills` kills; return the figures, and whether all ended with equal bits."""
     make_project(folder)
     for name, text in {"soak.toml": CONFIG, "net.py": NET, "points.py": POINTS}.items():
         (folder / name).write_text(text)
@@ -211,14 +209,15 @@ class Trial:
         return record
 
     def records(self) -> list[RunFolder]:
-        """Without those of which nothing was written yet when they were killed: nobody can go on
-        with them."""
+        """Runs that can be resumed: a run killed before anything was written is left out."""
         found = [Path(entry.path) for entry in scan_runs(self.runs)]
         return [RunFolder(path) for path in found if (path / run_file.FILE_NAME).exists()]
 
     def launched(self, kill: Kill | None = None) -> bool:
-        """Train, or go on, to the end or the kill; whether it was killed. RuntimeError when it
-        fails by itself."""
+        """Train or resume to the end or the kill; return whether it was killed.
+
+        RuntimeError when it fails by itself.
+        """
         workers = WORKERS[self.attempts % len(WORKERS)]
         self.attempts += 1
         before = self.started()
@@ -248,8 +247,7 @@ class Trial:
         return code != 0
 
     def killed(self, kills: int, whole_s: float, draw: random.Random) -> list[str]:
-        """Kill the run so many times, if it lives so long, and then let it end; in which moments
-        the kills came."""
+        """Kill the run up to `kills` times, then let it end; return the moments of the kills."""
         moments: list[str] = []
         while len(moments) < kills:
             is_early = draw.random() < EARLY

@@ -72,8 +72,10 @@ atexit.register(lambda: print(json.dumps([name for name in {heavy} if name in sy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """One thing to start, in `folder`: `code` for `python -c`, or `arguments` of assay; and how
-    long it took."""
+    """One thing to start in `folder`, and its times.
+
+    It is `code` for `python -c`, or `arguments` of assay.
+    """
 
     folder: Path
     code: str = ""
@@ -104,8 +106,7 @@ class Start:
             )
 
     def most_mb(self) -> float:
-        """The most memory that it had at once, as it says itself: what `wait4` tells begins with
-        that of the parent."""
+        """Peak memory in MB, as told by the process: that of `wait4` begins with its parent's."""
         code = f"{self.code}\nprint(open('/proc/self/status').read())"
         told = subprocess.run(
             [sys.executable, "-c", code],

@@ -1,5 +1,7 @@
-"""5,000 digits of MNIST (28x28, balanced), split 4,000 / 500 / 500 once and for all; or all of
-MNIST, where it lies."""
+"""5,000 digits of MNIST (28x28, balanced), or all of MNIST if its files are there.
+
+The 5,000 are split 4,000 / 500 / 500 once and for all.
+"""
 
 import gzip
 from pathlib import Path
@@ -12,11 +14,11 @@ _BOUNDS = {"train": (0, 4000), "valid": (4000, 4500), "test": (4500, 5000)}
 
 
 class Digits:
-    """Images of shape (1, 28, 28) in [0, 1] and their class. `shift`: moved by up to that many
-    pixels at random.
+    """Images of shape (1, 28, 28) in [0, 1] and their class.
 
-    `folder`: where the four files of MNIST lie (`train-images-idx3-ubyte.gz`, ...). Else the digits
-    beside this file.
+    `shift`: images are moved by up to that many pixels at random. `folder`: the folder of the four
+    files of MNIST (`train-images-idx3-ubyte.gz`, ...); by default the digits beside this file are
+    used.
     """
 
     def __init__(self, split: str, shift: int = 0, folder: str | None = None) -> None:
@@ -56,8 +58,10 @@ def _mnist(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _idx(path: Path) -> np.ndarray:
-    """An IDX file of bytes, compressed or not: two zeros, type, number of dimensions, each of them,
-    the data."""
+    """Array in an IDX file of bytes, compressed or not.
+
+    The file has two zeros, the type, the number of dimensions, each of them, the data.
+    """
     packed = path.with_name(path.name + ".gz")
     data = gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes()
     shape = np.frombuffer(data, ">u4", count=data[3], offset=4)

@@ -1,5 +1,4 @@
-"""The manual of Python that `help()` shows, as it comes with the standard library: about 460,000
-letters."""
+"""Manual of Python that `help()` shows, from the standard library: about 460,000 letters."""
 
 from __future__ import annotations
 
@@ -19,8 +18,10 @@ def text_of(letters: Tensor) -> str:
 
 
 class Manual:
-    """Pieces of `context` letters, each with the letter that follows. Two topics of ten are for
-    validation and test."""
+    """Pieces of `context` letters, each with the letter that follows.
+
+    Two topics of ten are for validation and test.
+    """
 
     randomness = "none"
 

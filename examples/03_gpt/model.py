@@ -28,8 +28,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """(batch, length) letters to (batch, letters, length) scores, as `CrossEntropyLoss` wants
-    them."""
+    """Letters (batch, length) to scores (batch, letters, length), as for `CrossEntropyLoss`."""
 
     def __init__(self, letters: int, context: int, width: int, layers: int, heads: int) -> None:
         super().__init__()
@@ -53,13 +52,14 @@ class GPT(nn.Module):
         return (self.norm(x) @ self.letter.weight.T).transpose(1, 2)
 
     def pipeline_split(self) -> list:
-        """What stages of a pipeline can be made of: blocks, between two functions that share the
-        weights of letters."""
+        """Units of pipeline stages: blocks, between two functions sharing the letters' weights."""
         return [(self.embedded, "letter", "place"), *self.blocks, (self.scores, "norm", "letter")]
 
     def tensor_plan(self) -> dict[str, str]:
-        """Of each block a process has some of the heads, and some of the features between `up` and
-        `down`."""
+        """Tensor-parallel plan: each process has some heads of a block, and some of its features.
+
+        The features are those between `up` and `down`.
+        """
         return {
             "blocks.*.qkv": "colwise",
             "blocks.*.out": "rowwise",

@@ -34,8 +34,7 @@ _SPACE = (
 
 
 class Lines:
-    """(numbers of its words, tags) of each logical line with a name in it. Lines differ in
-    length."""
+    """(word numbers, tags) of each logical line with a name in it; lines differ in length."""
 
     randomness = "none"
 

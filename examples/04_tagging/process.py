@@ -12,8 +12,10 @@ from assay.engine import OptimizerStep, Process
 
 
 class Tagging(Process):
-    """The loss is a pair: its sum over the words, and their number. Weighted so, no word counts
-    more than another."""
+    """Process whose loss is a pair: its sum over the words, and their number.
+
+    Weighted so, no word counts more than another.
+    """
 
     def __init__(
         self, model: nn.Module, backward: OptimizerStep | None = None, *, metrics: Mapping[str, Any]

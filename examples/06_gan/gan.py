@@ -48,8 +48,7 @@ def net(inputs, width):
 
 
 class Game(Process):
-    """The critic is to tell real points from made ones, the generator to make points that it takes
-    for real."""
+    """GAN: the critic learns to tell real points from generated ones, the generator to fool it."""
 
     def __init__(self, model: Pair, backward: MultiOptimizerStep | None = None):
         self.model = model

@@ -1,5 +1,6 @@
-"""Four families of image models, as small as their idea allows. All take (batch, 1, 14, 14) and
-give (batch, 10).
+"""Four families of image models, each as small as its idea allows.
+
+All take (batch, 1, 14, 14) and give (batch, 10).
 
 MLP     the universal approximator
 LeNet   LeCun, Bottou, Bengio and Haffner, "Gradient-Based Learning Applied to Document

@@ -4,8 +4,7 @@ import torch
 
 
 class Words:
-    """Lines of letters 1 to 7, of several lengths, filled with 0. The class: is there more of 1
-    than of 2?"""
+    """Lines of letters 1 to 7, padded with 0; the class is whether 1 is more frequent than 2."""
 
     def __init__(self, count: int, seed: int = 0, length: int = 12) -> None:
         draw = torch.Generator().manual_seed(seed)

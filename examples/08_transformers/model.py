@@ -1,5 +1,4 @@
-"""A model of transformers, made of a configuration: nothing is fetched, and its weights are
-random."""
+"""Model of transformers, made of a configuration: nothing is fetched, weights are random."""
 
 from transformers import BertConfig, BertForSequenceClassification
 
