@@ -1,5 +1,4 @@
-"""Targets that try to reach what a config may not call, and a folder of user code that helps
-them."""
+"""Targets that try to reach what a config may not call, with a folder of helping user code."""
 
 from __future__ import annotations
 

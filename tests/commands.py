@@ -1,5 +1,4 @@
-"""`docs/reference/commands.md`, made of what the commands themselves say: `python
-tests/commands.py` writes it."""
+"""Generator of `docs/reference/commands.md` from the help texts: `python tests/commands.py`."""
 
 from __future__ import annotations
 

@@ -74,8 +74,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, object, object]:
-    """A report that holds half a character cannot be sent between pytest's workers: spell it
-    out."""
+    """Spell out half characters (surrogates) in a report, which pytest's workers cannot send."""
     return spelled_out((yield))
 
 
@@ -102,10 +101,9 @@ def without_the_monitor_of_tqdm() -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
-    """Fail a test that leaves variables, threads, files, processes, a process group, a path or a
-    folder behind.
+    """Fail a test that leaves state behind, and undo it, so that one leak fails one test.
 
-    What it finds it also puts right, so that one leak fails one test.
+    State is variables, threads, files, processes, a process group, a path or a folder.
     """
     variables = dict(os.environ)
     threads = set(threading.enumerate())
@@ -146,8 +144,7 @@ def nothing_is_left_behind() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def home(nothing_is_left_behind: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A home folder of the test's own; nothing that the person at this machine has set reaches the
-    test."""
+    """Home folder of the test's own, which hides all settings of the person at this machine."""
     folder = tmp_path_factory.mktemp("home", numbered=True)
     with pytest.MonkeyPatch.context() as patch:
         for name in [
@@ -178,8 +175,7 @@ def signals_as_they_were() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[warm_python.Run]:
-    """Runs Python as a process of its own that need not import torch: once for all tests of this
-    process."""
+    """Runner of Python processes with torch already imported, shared by this process's tests."""
     source = Path(__file__).resolve().parent.parent / "src"
     with warm_python.forked({**os.environ, "PYTHONPATH": str(source)}) as run:
         yield run

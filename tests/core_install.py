@@ -1,5 +1,4 @@
-"""Run by CI in an environment that holds the core install alone: assay imports and keeps a record
-without torch."""
+"""Check run by CI in a core install: assay imports and keeps a record without torch."""
 
 import importlib.util
 from pathlib import Path

@@ -644,8 +644,7 @@ def test_an_event_with_an_injected_handler_calls_what_one_with_a_plain_function_
     injected.__annotations__ = {"state": Optimizer, "model": Net}
 
     def calls(function: Callable[..., None], events: int) -> dict[str, int]:
-        """How often each function written in Python is called while an event happens `events`
-        times."""
+        """Count the calls of each Python function while an event happens `events` times."""
         bus = Bus(context.bind)
         bus.add(Handler(event=Event.STEP_END, fn=function))
         point = bus.points[Event.STEP_END]

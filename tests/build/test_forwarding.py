@@ -25,8 +25,7 @@ class Base:
 
 
 def taking_more(function: Callable[..., None]) -> Callable[..., None]:
-    """Wrap an `__init__` as transformers does: every keyword that it does not know becomes an
-    attribute."""
+    """Wrap an `__init__` as transformers does: unknown keywords become attributes."""
 
     @functools.wraps(function)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:

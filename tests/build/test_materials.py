@@ -1,5 +1,4 @@
-"""Models and optimizers that the engine cannot train with are found by the check, before anything
-is built."""
+"""Models and optimizers that the engine cannot train are found by the check, before any build."""
 
 from __future__ import annotations
 

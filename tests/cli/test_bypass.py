@@ -1,5 +1,4 @@
-"""A config is data: whatever it names, only what it may call is called, and all the rest is refused
-at its place."""
+"""A config is data: it calls only what it may call, and anything else is refused at its place."""
 
 from __future__ import annotations
 

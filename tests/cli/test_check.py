@@ -164,8 +164,7 @@ def places(problems: Sequence[dict[str, object]]) -> list[tuple[object, object, 
 
 
 def process(*arguments: str, before: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-    """`assay ARGUMENTS...` in a process of its own, which says at its end whether torch is
-    there."""
+    """Run `assay ARGUMENTS...` in an OS process that reports at its end whether torch is loaded."""
     script = (
         f"import sys; {before}\nfrom assay.cli.main import main\ncode = main({list(arguments)!r})\n"
         "print('torch' in sys.modules, file=sys.stderr)\nsys.exit(code)"

@@ -1,5 +1,4 @@
-"""Commands say whether they run code of the config or of the project, and those that say nothing do
-not."""
+"""Commands say whether they run code of the config or project; those that do not, run none."""
 
 from __future__ import annotations
 
@@ -54,8 +53,10 @@ HARMLESS: dict[str, list[list[str]]] = {
 
 @pytest.fixture
 def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A clone with modules and configs that leave a mark when they run; the folder of a record that
-    names them."""
+    """Record folder in a clone whose modules and configs leave a mark when they run.
+
+    The record names these modules and configs.
+    """
     from assay.store.layout import open_project
 
     root = tmp_path / "clone"

@@ -1,5 +1,4 @@
-"""Damage to a record is told where the record is looked at, harms no other one, and takes nothing
-that can be read."""
+"""Damage to a record is reported with it, harms no other record, and hides nothing readable."""
 
 from __future__ import annotations
 

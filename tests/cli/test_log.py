@@ -96,8 +96,10 @@ def test_a_line_of_the_log_cannot_paint_the_terminal(project: Project, assay: As
 
 
 def finish(folder: Path) -> None:
-    """End a run as its recorder does it: whoever looks meanwhile finds the old file or the new one,
-    not half of it."""
+    """End a run as its recorder does.
+
+    A reader meanwhile finds the old file or the new one, never half of it.
+    """
     text = (folder / "run.json").read_text().replace('"running"', '"finished"')
     (folder / "new.json").write_text(text)
     (folder / "new.json").replace(folder / "run.json")

@@ -1,5 +1,4 @@
-"""What a person sees for the mistakes that people make: the wording is in
-`tests/snapshots/mistakes.txt`, all of it.
+"""Messages for the mistakes that people make, all in `tests/snapshots/mistakes.txt`.
 
 After a change of words: WRITE_SNAPSHOTS=1 pytest -n 0 tests/cli/test_mistakes.py, and read what
 `git diff` shows.

@@ -1,5 +1,4 @@
-"""Links that somebody has put into a project or a record: nothing is written or deleted where they
-lead."""
+"""Links planted in a project or a record: nothing is written or deleted at their targets."""
 
 from __future__ import annotations
 

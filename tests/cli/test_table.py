@@ -1,5 +1,4 @@
-"""`assay table`: cells that are texts or values of runs, their history, and the table for a
-paper."""
+"""`assay table`: cells of text or of run values, their history, and the table for a paper."""
 
 from __future__ import annotations
 

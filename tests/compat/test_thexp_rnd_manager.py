@@ -1,5 +1,4 @@
-"""States of the generators by name: a part of a program draws the same in every run, in whichever
-process."""
+"""Generator states by name: a part of a program draws the same in every run and OS process."""
 
 from __future__ import annotations
 
@@ -23,8 +22,10 @@ SRC = Path(__file__).resolve().parents[3] / "src"
 
 
 def draw() -> tuple[Any, ...]:
-    """From each generator; the second Gaussian of a pair is kept by numpy and `random` for the next
-    call."""
+    """Draw from each generator.
+
+    numpy and `random` keep the second Gaussian of a pair for the next call.
+    """
     return (
         *torch.randn(3).tolist(),
         *np.random.randn(3).tolist(),

@@ -1,5 +1,4 @@
-"""A config that is large or wrong all over is checked in a time that grows with its size, and told
-in a few lines."""
+"""A large or thoroughly wrong config is checked in linear time, and reported in a few lines."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Every optimizer and every scheduler of torch goes through a checkpoint and on with the same
-bits."""
+"""Every optimizer and scheduler of torch resumes from a checkpoint with the same bits."""
 
 from __future__ import annotations
 
@@ -76,8 +75,7 @@ CASES = [(name, given) for name in OPTIMIZERS for given in [{}, *GIVEN.get(name,
 
 
 class Flat(nn.Module):
-    """Weights of two dims only, as some optimizers want, and looked up, so that others can have
-    sparse gradients."""
+    """Model of 2-d weights only, as some optimizers want, in embeddings, for sparse gradients."""
 
     def __init__(self, *, sparse: bool) -> None:
         super().__init__()

@@ -153,8 +153,7 @@ def test_a_folder_swapped_for_a_link_while_it_is_removed_takes_nothing_else_with
     over = threading.Event()
 
     def swap() -> None:
-        """Put a link to `outside` in the place of a folder that is being emptied, again and
-        again."""
+        """Replace a folder that is being emptied by a link to `outside`, again and again."""
         while not over.is_set():
             for path in (trash / "run" / "sub", trash / "run"):
                 with contextlib.suppress(OSError):

@@ -17,8 +17,7 @@ SMALL = st.tuples(st.integers(0, frames.EXTENT - 1), U32, U32, st.binary(max_siz
 
 
 def extent(at: int, bodies: list[bytes], *, sequence: int = 1, spare: int | None = 0) -> bytes:
-    """An extent that begins at file offset `at`; `spare` zero bytes behind it, None: it does not
-    say where it ends."""
+    """Extent at file offset `at`, followed by `spare` zero bytes; None: it leaves its end open."""
     body = b"".join(bodies)
     end = 0 if spare is None else at + frames.EXTENT_HEAD_BYTES + len(body) + spare
     return (
@@ -172,8 +171,7 @@ def test_a_damaged_length_does_not_lead_past_frames_that_are_intact() -> None:
     "mark", [b"\xff\xff\x05\x00", b"\x80\x00\x05\x00", frames.pack(frames.EXTENT, 0, 0)[4:8]]
 )
 def test_a_file_made_to_be_slow_is_read_in_work_in_proportion_to_its_length(mark: bytes) -> None:
-    """Counted in checksums, which is what it costs: each word of the file claims to begin a long
-    frame."""
+    """Work is counted in checksummed bytes: each word of the file claims to begin a long frame."""
     garbage = (b"\1\2\3\4" + mark) * 100_000
     summed = 0
     real = frames.crc32

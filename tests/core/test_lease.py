@@ -1,5 +1,4 @@
-"""The lease: one writer a record; the dead are replaced, the living are not, the silent are not
-called dead."""
+"""Lease: one writer a record; the dead are replaced, the living are not, the silent are spared."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ sys.stdin.readline()
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts processes that take the lease when told to; whatever is left of them is killed at the
-    end."""
+    """Starter of processes that take the lease when told to; all are killed at the end."""
     started: list[Holder] = []
 
     def begin(folder: Path, attempt: int) -> Holder:

@@ -1,5 +1,4 @@
-"""metrics.bin version 1: a contract. A change that breaks the golden bytes needs a new version
-number."""
+"""Format of metrics.bin, version 1: a change of the golden bytes needs a new version number."""
 
 from __future__ import annotations
 
@@ -134,8 +133,10 @@ class File:
 
 @st.composite
 def files(draw: st.DrawFn) -> File:
-    """Several extents, each defining what it uses; all kinds of frames; with and without a
-    preallocated tail."""
+    """Files of several extents, all kinds of frames, with or without a preallocated tail.
+
+    Each extent defines what it uses.
+    """
     file = File()
     ids = draw(
         st.lists(st.integers(0, metrics_file.MAX_SET_ID), min_size=3, max_size=3, unique=True)
@@ -545,8 +546,7 @@ def golden_file() -> File:
 
 
 def read_without_assay(data: bytes) -> Iterator[tuple[str, int, int, float]]:
-    """(name, step, unix ns, value) of every point, by the description of the format and nothing
-    else."""
+    """Yield (name, step, unix ns, value) of every point, from the format's description alone."""
     assert data[:8] == b"\x93ASSAYM\x01"
     at, base_ns, extent_end = 8, 0, 0
     names: dict[int, list[str]] = {}

@@ -1,5 +1,4 @@
-"""Whose project it is: one that another user has put above a folder is not used, and that is
-said."""
+"""Owner of a project: one that another user put above a folder is not used, and named."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Only a regular file is read as one: nothing waits at a pipe, follows a link, or fills the
-memory."""
+"""Only a regular file is read as one: no pipe blocks, no link is followed, memory is bounded."""
 
 from __future__ import annotations
 

@@ -190,8 +190,7 @@ def test_texts_without_secrets_stay_as_they_are(kind: Kind, text: str) -> None:
 
 
 def test_our_own_code_and_documentation_hold_no_secret() -> None:
-    """Nor does anything else that many lines of honest code say: what is replaced would run
-    differently."""
+    """Honest code must stay unchanged, as replaced text would run differently."""
     import assay.core
     import assay.engine
 
@@ -322,8 +321,7 @@ HOSTILE = [
 @pytest.mark.parametrize("piece", HOSTILE)
 @pytest.mark.parametrize("kind", ["text", "code"])
 def test_hostile_texts_are_read_in_the_time_of_a_test(piece: str, kind: Kind) -> None:
-    """What takes the square of the length, and 17 s for 50 kB, takes minutes here: the limit of a
-    test ends it."""
+    """Quadratic time, 17 s for 50 kB, would take minutes here: the test's time limit ends it."""
     Secrets(["correct-horse-battery"]).cleaned(piece * (200_000 // len(piece)), kind)
 
 

@@ -1,5 +1,4 @@
-"""Parameters in files and dictionaries: equal again after every round trip, and never silently
-something else."""
+"""Parameters in files and dictionaries: equal after a round trip, never silently different."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What is too large, too deep or folded up into itself is refused in bounded time and memory, with
-one clear error."""
+"""Texts too large, too deep or self-referential: one clear error, in bounded time and memory."""
 
 from __future__ import annotations
 

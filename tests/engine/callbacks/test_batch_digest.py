@@ -1,5 +1,4 @@
-"""`BatchDigest`: equal curves are equal data, whatever the kind of batch; and where two checkpoints
-differ."""
+"""`BatchDigest`: equal curves are equal data, for any kind of batch; two checkpoints compared."""
 
 from __future__ import annotations
 

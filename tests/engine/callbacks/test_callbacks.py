@@ -1,5 +1,4 @@
-"""Every handler that comes with the engine: with it a training is the same to the last bit, or it
-says what changes."""
+"""Every handler of the engine leaves the training's bits as they are, or says what it changes."""
 
 from __future__ import annotations
 
@@ -92,8 +91,10 @@ def shipped() -> dict[str, type]:
 def trained(
     folder: Path, *make: Make, accumulate: int = 1
 ) -> tuple[Engine, list[Any], MemoryRecorder]:
-    """A run with all that is easily disturbed, evaluated every second step; what it ended as, and
-    what it saw."""
+    """Train with all that is easily disturbed, evaluated every second step.
+
+    Return the engine, what the run saw, and its recorder.
+    """
     model, recorder = hard_net(), MemoryRecorder()
     process = supervised(model, optimizer=torch.optim.AdamW(model.parameters(), lr=0.01))
     train = Loader(Noisy(), batch_size=8, shuffle=True, accumulate=accumulate)

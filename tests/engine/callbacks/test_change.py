@@ -1,5 +1,4 @@
-"""Changes at a step: they take effect there, are told, and hold in a run that goes on from
-later."""
+"""Changes at a step: they take effect there, are reported, and hold in a run resumed later."""
 
 from __future__ import annotations
 

@@ -578,8 +578,7 @@ def test_a_line_that_is_too_long_is_broken_between_its_parts(
 def test_the_time_that_is_left_is_right_within_a_fifth(
     bound: dict[str, Any], monkeypatch: pytest.MonkeyPatch, log: Kept
 ) -> None:
-    """A clock by which a step takes 5 s and an evaluation 3 s; the lines are made at the end of
-    each of 4 epochs."""
+    """By this clock a step takes 5 s, an evaluation 3 s; each of 4 epochs ends with a line."""
     clock = [100.0]
     monkeypatch.setattr(display_module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     runs = engine(train=loader(64, 8), **bound)
@@ -618,8 +617,7 @@ def test_a_bound_of_time_that_comes_first_is_what_is_left(
 def test_the_bar_is_drawn_ten_times_a_second_at_most(
     monkeypatch: pytest.MonkeyPatch, log: Kept
 ) -> None:
-    """A clock that says that a step takes the 128th part of a second: a tenth is a bit more than
-    twelve steps."""
+    """By this clock a step takes 1/128 s: a tenth of a second is a bit more than twelve steps."""
     runs = engine(supervised(), loader(3200, 8), epochs=1)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(
@@ -644,8 +642,7 @@ def test_the_bar_is_drawn_ten_times_a_second_at_most(
 def test_a_bar_that_is_slow_to_draw_is_drawn_less_often(
     monkeypatch: pytest.MonkeyPatch, log: Kept
 ) -> None:
-    """Drawing takes 4 ms, of which a second may hold one: a step takes the 128th part of a
-    second."""
+    """A draw takes 4 ms, so only one fits a second's budget; a step takes 1/128 s."""
     runs = engine(supervised(), loader(3200, 8), epochs=1)
     spent = [0.0]
     monkeypatch.setenv("TERM", "xterm")

@@ -36,8 +36,10 @@ class Scripted:
 def watched(
     values: Sequence[float], stop: EarlyStop, *, folder: Path | None = None
 ) -> tuple[Engine, MemoryRecorder]:
-    """One step an epoch and an evaluation after each, of two splits; saved after each when there is
-    a folder."""
+    """Engine of one step an epoch, with an evaluation of two splits after each.
+
+    With a folder, each epoch's state is saved.
+    """
     metric, recorder = Scripted(values), MemoryRecorder()
     runs = engine(
         supervised(metrics={"acc": metric}), loader(8), epochs=len(values), recorder=recorder

@@ -1,5 +1,4 @@
-"""Weights and checkpoints of others: what fits is loaded, what does not is named, and nothing in a
-file is run."""
+"""Foreign weights and checkpoints: what fits is loaded, the rest is named, and no code is run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Saving: when, which one is the best, which ones stay, and that nothing is lost when it goes
-wrong."""
+"""Saving: its times, the best checkpoint, rotation, and failures that lose nothing."""
 
 from __future__ import annotations
 
@@ -80,8 +79,7 @@ def saving(
 def judged(
     folder: Path, values: Sequence[float], *, mode: Any = "max", keep: int = 1, **given: Any
 ) -> tuple[Engine, list[tuple[Any, ...]]]:
-    """One step an epoch, `values` as its metric, all of what Save does; and what it told about the
-    best."""
+    """Engine of one step an epoch with `values` as its metric, and what Save tells of the best."""
     told: list[tuple[Any, ...]] = []
     recorder = MemoryRecorder()
     runs = engine(
@@ -483,8 +481,7 @@ def test_going_on_from_the_files_of_any_step_ends_with_the_same_bits(
 
 
 class Graph(nn.Module):
-    """Words beside each other in a graph: an adjacency matrix, and an embedding, whose gradients
-    are sparse."""
+    """Graph of words: a sparse adjacency matrix, and an embedding with sparse gradients."""
 
     def __init__(self, layout: torch.layout) -> None:
         super().__init__()

@@ -86,8 +86,7 @@ def test_memory_is_recorded_by_what_it_is_for() -> None:
 
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_operations_are_counted_once_and_change_nothing(accumulate: int) -> None:
-    """A linear layer takes 2 operations for each weight and sample, in backward as many for weights
-    and for inputs."""
+    """A linear layer takes 2 operations for each weight and sample, twice that in backward."""
 
     def trained(flops: bool | None) -> tuple[dict[str, Any], MemoryRecorder]:
         model, recorder = hard_net(), MemoryRecorder()

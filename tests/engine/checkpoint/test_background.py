@@ -1,5 +1,4 @@
-"""Saving while the training goes on: what is written is what was, in order, and nothing is lost
-when it goes wrong."""
+"""Saving in the background: it writes the state as it was, in order, and failures lose nothing."""
 
 from __future__ import annotations
 

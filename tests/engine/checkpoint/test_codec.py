@@ -1,5 +1,4 @@
-"""State as JSON and tensors: whatever goes in comes back the same, and a stranger's file can do
-nothing."""
+"""State as JSON and tensors: it round-trips unchanged, and a foreign file can do nothing."""
 
 from __future__ import annotations
 
@@ -104,8 +103,7 @@ def tensors(draw: st.DrawFn) -> Tensor:
 
 @st.composite
 def sparse_tensors(draw: st.DrawFn) -> Tensor:
-    """Of every layout that torch has for two dims and more; those by coordinates with entries that
-    are there twice."""
+    """Tensors of every sparse layout with two or more dims; coordinates include duplicates."""
     layout = draw(st.sampled_from([torch.sparse_coo, *COMPRESSED]))
     dtype = draw(
         st.sampled_from(

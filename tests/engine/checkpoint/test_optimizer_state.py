@@ -60,8 +60,7 @@ def weights(model: nn.Module) -> list[list[Any]]:
 def whole_and_resumed(
     make: Make, folder: Path, model: Callable[[], nn.Module] = Net
 ) -> tuple[Any, Any]:
-    """Weights after six steps in one go, and after three, a checkpoint, and three more in fresh
-    objects."""
+    """Weights after six steps, and after three, a checkpoint, and three more in fresh objects."""
     torch.manual_seed(0)
     whole = model()
     start = {name: tensor.clone() for name, tensor in whole.state_dict().items()}

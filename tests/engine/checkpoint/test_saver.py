@@ -1,5 +1,4 @@
-"""Checkpoints on disk: nothing half-written counts, nothing damaged is believed, nothing wanted is
-deleted."""
+"""Checkpoints on disk: no partial one counts, no damaged one loads, no wanted one is deleted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What an audit of a split finds: what is missing, what comes twice, what changes with who loads
-it."""
+"""Findings of a split's audit: missing, duplicate and process-dependent samples."""
 
 from __future__ import annotations
 

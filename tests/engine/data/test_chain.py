@@ -1,5 +1,4 @@
-"""Streams and sequences as chains of stages: what they give, and that they go on from any
-position."""
+"""Streams and sequences as chains of stages: their samples, and resuming at any position."""
 
 from __future__ import annotations
 

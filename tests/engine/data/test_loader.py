@@ -1,5 +1,4 @@
-"""The loader: every sample once an epoch, drawn alike wherever one starts and however batches are
-cut."""
+"""Loader: every sample once an epoch, with equal draws from any start and any batch size."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Batches pinned ahead by a thread: in order, with the errors in their place, and no thread that
-stays."""
+"""Batches pinned ahead by a thread: in order, errors in place, and no thread left behind."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Orders other than a shuffle: each a pure function of seed, epoch and position, with the shares it
-promises."""
+"""Orders other than a shuffle: functions of seed, epoch and position, with the promised shares."""
 
 from __future__ import annotations
 

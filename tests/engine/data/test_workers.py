@@ -1,5 +1,4 @@
-"""Worker processes: the same batches as without them, and one clear error whatever happens to one
-of them."""
+"""Worker processes: the same batches as without them, and one clear error if one fails."""
 
 from __future__ import annotations
 

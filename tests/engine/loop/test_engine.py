@@ -50,8 +50,7 @@ from engine.toys import (
 
 
 def told_by_the_docs(first: str, last: str, times: dict[str, int]) -> list[str]:
-    """The events of the pseudo-code in the docs of `core.events`, from one line to another, with
-    loops unrolled."""
+    """Events of the pseudo-code in `core.events`, from one line to another, loops unrolled."""
     lines = [line.split("#")[0].rstrip() for line in inspect.getdoc(events).splitlines()]  # type: ignore[union-attr]
     begin = next(number for number, line in enumerate(lines) if line.strip() == first)
     end = next(number for number, line in enumerate(lines) if line.strip() == last)
@@ -438,8 +437,7 @@ def test_a_batch_on_another_device_than_the_model_is_told_with_both() -> None:
 
 
 class Halving:
-    """The rate is halved every ten steps: exact in binary, so that any way to compute it gives the
-    same bits."""
+    """Schedule that halves the rate every ten steps: exact in binary, however it is computed."""
 
     def factor(self, step: int, total: int | None) -> float:
         return 0.5 ** (step // 10)

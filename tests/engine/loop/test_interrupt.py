@@ -1,5 +1,4 @@
-"""Signals: the first lets the step end, the second ends at once, and afterwards they mean what they
-meant before."""
+"""Signals: the first lets the step end, the second ends at once; handlers are restored."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a batch means: the templates of a process, and what is said when one is filled in
-wrongly."""
+"""Templates of a process, which interpret a batch, and the errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -75,8 +74,7 @@ def test_eval_is_train_of_false() -> None:
 
 @pytest.mark.row("D17")
 def test_what_a_process_declares_about_its_modes_is_kept_to() -> None:
-    """Running statistics frozen for good: training begins, and goes on after an evaluation, without
-    them."""
+    """Running statistics stay frozen, from the beginning and after an evaluation."""
 
     class Frozen(Supervised):
         def train(self, mode: bool = True) -> None:

@@ -89,8 +89,7 @@ EVALUATING = (Event.EVAL_BEGIN, Event.EVAL_STEP_BEGIN, Event.EVAL_STEP_END, Even
 @pytest.mark.row("D19")
 @pytest.mark.parametrize("event", LATEST)
 def test_batch_output_metrics_and_loader_are_the_newest_at_each_event(event: Event) -> None:
-    """The evaluation is the first to listen at the end of an epoch; its loss is counted: 1 for the
-    first one."""
+    """`LATEST` names evaluation losses by number, from 1; evaluation listens first at epoch end."""
     train, valid = loader(8, 6), loader(6, 6)
     recorder = MemoryRecorder()
     runs = engine(train=train, handlers=Evaluate({"valid": valid}).handlers(), recorder=recorder)

@@ -1,5 +1,4 @@
-"""A task: data by split, what is known about it, and one way to evaluate whatever model learns
-it."""
+"""Task: data by split, meta data, and one way to evaluate any model that learns it."""
 
 from __future__ import annotations
 

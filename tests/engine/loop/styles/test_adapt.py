@@ -1,5 +1,4 @@
-"""Who makes the updates of a process that has a part for it of its own, where a config has settings
-for them."""
+"""Choice of the part that updates, when a process has its own and a config has settings for it."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ def made(
     given: Callable[[Any], OptimizerStepBase],
     own: Callable[[Any], OptimizerStepBase] = OptimizerStep,
 ) -> tuple[Any, Any]:
-    """A process that makes its own part, given another one of the same optimizer; and that other
-    one."""
+    """A process with a part of its own, given another one of the same optimizer; and that part."""
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     part = given(optimizer)

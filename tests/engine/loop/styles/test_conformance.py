@@ -50,8 +50,7 @@ def parts() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def engine(process: Any, accumulate: int, data: Any = None) -> Engine:
-    """Three epochs of 32 samples in steps of 12: the last window has 8 of them, which are split as
-    3, 3 and 2."""
+    """Three epochs of 32 samples in steps of 12: the last window has 8, split as 3, 3 and 2."""
     train = Loader(data or points(32), batch_size=12, shuffle=True, accumulate=accumulate)
     return Engine(process, train, epochs=3, seed=5, recorder=MemoryRecorder())
 
@@ -135,8 +134,10 @@ def function(accumulate: int) -> Trained:
 
 
 def whole_function(accumulate: int) -> Trained:
-    """A function that updates the weights itself, where one batch is one step; else it leaves that
-    to the engine."""
+    """Train by a function that updates the weights itself if a step is one batch.
+
+    Otherwise the engine updates them.
+    """
     model, optimizer = parts()
 
     def step(batch: Pair) -> Tensor:

@@ -1,5 +1,4 @@
-"""Objects with the methods of a process and no base class, and the order in which they are
-called."""
+"""Objects with the methods of a process and no base class, and the order of the calls."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""step(batch): what it may return, what is recorded of it, and what is said when it does half of
-the work."""
+"""step(batch): its return values, their records, and errors when it does half of the work."""
 
 from __future__ import annotations
 

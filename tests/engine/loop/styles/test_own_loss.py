@@ -161,8 +161,7 @@ def test_no_loss_in_training_says_what_came_instead() -> None:
 
 
 class Output(OrderedDict[str, Any]):
-    """What the models of transformers return: a mapping without what is None, and with
-    attributes."""
+    """Output as of transformers' models: a mapping without None values, and with attributes."""
 
     def __init__(self, **items: Any) -> None:
         super().__init__({name: value for name, value in items.items() if value is not None})
@@ -180,8 +179,7 @@ class Plain:
 
 
 class Encoder(nn.Module):
-    """A tiny model with the protocol of transformers; `loss` is the whole, whatever other losses
-    are told beside it."""
+    """Tiny model with the protocol of transformers; `loss` is the whole, whatever else is one."""
 
     def __init__(self, output: Any = Output) -> None:
         super().__init__()

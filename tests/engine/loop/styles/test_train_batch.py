@@ -1,5 +1,4 @@
-"""train_batch on a class: what it is given, what of it is kept, and the trainer with its callbacks
-around it."""
+"""train_batch of a class: its arguments, its recorded results, and the trainer's callbacks."""
 
 from __future__ import annotations
 
