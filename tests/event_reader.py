@@ -1,5 +1,4 @@
-"""What a TensorBoard event file says, read without anything of ours: TFRecord and protocol buffers
-by hand."""
+"""Independent reader of TensorBoard event files: TFRecord and protocol buffers by hand."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The examples, in a copy of their own: where somebody has trained in the checkout they belong to
-the project there."""
+"""Copies of the examples, as training in the checkout belongs to its own project."""
 
 import atexit
 import os

@@ -19,8 +19,7 @@ _ALNUM = string.ascii_letters + _DIGITS
 
 @dataclass(frozen=True)
 class Planted:
-    """A secret as somebody has it: `text` is what is given, under `name`; `found` must be nowhere
-    afterwards."""
+    """Secret `text`, given under `name`; `found` must be nowhere afterwards."""
 
     kind: str
     name: str

@@ -1,10 +1,9 @@
-"""Hooks that make a run of the tests repeatable: fixed examples, a random order by a seed, and the
-order as it was.
+"""Hooks for repeatable test runs: fixed examples, a seeded random order, and recorded orders.
 
 `./dev test --random-order SEED` finds a test that fails only behind certain others. Every run
 leaves the list of tests that each worker ran, in order, in `.pytest_cache/d/order`; pytest repeats
-such a list: `./dev test -n0 @FILE`. Workers begin with the longest modules, so that none of them
-is left to one core at the end.
+such a list: `./dev test -n0 @FILE`. Workers begin with the longest modules, so that none of them is
+left to one core at the end.
 """
 
 from __future__ import annotations
@@ -88,8 +87,10 @@ def place_of(item: pytest.Item) -> int:
 
 
 def shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
-    """Return modules in random order, and the tests of each in random order: fixtures of a module
-    are made once."""
+    """Return modules in random order, with the tests of each together in random order.
+
+    A module's fixtures are thus made once.
+    """
     draw = random.Random(seed)
     modules = [list(each) for _, each in groupby(items, key=lambda item: item.path)]
     draw.shuffle(modules)
@@ -99,8 +100,7 @@ def shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
 
 
 class KeptOrder:
-    """Plugin that lists the tests of each worker in the order in which they ran, and names the
-    lists at a failure."""
+    """Plugin that lists each worker's tests in the order run, and names the lists at a failure."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.folder = config.cache.mkdir("order")

@@ -1,10 +1,9 @@
-"""Which row of `rows.toml` each test proves: the marks read from the source, what `./dev rows`
-prints, the pytest hook.
+"""Rows of `rows.toml` proven by each test: marks, the output of `./dev rows`, the pytest hook.
 
 The marks are read from the syntax tree, so that a count imports no test: write them as decorators
 of the test (or of its class, or as the module's `pytestmark`) with literal ids. A test that is
-skipped or expected to fail proves nothing. A row counts once every test with its mark passed in
-the last full run.
+skipped or expected to fail proves nothing. A row counts once every test with its mark passed in the
+last full run.
 """
 
 from __future__ import annotations
@@ -35,8 +34,11 @@ SKIPPING_CALLS = {"skip", "importorskip", "xfail"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One thing to do. `user`: what a person can do with it; `partial`: what no test proves yet;
-    `instead`: the command that stands for one in `check`."""
+    """One thing to do.
+
+    `user`: what a person can do with it; `partial`: what no test proves yet; `instead`: the command
+    that stands for one in `check`.
+    """
 
     id: str
     title: str
@@ -56,8 +58,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marked:
-    """A test and the rows it proves. `idle`: why it proves nothing here; `wrong`: what is wrong
-    with its mark."""
+    """Test and the rows it proves; `idle`: why it proves none here; `wrong`: its mark's error."""
 
     path: Path
     name: str

@@ -1,5 +1,4 @@
-"""Run folders for tests that look at runs: written with the functions of core, as any recorder
-would."""
+"""Run folders for tests, written with the functions of core, as by any recorder."""
 
 from __future__ import annotations
 
@@ -42,8 +41,10 @@ def make_run(
     attempt: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> Path:
-    """A run that began `age_s` ago and ended after `ran_s` (None: it wrote no end); its curves
-    begin at step 1."""
+    """Make a run that began `age_s` ago and ended after `ran_s` (None: it wrote no end).
+
+    Its curves begin at step 1.
+    """
     created_ns = time.time_ns() - int(age_s * SECOND)
     run_id = fields.pop("id", None) or new_run_id()
     folder = project.runs_dir / folder_name(
@@ -148,8 +149,10 @@ def make_checkpoint(
 
 
 def make_many(project: Project, count: int, config: str) -> None:
-    """`count` ended runs that differ in `{i}` of their config and in their loss, i; quickly, and as
-    if long ago."""
+    """Make `count` ended runs quickly, with `{i}` of their config and their loss set to i.
+
+    They appear to be a day old.
+    """
     first = make_run(project, tag="many", summaries={"loss": summary(0.125)})
     told = (first / run_file.FILE_NAME).read_text(encoding="utf-8")
     own_id = run_file.read(first).id

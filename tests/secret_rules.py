@@ -128,8 +128,7 @@ def rules(text: str) -> Iterator[tuple[str, tuple[str, ...], str, int, float, bo
 
 
 def translated(rule: dict[str, Any]) -> str:
-    """The pattern of a rule in Python's syntax, from its keyword on, with a limit to all that
-    repeats."""
+    """Return a rule's pattern in Python's syntax, from its keyword on, with bounded repeats."""
     pattern = rule["regex"]
     if rule["id"] in CUT:
         pattern = pattern.replace(*CUT[rule["id"]])
@@ -144,8 +143,7 @@ def translated(rule: dict[str, Any]) -> str:
 
 
 def python_syntax(pattern: str) -> str:
-    """Go's syntax as Python's: flags that hold from the middle on, classes by name, the end of the
-    text."""
+    """Translate Go's pattern syntax to Python's: mid-pattern flags, named classes, end of text."""
     out: list[str] = []
     opened = [0]  # for each group that is open, how many groups of flags are to be closed with it
     for token in _TOKEN.findall(pattern):

@@ -1,5 +1,4 @@
-"""The benchmarks run, and print every figure that their results name. How long anything takes is
-not tested."""
+"""The benchmarks run, and print every figure named in their results; no time is tested."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The examples in the documentation and the README are run, each page in a folder of its own, from
-top to bottom.
+"""Examples of the documentation and README, run page by page, each page in its own folder.
 
 A code block with a caption is a file of that name. Python blocks of a page share their names. What
 stands after `$` in a console block is typed and has to answer as shown, to the last line: nothing
 is elided. Below the comment `numbers vary`, numbers, ids, times and paths are not compared.
 
-After a change of outputs: WRITE_OUTPUTS=1 pytest -n 0 tests/test_docs.py -k PAGE, and read the diff.
+After a change of outputs: WRITE_OUTPUTS=1 pytest -n 0 tests/test_docs.py -k PAGE, and read the
+diff.
 """
 
 from __future__ import annotations
@@ -96,8 +96,7 @@ def pages() -> list[Any]:
 
 @pytest.fixture
 def python(request: pytest.FixtureRequest) -> Run:
-    """What runs the commands of a page: with torch at hand where it is about torch, else at
-    once."""
+    """Runner of a page's commands, with torch loaded if the page is about torch."""
     run: Run = request.getfixturevalue("warm") if request.node.get_closest_marker("slow") else cold
     return run
 
@@ -284,8 +283,7 @@ def run(page: Path, python: Run) -> int:
 
 
 def files_of(document: Document) -> Iterator[Region]:
-    """Blocks with a caption: files of the page. Python ones say `py`, as those that say `python`
-    are run."""
+    """Yield blocks with a caption: files of the page. Python ones say `py`, as `python` is run."""
     for found in FILE.finditer(document.text):
         yield Region(found.start(), found.end(), (found["name"], found["text"]), write)
 
@@ -305,8 +303,7 @@ def write(example: Example) -> None:
 
 
 def loosely(example: Example) -> None:
-    """Type every command of a block that shows a whole output, of which only the words are
-    compared."""
+    """Type every command of a block that shows a whole output, and compare only its words."""
     converse(example, worded)
 
 

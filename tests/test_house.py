@@ -1,5 +1,4 @@
-"""The rules of the house: what each room may load, what importing it may do, and the floors and
-walls between rooms."""
+"""Rules of the house: imports allowed to each room, effects of imports, floors and walls."""
 
 from __future__ import annotations
 
@@ -75,8 +74,7 @@ def forbidden_to(module: str) -> set[str]:
 
 
 def imported_fresh(names: list[str], before: list[str]) -> dict[str, dict[str, list[str]]]:
-    """What importing each module does, each in an interpreter that has seen nothing but
-    `before`."""
+    """Return the effects of importing each module in an interpreter with only `before` loaded."""
     variables = {
         name: value
         for name, value in os.environ.items()
@@ -96,8 +94,10 @@ def imported_fresh(names: list[str], before: list[str]) -> dict[str, dict[str, l
 
 @pytest.fixture(scope="module")
 def fresh() -> dict[str, dict[str, list[str]]]:
-    """Every module imported alone; those of the engine and adapters of older systems where torch
-    is loaded, those of the page where fastapi is."""
+    """Import every module alone, those that need torch or fastapi with these loaded.
+
+    Torch is for the engine and adapters of older systems, fastapi for the page.
+    """
     rooms = {
         "assay.engine": ["torch", "numpy"],
         "assay.compat": ["torch", "numpy"],
@@ -333,8 +333,7 @@ def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def imports_of(path: Path, *, names: bool = True) -> Iterator[str]:
-    """Every module that a file imports at any depth, with the names taken from it unless `names` is
-    false."""
+    """Yield every module imported by a file at any depth, and with `names` the imported names."""
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

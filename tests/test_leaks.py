@@ -1,5 +1,4 @@
-"""The guards around every test: each kind of thing left behind fails the test that left it, and no
-other."""
+"""Guards around every test: each kind of thing left behind fails its own test, and no other."""
 
 from __future__ import annotations
 

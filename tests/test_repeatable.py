@@ -1,5 +1,4 @@
-"""A run of the tests can be repeated: its examples, its order, and the order that a failed run
-had."""
+"""A test run can be repeated: its examples, its order, and the order of a failed run."""
 
 from __future__ import annotations
 

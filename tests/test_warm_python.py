@@ -1,5 +1,4 @@
-"""A command that is run by forking a warm Python does what it does in an interpreter that starts
-from nothing."""
+"""A command forked from a warm Python does the same as in a fresh interpreter."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Public names of the installed torch that a config might use, and those that no table of the
-allow-list decides about.
+"""Public names of the installed torch, and those that no table of the allow-list has decided.
 
 `./dev targets` prints the latter: each belongs into ALLOWED, ON_TRUST or NEVER of
 `assay.config.torch_targets`.
@@ -54,8 +53,7 @@ SPECIAL = frozenset(
 
 
 def public_names() -> dict[int, list[str]]:
-    """Return the public names of each class and function that torch defines below PLACES, by
-    identity."""
+    """Return by identity the public names of each class and function torch defines below PLACES."""
     found: dict[int, list[str]] = {}
     for module in _public_modules():
         for name, thing in vars(module).items():
@@ -82,8 +80,7 @@ def missing_names() -> list[str]:
 
 
 def special_calls() -> set[str]:
-    """Return what the source of the allowed classes and functions does besides computing, as `Name:
-    call`."""
+    """Return the non-computing calls of the allowed classes and functions, as `Name: call`."""
     things = (
         getattr(importlib.import_module(module), name, None)
         for module, names in ALLOWED.items()
@@ -98,8 +95,10 @@ def special_calls() -> set[str]:
 
 
 def _sources(thing: Any) -> Iterable[Any]:
-    """Yield a function, or a class with its bases below PLACES: what `nn.Module` does is part of
-    every training."""
+    """Return a function, or a class with its bases below PLACES, without `nn.Module`.
+
+    `nn.Module` is part of every training.
+    """
     if not isinstance(thing, type):
         return [thing] if isinstance(thing, types.FunctionType) else []
     bases = (torch.nn.Module, torch.optim.Optimizer)

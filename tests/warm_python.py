@@ -1,14 +1,13 @@
-"""A Python that has torch loaded already: each command is a process forked from it, without the
-seconds of importing.
+"""Python with torch loaded, from which commands are forked without the seconds of importing.
 
 What is forked is a process like any other: an id, a folder, variables, streams, an end by exit code
 or signal. Three things are not as in an interpreter that starts from nothing, and a test that is
 about them takes one of its own: the packages of `LOADED` are there before anything imports them,
 what `READ_AT_START` begins with is read once, and a good end does not take the interpreter apart,
-which would cost more than most commands. (A command with other variables of that kind, or
-with other options of Python, gets its own by itself.) The seed of Python's hashes comes from what
-was forked: there are two, which take turns, so that two runs with equal bits owe that to no order
-of hashes that they share.
+which would cost more than most commands. (A command with other variables of that kind, or with
+other options of Python, gets its own by itself.) The seed of Python's hashes comes from what was
+forked: there are two, which take turns, so that two runs with equal bits owe that to no order of
+hashes that they share.
 """
 
 from __future__ import annotations
@@ -80,8 +79,7 @@ class WarmPython:
         variables: Mapping[str, str],
         joined: bool = False,
     ) -> subprocess.CompletedProcess[str]:
-        """What `python -m MODULE`, `python -c TEXT` or `python SCRIPT` does and says; `joined`: in
-        one stream."""
+        """Run `python -m MODULE`, `-c TEXT` or `SCRIPT`; `joined`: both outputs in one stream."""
         reads, writes = zip(*(os.pipe() for _ in range(1 if joined else 2)), strict=True)
         pid = 0
         try:
@@ -118,8 +116,7 @@ class WarmPython:
 
 
 def all_of(reads: Sequence[int], until: float) -> list[str]:
-    """What comes out of pipes until the last process that could write to them is gone;
-    TimeoutError."""
+    """Read pipes until the last process that could write to them is gone; TimeoutError if late."""
     parts: dict[int, list[bytes]] = {read: [] for read in reads}
     with selectors.DefaultSelector() as waiting:
         for read in reads:
@@ -158,11 +155,11 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @contextlib.contextmanager
 def forked(variables: Mapping[str, str]) -> Iterator[Run]:
-    """`run`, but warm where that can be; not on macOS, where a process that has imported much
-    cannot be forked.
+    """Yield a `run` that forks from warm Pythons on Linux; elsewhere the plain `run`.
 
-    Commands are forked from two in turn, each of which is started when it is first needed. Two
-    threads may run one each at the same time.
+    On macOS a process that has imported much cannot be forked. Commands are forked from two in
+    turn, each of which is started when it is first needed. Two threads may run one each at the same
+    time.
     """
     if sys.platform != "linux":
         yield run
@@ -187,8 +184,7 @@ def forked(variables: Mapping[str, str]) -> Iterator[Run]:
 def can_be_forked(
     arguments: Sequence[str], variables: Mapping[str, str], like: Mapping[str, str]
 ) -> bool:
-    """Whether they have no other option of Python, and what is read once is what it was `like` at
-    the start."""
+    """Return whether a command has no Python options, and start-up variables as in `like`."""
     is_known = arguments[0] in ("-m", "-c") or not arguments[0].startswith("-")
     return is_known and all(
         like.get(name) == variables.get(name)
@@ -201,8 +197,7 @@ def can_be_forked(
 
 
 def serve(channel: socket.socket) -> dict[str, Any]:
-    """Fork for each command that is asked for. It comes back in the forked process alone, with what
-    that has to do."""
+    """Fork for each requested command; return its task in the forked process alone."""
     requests = channel.makefile("rb", buffering=0)
     while True:
         head, streams, _, _ = socket.recv_fds(channel, 8, STREAMS)

@@ -121,8 +121,7 @@ def kept(runs: Engine) -> Any:
 
 
 def heard(runs: Engine, *events: Event) -> list[str]:
-    """A list that fills with the names of events as they happen, before any other listener hears of
-    them."""
+    """List that fills with the names of events as they happen, before any other listener."""
     told: list[str] = []
     for event in events or tuple(Event):
         runs.bus.add(Handler(event=event, fn=_teller(told, event), priority=-(10**6)))

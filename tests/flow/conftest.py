@@ -1,5 +1,4 @@
-"""A small project with all that makes resuming hard: dropout, batch norm, random augmentation by
-three generators."""
+"""Toy project that is hard to resume: dropout, batch norm, augmentation by 3 generators."""
 
 from __future__ import annotations
 
@@ -152,8 +151,7 @@ def toy(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shy(toy: Path) -> None:
-    """One process of the toy project dies, stops or fails at a sample of its own, when variables
-    say so."""
+    """Toy project with an OS process that dies, stops or fails at a sample set by variables."""
     (toy / "shy.py").write_text(SHY)
     (toy / "plain.py").write_text(PLAIN)
     config = (
@@ -164,8 +162,7 @@ def shy(toy: Path) -> None:
 
 @contextmanager
 def as_it_was(run: Path) -> Iterator[Path]:
-    """What is done to a run folder within is undone afterwards: a killed run goes on in several
-    ways."""
+    """Restore a run folder afterwards, so that a killed run can be resumed in several ways."""
     kept = run.parent.parent / "kept"
     shutil.copytree(run, kept)
     try:

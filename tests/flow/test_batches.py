@@ -1,5 +1,4 @@
-"""A source that gives batches itself: what the check says of it, and that it trains, goes on and is
-tested."""
+"""Source that gives batches itself: its check, its training, its resume and its test."""
 
 from __future__ import annotations
 

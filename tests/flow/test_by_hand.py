@@ -1,5 +1,4 @@
-"""Nobody is forced to use a config file, registered names or injection, and it makes no difference
-to the weights."""
+"""Config files, registered names and injection are optional, and do not affect the weights."""
 
 from __future__ import annotations
 

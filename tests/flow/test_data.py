@@ -1,5 +1,4 @@
-"""Data of a config: every setting of a loader reaches it, and a run goes on with the very same
-samples."""
+"""Data of a config: every setting reaches the loader, and a resumed run has equal samples."""
 
 from __future__ import annotations
 
@@ -65,8 +64,10 @@ def wait(training):
 
 
 def killed_at(toy: Path, batches: int, passes: int, *arguments: str) -> int:
-    """Start a run and kill it once so many points of its loss are on the disk, at the latest after
-    so many forward passes; the exit code."""
+    """Kill a run once `batches` points of its loss are on disk; return the exit code.
+
+    It is killed after `passes` forward passes at the latest.
+    """
     from assay.store.series import read_series
 
     process = subprocess.Popen(

@@ -1,5 +1,4 @@
-"""`assay diverge`: two recorded runs, and the first step, phase, module and operation in which they
-differ."""
+"""`assay diverge`: the first step, phase, module and operation in which two runs differ."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ class Net(nn.Module):
 
 @pytest.fixture
 def train(assay, toy: Path, monkeypatch: pytest.MonkeyPatch):
-    """Trains the toy with a model that may have a fault, twelve steps, and gives the id of the
-    run."""
+    """Train twelve steps of the toy with a possibly faulty model; return the run's id."""
     (toy / "faulty.py").write_text(FAULTY)
     monkeypatch.chdir(toy)
     monkeypatch.setenv("XDG_DATA_HOME", str(toy.parent / "data"))

@@ -1,5 +1,4 @@
-"""How a run in several processes ends when one of them hangs, is signalled, or dies in a way of its
-own."""
+"""Ends of a run of several ranks, when one of them hangs, is signalled, or dies."""
 
 from __future__ import annotations
 

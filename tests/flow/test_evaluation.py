@@ -1,5 +1,4 @@
-"""Evaluation from a config: tasks, pipes, tests of runs and of configs, inference, and a test after
-the training."""
+"""Evaluation from a config: tasks, pipes, tests, inference, and a test after the training."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What goes wrong while a run is under way, each really provoked: one clear error, and nothing
-recorded is lost."""
+"""Faults of a run, each really provoked: one clear error, and no record is lost."""
 
 from __future__ import annotations
 
@@ -221,8 +220,7 @@ def test_a_stream_that_turns_out_to_be_empty_is_told(
 
 
 def stopped(toy: Path, *signals: int) -> subprocess.CompletedProcess[str]:
-    """A run that is sent signals: the next one as soon as it has said that it heard the one
-    before."""
+    """Run that is sent signals, each once the one before was acknowledged."""
     said, waiting = [], list(signals)
     command = [sys.executable, "-m", "assay", "run", "slow.toml", "--device", "cpu"]
     env = {**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1"}
@@ -313,8 +311,7 @@ sys.exit(main(sys.argv[2:]))
 
 
 def test_a_disk_that_fills_up_ends_no_run_and_is_told(in_child, toy: Path) -> None:
-    """No file may grow beyond 20 kB: neither the metrics fit nor a checkpoint of this wide a
-    model."""
+    """Files are limited to 20 kB: neither metrics nor a checkpoint of this wide a model fit."""
     ran = in_child(FULL, "20000", "run", "toy.toml", "model.width=2000", "--device", "cpu")
 
     assert ran.returncode == 1, ran.stderr

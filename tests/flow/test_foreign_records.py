@@ -1,5 +1,4 @@
-"""A record from elsewhere is data: nothing that it names runs unasked, and no path in it is
-followed."""
+"""A foreign record is data: nothing named by it runs unasked, and no path in it is followed."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ COMMANDS = (("resume",), ("rerun",), ("test",), ("replay",))
 
 @pytest.fixture
 def given(toy: Path, assay: Assay, tmp_path: Path) -> Path:
-    """A run of the toy project as somebody else sends it: its record names a folder of modules that
-    are not ours."""
+    """Run of the toy project as sent by another person: its record names foreign modules."""
     done = assay(
         "run", "toy.toml", "--max-steps", "6", "--quiet", XDG_DATA_HOME=str(tmp_path / "theirs")
     )

@@ -1,5 +1,4 @@
-"""A run can begin with what another one learned, and goes on from the checkpoint before a damaged
-one."""
+"""Runs begun from another's weights, or from the checkpoint before a damaged one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""One experiment in every language is one experiment: one hash, and the same weights to the last
-bit."""
+"""One experiment in every config language: one hash, and bit-equal weights."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""How long a run is when both epochs and steps are given: the first that is reached, or by the
-older names the last."""
+"""Length of a run with both epochs and steps: the first bound, or with the older names the last."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a config adds to a run by `plugins`: listed, at work, kept in checkpoints, and gone on
-with."""
+"""Plugins of a config: listed, at work, kept in checkpoints, and resumed."""
 
 from __future__ import annotations
 

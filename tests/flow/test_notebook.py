@@ -1,5 +1,4 @@
-"""Runs started from Python that is no script: cells of a notebook, where there is no file and a
-loop is running."""
+"""Runs started from a notebook's cells: there is no file, and an event loop is running."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ asyncio.run(cells())
 
 @pytest.fixture
 def in_cells(toy: Path, warm: Run) -> Run:
-    """Runs cells one after another as a kernel of a notebook does: by `exec`, without `__file__`,
-    inside a loop."""
+    """Runner of cells as in a notebook's kernel: by `exec`, without `__file__`, inside a loop."""
 
     def run(*cells: str) -> subprocess.CompletedProcess[str]:
         (toy / "cells.json").write_text(json.dumps(cells))

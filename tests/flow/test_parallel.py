@@ -1,5 +1,4 @@
-"""A run in several processes: one record, the update of one process, and an end for all when one of
-them ends."""
+"""Run of several ranks: one record, the update of one process, and one end for all."""
 
 from __future__ import annotations
 
@@ -57,8 +56,7 @@ def test_two_processes_train_what_one_does_with_one_record_and_one_log(assay, to
 
 
 class Whole(NamedTuple):
-    """Of a run that nobody disturbs: the digest of all that its last checkpoint holds, and the
-    weights among it."""
+    """Undisturbed run: its last checkpoint's weights, and the digest of the whole checkpoint."""
 
     digest: str
     weights: bytes

@@ -1,5 +1,4 @@
-"""Records are their owner's: nobody else on the machine reads them, unless the project shares them
-with its group."""
+"""Records are private to their owner, unless the project shares them with its group."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ sys.exit(main(["run", "toy.toml", "--quiet", "--max-steps", "4"]))
 
 
 def modes(folder: Path) -> tuple[set[str], set[str]]:
-    """Those of all folders at and below a folder, and those of its files; but for what a program
-    wrote itself."""
+    """Return the modes of all folders and files below, but for a program's own output."""
     found = [path for path in (folder, *folder.rglob("*")) if path.name != "1.txt"]
     folders = {oct(stat.S_IMODE(path.lstat().st_mode)) for path in found if path.is_dir()}
     return folders, {oct(stat.S_IMODE(path.lstat().st_mode)) for path in found if not path.is_dir()}

@@ -1,5 +1,4 @@
-"""Two runs in two OS processes, one of them with a planted fault: `assay diverge` names the place
-and the cause without help."""
+"""Two runs, one with a planted fault: `assay diverge` names its place and cause unaided."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Plugins, the symbol table and injection in runs of the toy project, from the config that a person
-writes."""
+"""Plugins, the symbol table and injection in runs of the toy project, from a config."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Configs in Python from the file to the record: calls with one mapping, and what is kept when the
-file is gone."""
+"""Configs in Python, from file to record: calls with one mapping, and runs without the file."""
 
 from __future__ import annotations
 

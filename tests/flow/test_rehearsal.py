@@ -42,8 +42,10 @@ SHIFTED_NET = ["model.type=shifted.Net"]
 
 
 def said_of(*arguments: str) -> Result:
-    """The result of a command in this process, of the group: click keeps the help option of the
-    first context."""
+    """Run a command in this process as part of its group.
+
+    click keeps the help option of the first context.
+    """
     return CliRunner().invoke(commands, list(arguments))
 
 

@@ -1,5 +1,4 @@
-"""`assay replay`: a recorded run is trained again from its code and config of then, and the bits
-are compared."""
+"""`assay replay`: a run is trained again from its recorded code and config, bits compared."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A script with an engine and a record: it ends as a run of a config does, and its record can be
-resumed."""
+"""Script with an engine and a record: it ends as a run of a config does, and can be resumed."""
 
 from __future__ import annotations
 

@@ -91,8 +91,7 @@ def inline(text: str) -> str:
 
 @pytest.fixture
 def planted_project(tmp_path: Path) -> Path:
-    """A repository full of secrets: committed, changed, new, linked, and in files that are made for
-    them."""
+    """Repository full of secrets: committed, changed, new, linked, and in files made for them."""
     root = tmp_path / "project"
     root.mkdir()
     open_project(root, create=True)

@@ -1,5 +1,4 @@
-"""A run whose weights are shared out: trained, saved, killed, resumed in any layout, and loaded as
-if it were one."""
+"""Run with sharded weights: trained, saved, killed, resumed in any layout, loaded as one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a config says of the step: its window, its losses and optimizers, and what happens when it
-cannot be taken."""
+"""Step settings of a config: window, losses, optimizers, and a step that cannot be taken."""
 
 from __future__ import annotations
 

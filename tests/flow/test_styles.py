@@ -1,5 +1,4 @@
-"""Every style from a config: the toy project trains to the same bits, is saved, resumed, evaluated
-and tested."""
+"""Every style from a config trains to the same bits, is saved, resumed, evaluated and tested."""
 
 from __future__ import annotations
 

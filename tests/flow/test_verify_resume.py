@@ -1,5 +1,4 @@
-"""`assay verify-resume`: a config is trained undisturbed, and killed and resumed, and the bits of
-both are compared."""
+"""`assay verify-resume`: an undisturbed training and a killed, resumed one are compared in bits."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ from run_folders import make_run, summary
 
 @pytest.fixture
 def catalog(project: Project) -> Catalog:
-    """Two repeats of one config, one of another, and a run that is archived by nobody but
-    failed."""
+    """Catalog of two repeats of one config, a run of another, and an archived failed run."""
     for i, (lr, loss, alike) in enumerate(
         [("0.1", 1.0, "a"), ("0.1", 3.0, "a"), ("0.2", 8.0, "b")]
     ):

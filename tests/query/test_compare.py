@@ -1,5 +1,4 @@
-"""Several runs side by side: what differs, what is equal, where their curves part, and whether luck
-explains it."""
+"""Comparison of runs: differences, equalities, the step where curves part, and significance."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Expressions: what they mean, what is wrong with them and where, and that printing one gives it
-back."""
+"""Expressions: their meaning, errors with their place, and printing that parses back."""
 
 from __future__ import annotations
 

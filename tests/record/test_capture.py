@@ -55,8 +55,10 @@ def output(project: Project, *, of: int = -1) -> str:
 
 
 def settled(project: Project, end: str) -> str:
-    """The output once it ends like this: after a kill, the rest is still on its way for a
-    moment."""
+    """Wait until the output ends with `end`, and return it.
+
+    After a kill the rest is on its way for a moment.
+    """
     until = time.monotonic() + 100
     while not (text := output(project)).endswith(end) and time.monotonic() < until:
         time.sleep(0.02)

@@ -1,5 +1,4 @@
-"""Compaction loses nothing, or does nothing. More of it, with rewinds and resumes:
-`test_writer.py`."""
+"""Compaction loses nothing, or does nothing; see also `test_writer.py` for rewinds and resumes."""
 
 from __future__ import annotations
 

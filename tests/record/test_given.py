@@ -1,5 +1,4 @@
-"""What people really give to the methods of a run: it is kept, or refused by name, and the record
-stays whole."""
+"""Real arguments to a run's methods: kept, or refused by name, with the record intact."""
 
 from __future__ import annotations
 

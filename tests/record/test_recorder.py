@@ -445,8 +445,7 @@ def test_a_forgotten_run_of_a_script_that_is_ended_says_by_what(
 
 
 def test_a_recorder_that_nobody_finished_never_says_that_its_run_finished(project: Project) -> None:
-    """Only a script ends with Python; a run of a config that has no end was interrupted
-    somewhere."""
+    """Only a script ends with Python; a run of a config without an end was interrupted."""
     script = run_script(
         START + "run = start_run(open_project(Path(sys.argv[1])), AttemptSpec(keep_code=False))",
         project.root,

@@ -19,8 +19,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def shown(path: Path, *pieces: str, flush: bool = True) -> str:
-    """What the file holds after the pieces; with `flush`, each is on disk before the next one
-    comes."""
+    """Return the file's content after the pieces; with `flush` each is on disk before the next."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
         screen = Screen(descriptor)

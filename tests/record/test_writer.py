@@ -1,5 +1,4 @@
-"""The writer of metrics: nothing that `log` returned from is lost, and nothing is read that was not
-logged."""
+"""Metrics writer: no point is lost once `log` has returned, and none is read unlogged."""
 
 from __future__ import annotations
 
@@ -599,8 +598,7 @@ def test_a_resumed_run_goes_back_and_the_old_branch_is_kept(path: Path, prealloc
 def test_what_is_logged_again_at_the_step_that_a_run_goes_back_to_is_there_once(
     path: Path, preallocate: bool
 ) -> None:
-    """A step was saved, then evaluated, then the run was killed: the resumed one evaluates it
-    again."""
+    """A step was saved and evaluated, then the run killed: the resumed run evaluates it again."""
     write(path, [({"a": 1.0}, 3), ({"valid/a": 2.0}, 3), ({"a": 1.0}, 4)], preallocate=preallocate)
     writer = MetricsWriter(path, 2, preallocate=preallocate)
 

@@ -1,5 +1,4 @@
-"""Run in a process of its own: builds and runs what a config can be composed to, and tells what
-that did.
+"""Runner of what a config can compose, in an OS process of its own, which reports the effects.
 
 It reads {"folder": ..., "number": ..., "seed": ...} from standard input. Each composition is made
 by a grammar over the allow-list: any target, in any place of a config, its arguments other
@@ -151,8 +150,7 @@ class Watch:
         return event == "open" and arguments[1] in ("r", "rb") and bool(names & READERS)
 
     def _is_of_assay_or_loader(self, event: str, arguments: tuple[Any, ...]) -> bool:
-        """Whether this is no doing of the config: the record asks git for files, a loader talks
-        with its workers."""
+        """Return whether the config is not the cause: the record runs git, a loader its workers."""
         names = {Path(frame.filename).name for frame in inspect.stack()[3:12]}
         if event.startswith("socket."):
             is_local = arguments[1] == socket.AF_UNIX or isinstance(arguments[1], str | bytes)
@@ -177,8 +175,7 @@ class Watch:
         )
 
     def _is_made_by_trusted_code(self, file: str) -> bool:
-        """Whether text is run by the standard library itself, as for a dataclass or a named
-        tuple."""
+        """Return whether the standard library itself runs the text, as for a dataclass."""
         frame: FrameType | None = sys._getframe(3)
         return (
             file.startswith("<")
@@ -195,8 +192,7 @@ _CACHES = ("/proc/", "/sys/", "/dev/shm/", "/dev/pts/", "/dev/tty")
 
 
 class Grammar:
-    """Makes calls of allowed targets, with arguments that fit by name or by type about as often as
-    not."""
+    """Generator of calls of allowed targets, about half with arguments that fit."""
 
     def __init__(self, rng: random.Random) -> None:
         from assay.config.allow_list import LISTED

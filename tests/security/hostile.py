@@ -126,8 +126,7 @@ OPTIONS = ((), ("--strict",), ("--defaults",), ("--list",), ("--json",))
 
 
 def targets() -> Iterator[Case]:
-    """Every target of the list of bypasses, and every one of torch and assay that no config may
-    name."""
+    """Yield every target of the list of bypasses, and every forbidden one of torch and assay."""
     named = [
         *bypass.REFUSED,
         *(name for name in own_targets.NEVER),
@@ -299,8 +298,7 @@ REFERENCES = (
 
 
 def references() -> Iterator[Case]:
-    """References that reach for code, files, the environment or themselves, where a number
-    belongs."""
+    """Yield references to code, files, the environment or themselves in place of a number."""
     for number, text in enumerate(REFERENCES):
         for suffix in (SUFFIXES[number % 4], SUFFIXES[(number + 1) % 4]):
             tree = put(base(), ("model", "num_embeddings"), text)
@@ -420,8 +418,7 @@ TOML = WRITERS[".toml"](base()) + "\n"
 
 
 def growth() -> Iterator[Case]:
-    """A few lines that ask for a billion values, for as many configs, or for a mistake in each of
-    many lines."""
+    """Yield short configs that ask for a billion values, as many configs, or as many mistakes."""
     texts = {
         "aliases.yaml": ALIASES,
         "merges.yaml": MERGES,
@@ -588,8 +585,7 @@ STRANGE = {
 
 
 def texts() -> Iterator[Case]:
-    """Bytes that are no text, and text that would steer a terminal, as a key, a value, a name and a
-    word astray."""
+    """Yield undecodable bytes, and terminal control codes in keys, values, names, stray words."""
     keys: dict[str, tuple[bytes, ...]] = {
         ".toml": (
             b'["%s"]\na = 1\n',
@@ -779,8 +775,7 @@ def typed() -> Iterator[Case]:
 
 
 def programs() -> Iterator[Case]:
-    """Python configs, which are programs: with --shape none runs, and a mistake in one is a mistake
-    of its author."""
+    """Yield configs in Python: with --shape none runs, and a mistake in one is its author's."""
     texts = {
         "shell": f"import os\nos.system({SHELL!r})\nmodel = dict(type='torch.nn.ReLU')\n",
         "circle": "model = {}\nmodel['x'] = model\n",

@@ -1,5 +1,4 @@
-"""Records that were damaged or made to harm whoever reads them, each from a number, and all that
-reads a record.
+"""Generator of damaged and hostile records, each from a number, with all readers of records.
 
     python tests/security/records.py [FIRST] [HOW MANY]
 

@@ -1,5 +1,4 @@
-"""A config composes what it may call as it likes, and reaches no code, no file, no import and no
-network by it."""
+"""A config composes allowed calls freely, and reaches no code, file, import or network by it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a config calls the files of a run is data: targets of assay write into the record and
-nowhere else."""
+"""Output names in a config are data: targets of assay write into the record and nowhere else."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A record may come from anywhere: readers answer whatever is in it, harm no other run, and it can
-be removed."""
+"""Foreign records: readers answer whatever is in one, it harms no other run, and can be removed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""`SECURITY.md` is true: every class of attacks is in it, its tests exist, its corpora are as large
-as it says."""
+"""`SECURITY.md` is true: it names all classes of attacks; tests exist, corpora have its sizes."""
 
 from __future__ import annotations
 

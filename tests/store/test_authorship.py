@@ -1,5 +1,4 @@
-"""A user knows the records that they made, as long as nothing in them that chooses code was
-changed."""
+"""A user's own records are recognised while nothing in them that chooses code is changed."""
 
 from __future__ import annotations
 

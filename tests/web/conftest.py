@@ -124,8 +124,7 @@ def axe_violations(page: Page) -> list[tuple[str, str, int]]:
 
 
 class Visitor:
-    """Somebody at a browser with a session: pages that say nothing to the console, and ask nobody
-    else."""
+    """Browser session whose pages may write nothing to the console, and call no other server."""
 
     def __init__(
         self, browser: Browser, server: Server, slow_seed: int | None = None, **options: Any
@@ -171,8 +170,10 @@ class Visitor:
 
 @pytest.fixture
 def visit(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Callable[..., Visitor]]:
-    """Come to a server as somebody; nothing may go wrong in the page, and it may ask nobody but its
-    server. With `--slow-server` each answer is late."""
+    """Open a server as a visitor; the page must have no errors, and call only its server.
+
+    With `--slow-server` each answer is late.
+    """
     visitors: list[Visitor] = []
 
     def come(server: Server, **options: Any) -> Visitor:

@@ -1,5 +1,4 @@
-"""The server as a process, for tests: as `assay ui` starts it, with its link, its session, its
-log."""
+"""Server as an OS process for tests, as `assay ui` starts it, with link, session and log."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Who reaches the server, from which page, under which name. Every rule is tried on every route
-there is."""
+"""Access to the server by visitor, page and host name: every rule on every route."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ def declared(router: Any) -> Iterator[APIRoute]:
 
 
 def routes() -> list[tuple[str, str]]:
-    """Every method and address that the application knows, with something in the place of each
-    parameter."""
+    """Return every method and address of the application, with its parameters filled in."""
     api = make_api(Project(Path(".")), Keys(b""), Rules(""), Files.read())
     found = {(method, filled(route.path)) for route in declared(api) for method in route.methods}
     # Methods that a route does not know are refused by the same rules, before anybody says that it

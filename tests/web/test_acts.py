@@ -1,5 +1,4 @@
-"""Acts of the workspace in a real browser: columns, panels, axes, views, keys, and what is done with
-a selection."""
+"""Acts of the workspace in a browser: columns, panels, axes, views, keys, acts on a selection."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Requests made from the API's own description, and records with any file damaged: the server has
-an answer to each, and no error of its own."""
+"""Fuzzed requests from the API's description, and damaged records, without a server error."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The pages in a real browser, over a store of runs: each opens, does what it is for, and can be
-used by everybody."""
+"""Pages in a browser, over a store of runs: each opens, works, and is accessible."""
 
 from __future__ import annotations
 

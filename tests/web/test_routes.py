@@ -1,5 +1,4 @@
-"""What the pages ask the server, over real HTTP: one run, comparisons, tables, inbox, views,
-projects, changes."""
+"""Routes of the pages over real HTTP: run, comparisons, tables, inbox, views, projects, changes."""
 
 from __future__ import annotations
 

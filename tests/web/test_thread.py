@@ -1,5 +1,4 @@
-"""From a log call to a pixel: a store, a query, a route, a table with rows that live and a curve
-that grows."""
+"""From a log call to a pixel: store, query, route, a table of live rows and a growing curve."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""`log` of a process: weighted means over a step and over a split; a device is asked late, and
-once."""
+"""`log` of a process: weighted means over a step and a split, read from the device once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Output pipes: they see what an evaluation gives, change, collect and save it, and training never
-calls one."""
+"""Output pipes: they change, collect and save an evaluation's outputs; training calls none."""
 
 from __future__ import annotations
 
@@ -142,8 +141,7 @@ def test_what_a_pipe_draws_and_does_changes_no_bit_of_the_training() -> None:
 
 
 class Told:
-    """A pipe that only wants to know when a split begins and ends, and measures something at its
-    end."""
+    """Pipe that only listens to the begin and end of a split, and measures something at its end."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []

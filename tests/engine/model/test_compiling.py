@@ -1,5 +1,4 @@
-"""A compiled model learns as the plain one, also from a last batch of another size; what torch did
-is told."""
+"""A compiled model learns as the plain one, for any batch size; torch's graphs are reported."""
 
 from __future__ import annotations
 

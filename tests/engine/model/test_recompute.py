@@ -1,5 +1,4 @@
-"""Activations that are computed again give the same gradients, draws and statistics, and take less
-memory."""
+"""Recomputed activations give equal gradients, draws and statistics, and take less memory."""
 
 from __future__ import annotations
 

@@ -58,8 +58,7 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Kinds(Supervised):
-    """Gives its loss as a mean, as (sum, weight), or as several by name, of which one counts for
-    nothing."""
+    """Process with a loss that is a mean, a (sum, weight), or several by name, one of no weight."""
 
     kind = "mean"
     logs = True
@@ -115,8 +114,7 @@ def made(
 
 
 def both(make: Callable[[bool], Engine]) -> tuple[Engine, Engine]:
-    """The same run with every number read at once, and deferred; what they recorded and what they are
-    must be equal."""
+    """Train with every number read at once, and deferred; assert equal records and states."""
     runs = []
     for deferred in (False, True):
         each = make(deferred)
@@ -240,8 +238,7 @@ def test_a_step_that_is_not_finite_is_gone_back_to(
 
 
 def test_a_step_is_gone_back_to_over_the_end_of_many() -> None:
-    """It is fetched only after the number of steps that may wait; before that, all of them leave
-    the weights alone."""
+    """The bad step is read only after `MAX_STEPS` more, all of which leave the weights alone."""
     train = Loader(spoilt(10, size=MAX_STEPS * 3), batch_size=1)
     runs = made(train=train)
     seen: list[int] = []

@@ -1,5 +1,4 @@
-"""The deterministic switch: what cannot give the same bits twice is named, and torch is left as it
-was."""
+"""Deterministic switch: ops without a deterministic form are named, torch's flags restored."""
 
 from __future__ import annotations
 

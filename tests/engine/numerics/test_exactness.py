@@ -1,5 +1,4 @@
-"""What is said of data that others load is true: a run that goes on ends with the same bits, or it
-is said that not."""
+"""Claims about foreign loaders are true: a resumed run is bit-equal, or said not to be."""
 
 from __future__ import annotations
 
@@ -84,8 +83,10 @@ MADE: list[DataLoader[Any]] = []
 
 @pytest.fixture(autouse=True)
 def workers_of_torch_are_gone() -> Iterator[None]:
-    """Workers that stay end with their loader, for which torch waits 5 s each once it is
-    garbage."""
+    """Shut down persistent workers.
+
+    torch waits 5 s for each of them once their loader is garbage.
+    """
     yield
     for each in MADE:
         if hasattr(each._iterator, "_shutdown_workers"):
@@ -165,8 +166,7 @@ def claimed(data: Any) -> str:
 
 
 def ends(make: Callable[[], Any]) -> list[bool]:
-    """Whether a run that goes on in the first, and in the second epoch, ends with the bits of one
-    that did not stop."""
+    """Return whether a run resumed in epoch 1, and in 2, ends with an uninterrupted run's bits."""
     parts: dict[int, Any] = {}
     whole = engine(make())
 

@@ -1,5 +1,4 @@
-"""The first value that is not finite is found in the module, the parameter or the data where it
-comes up."""
+"""The first non-finite value is found in its module, parameter or data."""
 
 from __future__ import annotations
 

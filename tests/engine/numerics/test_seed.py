@@ -1,5 +1,4 @@
-"""Keyed randomness: a stream is a function of numbers, and nothing that happened before changes
-it."""
+"""Keyed randomness: a stream is a function of numbers, whatever happened before."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What training draws in a step is a function of the seed and the step, from whichever generator it
-draws."""
+"""Draws of a training step are a function of the seed and the step, for every generator."""
 
 from __future__ import annotations
 
@@ -71,8 +70,7 @@ def stop_at(step: int) -> Handler:
 
 
 def resumed(make: Callable[..., Engine], step: int) -> Any:
-    """The end of a run that was stopped after a step and went on, in between being drawn from by
-    others."""
+    """Return the end of a run stopped after a step and resumed, with foreign draws in between."""
     first = make(handlers=[stop_at(step)])
     first.run()
     random.seed(step)

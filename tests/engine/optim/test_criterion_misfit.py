@@ -1,5 +1,4 @@
-"""Criteria that torch refuses to compute: both sides, the samples and the likely mistake are
-told."""
+"""Criteria that torch refuses to compute: both sides, samples and likely mistake are named."""
 
 from __future__ import annotations
 

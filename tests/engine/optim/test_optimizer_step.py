@@ -1,5 +1,4 @@
-"""One update: the gradient of the whole window, and what happens when it is not finite or no
-gradient at all."""
+"""One update: the gradient of the whole window, and non-finite or missing gradients."""
 
 from __future__ import annotations
 
@@ -82,8 +81,7 @@ def test_micro_batches_give_the_gradient_of_their_whole_window(
 
 
 class Tokens(Process):
-    """A loss per token over samples of different length: the mean is over all tokens of a step, not
-    over samples."""
+    """Process with a loss per token, averaged over all tokens of a step, not over samples."""
 
     def __init__(self, model: nn.Module, backward: OptimizerStep) -> None:
         self.model = model

@@ -1,5 +1,4 @@
-"""Learning rates in closed form: a function of the step, whatever happened to the optimizer
-meanwhile."""
+"""Learning rates in closed form: a function of the step, whatever the optimizer's past."""
 
 from __future__ import annotations
 

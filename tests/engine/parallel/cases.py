@@ -1,5 +1,4 @@
-"""What the tests of several processes do in each of them: `python cases.py FOLDER RANK RANKS CASE
-...`.
+"""Cases of the tests of several ranks: `python cases.py FOLDER RANK RANKS CASE ...`.
 
 Each case gives something that JSON knows; `results` holds that of every rank.
 """
@@ -134,8 +133,7 @@ class Viewed(nn.Sequential):
 
 
 class Mixing(nn.Sequential):
-    """A model with a sparse matrix among its buffers, which is another one on each rank until they
-    share a step."""
+    """Model with a sparse buffer that differs between ranks until they share a step."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__(*layers)
@@ -189,8 +187,7 @@ def train(
     stray: int | None = None,
     **bounds: Any,
 ) -> dict[str, Any]:
-    """Train on a share; or, in one process, on all of it, in micro-batches that are `like` those of
-    the ranks."""
+    """Train on a share; in one process on all data, in micro-batches `like` those of the ranks."""
     accumulate *= ranks if like and not dist.is_initialized() else 1
     data = points(size)
     if stray is not None:
@@ -261,8 +258,7 @@ def few(rank: int, ranks: int) -> Any:
 
 
 def viewed(rank: int, ranks: int) -> Any:
-    """A view of which nobody has to be warned; with blocks it may be written into, as in one
-    process."""
+    """Views cause no warning; with blocks they may be written into, as in one process."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         return [
@@ -433,8 +429,7 @@ def evaluated(
 
 
 class Elsewhere(Tensor):
-    """A tensor that says it is on a GPU of its rank, and refuses to be used with one of another
-    rank, as torch does."""
+    """Tensor that claims a GPU of its rank, and like torch refuses to mix with another rank's."""
 
     home: int
 
@@ -493,8 +488,7 @@ def own_batches(rank: int, ranks: int) -> Any:
 
 
 def watched(rank: int, ranks: int) -> Any:
-    """With an average of the weights that is evaluated, norms, a part that is frozen on the way,
-    and bf16."""
+    """Train with an evaluated average, norms, modules frozen on the way, and bf16."""
     process = Means(net())
     process.forward_step = in_precision("bf16", torch.device("cpu"), process.forward_step)  # type: ignore[method-assign]
     valid = Loader(points(20), micro_batch_size=4, split="valid", **shared(rank, ranks))
@@ -515,8 +509,7 @@ def watched(rank: int, ranks: int) -> Any:
 
 
 def skipped_late(rank: int, ranks: int) -> Any:
-    """Without a limit for the norm gradients themselves are looked at: those of one rank's part are
-    not finite."""
+    """Without a norm limit the gradients are inspected: those of one rank's part are not finite."""
     process = Means(net(), non_finite="skip")
 
     def spoil(engine: Engine) -> None:
@@ -661,8 +654,7 @@ def noisy(folder: Path, rank: int, ranks: int, accumulate: int, workers: int, **
 
 
 def interrupted(rank: int, ranks: int) -> Any:
-    """For runs that were stopped at a step drawn by chance: the step, the weights without and with
-    the stop."""
+    """Stop runs at random steps; return each step and the weights without and with the stop."""
     pick = random.Random(8)
     found = []
     with shared_folder() as folder:
@@ -691,8 +683,7 @@ class Items(Means):
 
 
 def thousand(rank: int, ranks: int) -> Any:
-    """The items of two epochs, those from step 13 on of a run that goes on, and how many a test
-    counts."""
+    """Return the items of two epochs, of those resumed at step 13, and a test's sample counts."""
     shared = {"rank": rank, "ranks": ranks} if dist.is_initialized() else {}
     data = TensorDataset(torch.arange(1000), *points(1000).tensors)
 

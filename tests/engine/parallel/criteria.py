@@ -30,8 +30,7 @@ SAMPLES, CLASSES, BATCH = 22, 3, 12
 
 @dataclass(frozen=True)
 class Case:
-    """A criterion, what it is given beside the output of the model, and what the model ends
-    with."""
+    """Criterion, with its inputs beside the model's output, and the model's last layer."""
 
     make: Callable[[], nn.Module]
     given: Callable[[torch.Generator], Mapping[str, Tensor]]
@@ -231,8 +230,10 @@ class Samples:
 def trained(
     name: str, *, micro: int | None = None, rank: int = 0, ranks: int = 1
 ) -> dict[str, Any]:
-    """The losses and weights of steps of 12 and 10 samples, and the loss of a split of 22, in parts
-    of `micro`."""
+    """Return losses and weights of steps of 12 and 10 samples, and the loss of a split of 22.
+
+    Batches are cut into parts of `micro`.
+    """
     case = CASES[name]
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, case.wide), case.last).double()

@@ -1,5 +1,4 @@
-"""Scripts of cases run by real processes that find each other, and their answers compared with
-those of one."""
+"""Launcher of case scripts in real ranks, with their answers compared to those of one process."""
 
 from __future__ import annotations
 

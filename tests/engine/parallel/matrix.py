@@ -109,8 +109,7 @@ def samples(size: int = 40) -> TensorDataset:
 
 
 def cell(layout: Layout, way: str) -> dict[str, Any]:
-    """The losses, gradient norms and weights of a training; in one process it is what the layout
-    has to equal."""
+    """Return losses, gradient norms and weights of a training; one process is the reference."""
     options = dict(WAYS[way])
     torch.manual_seed(0)
     model = Net().double()

@@ -1,5 +1,4 @@
-"""Models divided between processes and whole: `python models.py FOLDER RANK RANKS`, a file of
-results for each rank."""
+"""Models partitioned and whole: `python models.py FOLDER RANK RANKS` writes a file a rank."""
 
 from __future__ import annotations
 

@@ -134,8 +134,7 @@ class Named(Means):
 
 
 class Spoilt(Means):
-    """One micro-batch of the second step makes the gradient of one weight infinite, which only one
-    stage has."""
+    """Process whose second step has an infinite gradient, of one weight on one stage."""
 
     def __init__(self, model: Any, **how: Any) -> None:
         super().__init__(model, **how)
@@ -149,8 +148,7 @@ class Spoilt(Means):
 
 
 class Scaled(Spoilt):
-    """The same with a loss scale, for which it is no fault: all stages leave out that update and
-    take a lower scale."""
+    """`Spoilt` with a loss scale: all stages skip the update and lower the scale; no error."""
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
@@ -194,8 +192,7 @@ def train(
     parts: Sequence[Any] = (),
     **how: Any,
 ) -> tuple[Engine, dict[str, Any]]:
-    """Train, and everything that is kept of it; `resumed`: from there, in which case nothing else
-    is done."""
+    """Train, and return the engine with its state; `resumed` is a state to resume from."""
     model = Deep(dropout)
     mesh = init_mesh(layout, torch.device("cpu")) if dist.is_initialized() else None
     if mesh is not None:
@@ -268,8 +265,7 @@ def scaled() -> Any:
 
 
 def watched() -> Any:
-    """Norms and a probe of all stages, of a weight that two of them have too; an average of the
-    weights."""
+    """Return norms, probes and averaged weights of all stages, also of a weight shared by two."""
     seen = train(
         clip_norm=0.3,
         parts=(EMA(0.5), Norms("2 steps"), Probe(["blocks.*.0", "outward"], [1, 3], inputs=True)),

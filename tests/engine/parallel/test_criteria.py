@@ -1,5 +1,4 @@
-"""Every criterion of torch counts a part of a batch as the whole batch does: micro-batches, ranks,
-evaluation."""
+"""Every criterion of torch adds up over micro-batches, ranks and evaluation as over one batch."""
 
 from __future__ import annotations
 

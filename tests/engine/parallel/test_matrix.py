@@ -1,5 +1,4 @@
-"""Every layout gives what one process gives, to rounding in double precision: losses, gradient
-norms and weights."""
+"""Every layout gives one process's losses, gradient norms and weights, to double rounding."""
 
 from __future__ import annotations
 

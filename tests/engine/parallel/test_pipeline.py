@@ -1,5 +1,4 @@
-"""Two processes with half of a model each do what one process does, and one checkpoint fits
-both."""
+"""Two ranks with half of a model each do what one process does, and share its checkpoints."""
 
 from __future__ import annotations
 
