@@ -83,7 +83,7 @@ def test_what_cannot_be_drawn_is_told(assay: Assay, project: Project, runs: list
             (runs[0], "-m", "loss", "-o", "nowhere/a.pdf"),
             "The figure cannot be written: No such file or directory.",
         ),
-        ((runs[0], "-o", "a.pdf"), "needs the option metric"),
+        ((runs[0], "-o", "a.pdf"), "needs the option -m or --metric"),
     ):
         done = assay("plot", *arguments)
         assert done.code == 2 and said in done.err

@@ -417,7 +417,11 @@ def work(until_empty: bool, detach: bool, stop: bool) -> int:
         from assay.jobs.dispatcher import Dispatcher
 
         logging.basicConfig(
-            format="%(asctime)s  %(message)s", level=logging.INFO, stream=sys.stderr, force=True
+            format="%(asctime)s  %(message)s",
+            datefmt="%Y-%m-%d %H:%M:%S",
+            level=logging.INFO,
+            stream=sys.stderr,
+            force=True,
         )
         Dispatcher(journal).run(until_empty=until_empty)
     return 0

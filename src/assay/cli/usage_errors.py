@@ -18,9 +18,11 @@ def input_error(error: click.UsageError) -> InputError:
             message = f"`{path}` has no option `{name}`."
             return InputError(message, fix=f"did you mean `{near[0]}`?" if near else how)
         case click.MissingParameter(param=click.Parameter() as parameter):
-            what = parameter.human_readable_name.removesuffix("...")
-            kind = "argument" if isinstance(parameter, click.Argument) else "option"
-            return InputError(f"`{path}` needs the {kind} {what}.", fix=how)
+            if isinstance(parameter, click.Option):
+                what = f"the option {' or '.join(parameter.opts)}"
+            else:
+                what = f"the argument {parameter.human_readable_name.removesuffix('...')}"
+            return InputError(f"`{path}` needs {what}.", fix=how)
         case click.BadParameter(param=click.Option() as option):
             return _bad_value(path, option, error.message, how)
         case click.BadParameter(param=click.Parameter() as parameter):

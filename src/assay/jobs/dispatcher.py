@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from assay.core.errors import AssayError, InputError, RecordError
-from assay.core.job import FailureClass, Job, JobStatus
+from assay.core.job import JOB_DEVICES_VARIABLE, FailureClass, Job, JobStatus
 from assay.core.lease import this_place
 from assay.core.signals import Signals, answered
 from assay.jobs.devices import DevicePool, choose_slots, cpu_jobs, job_variables, this_machine
@@ -191,7 +191,8 @@ class Dispatcher:
         self._requests.pop(job.id, None)
         self._stalled_ns.pop(job.id, None)
         self._stalled_jobs.forget(running.holder)
-        _log.info("job %d: %s %s", job.id, status.state, status.reason)
+        reason = f": {status.reason}" if status.reason else ""
+        _log.info("job %d: %s%s", job.id, status.state, reason)
 
     def _status_of(self, running: RunningJob, end: ProcessEnd) -> JobStatus:
         job = running.job
@@ -272,7 +273,7 @@ class Dispatcher:
             raise
         process.open_gate()
         _start_watcher(job.spec.project)
-        _log.info("job %d: started on %s", job.id, variables)
+        _log.info("job %d: started on %s", job.id, variables[JOB_DEVICES_VARIABLE])
 
     def _refuse(self, job: Job, error: AssayError) -> None:
         """End a job that can never start, with the reason."""

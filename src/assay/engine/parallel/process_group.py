@@ -70,10 +70,10 @@ def device_of_rank(name: str | None, here: World) -> str | None:
     ):
         return name
     if here.local_rank >= torch.cuda.device_count():
+        gpus = torch.cuda.device_count()
         raise InputError(
-            f"Process {here.local_rank} of this machine has no GPU: there are"
-            f" {torch.cuda.device_count()}.",
-            fix=f"Use --nproc {torch.cuda.device_count()} at most, or --device cpu.",
+            f"Process {here.local_rank} of this machine has no GPU: there are {gpus}.",
+            fix=f"Use --nproc {gpus} at most, or --device cpu." if gpus else "Use --device cpu.",
         )
     return f"cuda:{here.local_rank}"
 
