@@ -44,10 +44,8 @@ FORBIDDEN = {
     "assay.web": {"torch", "numpy"},
 }
 # The faces: they load nothing heavy, whatever lies behind them.
-FACE = {"assay", "assay.__main__", "assay.compat", "assay.compat.importing"}
-FACE |= {f"assay.compat.alchemy{table}" for table in ("", ".names", ".keys")}
-FACE |= {f"assay.compat.libai{table}" for table in ("", ".names", ".keys", ".translate")}
-FACE |= {"assay.compat.framework", "assay.compat.thexp", "assay.compat.thexp.names"}
+FACE = {"assay", "assay.__main__", "assay.compat"}
+FACE |= {f"assay.compat.{system}" for system in ("alchemy", "framework", "libai", "thexp")}
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "managers", "misc"}
 
 

@@ -12,7 +12,7 @@ import torch
 
 from assay.build.context import ContextError
 from assay.compat.injector import Binder, Injector, Module, inject, provider, singleton
-from assay.compat.pasted import missing_names, supply
+from assay.config.older_systems.pasted import missing_names, supply
 from assay.engine import Engine, State, Supervised
 from examples import SRC
 from snippets import executed

@@ -33,7 +33,9 @@ from assay.config.allow_list import (
     refused_by_name,
     trust_command,
 )
-from assay.config.older_systems import offer, older_name, system_of, unmapped
+from assay.config.older_systems.importing import offer
+from assay.config.older_systems.lookup import older_name
+from assay.config.older_systems.tables import system_of, unmapped
 from assay.config.user_modules import UserModules
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import InputError, did_you_mean, suggested

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
-from assay.config.older_systems import (
-    WITH_KEYS,
-    keys_of,
-    older_calls,
-    older_name,
-    system_of,
-    table_of,
-)
+from assay.config.older_systems.entries import Alias
+from assay.config.older_systems.importing import install
+from assay.config.older_systems.lookup import older_calls, older_name
+from assay.config.older_systems.tables import system_of
 from assay.config.overrides import Setting
 from assay.config.sources.literals import value_of
 from assay.config.tree import (
@@ -34,24 +30,6 @@ from assay.config.tree import (
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import nearest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alias:
-    """Key `old` of another system for `new` here.
-
-    `value` converts, where the alias does more than rename; it returns None to set nothing.
-    """
-
-    old: str
-    new: str
-    note: str
-    value: Callable[[Node], Node | None] | None = None
-
-    def converted(self, node: Node) -> Node | None:
-        """Return the value of the key here; None to set nothing."""
-        return node if self.value is None else self.value(node)
-
 
 OF_TORCH: Sequence[Alias] = tuple(
     Alias(
@@ -82,7 +60,9 @@ _OLDER_SECTIONS = ("zero",)
 @cache
 def _aliases() -> Sequence[Alias]:
     """Return the aliases that hold in every config: those of torch, and of the older systems."""
-    return (*OF_TORCH, *(each for system in WITH_KEYS for each in keys_of(system).EVERYWHERE))
+    from assay.config.older_systems import alchemy_keys, libai_keys
+
+    return (*OF_TORCH, *alchemy_keys.EVERYWHERE, *libai_keys.EVERYWHERE)
 
 
 def _may_be_older(path: KeyPath) -> bool:
@@ -155,7 +135,9 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
     notes += theirs
     everywhere = _aliases_for(own)
     if everywhere is not OF_TORCH:
-        own = keys_of("libai").with_larger_length(own)
+        from assay.config.older_systems.libai_keys import with_larger_length
+
+        own = with_larger_length(own)
     root = _with_runner(own)
     older = _notes_of_older(root)
     for alias in (*everywhere, *_keys_of_older(own)):
@@ -191,8 +173,10 @@ def _translated(root: Table) -> tuple[Table, list[Problem]]:
     """Return a config whose sections are LiBai's with those of assay, and notes."""
     if not isinstance(root.items.get("dataloader"), Table):
         return root, []
-    found: tuple[Table, list[Problem]] = table_of("libai", "translated")(root)
-    return found
+    from assay.config.older_systems.libai_configs import translated
+
+    install("libai")
+    return translated(root)
 
 
 def _without(root: Table, path: KeyPath) -> Table:
@@ -209,8 +193,11 @@ def _keys_of_older(root: Table) -> list[Alias]:
     named = [target for _, _, target in older_calls(root)]
     if isinstance(runner, Leaf) and isinstance(runner.value, str):
         named.append(runner.value)
-    systems = dict.fromkeys(filter(None, map(system_of, named)))
-    return [alias for system in systems for alias in table_of(system, "KEYS")]
+    if all(system_of(target) != "alchemy" for target in named):
+        return []  # the keys of the other systems hold everywhere
+    from assay.config.older_systems.alchemy_keys import KEYS
+
+    return list(KEYS)
 
 
 def _with_runner(root: Table) -> Table:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from assay.compat.alchemy.keys import KEYS
-from assay.compat.alchemy.names import NAMES
-from assay.compat.importing import import_target
+from assay.config.older_systems.alchemy import NAMES
+from assay.config.older_systems.alchemy_keys import KEYS
+from assay.config.older_systems.importing import import_target
 
 __all__ = ["KEYS", "NAMES"]
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from assay.compat.framework.names import NAMES, UNIMPORTED
+from assay.config.older_systems.framework import NAMES, UNIMPORTED
 
 __all__ = ["NAMES", "UNIMPORTED"]

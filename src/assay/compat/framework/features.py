@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from assay.compat.importing import import_target
+from assay.config.older_systems.importing import import_target
 from assay.engine.data.features import OutputMode
 from assay.engine.data.text import PairFeatures, TextExample, Tokenizer, pair_features
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assay.compat.libai.names import NAMES
-from assay.compat.libai.translate import translated
+from assay.config.older_systems.libai import NAMES
+from assay.config.older_systems.libai_configs import translated
 
 __all__ = ["NAMES", "translated"]

@@ -11,10 +11,10 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from assay.compat.importing import import_target
-from assay.compat.libai.part_sizes import part_sizes
 from assay.config import get_config as read_config
 from assay.config.lazy import Section
+from assay.config.older_systems.importing import import_target
+from assay.config.older_systems.part_sizes import part_sizes
 from assay.core.errors import InputError
 
 COMMON = Path(__file__).parent / "configs"

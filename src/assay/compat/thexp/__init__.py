@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from assay.compat.importing import import_target
-from assay.compat.thexp.names import NAMES
+from assay.config.older_systems.importing import import_target
+from assay.config.older_systems.thexp import NAMES
 
 __all__ = ["NAMES"]
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.config.lazy import Section, calling_frame
-from assay.config.older_systems import names_left_out, offer
+from assay.config.older_systems.importing import names_left_out, offer
 from assay.config.sources.classes import tree_of
 from assay.config.sources.objects import OversizedError, TreeMaker, is_holder, lifted, mark, uses
 from assay.config.sources.positions import MAX_BYTES, too_deep, too_large

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assay.config.aliases import Alias
+from assay.config.older_systems.entries import Alias
 from assay.config.tree import Leaf, List, Node, Table, from_plain, get_at, set_at
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from assay.config.older_systems import PACKAGES, names_of, unmapped
+from assay.config.older_systems.entries import OlderName
+from assay.config.older_systems.tables import PACKAGES, table_of, unmapped
 from assay.core.errors import InputError
 
 
@@ -36,7 +38,34 @@ def install(*systems: str) -> None:
     finder.packages.update(packages)
 
 
-def offered() -> frozenset[str]:
+def offer(error: ImportError) -> bool:
+    """Make the package that was not found importable; return False if it is of no older system."""
+    package = (error.name or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or package not in PACKAGES:
+        return False
+    if package in _offered():
+        return False
+    install(PACKAGES[package])
+    return True
+
+
+_IMPORT = re.compile(rf"^\s*(?:from|import)\s+({'|'.join(PACKAGES)})\b", re.MULTILINE)
+
+
+def names_left_out(text: str) -> dict[str, Any]:
+    """Return the objects that a Python text uses without an import, by name.
+
+    The text must import an older system that is not installed; else nothing is returned.
+    """
+    packages = set(_IMPORT.findall(text))
+    if not packages or any(PathFinder.find_spec(package) for package in packages):
+        return {}
+    from assay.config.older_systems.pasted import missing_names, supply
+
+    return supply(missing_names(text))
+
+
+def _offered() -> frozenset[str]:
     """Return the packages that are found in this process."""
     finders = [each for each in sys.meta_path if isinstance(each, OlderFinder)]
     return frozenset(name for finder in finders for name in finder.packages)
@@ -54,7 +83,7 @@ class OlderFinder(MetaPathFinder, Loader):
         package = fullname.partition(".")[0]
         if package not in self.packages:
             return None
-        names = names_of(PACKAGES[package])
+        names = _table_at(fullname)
         is_known = fullname in names or any(name.startswith(f"{fullname}.") for name in names)
         if fullname != package and not is_known:
             return None
@@ -68,7 +97,7 @@ class OlderFinder(MetaPathFinder, Loader):
 
         Otherwise the names of the module are looked up when they are used.
         """
-        older = names_of(PACKAGES[module.__name__.partition(".")[0]]).get(module.__name__)
+        older = _table_at(module.__name__).get(module.__name__)
         if older is not None:
             sys.modules[module.__name__] = importlib.import_module(older.target)
 
@@ -77,7 +106,7 @@ class OlderModule(ModuleType):
     """Module whose attributes are the targets of an older system's names."""
 
     def __getattr__(self, name: str) -> Any:
-        names = names_of(PACKAGES[self.__name__.partition(".")[0]])
+        names = _table_at(self.__name__)
         if name == "__all__":  # of `from flame.pytorch.typing_prelude import *`
             inside = [each.removeprefix(f"{self.__name__}.") for each in names]
             return [each for each in inside if "." not in each]
@@ -92,6 +121,12 @@ class OlderModule(ModuleType):
             return importlib.import_module(dotted)
         wrong = unmapped(dotted)
         raise UnmappedImportError(f"{wrong.message}.", fix=wrong.fix)
+
+
+def _table_at(module: str) -> Mapping[str, OlderName]:
+    """Return the table of the system whose package a dotted name begins with."""
+    package = module.partition(".")[0]
+    return table_of(PACKAGES[package])
 
 
 def import_target(target: str) -> Any:

@@ -18,8 +18,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from assay.compat.importing import import_target
-from assay.config.older_systems import PACKAGES, OlderName, names_of, table_of
+from assay.config.older_systems import framework
+from assay.config.older_systems.entries import OlderName
+from assay.config.older_systems.importing import import_target
+from assay.config.older_systems.lookup import names_of
+from assay.config.older_systems.tables import PACKAGES
 
 _MODULES = (
     *("collections", "copy", "csv", "functools", "glob", "itertools", "json", "logging", "math"),
@@ -43,6 +46,9 @@ USUAL_NAMES: Mapping[str, str] = {
     "optim": "torch.optim",
 }
 """Name -> what everybody means by it."""
+
+_UNIMPORTED: Mapping[str, Mapping[str, OlderName]] = {"framework": framework.UNIMPORTED}
+"""System -> names that its texts use and do not say where from."""
 
 
 def missing_names(text: str) -> dict[str, str]:
@@ -134,7 +140,7 @@ def _target(name: str, imported: set[str]) -> str | None:
 
 def _names_offered(system: str) -> Mapping[str, OlderName]:
     """Return the names of a system but those that stand for torch itself (`oneflow.nn`)."""
-    names = {**names_of(system), **table_of(system, "UNIMPORTED")}
+    names = {**names_of(system), **_UNIMPORTED.get(system, {})}
     return {dotted: each for dotted, each in names.items() if not each.target.startswith("torch.")}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from assay.config.older_systems import OlderName
+from assay.config.older_systems.entries import OlderName
 
 _HERE = "assay.compat.framework"
 

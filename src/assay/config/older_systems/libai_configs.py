@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from assay.compat.libai.part_sizes import part_sizes
-from assay.compat.libai.schedules import HERE as SCHEDULES
-from assay.compat.libai.schedules import arguments
+from assay.config.older_systems.libai_schedules import HERE as SCHEDULES
+from assay.config.older_systems.libai_schedules import arguments
+from assay.config.older_systems.part_sizes import part_sizes
 from assay.config.tree import (
     KeyPath,
     Leaf,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from assay.compat.libai.schedules import HERE as SCHEDULES
-from assay.config.older_systems import OlderName
+from assay.config.older_systems.entries import OlderName
+from assay.config.older_systems.libai_schedules import HERE as SCHEDULES
 
 _HERE = "assay.compat.libai"
 _LOADERS = ("image_train", "image_test", "nlp_train", "nlp_test", "nlp_train_val_test")

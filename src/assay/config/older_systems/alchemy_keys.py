@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from assay.config.aliases import Alias
+from assay.config.older_systems.entries import Alias
 from assay.config.tree import List, Node, Table, delete_at, from_plain, get_at, set_at
 
 
