@@ -17,7 +17,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from assay.build.context import Context, ContextError, Promise, context_here, current
+from assay.build.context import Context, context_here, current
+from assay.build.context_entries import Promise
+from assay.build.context_errors import ContextError
 from assay.build.marks import inject, provides
 from assay.build.parameters import Parameter, signature_of
 from assay.core.errors import InputError

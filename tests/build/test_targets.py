@@ -10,7 +10,8 @@ import pytest
 
 import bypass
 from assay.build.isolation import user_code
-from assay.build.targets import TargetError, find, owner_of, resolve
+from assay.build.target_owners import owner_of
+from assay.build.targets import TargetError, find, resolve
 from assay.config import own_targets, torch_targets
 from assay.config.allow_list import can_trust, refused_by_name
 from assay.core.diagnostics import Origin, render

@@ -10,7 +10,7 @@ from typing import Any, NewType
 import pytest
 import torch
 
-from assay.build.context import ContextError
+from assay.build.context_errors import ContextError
 from assay.compat.injector import Binder, Injector, Module, inject, provider, singleton
 from assay.config.older_systems.pasted import missing_names, supply
 from assay.engine import Engine, State, Supervised

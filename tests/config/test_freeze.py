@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from assay.config.freeze import canonical, config_hash, dump, seedless_hash
 from assay.config.loading import loads, open_text
-from assay.config.references import resolved
+from assay.config.reference_resolver import resolved
 from assay.config.sources.toml import read
 from assay.config.tree import Leaf, List, Node, Table, delete_at, from_plain, same, set_at, walk
 from assay.core.diagnostics import Origin

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from assay.config.merge import merged
 from assay.config.overrides import is_override, typed_text
-from assay.config.references import Draws, Uses
+from assay.config.reference_numbers import Draws
+from assay.config.references import Uses
 from assay.config.sources.literals import value_of
 from assay.config.sources.toml import read
 from assay.config.tree import Table, get_at, key_origin_at, plain

@@ -9,19 +9,16 @@ from hypothesis import strategies as st
 
 from assay.config.external_values import with_external_values
 from assay.config.overrides import typed_text
+from assay.config.reference_numbers import Draws, asks_machine, drawn, with_machine
+from assay.config.reference_resolver import resolved
 from assay.config.references import (
-    Draws,
     Uses,
-    asks_machine,
-    drawn,
     escaped,
     literal,
     objects_used,
     outside_used,
     reference_of,
-    resolved,
     run_of,
-    with_machine,
 )
 from assay.config.sources.toml import read
 from assay.config.tree import Leaf, Table, dotted, from_plain, get_at, plain, same

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import torch_names
-from assay.build.targets import TargetError, owner_of, resolve
+from assay.build.target_owners import owner_of
+from assay.build.targets import TargetError, resolve
 from assay.config import torch_targets
 from assay.config.allow_list import can_trust, is_listed, is_reviewed, refused_by_name
 

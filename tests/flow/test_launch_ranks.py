@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from assay.compose.launch_ranks import _outcome, cause_of
+from assay.compose.launch_ranks import _outcome
+from assay.compose.rank_ends import cause_of
 from assay.compose.rank_folder import SECONDS_TO_OBEY, EndOrder, RankFolder
 from assay.core.errors import PeerError
 

@@ -18,7 +18,7 @@ from assay.jobs.devices import (
     driver_uuids,
     job_variables,
 )
-from assay.store.job_journal import DeviceLease, DeviceSlot, LeaseHolder
+from assay.store.device_leases import DeviceLease, DeviceSlot, LeaseHolder
 
 GB = 10**9
 INFORMATION = """Model: 		 NVIDIA H100 80GB HBM3

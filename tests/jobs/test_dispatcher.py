@@ -22,7 +22,8 @@ from assay.jobs.devices import FakeDevices
 from assay.jobs.dispatcher import Dispatcher, only_dispatcher
 from assay.jobs.job_folder import JobFolder
 from assay.jobs.job_process import is_alive, is_suspended, members_of, start_forked
-from assay.store.job_journal import JobJournal, LeaseHolder, holder_of
+from assay.store.device_leases import LeaseHolder, holder_of
+from assay.store.job_journal import JobJournal
 
 SOURCE = str(Path(__file__).resolve().parents[2] / "src")
 WORK = """

@@ -22,7 +22,8 @@ from assay.query.job_queue import (
     queue_view,
     runs_of_jobs,
 )
-from assay.store.job_journal import DeviceSlot, JobJournal, QueueDevice, holder_of
+from assay.store.device_leases import DeviceSlot, QueueDevice, holder_of
+from assay.store.job_journal import JobJournal
 from assay.store.queue_files import job_folder, job_log
 from run_folders import id_of, make_project, make_run
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from assay.core.errors import InputError
 from assay.core.job import JobSpec
-from assay.store.job_journal import JobJournal, QueueDevice
+from assay.store.device_leases import QueueDevice
+from assay.store.job_journal import JobJournal
 
 
 def spec(priority: int = 0) -> JobSpec:

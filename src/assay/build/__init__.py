@@ -7,7 +7,9 @@
 """
 
 from assay.build.builder import build, instantiate
-from assay.build.context import ROLES, Context, ContextError, Promise, current
+from assay.build.context import ROLES, Context, current
+from assay.build.context_entries import Promise
+from assay.build.context_errors import ContextError
 from assay.build.criterion_args import check_criterion_args
 from assay.build.graph import check_graph, planned, plugin_paths, promise_run, promised_types
 from assay.build.isolation import user_code

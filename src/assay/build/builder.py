@@ -17,10 +17,13 @@ from assay.build.context import NOT_BY_NAME, ROLES, Context, context_here
 from assay.build.marks import is_configurable
 from assay.build.parameters import Parameter, Signature, signature_of
 from assay.build.signatures import RESERVED, is_factory, mapping_given
-from assay.build.targets import TargetError, find, owner_of
-from assay.config import references
+from assay.build.target_owners import owner_of
+from assay.build.targets import TargetError, find
 from assay.config.aliases import with_own_calls
 from assay.config.external_values import with_external_values
+from assay.config.reference_numbers import Draws, drawn
+from assay.config.reference_resolver import resolved
+from assay.config.references import is_plain, is_unresolved
 from assay.config.settings import Settings
 from assay.config.sources.objects import read
 from assay.config.tree import (
@@ -94,7 +97,7 @@ def instantiate(target: Any, /, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("positional arguments of a tree are written in it: args = [...]")
     if kwargs and (not isinstance(tree, Table) or tree.target is None):
         raise TypeError("only a call takes arguments: there is no `type` in this tree")
-    if not isinstance(target, Leaf | List | Table) and references.is_plain(tree):
+    if not isinstance(target, Leaf | List | Table) and is_plain(tree):
         return target
     if isinstance(tree, Table):
         tree = _without_references(tree, kwargs)
@@ -106,16 +109,15 @@ def _without_references(tree: Table, late: Mapping[str, Any]) -> Table:
     leaves = {
         key: leaf for key, value in late.items() if (leaf := leaf_of(value, _PYTHON)) is not None
     }
-    body, problems = references.drawn(
-        replace(tree, items={**tree.items, **leaves}), references.Draws()
-    )
-    body, wrong = references.resolved(body)
+    given = replace(tree, items={**tree.items, **leaves})
+    body, problems = drawn(given, Draws())
+    body, wrong = resolved(body)
     problems += [problem for problem in wrong if problem.key not in late]
     root, wrong = with_external_values(body, os.environ, Settings(Path.cwd()).variables)
     problems += wrong
     told = {problem.key for problem in problems}
     for path, node in walk(root):
-        if isinstance(node, Leaf) and references.is_unresolved(node) and dotted(path) not in told:
+        if isinstance(node, Leaf) and is_unresolved(node) and dotted(path) not in told:
             message = f"`{node.value}` is known when a run starts, and here is none"
             problems.append(
                 Problem(

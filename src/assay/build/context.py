@@ -15,13 +15,29 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any, Final, Literal, NewType, NoReturn, TypeVar, overload
+from typing import Any, Final, Literal, NoReturn, TypeVar, overload
 
+from assay.build.context_entries import (
+    Book,
+    Entry,
+    Promise,
+    label_of,
+    type_name,
+)
+from assay.build.context_errors import (
+    ContextError,
+    ambiguous,
+    callable_name,
+    is_redefined,
+    missing,
+    nobody_provides,
+    not_there,
+    place_of,
+)
 from assay.build.marks import Provision, is_injected, provision_of
 from assay.build.parameters import Parameter, Signature, from_assay, injectable, signature_of
 from assay.core import object_graph
-from assay.core.errors import InputError, nearest
+from assay.core.errors import nearest
 
 T = TypeVar("T")
 Scope = Literal["run", "epoch", "step"]
@@ -33,100 +49,6 @@ NOT_BY_NAME: Final = ("device", "dtype")
 """Names that are not injected into third-party code, where they mean something else."""
 
 _SCOPES: Final = ("run", "epoch", "step")
-
-
-class ContextError(InputError):
-    """A dependency is missing, ambiguous or cyclic."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
-    """Description of an entry that does not exist yet.
-
-    `type` is the expected type, None if unknown. The object is made from the nodes at `paths` of
-    the config and the entries of `names`, or by `provider`. `never` says why it will not come at
-    all.
-    """
-
-    type: Any = None
-    provider: Callable[..., Any] | None = None
-    paths: tuple[tuple[str | int, ...], ...] = ()
-    names: tuple[str, ...] = ()
-    never: str = ""
-
-
-class Entry:
-    """Object of a context: ready, to be made by a provider on first use, or promised."""
-
-    __slots__ = ("is_ready", "name", "owner", "promise", "provider", "type", "value")
-
-    def __init__(
-        self,
-        owner: Context,
-        name: str,
-        type: Any = None,
-        value: Any = None,
-        provider: Callable[..., Any] | None = None,
-        *,
-        promise: Promise | None = None,
-    ) -> None:
-        self.owner = owner
-        self.name = name
-        self.type = type
-        self.value = value
-        self.provider = provider
-        self.promise = promise
-        self.is_ready = provider is None and promise is None
-
-    @property
-    def expected(self) -> Any:
-        """Type that is known before there is a value."""
-        return self.promise.type if self.promise else self.type
-
-    def is_a(self, kind: Any) -> bool:
-        """Return True if this entry is found by a type it was not declared with."""
-        if not isinstance(kind, type):  # an alias: only what was promised under it
-            return self.promise is not None and self.promise.type is kind
-        expected = self.expected
-        try:
-            if isinstance(expected, type) and issubclass(expected, kind):
-                return True
-            return self.is_ready and isinstance(self.value, kind)
-        except TypeError:  # a Protocol that cannot be asked
-            return False
-
-    def may_be(self, kind: Any) -> bool:
-        """Return True if a promised entry may turn out to be of this type.
-
-        That is so if nothing, or only a base class, is known of its type.
-        """
-        if self.promise is None or self.promise.never:
-            return False
-        expected = self.promise.type
-        if not isinstance(expected, type) or not isinstance(kind, type):
-            return expected is None
-        try:
-            return issubclass(kind, expected)
-        except TypeError:  # a Protocol that cannot be asked
-            return False
-
-    def __str__(self) -> str:
-        return f"`{self.name}` ({_type_name(self.expected or type(self.value))})"
-
-
-class _Book:
-    """State that all scopes of one run share.
-
-    `version` counts changes; cached look-ups of an older version are dropped. `making` lists the
-    entries whose providers are running.
-    """
-
-    __slots__ = ("lock", "making", "version")
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.version = 0
-        self.making: list[Entry] = []
 
 
 class Context:
@@ -146,7 +68,7 @@ class Context:
         self.scope: Scope = scope
         self.parent = parent
         self.built: dict[Any, Any] = {}
-        self._book: _Book = parent._book if parent else _Book()
+        self._book: Book = parent._book if parent else Book()
         self._entries: dict[str, Entry] = {}
         self._found: dict[Any, Entry] = {}
         self._found_at = -1
@@ -240,12 +162,12 @@ class Context:
         if (
             old is not None
             and old.provider is not None
-            and not _is_redefined(old.provider, provider)
+            and not is_redefined(old.provider, provider)
         ):
             raise ContextError(
-                f"`{label}` is provided twice: by `{_callable_name(old.provider)}` and"
-                f" `{_callable_name(provider)}`.",
-                where=" and ".join(filter(None, (_place(old.provider), _place(provider)))),
+                f"`{label}` is provided twice: by `{callable_name(old.provider)}` and"
+                f" `{callable_name(provider)}`.",
+                where=" and ".join(filter(None, (place_of(old.provider), place_of(provider)))),
                 fix="give one of them another name: @provides(name=...)",
             )
         self._put(Entry(self, label, kind, provider=provider))
@@ -281,7 +203,8 @@ class Context:
                 return entry.value
         found = self._entry(key)
         if found is None:
-            self._missing(key)
+            word = key if isinstance(key, str) else type_name(key)
+            raise missing(key, self._known_like(word))
         return self._remember(key, found)
 
     @overload
@@ -314,7 +237,7 @@ class Context:
         if name in ROLES:  # a criterion is a module too: never hand out the model for it
             found = [entry for entry in found if entry.type is kind or entry.name not in ROLES]
         if len(found) > 1:
-            self._ambiguous(kind, found, f" for `{name}`")
+            raise ambiguous(kind, found, f" for `{name}`")
         if found:
             return found[0]
         return by_name or self._marked(kind)
@@ -347,7 +270,7 @@ class Context:
     def value(self, entry: Entry) -> Any:
         """Return the object of an entry, calling its provider on first use."""
         if entry.promise is not None:
-            self._not_there(entry.name, entry.promise)
+            raise not_there(entry.name, entry.promise)
         if not entry.is_ready:
             with self._book.lock:  # two threads that ask at once get one object
                 entry.owner._plan(entry, [])
@@ -457,12 +380,12 @@ class Context:
     def _entry(self, key: Any) -> Entry | None:
         if not isinstance(key, str) and injectable(key) is not key:
             raise ContextError(
-                f"`{_type_name(key)}` says too little to find anything by it.",
+                f"`{type_name(key)}` says too little to find anything by it.",
                 fix="ask by name, or declare a NewType alias and ask for that",
             )
         found = self._candidates(key)
         if len(found) > 1:
-            self._ambiguous(key, found, "")
+            raise ambiguous(key, found, "")
         return found[0] if found else self._marked(key)
 
     def _marked(self, key: Any) -> Entry | None:
@@ -480,7 +403,7 @@ class Context:
         signature = signature_of(function) or Signature(named=())
         for parameter in signature.named:
             if parameter.required and parameter.name not in sources:
-                self._nobody(parameter, function, chain)
+                raise nobody_provides(parameter, function, chain, self._known_like(parameter.name))
         return sources
 
     def _plan(self, entry: Entry, chain: list[Entry]) -> None:
@@ -491,8 +414,8 @@ class Context:
         if entry in before:
             loop = [*before[before.index(entry) :], entry]
             raise ContextError(
-                f"These need each other: {' -> '.join(_label(link) for link in loop)}.",
-                where=_place(entry.provider),
+                f"These need each other: {' -> '.join(label_of(link) for link in loop)}.",
+                where=place_of(entry.provider),
                 fix="one of them must be made without the other",
             )
         for source in self._all_arguments(entry.provider, [*chain, entry]).values():
@@ -521,9 +444,8 @@ class Context:
         kwargs = {}
         for name, entry in sources.items():
             if entry.promise is not None:
-                self._not_there(
-                    entry.name, entry.promise, f", which `{_callable_name(function)}` asks for,"
-                )
+                asker = f", which `{callable_name(function)}` asks for,"
+                raise not_there(entry.name, entry.promise, asker)
             kwargs[name] = self.value(entry)
         for parameter in signature.named:
             if not parameter.by_position or parameter.name not in kwargs:
@@ -531,52 +453,8 @@ class Context:
             args.append(kwargs.pop(parameter.name))
         return args, kwargs
 
-    def _not_there(self, name: str, promise: Promise, who: str = "") -> NoReturn:
-        if promise.never:
-            raise ContextError(f"There is no `{name}` here: {promise.never}.")
-        made = [*promise.names, *(".".join(map(str, path)) for path in promise.paths)]
-        made_from = (
-            f"it is made from {' and '.join(f'`{each}`' for each in made)}"
-            if made
-            else "it is made later"
-        )
-        raise ContextError(
-            f"`{name}`{who} is not there yet: {made_from}.", fix="ask for it later, in a handler"
-        )
-
-    def _missing(self, key: Any) -> NoReturn:
-        word = key if isinstance(key, str) else _type_name(key)
-        what = (
-            f"Nothing is set as `{word}`."
-            if isinstance(key, str)
-            else f"Nothing here is a `{word}`."
-        )
-        raise ContextError(what, fix=self._near(word))
-
-    def _nobody(
-        self, parameter: Parameter, function: Callable[..., Any], chain: Sequence[Entry]
-    ) -> NoReturn:
-        asked = "".join(f", asked for by {_label(entry)}" for entry in reversed(chain[:-1]))
-        hint = (
-            f" ({_type_name(parameter.hint)})"
-            if parameter.hint is not inspect.Parameter.empty
-            else ""
-        )
-        raise ContextError(
-            f"Nothing provides `{parameter.name}`{hint}, needed by"
-            f" `{_callable_name(function)}`{asked}.",
-            where=_place(function),
-            fix=self._near(parameter.name),
-        )
-
-    def _ambiguous(self, key: Any, found: Sequence[Entry], purpose: str) -> NoReturn:
-        names = " and ".join(str(entry) for entry in found)
-        raise ContextError(
-            f"More than one `{_type_name(key)}`{purpose}: {names}.",
-            fix="ask by name, or declare one with `set(name, value, type=...)`",
-        )
-
-    def _near(self, word: str) -> str:
+    def _known_like(self, word: str) -> str:
+        """Return a hint at the names that can be asked for instead of `word`."""
         names = self.names()
         near = nearest(word, names, 3)
         if near:
@@ -634,38 +512,8 @@ def _is_provider(module: object, name: str) -> bool:
     )
 
 
-def _is_redefined(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
-    """Return True for the same function defined again, as when a notebook cell is rerun."""
-    names = [(getattr(one, "__module__", None), _callable_name(one)) for one in (old, new)]
-    return old == new or (names[0] == names[1] and not inspect.ismethod(new))
-
-
 def _returns(provider: Callable[..., Any]) -> Any:
     if isinstance(provider, type):
         return provider
     signature = signature_of(provider)
     return injectable(signature.returns) if signature else None
-
-
-def _type_name(kind: Any) -> str:
-    if isinstance(kind, NewType):
-        return str(kind.__name__)
-    return kind.__qualname__ if isinstance(kind, type) else str(kind)
-
-
-def _label(entry: Entry) -> str:
-    return _type_name(entry.expected) if entry.expected else entry.name
-
-
-def _callable_name(function: Callable[..., Any]) -> str:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return str(getattr(function, "__qualname__", function))
-
-
-def _place(function: Callable[..., Any]) -> str:
-    try:
-        file = inspect.getsourcefile(inspect.unwrap(function))
-        return f"{file}:{inspect.getsourcelines(inspect.unwrap(function))[1]}"
-    except (TypeError, OSError):  # written in C, or in a place without source
-        return ""

@@ -21,7 +21,8 @@ from assay.build.parameters import (
     injectable,
     signature_of,
 )
-from assay.build.targets import TargetError, canonical, find, owner_of
+from assay.build.target_owners import owner_of
+from assay.build.targets import TargetError, canonical, find
 from assay.config.check import Default
 from assay.config.tree import (
     KeyPath,

@@ -19,14 +19,19 @@ import types
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from assay.build.isolation import is_user_module, lies_under, roots_of, user_code
+from assay.build.target_owners import (
+    defined_name,
+    home_of,
+    is_trusted,
+    listed_name,
+    owner_in,
+)
 from assay.config.allow_list import (
     FORM,
-    LISTED,
     WRAP,
-    can_trust,
     is_target,
     nameless,
     parts_of,
@@ -39,8 +44,6 @@ from assay.config.older_systems.tables import system_of, unmapped
 from assay.config.user_modules import UserModules
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import InputError, did_you_mean, suggested
-
-Owner = Literal["assay", "user", "torch", "trusted"]
 
 
 class TargetError(InputError):
@@ -114,10 +117,10 @@ def canonical(thing: Any, target: str, *, user_dirs: Sequence[Path]) -> str:
     requested one.
     """
     written = unregistered(target, user_dirs).replace(":", ".")
-    listed = _listed_name(thing)
+    listed = listed_name(thing)
     if listed:
         return listed
-    module, qualname = _home(thing), str(getattr(thing, "__qualname__", ""))
+    module, qualname = home_of(thing), str(getattr(thing, "__qualname__", ""))
     # A method of a class is named by this class, not by the parent that has it.
     if isinstance(thing, types.MethodType) and isinstance(thing.__self__, type):
         module, qualname = (
@@ -135,13 +138,6 @@ def _reaches(module: str, qualname: str, thing: Any) -> bool:
         found = inspect.getattr_static(found, name, None)
         found = found.__func__ if isinstance(found, classmethod | staticmethod) else found
     return found is (thing.__func__ if isinstance(thing, types.MethodType) else thing)
-
-
-def owner_of(
-    thing: Any, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()
-) -> Owner | None:
-    """Return the owner of a class or function; None if a config may call nothing of it."""
-    return _owner(thing, roots_of(user_dirs), frozenset(trusted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +160,10 @@ class _Search:
                 "unknown-target",
                 f"`{self.target}` is a {type(found).__name__}; a target is a class or function",
             )
-        if _owner(found, self.roots, self.trusted) is None:
+        if owner_in(found, self.roots, self.trusted) is None:
             self._refuse(
-                f"`{self.target}` is {_defined(found)}, which a config may not call", _home(found)
+                f"`{self.target}` is {defined_name(found)}, which a config may not call",
+                home_of(found),
             )
         return found
 
@@ -215,7 +212,7 @@ class _Search:
             self._unknown(f"there is no module `{top}`", top, known)
         if _is_user_spec(spec, self.roots):
             return
-        if not _is_trusted(top, self.trusted, partly=True):
+        if not is_trusted(top, self.trusted, partly=True):
             hidden = top in sys.stdlib_module_names and top in UserModules(self.user_dirs).names()
             if hidden:
                 raise TargetError(
@@ -378,100 +375,6 @@ def _is_user_spec(spec: Any, roots: Sequence[str]) -> bool:
     if spec.has_location:
         return lies_under(spec.origin, roots)
     return any(lies_under(f"{place}/", roots) for place in spec.submodule_search_locations or ())
-
-
-def _is_trusted(module: str, trusted: frozenset[str], *, partly: bool = False) -> bool:
-    """Return True if `module` lies in a trusted package; `partly`: or such a package lies in it."""
-    if not can_trust(module.partition(".")[0]):
-        return False
-    return any(
-        f"{module}.".startswith(f"{name}.") or (partly and f"{name}.".startswith(f"{module}."))
-        for name in trusted
-    )
-
-
-def _owner(thing: Any, roots: tuple[str, ...], trusted: frozenset[str]) -> Owner | None:
-    if isinstance(thing, functools.partial):
-        return _owner(thing.func, roots, trusted)
-    if isinstance(thing, types.MethodType):
-        return _owner(thing.__func__, roots, trusted)
-    module = _home(thing)
-    if _is_users(thing, module, roots):
-        return "user"
-    listed = _listed_name(thing)
-    if listed:
-        return "assay" if listed.startswith("assay.") else "torch"
-    if module.partition(".")[0] == "torch":
-        return "torch" if _is_trusted_of_torch(thing, trusted) else None
-    if _is_trusted(module, trusted) and _is_defined(thing):
-        return "trusted"
-    return None
-
-
-def _is_users(thing: Any, module: str, roots: tuple[str, ...]) -> bool:
-    if isinstance(thing, type):
-        loaded = sys.modules.get(module)
-        return loaded is not None and is_user_module(loaded, roots)
-    inner = inspect.unwrap(thing)
-    codes = [
-        function.__code__ for function in (thing, inner) if isinstance(function, types.FunctionType)
-    ]
-    if codes:
-        return any(lies_under(code.co_filename, roots) for code in codes)
-    is_instance = not isinstance(thing, types.BuiltinFunctionType)
-    return is_instance and _is_users(type(thing), type(thing).__module__, roots)
-
-
-def _listed_name(thing: Any) -> str:
-    """Return the name under which the allow-list has this very object, "" if it has not."""
-    top = _home(thing).partition(".")[0]
-    if top not in ("assay", "torch"):
-        return ""
-    for name in LISTED:
-        module = sys.modules.get(name) if name.startswith(f"{top}.") else None
-        found = _objects(module).get(id(thing)) if module is not None else None
-        if found is not None and found[0] is thing:
-            return found[1]
-    return ""
-
-
-@functools.lru_cache(maxsize=len(LISTED))
-def _objects(module: types.ModuleType) -> dict[int, tuple[Any, str]]:
-    """Return the objects that the allow-list names in a module, with their names, by identity."""
-    # Not by __module__ and __qualname__: those are attributes, which anything may set.
-    names = {name: vars(module).get(name) for name in LISTED[module.__name__]}
-    return {
-        id(thing): (thing, f"{module.__name__}.{name}")
-        for name, thing in names.items()
-        if thing is not None
-    }
-
-
-def _is_trusted_of_torch(thing: Any, trusted: Collection[str]) -> bool:
-    """Return True if the project trusts this very class or function of torch by its full name."""
-    for name in trusted:
-        module, _, last = name.rpartition(".")
-        home = sys.modules.get(module) if can_trust(name) else None
-        if home is not None and vars(home).get(last) is thing:
-            return _is_defined(thing)
-    return False
-
-
-def _is_defined(thing: Any) -> bool:
-    """Return True for a real class or function, not an object that only looks like one."""
-    return isinstance(thing, type | types.FunctionType | types.BuiltinFunctionType)
-
-
-def _home(thing: Any) -> str:
-    module = getattr(thing, "__module__", None)
-    return module if isinstance(module, str) else ""
-
-
-def _defined(thing: Any) -> str:
-    while isinstance(thing, functools.partial):
-        thing = thing.func
-    name = getattr(thing, "__qualname__", type(thing).__qualname__)
-    return f"`{_home(thing) or 'builtins'}.{name}`"
 
 
 def _at_frame(frame: traceback.FrameSummary) -> Problem:

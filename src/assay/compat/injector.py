@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from assay.build.context import ContextError
+from assay.build.context_errors import ContextError
 from assay.build.marks import inject, is_injected
 from assay.build.parameters import Parameter, injectable, signature_of
 from assay.core.errors import nearest

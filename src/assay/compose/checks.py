@@ -18,7 +18,8 @@ from assay.config.defaults import HOMES
 from assay.config.expansion import unique_problems
 from assay.config.external_values import with_external_values
 from assay.config.loading import Config
-from assay.config.references import asks_lengths, asks_machine, is_plain, with_lengths, with_machine
+from assay.config.reference_numbers import asks_lengths, asks_machine, with_lengths, with_machine
+from assay.config.references import is_plain
 from assay.config.tree import Table
 from assay.core.errors import ConfigError, InputError
 

@@ -268,3 +268,14 @@ def text(file: Path) -> str:
 def _write(file: Path, data: Mapping[str, Any]) -> None:
     file.with_suffix(".new").write_text(json.dumps(data), encoding="utf-8")
     file.with_suffix(".new").replace(file)
+
+
+def folder_of_attempt(folder: Path, number: int) -> RankFolder:
+    """Return the folder of the ranks that were started together, for the time `number`."""
+    return RankFolder(folder / f"ranks-{number}", launcher=folder)
+
+
+def newest_ranks(folder: Path) -> RankFolder:
+    """Return the folder of the ranks that were started last."""
+    numbers = [int(each.name.partition("-")[2]) for each in folder.glob("ranks-*")]
+    return folder_of_attempt(folder, max(numbers, default=0))

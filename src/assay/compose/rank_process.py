@@ -7,16 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assay.compose.checks import sound
-from assay.compose.launch_ranks import (
-    ECHO_S,
-    TASK,
-    RankTask,
-    config_of,
-    end_facts,
-    folder_of_attempt,
-)
+from assay.compose.launch_ranks import ECHO_S, TASK, RankTask, config_of
 from assay.compose.launch_settings import Launch, RunResult
-from assay.compose.rank_folder import SECONDS_TO_TELL, heard_in, text
+from assay.compose.rank_ends import end_facts
+from assay.compose.rank_folder import SECONDS_TO_TELL, folder_of_attempt, heard_in, text
 from assay.compose.resume_run import ResumeOptions, resume_run
 from assay.compose.run_record import failed
 from assay.compose.training import train

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assay.compose.add_callbacks import AnyRecorder, add_callbacks
-from assay.compose.launch_ranks import ECHO_S, cause_of, end_facts, is_ending, tell_folder
+from assay.compose.launch_ranks import ECHO_S, tell_folder
 from assay.compose.launch_settings import Launch, RunResult
 from assay.compose.make_engine import PreparedRun
+from assay.compose.rank_ends import cause_of, end_facts, is_ending
 from assay.compose.rank_folder import EndOrder
 from assay.compose.run_record import ended, failed, set_recorder
 from assay.compose.signs_of_life import signs_of_life

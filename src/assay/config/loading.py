@@ -12,7 +12,8 @@ from typing import Any
 
 from assay.config.aliases import applied
 from assay.config.merge import merged
-from assay.config.references import Draws, Uses
+from assay.config.reference_numbers import Draws
+from assay.config.references import Uses
 from assay.config.settings import Settings
 from assay.config.sources import ini, json, objects, python, toml, yaml
 from assay.config.sources.positions import MAX_BYTES

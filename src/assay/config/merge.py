@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from assay.config import references
 from assay.config.aliases import renamed, with_alias, with_older_arguments
 from assay.config.overrides import RefusedError, Setting, apply_setting, setting_of
+from assay.config.reference_numbers import Draws, drawn
+from assay.config.reference_resolver import resolved
+from assay.config.references import Uses, objects_used
 from assay.config.tree import Table
 from assay.core import schema
 from assay.core.diagnostics import Problem
 
 Change = Callable[[Table], tuple[Sequence[Setting], Sequence[Problem]]]
 """What to set in a tree, and what is wrong with it."""
+
+_LEADS_NOWHERE = ("unknown-reference", "unknown-key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +36,8 @@ class Merged:
 def merged(
     given: Table,
     overrides: Sequence[str],
-    draws: references.Draws,
-    uses: references.Uses,
+    draws: Draws,
+    uses: Uses,
     changes: Iterable[Change] = (),
     *,
     is_whole: bool = True,
@@ -42,11 +46,25 @@ def merged(
 
     When the file could not be read as a whole, nothing is said about names that lead nowhere.
     """
+    typed: Change = lambda _: _typed(overrides)  # noqa: E731  a change like the others
+    written, problems, notes = _changed(given, (*changes, typed))
+    written = with_older_arguments(written, _without(written, schema.MAKERS))
+    body, wrong = drawn(_without(written, schema.MAKERS), draws)
+    problems += wrong
+    root, wrong = resolved(body)
+    problems += wrong
+    if not is_whole:
+        problems = [problem for problem in problems if problem.kind not in _LEADS_NOWHERE]
+    root = _without(root, _templates(written, root, uses))
+    return Merged(root=root, written=written, problems=tuple(problems), notes=tuple(notes))
+
+
+def _changed(given: Table, changes: Iterable[Change]) -> tuple[Table, list[Problem], list[Problem]]:
+    """Apply changes one after another; return the tree, what is wrong, and notes."""
     written = given
     problems: list[Problem] = []
     notes: list[Problem] = []
-    typed: Change = lambda _: _typed(overrides)  # noqa: E731  a change like the others
-    for change in (*changes, typed):
+    for change in changes:
         settings, wrong = change(written)
         problems += wrong
         for given_setting in settings:
@@ -57,19 +75,7 @@ def merged(
                     written = apply_setting(written, setting)
             except RefusedError as refused:
                 problems.append(with_alias(refused.problem))
-    written = with_older_arguments(written, _without(written, schema.MAKERS))
-    body, wrong = references.drawn(_without(written, schema.MAKERS), draws)
-    problems += wrong
-    root, wrong = references.resolved(body)
-    problems += wrong
-    if not is_whole:
-        problems = [
-            problem
-            for problem in problems
-            if problem.kind not in ("unknown-reference", "unknown-key")
-        ]
-    root = _without(root, _templates(written, root, uses))
-    return Merged(root=root, written=written, problems=tuple(problems), notes=tuple(notes))
+    return written, problems, notes
 
 
 def _typed(arguments: Sequence[str]) -> tuple[list[Setting], list[Problem]]:
@@ -84,10 +90,10 @@ def _typed(arguments: Sequence[str]) -> tuple[list[Setting], list[Problem]]:
     return settings, problems
 
 
-def _templates(written: Table, resolved: Table, uses: references.Uses) -> set[str]:
+def _templates(written: Table, root: Table, uses: Uses) -> set[str]:
     """Return the user's sections that only value references mention: their values are copied."""
     standard = {key.name for key in schema.SECTIONS}
-    objects = {str(target[0]) for _, target, _ in references.objects_used(resolved) if target}
+    objects = {str(target[0]) for _, target, _ in objects_used(root) if target}
     return uses.names(written) - standard - objects
 
 

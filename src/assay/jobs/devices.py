@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from assay.core.devices import device_names
 from assay.core.errors import InputError
 from assay.core.job import JOB_DEVICES_VARIABLE, JobSpec
-from assay.store.job_journal import DeviceLease, DeviceSlot
+from assay.store.device_leases import DeviceLease, DeviceSlot
 
 FAKE_VARIABLE = "ASSAY_FAKE_DEVICES"
 CORES_VARIABLE = "ASSAY_CORES"

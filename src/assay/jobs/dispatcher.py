@@ -36,7 +36,8 @@ from assay.jobs.job_process import (
 )
 from assay.jobs.stalled_jobs import StalledJobs
 from assay.jobs.watch import start_watcher
-from assay.store.job_journal import JobJournal, LeaseHolder, QueueDevice, RunningJob, boot_ns
+from assay.store.device_leases import LeaseHolder, QueueDevice, RunningJob
+from assay.store.job_journal import JobJournal, boot_ns
 from assay.store.layout import find_project
 from assay.store.queue_files import LOCK_NAME
 

@@ -36,7 +36,8 @@ from assay.jobs.job_process import (
 )
 from assay.jobs.training_job import TRAIN_COMMAND, UNTOLD
 from assay.query.run import RunView
-from assay.store.job_journal import DeviceSlot, JobJournal, LeaseHolder, holder_of
+from assay.store.device_leases import DeviceSlot, LeaseHolder, holder_of
+from assay.store.job_journal import JobJournal
 
 GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL when nobody waits for results any more."""

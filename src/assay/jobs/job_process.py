@@ -17,7 +17,7 @@ from assay.core.errors import InputError, RecordError
 from assay.core.json_codec import from_plain
 from assay.core.lease import process_start, this_place
 from assay.jobs import supervise
-from assay.store.job_journal import LeaseHolder, holder_of
+from assay.store.device_leases import LeaseHolder, holder_of
 
 LOG_NAME = "log.txt"
 

@@ -12,7 +12,7 @@ from assay.core import lease as leases
 from assay.jobs.job_process import is_suspended, members_of
 from assay.jobs.stacks import stacks_of
 from assay.query.standstill import standstill_of
-from assay.store.job_journal import LeaseHolder, RunningJob
+from assay.store.device_leases import LeaseHolder, RunningJob
 from assay.store.layout import RunFolder, find_project, run_folders
 
 _NEWEST = 100

@@ -13,7 +13,8 @@ from assay.core.errors import AssayError, RecordError
 from assay.core.job import QUEUE_JOB, Job, JobState
 from assay.query.run import RunView
 from assay.query.run_row import RunRow
-from assay.store.job_journal import FILE_NAME, DeviceLease, JobJournal, QueueDevice, queue_dir
+from assay.store.device_leases import DeviceLease, QueueDevice
+from assay.store.job_journal import FILE_NAME, JobJournal, queue_dir
 from assay.store.queue_files import dispatcher_pid, job_folder, job_log
 
 

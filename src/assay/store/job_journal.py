@@ -14,113 +14,38 @@ import platform
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from platformdirs import user_state_path
 
 from assay.core.directory import PRIVATE, make_directory
 from assay.core.errors import InputError, RecordError
 from assay.core.job import Job, JobSpec, JobState, JobStatus
-from assay.core.json_codec import dumps, from_plain
-from assay.core.lease import process_start, this_place
+from assay.core.json_codec import dumps
+from assay.store.device_leases import (
+    Choose,
+    DeviceLease,
+    DeviceSlot,
+    LeaseHolder,
+    QueueDevice,
+    RunningJob,
+    holder_of,
+)
+from assay.store.job_tables import (
+    BLOCKED,
+    HAS_LOST,
+    IN_LINE,
+    LOST,
+    SCHEMA,
+    STATUS_COLUMNS,
+    TABLES,
+    job_of,
+)
 
 QUEUE_DIR_VARIABLE = "ASSAY_QUEUE_DIR"
 FILE_NAME = "queue.sqlite"
-SCHEMA = 1
 _BUSY_S = 20.0
-
-_TABLES = (
-    "CREATE TABLE jobs (id INTEGER PRIMARY KEY AUTOINCREMENT, spec, state, priority, held, cancel,"
-    " attempt, devices, pid, process_start, place, created_ns, started_ns, started_boot_ns,"
-    " ended_ns, exit_code, signal, failure, reason, run)",
-    "CREATE INDEX jobs_in_line ON jobs (state, priority DESC, id)",
-    "CREATE TABLE waits (job, on_job, PRIMARY KEY (job, on_job)) WITHOUT ROWID",
-    "CREATE TABLE leases (device, slot, name, shared_by, memory_bytes, job, pid, process_start,"
-    " place, since_ns, PRIMARY KEY (device, slot)) WITHOUT ROWID",
-    "CREATE TABLE settings (name PRIMARY KEY, value) WITHOUT ROWID",
-)
-_STATUS = (
-    "state, attempt, devices, pid, process_start, created_ns, started_ns, ended_ns, exit_code,"
-    " signal, failure, reason, run"
-)
-_IN_LINE = "ORDER BY priority DESC, id"
-_BLOCKED = (
-    "SELECT 1 FROM waits JOIN jobs AS other ON other.id = waits.on_job"
-    " WHERE waits.job = jobs.id AND other.state != 'finished'"
-)
-_LOST = (
-    "SELECT waits.job FROM waits JOIN jobs AS other ON other.id = waits.on_job"
-    " WHERE other.state IN ('failed', 'cancelled')"
-)
-_HAS_LOST = f"EXISTS (SELECT 1 FROM jobs WHERE state = 'waiting' AND id IN ({_LOST}))"
-
-
-class LeaseHolder(NamedTuple):
-    """OS process, the leader of its process group, that holds a device or runs a job.
-
-    `process_start` tells two processes of one pid apart, `place` two boots and pid namespaces.
-    """
-
-    pid: int
-    process_start: str
-    place: str
-
-
-class DeviceSlot(NamedTuple):
-    """One slot of a device, which is known by its `key`; at most `shared_by` jobs share the device.
-
-    `memory_bytes` is the memory promised to the holder, 0 if unknown.
-    """
-
-    key: str
-    number: int
-    name: str
-    shared_by: int = 1
-    memory_bytes: int = 0
-
-
-class QueueDevice(NamedTuple):
-    """Device that the dispatcher gives to jobs; `total_bytes` is 0 where nobody can say."""
-
-    key: str
-    name: str
-    shared_by: int = 1
-    total_bytes: int = 0
-
-
-class DeviceLease(NamedTuple):
-    """Right of one holder to a slot of a device; `job` is 0 for a run outside of the queue.
-
-    `since_ns` is Unix time.
-    """
-
-    slot: DeviceSlot
-    job: int
-    holder: LeaseHolder
-    since_ns: int = 0
-
-
-Choose = Callable[[Sequence[DeviceLease]], Sequence[DeviceSlot] | None]
-"""Choice of slots, given all leases; None while nothing suitable is free."""
-
-
-class RunningJob(NamedTuple):
-    """Job that is running, with what its dispatcher needs to judge it.
-
-    `started_boot_ns` is on the clock that counts since the boot, which nobody sets.
-    """
-
-    job: Job
-    holder: LeaseHolder
-    is_cancelled: bool
-    started_boot_ns: int
-
-
-def holder_of(pid: int) -> LeaseHolder:
-    """Return the holder for a living OS process of this machine."""
-    return LeaseHolder(pid, process_start(pid) or "", this_place())
 
 
 def queue_dir() -> Path:
@@ -219,7 +144,7 @@ class JobJournal:
         """
         with self._transaction() as database:
             line = database.execute(
-                f"SELECT id, priority FROM jobs WHERE state = 'waiting' {_IN_LINE}"
+                f"SELECT id, priority FROM jobs WHERE state = 'waiting' {IN_LINE}"
             ).fetchall()
             ids = [row[0] for row in line]
             for each in (job, other):
@@ -273,7 +198,7 @@ class JobJournal:
 
     def line(self, *, first: int = -1) -> list[Job]:
         """Return waiting jobs in the order in which they would start; `first`: so many."""
-        return self._select(f"WHERE state = 'waiting' {_IN_LINE} LIMIT ?", first)
+        return self._select(f"WHERE state = 'waiting' {IN_LINE} LIMIT ?", first)
 
     def held(self) -> set[int]:
         """Return ids of waiting jobs that are held back."""
@@ -339,7 +264,7 @@ class JobJournal:
         if self.is_paused:
             return []
         return self._select(
-            f"WHERE state = 'waiting' AND NOT held AND NOT EXISTS ({_BLOCKED}) {_IN_LINE} LIMIT ?",
+            f"WHERE state = 'waiting' AND NOT held AND NOT EXISTS ({BLOCKED}) {IN_LINE} LIMIT ?",
             limit,
         )
 
@@ -347,10 +272,10 @@ class JobJournal:
         """Return running jobs with their holders."""
         with self._explained():
             rows = self._database.execute(
-                f"SELECT place, cancel, started_boot_ns, id, spec, {_STATUS} FROM jobs"
+                f"SELECT place, cancel, started_boot_ns, id, spec, {STATUS_COLUMNS} FROM jobs"
                 " WHERE state = 'running'"
             ).fetchall()
-        found = [(row, _job(row[3:])) for row in rows]
+        found = [(row, job_of(row[3:])) for row in rows]
         return [
             RunningJob(
                 job=job,
@@ -439,13 +364,13 @@ class JobJournal:
         """Cancel waiting jobs whose predecessor failed or was cancelled, and theirs."""
         with self._explained():
             # A look first: it needs no write lock, and most find nothing.
-            found = self._database.execute(f"SELECT {_HAS_LOST}").fetchone()
+            found = self._database.execute(f"SELECT {HAS_LOST}").fetchone()
         if not found[0]:
             return
         with self._transaction() as database:
             while database.execute(
                 "UPDATE jobs SET state = 'cancelled', ended_ns = ?, reason = 'a job that it waits"
-                f" for did not finish' WHERE state = 'waiting' AND id IN ({_LOST})",
+                f" for did not finish' WHERE state = 'waiting' AND id IN ({LOST})",
                 (time.time_ns(),),
             ).rowcount:
                 pass
@@ -501,9 +426,9 @@ class JobJournal:
     def _select(self, clauses: str, *values: Any) -> list[Job]:
         with self._explained():
             rows = self._database.execute(
-                f"SELECT id, spec, {_STATUS} FROM jobs {clauses}", values
+                f"SELECT id, spec, {STATUS_COLUMNS} FROM jobs {clauses}", values
             ).fetchall()
-        return [_job(row) for row in rows]
+        return [job_of(row) for row in rows]
 
     def _make_tables(self) -> None:
         with self._transaction() as database:
@@ -515,7 +440,7 @@ class JobJournal:
                     fix="update assay, or set ASSAY_QUEUE_DIR to another folder",
                 )
             if not version:
-                for statement in _TABLES:
+                for statement in TABLES:
                     database.execute(statement)
                 database.execute(f"PRAGMA user_version = {SCHEMA}")
 
@@ -543,31 +468,3 @@ class JobJournal:
                 where=str(self.folder / FILE_NAME),
                 fix="look whether the disk is full or read-only",
             ) from error
-
-
-def _job(row: Sequence[Any]) -> Job:
-    """Return the job of a row: id, spec, and the columns of `_STATUS`."""
-    number, spec, state, attempt, devices, *rest = row
-    pid, start, created, started, ended, code, signal, failure, reason, run = rest
-    status = JobStatus(
-        state=state,
-        attempt=attempt,
-        devices=tuple(json.loads(devices)) if devices != "[]" else (),
-        pid=pid,
-        process_start=start,
-        created_ns=created,
-        started_ns=started,
-        ended_ns=ended,
-        exit_code=code,
-        signal=signal,
-        failure=failure,
-        reason=reason,
-        run=run,
-    )
-    return Job(id=number, spec=_spec(spec), status=status)
-
-
-@lru_cache(maxsize=1024)
-def _spec(text: str) -> JobSpec:
-    """Return the spec of a row; a dispatcher reads those of waiting jobs again and again."""
-    return from_plain(JobSpec, json.loads(text))

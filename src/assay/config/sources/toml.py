@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import NoReturn
 
 from assay.config.sources import toml_tokens as tokens
@@ -20,6 +20,11 @@ from assay.config.sources.positions import (
     too_large,
     too_long,
     too_many,
+)
+from assay.config.sources.toml_tables import (
+    TableArray,
+    TableBuilder,
+    TomlKey,
 )
 from assay.config.tree import MAX_DEPTH, NONE, KeyPath, Leaf, List, Node, Scalar, Table, dotted
 from assay.core.diagnostics import Origin, Problem
@@ -61,43 +66,6 @@ def value_in(text: str) -> Node | None:
 # --- tables being filled --------------------------------------------------------------------------
 
 
-@dataclass(slots=True, eq=False)
-class _TableBuilder:
-    """Table that may still grow.
-
-    Made by its own header (`is_headed`), by dotted keys under the header of `dotted_in`, or, with
-    neither, by the header of a table inside of it.
-    """
-
-    path: KeyPath
-    origin: Origin
-    is_headed: bool = False
-    dotted_in: _TableBuilder | None = None
-    items: dict[str, _TableBuilder | _TableArray | Node] = field(default_factory=dict)
-    key_origins: dict[str, Origin] = field(default_factory=dict)
-
-    def add(self, key: str, item: _TableBuilder | _TableArray | Node, key_origin: Origin) -> None:
-        self.items[key] = item
-        self.key_origins[key] = key_origin
-
-    def frozen(self) -> Table:
-        items = {
-            key: item.frozen() if isinstance(item, _TableBuilder | _TableArray) else item
-            for key, item in self.items.items()
-        }
-        return Table(items, self.origin, self.key_origins)
-
-
-@dataclass(slots=True, eq=False)
-class _TableArray:
-    """Array of tables that may still grow: `[[plugins]]`."""
-
-    rows: list[_TableBuilder]
-
-    def frozen(self) -> List:
-        return List(tuple(row.frozen() for row in self.rows), self.rows[0].origin)
-
-
 # --- the parser -----------------------------------------------------------------------------------
 
 
@@ -107,15 +75,6 @@ class _Abandoned(Exception):
     def __init__(self, *, resume: int) -> None:
         super().__init__(resume)
         self.resume = resume
-
-
-@dataclass(frozen=True, slots=True)
-class _Key:
-    """One part of a dotted key."""
-
-    name: str
-    start: int
-    end: int
 
 
 class _TomlParser:
@@ -136,7 +95,7 @@ class _TomlParser:
         self.at = 0
         self.closings: list[str] = []  # brackets that the statement has yet to close
         self.values = 0
-        self.root = _TableBuilder((), self.origin(0, 0))
+        self.root = TableBuilder((), self.origin(0, 0))
         self.problems: list[Problem] = []
 
     def document(self) -> None:
@@ -192,7 +151,7 @@ class _TomlParser:
             resume = self.places.line_end(resume) + 1
         raise _Abandoned(resume=min(resume, len(self.text)))
 
-    def twice(self, box: _TableBuilder, keys: list[_Key], index: int) -> None:
+    def twice(self, box: TableBuilder, keys: list[TomlKey], index: int) -> None:
         """Note that `keys[index]` is in `box` already, so that this statement cannot define it."""
         origin = self.origin(keys[0].start, keys[-1].end)
         name = keys[index].name
@@ -203,7 +162,7 @@ class _TomlParser:
                 f"`{dotted(path)}` has a value already, so it cannot hold more",
                 problem.fix,
             )
-            if isinstance(box.items[name], _TableBuilder | _TableArray):
+            if isinstance(box.items[name], TableBuilder | TableArray):
                 message = (
                     f"`{dotted(path)}` has a header of its own, so a dotted key cannot add to it"
                 )
@@ -214,7 +173,7 @@ class _TomlParser:
 
     # --- statements
 
-    def header(self) -> _TableBuilder:
+    def header(self) -> TableBuilder:
         """Read `[a.b]` or `[[a.b]]` and return the table that it opens.
 
         Returns a detached table when the header may open none.
@@ -229,9 +188,9 @@ class _TomlParser:
         box = self.root
         for index, key in enumerate(keys[:-1]):
             inner = self.inner(box, key)
-            if isinstance(inner, _TableArray):
+            if isinstance(inner, TableArray):
                 inner = inner.rows[-1]
-            elif not isinstance(inner, _TableBuilder):
+            elif not isinstance(inner, TableBuilder):
                 self.twice(box, keys, index)
                 return self.detached()
             box = inner
@@ -240,9 +199,9 @@ class _TomlParser:
             self.twice(box, keys, len(keys) - 1)
         return opened or self.detached()
 
-    def detached(self) -> _TableBuilder:
+    def detached(self) -> TableBuilder:
         """Return a table outside of the tree, for the pairs below a header with a mistake."""
-        return _TableBuilder((), self.root.origin)
+        return TableBuilder((), self.root.origin)
 
     def unclosed_header(self, opening: str, closing: str, name: str) -> NoReturn:
         is_at_end = self.at == len(self.text)
@@ -252,29 +211,29 @@ class _TomlParser:
             fix = f"write {opening}{name}{closing}"
         self.abandon("this header is not closed", self.at, self.at + 1, fix)
 
-    def open_row(self, box: _TableBuilder, keys: list[_Key]) -> _TableBuilder | None:
+    def open_row(self, box: TableBuilder, keys: list[TomlKey]) -> TableBuilder | None:
         """Add a table to the array at the last key; None when something else is there."""
         last = keys[-1]
-        rows = box.items.get(last.name, _TableArray([]))
-        if not isinstance(rows, _TableArray):
+        rows = box.items.get(last.name, TableArray([]))
+        if not isinstance(rows, TableArray):
             return None
         path = (*box.path, last.name, len(rows.rows))
-        row = _TableBuilder(path, self.origin(keys[0].start, last.end), is_headed=True)
+        row = TableBuilder(path, self.origin(keys[0].start, last.end), is_headed=True)
         rows.rows.append(row)
         if last.name not in box.items:
             box.add(last.name, rows, self.origin(last.start, last.end))
         return row
 
-    def open_table(self, box: _TableBuilder, keys: list[_Key]) -> _TableBuilder | None:
+    def open_table(self, box: TableBuilder, keys: list[TomlKey]) -> TableBuilder | None:
         """Return the table at the last key; None when its header or its dotted keys were there."""
         table = self.inner(box, keys[-1])
-        if not isinstance(table, _TableBuilder) or table.is_headed or table.dotted_in is not None:
+        if not isinstance(table, TableBuilder) or table.is_headed or table.dotted_in is not None:
             return None
         table.is_headed = True
         table.origin = self.origin(keys[0].start, keys[-1].end)
         return table
 
-    def pair(self, owner: _TableBuilder) -> None:
+    def pair(self, owner: TableBuilder) -> None:
         """Read `a.b = value`, in a statement or in an inline table, into `owner`."""
         count = len(self.problems)
         keys = self.keys()
@@ -289,7 +248,7 @@ class _TomlParser:
         for index, key in enumerate(keys[:-1]):
             inner = self.inner(box, key)
             if (
-                not isinstance(inner, _TableBuilder)
+                not isinstance(inner, TableBuilder)
                 or inner.is_headed
                 or inner.dotted_in not in (None, owner)
             ):
@@ -303,14 +262,14 @@ class _TomlParser:
         else:
             box.add(last.name, node, self.origin(last.start, last.end))
 
-    def inner(self, box: _TableBuilder, key: _Key) -> _TableBuilder | _TableArray | Node:
+    def inner(self, box: TableBuilder, key: TomlKey) -> TableBuilder | TableArray | Node:
         """Return the item at `key` in `box`, a new table if there is none."""
         if key.name not in box.items:
             origin = self.origin(key.start, key.end)
-            box.add(key.name, _TableBuilder((*box.path, key.name), origin), origin)
+            box.add(key.name, TableBuilder((*box.path, key.name), origin), origin)
         return box.items[key.name]
 
-    def no_equals(self, keys: list[_Key]) -> NoReturn:
+    def no_equals(self, keys: list[TomlKey]) -> NoReturn:
         word = tokens.WORD.match(self.text, keys[-1].start)
         if (
             word is not None
@@ -332,9 +291,9 @@ class _TomlParser:
             fix = "a list needs brackets: [1, 2]"
         self.abandon("this is too much after the value", start, start + max(1, len(rest)), fix)
 
-    def keys(self) -> list[_Key]:
+    def keys(self) -> list[TomlKey]:
         """Read a dotted key and the blanks behind it."""
-        keys: list[_Key] = []
+        keys: list[TomlKey] = []
         while not keys or self.text[self.at : self.at + 1] == ".":
             self.at += bool(keys)
             start = self.skip(tokens.SPACE)
@@ -347,7 +306,7 @@ class _TomlParser:
                 self.no_key(start)
             if len(name) > MAX_WORD:
                 self.note(too_long(self.origin(start, self.at)))
-            keys.append(_Key(name, start, self.at))
+            keys.append(TomlKey(name, start, self.at))
             if len(keys) > MAX_DEPTH:
                 raise self.too_deep(start)
             self.skip(tokens.SPACE)
@@ -377,7 +336,7 @@ class _TomlParser:
                 self.bracketed("]", lambda: items.append(self.value((*path, len(items)))))
                 return List(tuple(items), self.origin(start, self.at))
             case "{":
-                box = _TableBuilder(path, self.origin(start, start))
+                box = TableBuilder(path, self.origin(start, start))
                 self.bracketed("}", lambda: self.pair(box))
                 box.origin = self.origin(start, self.at)
                 return box.frozen()

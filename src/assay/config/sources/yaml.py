@@ -28,6 +28,10 @@ from assay.config.sources.positions import (
     too_many,
 )
 from assay.config.sources.toml_tokens import moment_of
+from assay.config.sources.yaml_syntax import (
+    YamlFailure,
+    yaml_problem,
+)
 from assay.config.tree import MAX_DEPTH, NONE, KeyPath, Leaf, List, Node, Scalar, Table, dotted
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import MissingExtraError, did_you_mean
@@ -63,7 +67,7 @@ def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, l
     if refused is not None:
         return empty, [refused]
     odd = [
-        _problem(places, "a character that no YAML may hold", *found.span())
+        yaml_problem(places, "a character that no YAML may hold", *found.span())
         for found in islice(_UNPRINTABLE.finditer(places.text), MAX_MISTAKES)
     ]
     if odd:
@@ -86,7 +90,8 @@ def _read_around_mistakes(
             composer.follow(yaml.parse(text, Loader=loader))
         except yaml.MarkedYAMLError as error:
             is_scanner = isinstance(error, yaml.scanner.ScannerError)
-            failure = _Failure(places, text, error, composer, is_scanner=is_scanner)
+            flow = composer.open_flow(text)
+            failure = YamlFailure(places, text, error, flow, is_scanner=is_scanner)
             mistakes.append(failure.problem())
             more = len(mistakes) < MAX_MISTAKES and len(text) < MAX_BYTES // 8
             smaller = failure.text_without_it() if more else text
@@ -141,6 +146,15 @@ class _Composer:
         self.documents = 0
         self.made: Node | None = None
 
+    def open_flow(self, text: str) -> int | None:
+        """Return where the flow collection that is being read opens; None outside of any."""
+        if not self.open or not self.open[-1].is_flow:
+            return None
+        brackets = [
+            each.start for each in self.open if text[each.start : each.start + 1] in ("[", "{")
+        ]
+        return brackets[-1] if brackets else None
+
     def root(self) -> Table:
         return self.made if isinstance(self.made, Table) else Table({}, self.places.origin(0, 0))
 
@@ -168,7 +182,7 @@ class _Composer:
                     self.leave(end)
 
     def wrong(self, message: str, start: int, end: int, fix: str = "") -> None:
-        self.problems.append(_problem(self.places, message, start, end, fix))
+        self.problems.append(yaml_problem(self.places, message, start, end, fix))
 
     # --- values
 
@@ -397,175 +411,3 @@ def _timestamp(text: str) -> tuple[Scalar] | None:
 
 
 # --- mistakes -------------------------------------------------------------------------------------
-
-
-def _problem(
-    places: TextPositions,
-    message: str,
-    start: int,
-    end: int,
-    fix: str = "",
-    noticed: int | None = None,
-) -> Problem:
-    related: tuple[Problem, ...] = ()
-    if noticed is not None:
-        at = places.origin(noticed, noticed + 1)
-        related = (Problem(kind="syntax", severity="note", message="noticed here", origin=at),)
-    return Problem(
-        kind="syntax", message=message, origin=places.origin(start, end), fix=fix, related=related
-    )
-
-
-class _Failure:
-    """Syntax error of PyYAML, explained from its marks and the text around them.
-
-    `at` is where the parser stopped, `start` where the construct that it was reading began; they
-    may be equal. `cut` is an offset in the block to leave out, so that the rest can be read.
-    """
-
-    def __init__(
-        self,
-        places: TextPositions,
-        text: str,
-        error: Any,
-        composer: _Composer,
-        *,
-        is_scanner: bool,
-    ) -> None:
-        self.places = places
-        self.text = text
-        self.at = min(error.problem_mark.index if error.problem_mark else len(text), len(text))
-        self.start = error.context_mark.index if error.context_mark else self.at
-        # The scanner stops inside of a word, the parser between two.
-        self.is_scanner = is_scanner
-        opened = [
-            each.start for each in composer.open if text[each.start : each.start + 1] in ("[", "{")
-        ]
-        self.opened = opened[-1] if opened and composer.open[-1].is_flow else None
-        self.line = places.line_start(self.at)
-        self.first = (
-            self.line + len(text[self.line : self.at]) - len(text[self.line : self.at].lstrip(" "))
-        )
-        self.cut = self.at
-
-    def problem(self) -> Problem:
-        found = self.text[self.at : self.at + 1]
-        if "\t" in (found, self.text[self.first : self.at][:1]):
-            at = self.text.index("\t", self.first)
-            return self.wrong("a tab cannot indent YAML", at, at + 1, "use spaces")
-        return self.of_scanner(found) if self.is_scanner else self.of_parser(found)
-
-    def of_scanner(self, found: str) -> Problem:
-        """Explain a stop inside of a word."""
-        began = self.text[self.start : self.start + 1]
-        if self.start < self.at and began in ("'", '"'):
-            return self.string()
-        if found == ":":
-            return self.colon()
-        end = self.end_of_line(self.at)
-        if found == "-" and self.start == self.at:
-            return self.wrong("a list starts on a line of its own", self.at, end)
-        if began in ("|", ">"):
-            message = f"text behind `{began}` starts on the next line"
-            return self.wrong(message, self.at, end, "use quotes for one line")
-        if self.start == self.at or began in ("&", "*", "!", "%"):
-            return self.no_value(self.start)
-        end = self.end_of_line(self.start)
-        return self.wrong("`:` is missing after the key", self.start, end, "write key: value")
-
-    def of_parser(self, found: str) -> Problem:
-        """Explain a stop between two words."""
-        if found == ":" and self.text[self.line : self.at].rstrip()[-1:] in ("", "{", ","):
-            return self.wrong("a key is missing", self.at, self.at + 1, "write key: value")
-        if self.opened is not None:
-            return self.unclosed(self.opened)
-        if found in ("]", "}", ",", "!"):
-            return self.no_value(self.at)
-        if self.first < self.at:
-            end = self.end_of_line(self.at)
-            return self.wrong("this is too much after the value", self.at, end, "use quotes")
-        message = "this fits neither the line above nor its indentation"
-        fix = "what belongs together starts in the same column"
-        return self.wrong(message, self.first, self.end_of_line(self.first), fix)
-
-    def wrong(
-        self, message: str, start: int, end: int, fix: str = "", noticed: int | None = None
-    ) -> Problem:
-        self.cut = start
-        return _problem(self.places, message, start, end, fix, noticed)
-
-    def string(self) -> Problem:
-        escape = self.text.rfind("\\", self.start, self.at + 1)
-        is_at_end = self.at >= len(self.text.rstrip()) or self.text.startswith(
-            ("---", "..."), self.at
-        )
-        if (
-            not is_at_end
-            and self.text[self.start] == '"'
-            and escape >= max(self.start, self.at - len("\\U00000000"))
-        ):
-            fix = "double it, or use single quotes"
-            problem = self.wrong("`\\` starts an escape, and this is none", escape, escape + 2, fix)
-        elif not is_at_end:
-            problem = self.wrong(
-                "a key in quotes ends on its line", self.start, self.end_of_line(self.start)
-            )
-        else:
-            end = self.end_of_line(self.start)
-            problem = self.wrong(
-                "this string is not closed", self.start, end, "add the closing quote"
-            )
-        self.cut = self.start
-        return problem
-
-    def unclosed(self, opened: int) -> Problem:
-        """Explain a flow collection that neither continues nor ends."""
-        thing, closing = ("list", "]") if self.text[opened] == "[" else ("table", "}")
-        has_moved = self.places.line_start(opened) != self.line
-        if has_moved or self.at >= len(self.text.rstrip()):
-            fix, noticed = f"add the closing `{closing}`", self.at if has_moved else None
-            return self.wrong(f"this {thing} is not closed", opened, opened + 1, fix, noticed)
-        problem = self.wrong(f"a comma or `{closing}` is missing", self.at, self.at + 1)
-        self.cut = opened
-        return problem
-
-    def colon(self) -> Problem:
-        """Explain `a: b: c`, or a key below one with a value or below a line without a colon."""
-        if self.start < self.at or ":" in self.text[self.line : self.at]:
-            fix = "put text that holds `: ` in quotes"
-            return self.wrong("a second `:` on one line", self.at, self.at + 1, fix)
-        above = self.text[: self.line].rstrip()
-        start = self.places.line_start(len(above))
-        start += len(self.text[start:]) - len(self.text[start:].lstrip(" "))
-        if ":" not in self.text[start : len(above)] and above:
-            return self.wrong("`:` is missing after the key", start, len(above), "write key: value")
-        fix = "put it in the column of that key"
-        return self.wrong("this is indented below a key that has a value", self.first, self.at, fix)
-
-    def no_value(self, at: int) -> Problem:
-        found = re.compile(r"[^\s,\]}]+").match(self.text, at)
-        end = found.end() if found else at + 1
-        word = self.text[at:end]
-        return self.wrong(
-            f"`{word[:1]}` cannot start a value", at, end, f'put it in quotes: "{word}"'
-        )
-
-    def end_of_line(self, at: int) -> int:
-        return at + max(1, len(self.text[at : self.places.line_end(at)].rstrip()))
-
-    def text_without_it(self) -> str:
-        """Return the text with blanks for the line around `cut` and what is indented below it."""
-        text = self.text
-        start = self.places.line_start(min(self.cut, max(0, len(text.rstrip()) - 1)))
-        end = self.places.line_end(start) + 1
-        indent = len(text[start:]) - len(text[start:].lstrip(" "))
-        while end < len(text):
-            below = text[end : self.places.line_end(end)]
-            if (
-                below.strip()
-                and len(below) - len(below.lstrip(" ")) <= indent
-                and below.strip()[0] not in "]}"
-            ):
-                break
-            end = self.places.line_end(end) + 1
-        return text[:start] + re.sub(r"[^\r\n]", " ", text[start:end]) + text[end:]

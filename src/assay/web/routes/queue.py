@@ -21,7 +21,8 @@ from assay.query.job_queue import (
     runs_of_jobs,
 )
 from assay.query.rerun import Rerun, rerun_of
-from assay.store.job_journal import DeviceLease, JobJournal, queue_dir
+from assay.store.device_leases import DeviceLease
+from assay.store.job_journal import JobJournal, queue_dir
 from assay.store.layout import Project
 from assay.store.queue_files import dispatcher_pid
 from assay.web.access import Rules
