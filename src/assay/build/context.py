@@ -34,8 +34,15 @@ from assay.build.context_errors import (
     not_there,
     place_of,
 )
-from assay.build.marks import Provision, is_injected, provision_of
-from assay.build.parameters import Parameter, Signature, from_assay, injectable, signature_of
+from assay.build.marks import Provision, is_injected, is_provider, provision_of
+from assay.build.parameters import (
+    Parameter,
+    Signature,
+    from_assay,
+    injectable,
+    returned_type,
+    signature_of,
+)
 from assay.core import object_graph
 from assay.core.errors import nearest
 
@@ -156,7 +163,7 @@ class Context:
         its own).
         """
         mark = provision_of(provider) or Provision()
-        kind = type or mark.type or _returns(provider)
+        kind = type or mark.type or returned_type(provider)
         label = name or mark.name or getattr(provider, "__name__", "") or repr(provider)
         old = self._entries.get(label)
         if (
@@ -175,7 +182,7 @@ class Context:
     def install(self, module: object) -> None:
         """Register all methods of `module` marked with `provides`; instantiate a class first."""
         marked = [
-            name for name, _ in inspect.getmembers_static(module) if _is_provider(module, name)
+            name for name, _ in inspect.getmembers_static(module) if is_provider(module, name)
         ]
         source = module() if isinstance(module, type) else module
         for name in marked:
@@ -504,16 +511,3 @@ def current() -> Context:
     if context is None:
         raise ContextError("No run is open here.", fix="with context.use(): ...")
     return context
-
-
-def _is_provider(module: object, name: str) -> bool:
-    return (
-        not name.startswith("__") and provision_of(inspect.getattr_static(module, name)) is not None
-    )
-
-
-def _returns(provider: Callable[..., Any]) -> Any:
-    if isinstance(provider, type):
-        return provider
-    signature = signature_of(provider)
-    return injectable(signature.returns) if signature else None

@@ -95,3 +95,10 @@ def is_configurable(target: Callable[..., Any]) -> bool:
 def _is_mapping(value: Any) -> bool:
     """Return True for a mapping by behaviour: configs of other packages are no Mapping."""
     return isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "__getitem__"))
+
+
+def is_provider(module: object, name: str) -> bool:
+    """Return True if the attribute `name` of a module is marked with `provides`."""
+    return (
+        not name.startswith("__") and provision_of(inspect.getattr_static(module, name)) is not None
+    )

@@ -373,3 +373,11 @@ def _resolved(annotation: Any, spaces: Sequence[_Space]) -> Any:
         except Exception:
             continue
     return UNKNOWN if isinstance(annotation, str) else annotation
+
+
+def returned_type(provider: Callable[..., Any]) -> Any:
+    """Return the type of what a provider makes, None if its signature does not say."""
+    if isinstance(provider, type):
+        return provider
+    signature = signature_of(provider)
+    return injectable(signature.returns) if signature else None

@@ -22,6 +22,7 @@ from assay.config.sources.positions import (
     too_many,
 )
 from assay.config.sources.toml_tables import (
+    AbandonedError,
     TableArray,
     TableBuilder,
     TomlKey,
@@ -59,7 +60,7 @@ def value_in(text: str) -> Node | None:
     """Return the one value that `text` is; None when it is no TOML value, or more than one."""
     try:
         return _TomlParser(TextPositions(text, "<value>", keep=False)).single()
-    except (UnreadableError, _Abandoned, RecursionError):
+    except (UnreadableError, AbandonedError, RecursionError):
         return None
 
 
@@ -67,14 +68,6 @@ def value_in(text: str) -> Node | None:
 
 
 # --- the parser -----------------------------------------------------------------------------------
-
-
-class _Abandoned(Exception):
-    """Statement that cannot be read any further; the mistake has been noted."""
-
-    def __init__(self, *, resume: int) -> None:
-        super().__init__(resume)
-        self.resume = resume
 
 
 class _TomlParser:
@@ -110,7 +103,7 @@ class _TomlParser:
                 else:
                     self.pair(here)
                 self.end_statement()
-            except _Abandoned as stop:
+            except AbandonedError as stop:
                 self.at = stop.resume
                 self.closings.clear()
 
@@ -138,7 +131,7 @@ class _TomlParser:
         """Add a problem; stop reading at the number that nobody reads through."""
         self.problems.append(problem)
         if len(self.problems) == MAX_MISTAKES:
-            raise _Abandoned(resume=len(self.text))
+            raise AbandonedError(resume=len(self.text))
 
     def abandon(self, message: str, start: int, end: int, fix: str = "") -> NoReturn:
         """Note a syntax error and give the statement up.
@@ -149,7 +142,7 @@ class _TomlParser:
         resume = self.places.line_end(max(start, self.at)) + 1
         while self.closings and resume < len(self.text) and not self.begins_statement(resume):
             resume = self.places.line_end(resume) + 1
-        raise _Abandoned(resume=min(resume, len(self.text)))
+        raise AbandonedError(resume=min(resume, len(self.text)))
 
     def twice(self, box: TableBuilder, keys: list[TomlKey], index: int) -> None:
         """Note that `keys[index]` is in `box` already, so that this statement cannot define it."""
@@ -372,7 +365,7 @@ class _TomlParser:
                 self.wrong(f"this {thing} is not closed", opened, opened + 1, fix, noticed=start)
                 if is_outer:  # read on behind the bracket that is there
                     break
-                raise _Abandoned(resume=start)
+                raise AbandonedError(resume=start)
             if here in "]}":
                 self.wrong(f"`{here}` closes no {thing}", start, start + 1, f"write `{closing}`")
                 self.at += 1

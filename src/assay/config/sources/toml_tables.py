@@ -52,3 +52,11 @@ class TomlKey:
     name: str
     start: int
     end: int
+
+
+class AbandonedError(Exception):
+    """Statement that cannot be read any further; the mistake has been noted."""
+
+    def __init__(self, *, resume: int) -> None:
+        super().__init__(resume)
+        self.resume = resume
