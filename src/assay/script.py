@@ -80,22 +80,30 @@ def start(
         resume = resume or os.environ.pop(RESUME_VARIABLE, None)  # for the first run alone
     home = _open_home(project)
     tag = str(tag or "")
-    view = None
     if in_notebook():
         finish_with_cells()
         finish_before()
-    if resume == AUTO:
-        view = unfinished(home, tag, spec.config_hash or "")
-        if view is None:
-            print("assay: nothing to resume: a new run", file=sys.stderr)
-    elif resume is not None:
-        view = _recorded(resume, home)
+    view = _run_to_resume(resume, home, tag, spec.config_hash or "")
     if view is not None:
         recorder = _resumed(view, home, written, spec)
     else:
         recorder = start_run(home, spec, tag=tag, desc=str(desc or ""))
     obey_sigterm()
     return finish_with_python(ScriptRun(recorder))
+
+
+def _run_to_resume(
+    resume: str | None, project: Project, tag: str, config_hash: str
+) -> RunView | None:
+    """Return the run that `resume` asks for; None for a new one."""
+    if resume is None:
+        return None
+    if resume != AUTO:
+        return _recorded(resume, project)
+    view = unfinished(project, tag, config_hash)
+    if view is None:
+        print("assay: nothing to resume: a new run", file=sys.stderr)
+    return view
 
 
 class ScriptRun(Run):

@@ -82,8 +82,7 @@ def command(
     launch, count = Launch(device=device), steps or DEFAULT_STEPS
     if path is not None:
         golden = write_golden_run(config, Path(path), launch, steps=count)
-        size = Path(path).stat().st_size
-        echo(f"written: {path}, {golden.steps} steps, {size:,} bytes")
+        _print_written(path, golden.steps)
         return 0
     assert against is not None
     verdict = prove(config, against, launch, steps=count, tell=lambda line: echo(line, err=True))
@@ -94,6 +93,11 @@ def command(
         for part in folded(line, width(sys.stdout)):
             echo(part)
     return 0 if verdict.equal else 1
+
+
+def _print_written(path: str, steps: int) -> None:
+    size = Path(path).stat().st_size
+    echo(f"written: {path}, {steps} steps, {size:,} bytes")
 
 
 def _lines(verdict: Verdict, *, color: bool) -> Iterator[str]:

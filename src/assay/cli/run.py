@@ -163,12 +163,7 @@ def command(
         options["max_steps"] = min(options["max_steps"] or FAST_STEPS, FAST_STEPS)
     made = _opened(files, overrides, variants, user_dirs, sweep=not no_sweep, seeds=seeds)
     configs = [config for same_file in made for config in same_file]
-    if edit_test is not None and not then_test:
-        raise InputError("`--edit-test` changes the config of a test.", fix="give --then-test, too")
-    if resumed is not None and (then_test or len(configs) > 1):
-        raise InputError(
-            "`--resume auto` resumes one run.", fix="give one config, and no --then-test"
-        )
+    _refuse_test_options(edit_test, resumed, then_test=then_test, runs=len(configs))
     launch = launch_of(**options)
     if len(launch.devices()) > 1:
         _check_devices(launch.devices())
@@ -195,6 +190,18 @@ def command(
         if is_isolated:
             how["per_device"] = per_device or 0
         return _series(made, launch, ended, pdb=pdb, is_isolated=is_isolated, **how)
+
+
+def _refuse_test_options(
+    edit_test: str | None, resumed: str | None, *, then_test: bool, runs: int
+) -> None:
+    """Raise InputError for options about a later test that do not go together."""
+    if edit_test is not None and not then_test:
+        raise InputError("`--edit-test` changes the config of a test.", fix="give --then-test, too")
+    if resumed is not None and (then_test or runs > 1):
+        raise InputError(
+            "`--resume auto` resumes one run.", fix="give one config, and no --then-test"
+        )
 
 
 def _shorthands(tag: str | None, seed: int | None, *, fast: bool) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -138,13 +139,17 @@ def command(
         warn=progress.warn,
         points=points,
     )
-    what = f"{spec.sampler}, {spec.trials} trials" + (f" x {spec.seeds}" * (spec.seeds > 1))
-    echo(f"{'resuming ' if resumed else ''}sweep {sweep}: {what}", err=True)
-    try:
+    _print_start(sweep, spec, is_resumed=bool(resumed))
+    with closing(progress):
         trials = search.run()
-    finally:
-        progress.close()
     return _end(search, trials, as_json=as_json)
+
+
+def _print_start(sweep: str, spec: SearchSpec, *, is_resumed: bool) -> None:
+    what = f"{spec.sampler}, {spec.trials} trials"
+    if spec.seeds > 1:
+        what += f" x {spec.seeds}"
+    echo(f"{'resuming ' if is_resumed else ''}sweep {sweep}: {what}", err=True)
 
 
 def _space(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,17 +38,7 @@ def examined(config: Config, *, strict: bool = False, training: bool = True) -> 
 
     What only `training` needs may be missing otherwise: the criterion.
     """
-    from assay.build import (
-        ROLES,
-        check_criterion_args,
-        check_graph,
-        check_materials,
-        check_sources,
-        examine,
-        planned,
-        promised_types,
-        user_code,
-    )
+    from assay.build import ROLES, examine, planned, promised_types, user_code
 
     if importlib.util.find_spec("torch") is None:
         return _without_torch(config)
@@ -58,25 +48,36 @@ def examined(config: Config, *, strict: bool = False, training: bool = True) -> 
     where: dict[str, Any] = {"user_dirs": config.user_dirs, "trusted": config.settings.trusted}
     with user_code(config.user_dirs):  # one import for all that follows
         plan = planned(root, **where)
-        types, roles = promised_types(plan), [role for role in ROLES if role != "criterion"]
-        if not training or "criterion" in plan.names():
-            roles.append("criterion")
-        how: dict[str, Any] = {
-            "roles": roles,
-            "types": types,
-            "given": {"backward": GIVEN},
-            "strict": strict,
-        }
-        found = examine(root, **where, **how, is_whole=not config.read_problems)
+        has_criterion = not training or "criterion" in plan.names()
+        found = examine(
+            root,
+            **where,
+            roles=[role for role in ROLES if role != "criterion" or has_criterion],
+            types=promised_types(plan),
+            given={"backward": GIVEN},
+            strict=strict,
+            is_whole=not config.read_problems,
+        )
         if any(problem.severity == "error" for problem in found.problems):
             return found
-        further = (
-            *check_sources(root, **where),
-            *check_materials(root, **where),
-            *check_criterion_args(root, **where),
-            *check_graph(root, planned(root, **where), **where),
-        )
+        further = _problems_between_calls(root, where)
         return replace(found, problems=(*found.problems, *further))
+
+
+def _problems_between_calls(root: Table, where: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what is wrong between calls that are right in themselves."""
+    from assay.build import (
+        check_criterion_args,
+        check_graph,
+        check_materials,
+        check_sources,
+        planned,
+    )
+
+    yield from check_sources(root, **where)
+    yield from check_materials(root, **where)
+    yield from check_criterion_args(root, **where)
+    yield from check_graph(root, planned(root, **where), **where)
 
 
 class Examiner:

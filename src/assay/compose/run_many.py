@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
 from typing import Any, Protocol
@@ -90,25 +90,16 @@ def run(
     """
     is_list = isinstance(configs, list | tuple)
     given: list[Any] = list(configs) if isinstance(configs, list | tuple) else [configs]
-    assigned = _assignments(overrides)
-    assigned += [f"seed={seed}"] if seed is not None else []
-    assigned += [f"tag={tag}"] if tag is not None else []
+    assigned = [*_assignments(overrides), *_shorthands(seed, tag)]
     variants = [variant] if isinstance(variant, str) and variant else list(variant)
     names = None if device is None else ",".join(device_names(device))
     launch = Launch(device=names, desc=desc, debug=debug, no_file=no_file, max_steps=max_steps)
-    results: list[RunResult | None] = []
-    ready: list[list[tuple[Config, Launch]]] = []
-    for each in given:
-        try:
-            made = expand(open_config(each, assigned, user_dir=user_dir), variants, sweep=sweep)
-        except AssayError as error:
-            results.append(_not_started(None, error))
-            continue
-        _warn(made)
-        is_list = is_list or len(made) > 1
-        one = replace(launch, sweep=new_run_id()) if len(made) > 1 else launch
-        ready.append([(config, one) for config in made])
-        results += [None] * len(made)
+
+    def runs_of(config: ConfigLike) -> list[Config]:
+        return expand(open_config(config, assigned, user_dir=user_dir), variants, sweep=sweep)
+
+    results, ready = _opened(given, runs_of, launch)
+    is_list = is_list or any(len(points) > 1 for points in ready)
     how: dict[str, Any] = {
         "then_test": then_test,
         "edit_test": edit_test,
@@ -128,6 +119,34 @@ def run(
     for _ in ended:  # frees what the last run held: whoever raises keeps it for a debugger
         pass
     return placed if is_list else placed[0]
+
+
+def _shorthands(seed: int | None, tag: str | None) -> list[str]:
+    """Return the overrides that `seed` and `tag` stand for."""
+    given = {"seed": seed, "tag": tag}
+    return [f"{key}={value}" for key, value in given.items() if value is not None]
+
+
+def _opened(
+    given: Sequence[ConfigLike], runs_of: Callable[[ConfigLike], list[Config]], launch: Launch
+) -> tuple[list[RunResult | None], list[list[tuple[Config, Launch]]]]:
+    """Open each config; return a place for every result, and the runs of each that is right.
+
+    The place of a config that is wrong holds its error.
+    """
+    results: list[RunResult | None] = []
+    ready: list[list[tuple[Config, Launch]]] = []
+    for each in given:
+        try:
+            made = runs_of(each)
+        except AssayError as error:
+            results.append(_not_started(None, error))
+            continue
+        _warn(made)
+        one = replace(launch, sweep=new_run_id()) if len(made) > 1 else launch
+        ready.append([(config, one) for config in made])
+        results += [None] * len(made)
+    return results, ready
 
 
 def must_stay(configs: Iterable[Config], edit_test: Edit | str | None = None) -> str:

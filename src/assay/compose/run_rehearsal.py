@@ -7,8 +7,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -75,6 +75,22 @@ def rehearse(config: Config, wanted: RehearsalRequest | None = None) -> Rehearsa
     device = pick_device(wanted.device, must_exist=False)
     limit = wanted.memory_bytes or memory_of(device)
     layout = _layout(config, wanted.processes)
+    build = _builder(config, wanted, layout, device)
+    if layout.pipeline > 1:
+        from assay.engine.rehearse.pipeline_ranks import rehearse_pipeline
+
+        whole = partial(build, layout=layout.without_pipeline)
+        report = rehearse_pipeline(whole, build, layout, limit_bytes=limit)
+    else:
+        report = climb(build, limit_bytes=limit)
+    axes = {axis: count for axis, count in layout.sizes.items() if count > 1}
+    return replace(report, layout=axes)
+
+
+def _builder(
+    config: Config, wanted: RehearsalRequest, layout: Layout, device: Any
+) -> Callable[..., AbstractContextManager[Parts]]:
+    """Return what builds the parts of a run at one place of its layout, on fake tensors."""
 
     @contextmanager
     def build(site: Site, layout: Layout = layout, *, place: int = 0) -> Iterator[Parts]:
@@ -92,15 +108,7 @@ def rehearse(config: Config, wanted: RehearsalRequest | None = None) -> Rehearsa
                 )
             yield _parts(scope, site, wanted, device)
 
-    if layout.pipeline > 1:
-        from assay.engine.rehearse.pipeline_ranks import rehearse_pipeline
-
-        whole = partial(build, layout=layout.without_pipeline)
-        report = rehearse_pipeline(whole, build, layout, limit_bytes=limit)
-    else:
-        report = climb(build, limit_bytes=limit)
-    axes = {axis: count for axis, count in layout.sizes.items() if count > 1}
-    return replace(report, layout=axes)
+    return build
 
 
 def rehearse_apart(config: Config, launch: Launch) -> Rehearsal:

@@ -139,18 +139,7 @@ def _replaced(
     except KeyError:
         old = None
     if is_holder(old) and isinstance(value, Mapping) and old._names():
-        problems: list[Problem] = []
-        for name, item in value.items():
-            problems += assign(
-                old,
-                (name,),
-                item,
-                origin=origin,
-                key_origin=key_origin,
-                unknown=unknown,
-                above=path,
-            )
-        return problems
+        return _replaced_inside(old, path, value, origin, key_origin, unknown)
     if isinstance(holder, tuple):
         return [_part_of_one_value(path, key_origin)]
     limit, wanted = None, type_of(old)
@@ -166,6 +155,22 @@ def _replaced(
         message = error.what.rstrip(".")
         return [Problem(kind="wrong-value", message=message, origin=origin, key=dotted(path))]
     return []
+
+
+def _replaced_inside(
+    group: Any,
+    path: KeyPath,
+    values: Mapping[Any, Any],
+    origin: Origin,
+    key_origin: Origin,
+    unknown: Unknown,
+) -> list[Problem]:
+    """Replace values of the group at `path`; return what is wrong."""
+    places: dict[str, Any] = {"origin": origin, "key_origin": key_origin, "above": path}
+    problems: list[Problem] = []
+    for name, value in values.items():
+        problems += assign(group, (name,), value, unknown=unknown, **places)
+    return problems
 
 
 def _part_of_one_value(path: KeyPath, key_origin: Origin) -> Problem:

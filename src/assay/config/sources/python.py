@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
@@ -146,6 +146,20 @@ class _Loading:
         name = name or self.name_of(path)
         module = types.ModuleType(name)
         module.__file__ = str(path)
+        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": self.importer(path)}
+        module.__dict__.update(self.supplied(file))
+        self.execute(code, module, path)
+        memo: dict[int, Any] = {}
+        for key, value in list(vars(module).items()):
+            if not key.startswith("__"):
+                entry = file.name(key)
+                expression = entry.value if entry is not None else None
+                module.__dict__[key] = lifted(value, expression, memo)
+        mark(vars(module), file, memo)
+        return module
+
+    def importer(self, path: Path) -> Callable[..., types.ModuleType]:
+        """Return the `__import__` of the config at `path`."""
 
         def import_here(
             name: str,
@@ -156,8 +170,11 @@ class _Loading:
         ) -> types.ModuleType:
             return self.imported(path, name, globals, locals, tuple(fromlist or ()), level)
 
-        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": import_here}
-        module.__dict__.update(self.supplied(file))
+        return import_here
+
+    def execute(self, code: types.CodeType, module: types.ModuleType, path: Path) -> None:
+        """Run the code of a config, whose module is found by its name meanwhile."""
+        name = module.__name__
         before = sys.modules.get(name)
         sys.modules[name] = module
         self.running.append(path)
@@ -173,14 +190,6 @@ class _Loading:
             del sys.modules[name]
             if before is not None:
                 sys.modules[name] = before
-        memo: dict[int, Any] = {}
-        for key, value in list(vars(module).items()):
-            if not key.startswith("__"):
-                entry = file.name(key)
-                expression = entry.value if entry is not None else None
-                module.__dict__[key] = lifted(value, expression, memo)
-        mark(vars(module), file, memo)
-        return module
 
     def supplied(self, file: SourceFile) -> dict[str, Any]:
         """Return the names that a config of an older system uses without importing them."""

@@ -138,6 +138,22 @@ def manifest_of(specs: Sequence[JobSpec], place: KubernetesPlace, *, gpus: int) 
     1.29).
     """
     name = f"assay-{secrets.token_hex(5)}"
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/managed-by": "assay"}},
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": len(specs),
+            "parallelism": len(specs),
+            "backoffLimitPerIndex": 0,
+            "template": {"spec": _pod_of(specs, place, gpus=gpus)},
+        },
+    }
+
+
+def _pod_of(specs: Sequence[JobSpec], place: KubernetesPlace, *, gpus: int) -> dict[str, Any]:
+    """Return the pod of each index, which runs the job of that number."""
     container: dict[str, Any] = {
         "name": "assay",
         "image": place.image,
@@ -149,7 +165,7 @@ def manifest_of(specs: Sequence[JobSpec], place: KubernetesPlace, *, gpus: int) 
     }
     if gpus:
         container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
-    pod = {
+    pod: dict[str, Any] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": GRACE_S,
         "containers": [container],
@@ -161,18 +177,7 @@ def manifest_of(specs: Sequence[JobSpec], place: KubernetesPlace, *, gpus: int) 
     limits = [spec.time_limit_s for spec in specs if spec.time_limit_s]
     if limits:
         pod["activeDeadlineSeconds"] = int(max(limits))
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "labels": {"app.kubernetes.io/managed-by": "assay"}},
-        "spec": {
-            "completionMode": "Indexed",
-            "completions": len(specs),
-            "parallelism": len(specs),
-            "backoffLimitPerIndex": 0,
-            "template": {"spec": pod},
-        },
-    }
+    return pod
 
 
 def _gpus_of(spec: JobSpec) -> int:

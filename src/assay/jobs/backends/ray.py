@@ -159,13 +159,18 @@ def run_job(
     while process.poll() is None and not wish.exists() and time.monotonic() < until:
         time.sleep(POLL_S)
     is_cancelled = process.poll() is None and wish.exists()
+    return _end(process, grace_s), is_cancelled
+
+
+def _end(process: subprocess.Popen[bytes], grace_s: float) -> int:
+    """End a process and its children if they still run; return the exit code."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
         try:
             process.wait(grace_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-    return process.wait(), is_cancelled
+    return process.wait()
 
 
 def _imported() -> Any:
