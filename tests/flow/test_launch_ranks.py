@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.compose.launch_ranks import _outcome
-from assay.compose.rank_ends import cause_of
+from assay.compose.rank_ends import cause_of, outcome_of
 from assay.compose.rank_folder import SECONDS_TO_OBEY, EndOrder, RankFolder
 from assay.core.errors import PeerError
 
@@ -22,7 +21,7 @@ def test_a_rank_that_torch_ended_after_a_death_does_not_lend_the_run_its_exit_co
     ranks.tell(0, obeyed)
     ranks.tell_killed(1, "Rank 1 (pid 7) was killed by SIGKILL.")
 
-    outcome = _outcome(ranks, ranks.told()[0], [], 0)
+    outcome = outcome_of(ranks, ranks.told()[0], [], 0)
 
     assert (outcome["status"], outcome["exit_code"]) == ("failed", 1)
     assert "was killed by SIGKILL" in str(outcome["exception"])

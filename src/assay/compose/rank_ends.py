@@ -55,7 +55,7 @@ def read_result(
         step=first.get("step", 0),
         reason=first.get("reason", ""),
         is_first=least == 0,
-        **_outcome(newest, first, deaths, signal),
+        **outcome_of(newest, first, deaths, signal),
     )
 
 
@@ -74,7 +74,7 @@ def _keep_output(
             file.write(secrets_of(config).clean(read_output(folder, local)))
 
 
-def _outcome(
+def outcome_of(
     ranks: RankFolder, first: Mapping[str, Any], deaths: Sequence[RankExit], number: int
 ) -> dict[str, Any]:
     """Return the end of the run as arguments of a RunResult.

@@ -50,18 +50,16 @@ def node_of(value: Any, origin: Origin, where: str = "") -> Node:
         case PurePath():
             return from_plain(os.fspath(value), origin)
         case list() | tuple():
-            return List(
-                tuple(node_of(item, origin, f"{where}[{i}]") for i, item in enumerate(value)),
-                origin,
-            )
+            row = [node_of(item, origin, f"{where}[{i}]") for i, item in enumerate(value)]
+            return List(tuple(row), origin)
         case Mapping():
             notes = getattr(value, "_notes", None)  # of a group
             return table_of(value.items(), notes.origins if notes else {}, origin, where)
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return _dataclass_tree(value, origin, where)
         case _ if hasattr(type(value), "keys") and hasattr(type(value), "__getitem__"):
-            names = list(value.keys())
-            return table_of(((name, value[name]) for name in names), {}, origin, where)
+            items = ((name, value[name]) for name in list(value.keys()))
+            return table_of(items, {}, origin, where)
         case bool() | None | int() | float() | str() | date() | time():
             return from_plain(value, origin)
         case _:
@@ -93,24 +91,19 @@ def _dataclass_tree(value: Any, origin: Origin, where: str) -> Table:
     source = PYTHON
     try:
         source = inspect.getsourcefile(kind) or PYTHON
-        lines = class_body_lines(
-            kind.__name__, Origin(source=source, line=inspect.getsourcelines(kind)[1])
-        )
+        _, line = inspect.getsourcelines(kind)
+        lines = class_body_lines(kind.__name__, Origin(source=source, line=line))
     except (OSError, TypeError):
         pass  # made where there is no file
 
+    items = [(each, getattr(value, each.name)) for each in fields]
     origins = {
         each.name: Origin(source=source, line=lines[each.name])
-        for each in fields
+        for each, item in items
         if each.name in lines
-        and (
-            getattr(value, each.name) is each.default
-            or each.default_factory is not dataclasses.MISSING
-        )
+        and (item is each.default or each.default_factory is not dataclasses.MISSING)
     }
-    return table_of(
-        ((each.name, getattr(value, each.name)) for each in fields), origins, origin, where
-    )
+    return table_of(((each.name, item) for each, item in items), origins, origin, where)
 
 
 def class_body_lines(name: str, origin: Origin) -> dict[str, int]:
@@ -119,13 +112,13 @@ def class_body_lines(name: str, origin: Origin) -> dict[str, int]:
     `origin` is the class statement or a line above it, such as a decorator.
     """
     lines = linecache.getlines(origin.source)[max(0, origin.line - 1) :]
-    start = next(
-        (i for i, line in enumerate(lines) if re.match(rf"\s*class\s+{name}\b", line)), None
-    )
+    statement = re.compile(rf"\s*class\s+{name}\b")
+    start = next((i for i, line in enumerate(lines) if statement.match(line)), None)
     if start is None:
         return {}
     try:
-        (body,) = ast.parse(textwrap.dedent("".join(inspect.getblock(lines[start:])))).body
+        block = "".join(inspect.getblock(lines[start:]))
+        (body,) = ast.parse(textwrap.dedent(block)).body
     except (SyntaxError, ValueError, tokenize.TokenError):
         return {}
     first = origin.line + start - 1

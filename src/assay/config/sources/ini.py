@@ -160,14 +160,16 @@ class _IniReader:
 
     def header(self, text: str, at: int) -> _Section:
         found = _HEADER.fullmatch(text)
+        line_end = at + len(text)
         if found is None:
-            self.fail("this header is not closed", at, at + len(text), "write [section]")
+            self.fail("this header is not closed", at, line_end, "write [section]")
         if found["rest"] and found["rest"][0] not in "#;":
-            self.fail("this is too much after the header", at + found.start("rest"), at + len(text))
+            rest = at + found.start("rest")
+            self.fail("this is too much after the header", rest, line_end)
         name = found["name"]
         start = at + 1
-        end = at + 1 + len(found["name"])
-        section = _Section(name.strip(), self.places.origin(start, end), self.path(name, start))
+        origin = self.places.origin(start, start + len(name))
+        section = _Section(name.strip(), origin, self.path(name, start))
         first = self.sections.setdefault(section.name, section)
         if first is not section:
             self.duplicates.append(duplicate(section.name, section.origin, first.origin))
@@ -179,11 +181,13 @@ class _IniReader:
             broken = _BAD_OPTION.match(text)
             if broken is None:
                 self.fail("`=` is missing after the key", at, at + len(text), "write key = value")
+            width = max(1, len(broken["key"].rstrip()))
             fix = 'write key = value, or "any text" = value'
-            self.fail("this is no key", at, at + max(1, len(broken["key"].rstrip())), fix)
+            self.fail("this is no key", at, at + width, fix)
         name = found["key"].rstrip()
         origin = self.places.origin(at, at + len(name))
-        option = _Option(name, origin, [(at + found.start("value"), found["value"])])
+        first_line = (at + found.start("value"), found["value"])
+        option = _Option(name, origin, [first_line])
         first = section.options.setdefault(option.name, option)
         if first is not option:
             key = f"{section.name}.{option.name}".removeprefix(".")
@@ -286,26 +290,25 @@ class _IniReader:
         """Return a list, inline table or quoted string; one origin for all if interpolated."""
         lead = "value = "
 
+        def offset(line: int, column: int) -> int:
+            start, _ = option.lines[min(line, len(option.lines)) - 1]
+            return start + column - 1 - (len(lead) if line == 1 else 0)
+
         def moved(inner: Origin) -> Origin:
             if not is_raw:
                 return origin
-            start, end = (
-                option.lines[min(line, len(option.lines)) - 1][0]
-                + column
-                - 1
-                - (len(lead) if line == 1 else 0)
-                for line, column in ((inner.line, inner.column), (inner.end_line, inner.end_column))
-            )
+            start = offset(inner.line, inner.column)
+            end = offset(inner.end_line, inner.end_column)
             return self.places.origin(start, end)
 
         root, problems = toml.read_all(lead + text, self.places.source)
         for problem in problems:
             related = tuple(replace(each, origin=moved(each.origin)) for each in problem.related)
-            raise UnreadableError(replace(problem, origin=moved(problem.origin), related=related))
+            here = replace(problem, origin=moved(problem.origin), related=related)
+            raise UnreadableError(here)
         if len(root.items) > 1:
-            raise UnreadableError(
-                Problem(kind="syntax", message="this is more than one value", origin=origin)
-            )
+            message = "this is more than one value"
+            raise UnreadableError(Problem(kind="syntax", message=message, origin=origin))
         return _with_origins(root.items["value"], moved)
 
     # --- interpolation

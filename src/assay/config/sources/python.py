@@ -277,21 +277,20 @@ class _Loading:
         file = place.with_suffix(".py") if name else place / "__init__.py"
         if not file.is_file():
             file = place / "__init__.py"
-        own = (
-            self.view(self.config(file), names)
-            if file.is_file()
-            else types.ModuleType(name or folder.name)
-        )
+        own = types.ModuleType(name or folder.name)
+        if file.is_file():
+            own = self.view(self.config(file), names)
         for each in names:
             if not hasattr(own, each) and (place / f"{each}.py").is_file():
                 setattr(own, each, self.view(self.config(place / f"{each}.py")))
         missing = [each for each in names if each != "*" and not hasattr(own, each)]
         if not file.is_file() and missing:
-            known = [each.stem for each in (place if place.is_dir() else place.parent).glob("*.py")]
-            near = did_you_mean(missing[0] if place.is_dir() else place.name, known)
-            what = f"{place / missing[0]}.py" if place.is_dir() else f"{place}.py"
+            absent = place / missing[0] if place.is_dir() else place
+            known = [each.stem for each in absent.parent.glob("*.py")]
+            near = did_you_mean(absent.name, known)
+            hint = f"; {near}" if near else ""
             raise ModuleNotFoundError(
-                f"there is no config {what}{'; ' if near else ''}{near}", name=f"{shown}{name}"
+                f"there is no config {absent}.py{hint}", name=f"{shown}{name}"
             )
         return own
 
@@ -306,32 +305,34 @@ class _Loading:
             trace = trace.tb_next
         inside = [i for i, (code, _, _) in enumerate(frames) if code.co_filename in self.files]
         place = Origin(source=self.files[str(path)].source)
-        related: tuple[Problem, ...] = ()
+        related: list[Problem] = []
         if inside:
             place = self.place_of(*frames[inside[-1]])
-            last = frames[-1]
-            is_ours = last[0].co_filename.startswith(_OWN) or "importlib" in last[0].co_filename
-            if inside[-1] < len(frames) - 1 and not is_ours:
-                there = Origin(source=last[0].co_filename, line=last[2])
-                related = (
-                    Problem(
-                        kind="import-failed", severity="note", message="raised here", origin=there
-                    ),
-                )
-        lines = str(error).splitlines()
-        message = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        kind, fix = "raised", ""
+            code, _, line = frames[-1]
+            is_below = inside[-1] < len(frames) - 1
+            is_ours = code.co_filename.startswith(_OWN) or "importlib" in code.co_filename
+            if is_below and not is_ours:
+                there = Origin(source=code.co_filename, line=line)
+                related = [_note_at(there)]
         if isinstance(error, SyntaxError) and error.filename:
-            related = (replace(_syntax(error, error.filename), severity="note"),)
-        if isinstance(error, ImportError):
-            kind = "import-failed"
-            if isinstance(error, ModuleNotFoundError) and error.name and "." not in error.name[:1]:
-                top = error.name.partition(".")[0]
-                fix = did_you_mean(top, UserModules(self.user_dirs).names())
-                fix = fix or "give the folder your modules are in: --user-dir DIR"
+            related = [replace(_syntax(error, error.filename), severity="note")]
+        kind = "import-failed" if isinstance(error, ImportError) else "raised"
+        message, fix = self.told(error)
+        return Problem(kind=kind, message=message, origin=place, fix=fix, related=tuple(related))
+
+    def told(self, error: BaseException) -> tuple[str, str]:
+        """Return an error in one line, and how to fix it, as far as that is known."""
         if isinstance(error, AssayError) and hasattr(error, "fix"):
-            message, fix = error.what, error.fix
-        return Problem(kind=kind, message=message, origin=place, fix=fix, related=related)
+            return error.what, error.fix
+        lines = str(error).splitlines()
+        kind = type(error).__name__
+        message = f"{kind}: {lines[0]}" if lines else kind
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if not missing or missing.startswith("."):
+            return message, ""
+        package = missing.partition(".")[0]
+        near = did_you_mean(package, UserModules(self.user_dirs).names())
+        return message, near or "give the folder your modules are in: --user-dir DIR"
 
     def place_of(self, code: types.CodeType, instruction: int, line: int) -> Origin:
         file = self.files[code.co_filename]
@@ -339,6 +340,11 @@ class _Loading:
             if i == instruction // 2 and first and last and column is not None and end is not None:
                 return file.origin((first, column, last, end))
         return Origin(source=file.source, line=line)
+
+
+def _note_at(origin: Origin) -> Problem:
+    """Return the note on the line outside of all configs that raised."""
+    return Problem(kind="import-failed", severity="note", message="raised here", origin=origin)
 
 
 def _shown(path: Path) -> str:
@@ -379,9 +385,8 @@ def _relaxed(module: types.ModuleType) -> types.ModuleType:
         def create(
             obj: Any = None, parent: Any = None, flags: Mapping[str, bool] | None = None
         ) -> Any:
-            return module.OmegaConf.create(
-                {} if obj is None else obj, parent, flags=with_objects(flags)
-            )
+            content = {} if obj is None else obj
+            return module.OmegaConf.create(content, parent, flags=with_objects(flags))
 
     class DictConfig(module.DictConfig):  # type: ignore[misc, name-defined]
         def __init__(

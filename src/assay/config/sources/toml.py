@@ -121,8 +121,10 @@ class _TomlParser:
     ) -> None:
         """Note a syntax error at [start, end), and the line on which it was noticed, if another."""
         related: tuple[Problem, ...] = ()
-        if noticed is not None and self.places.line_start(noticed) != self.places.line_start(start):
-            at = self.origin(noticed, min(noticed + 1, self.places.line_end(noticed)))
+        line_start = self.places.line_start
+        if noticed is not None and line_start(noticed) != line_start(start):
+            behind = min(noticed + 1, self.places.line_end(noticed))
+            at = self.origin(noticed, behind)
             related = (Problem(kind="syntax", severity="note", message="noticed here", origin=at),)
         origin = self.origin(start, end)
         self.note(Problem(kind="syntax", message=message, origin=origin, fix=fix, related=related))
@@ -151,14 +153,10 @@ class _TomlParser:
         path = (*box.path, name)
         problem = duplicate(dotted(path), origin, box.key_origins[name])
         if index < len(keys) - 1:
-            message, fix = (
-                f"`{dotted(path)}` has a value already, so it cannot hold more",
-                problem.fix,
-            )
+            shown, fix = dotted(path), problem.fix
+            message = f"`{shown}` has a value already, so it cannot hold more"
             if isinstance(box.items[name], TableBuilder | TableArray):
-                message = (
-                    f"`{dotted(path)}` has a header of its own, so a dotted key cannot add to it"
-                )
+                message = f"`{shown}` has a header of its own, so a dotted key cannot add to it"
                 fix = "write the key under that header"
             whole = dotted((*path, *(key.name for key in keys[index + 1 :])))
             problem = replace(problem, message=message, fix=fix, key=whole)
@@ -171,7 +169,8 @@ class _TomlParser:
 
         Returns a detached table when the header may open none.
         """
-        opening, closing = ("[[", "]]") if self.text.startswith("[[", self.at) else ("[", "]")
+        is_row = self.text.startswith("[[", self.at)
+        opening, closing = ("[[", "]]") if is_row else ("[", "]")
         self.at += len(opening)
         start = self.at
         keys = self.keys()
@@ -187,7 +186,7 @@ class _TomlParser:
                 self.twice(box, keys, index)
                 return self.detached()
             box = inner
-        opened = self.open_row(box, keys) if opening == "[[" else self.open_table(box, keys)
+        opened = self.open_row(box, keys) if is_row else self.open_table(box, keys)
         if opened is None:
             self.twice(box, keys, len(keys) - 1)
         return opened or self.detached()
@@ -240,11 +239,7 @@ class _TomlParser:
         box = owner
         for index, key in enumerate(keys[:-1]):
             inner = self.inner(box, key)
-            if (
-                not isinstance(inner, TableBuilder)
-                or inner.is_headed
-                or inner.dotted_in not in (None, owner)
-            ):
+            if not isinstance(inner, TableBuilder) or not inner.grows_in(owner):
                 self.twice(box, keys, index)
                 return
             inner.dotted_in = owner
@@ -263,14 +258,13 @@ class _TomlParser:
         return box.items[key.name]
 
     def no_equals(self, keys: list[TomlKey]) -> NoReturn:
-        word = tokens.WORD.match(self.text, keys[-1].start)
-        if (
-            word is not None
-            and keys[-1].end == self.at < word.end()
-            and self.text[self.at].isalnum()
-        ):
-            message = f"`{self.text[self.at]}` cannot stand in a key without quotes"
-            self.abandon(message, self.at, self.at + 1, f'write "{word[0]}"')
+        last = keys[-1]
+        word = tokens.WORD.match(self.text, last.start)
+        if word is not None and last.end == self.at < word.end():
+            odd = self.text[self.at]
+            if odd.isalnum():
+                message = f"`{odd}` cannot stand in a key without quotes"
+                self.abandon(message, self.at, self.at + 1, f'write "{word[0]}"')
         self.abandon("`=` is missing after the key", self.at, self.at + 1, "write key = value")
 
     def end_statement(self) -> None:
@@ -334,7 +328,8 @@ class _TomlParser:
                 box.origin = self.origin(start, self.at)
                 return box.frozen()
             case "'" | '"' as quote:
-                text = self.string(quote * 3 if self.text.startswith(quote * 3, start) else quote)
+                is_long = self.text.startswith(quote * 3, start)
+                text = self.string(quote * 3 if is_long else quote)
                 return Leaf(None if text == NONE else text, self.origin(start, self.at))
             case _:
                 value = self.word()
@@ -437,24 +432,19 @@ class _TomlParser:
         found = tokens.STRINGS[quotes].match(self.text, start)
         if found is None and len(quotes) == 3:
             self.at = len(self.text)
-            self.abandon(
-                "this string is not closed", start, start + 3, f"add the closing `{quotes}`"
-            )
+            fix = f"add the closing `{quotes}`"
+            self.abandon("this string is not closed", start, start + 3, fix)
         if found is None:
-            end = start + len(self.text[start : self.places.line_end(start)].rstrip())
-            self.abandon(
-                "this string is not closed", start, end, "close it before the end of the line"
-            )
+            line = self.text[start : self.places.line_end(start)]
+            end = start + len(line.rstrip())
+            fix = "close it before the end of the line"
+            self.abandon("this string is not closed", start, end, fix)
         self.at = found.end()
         text, at = found[0][len(quotes) : -len(quotes)], start + len(quotes)
         odd = tokens.CONTROL.search(text)
         if odd is not None:
-            self.wrong(
-                "a control character in a string",
-                at + odd.start(),
-                at + odd.end(),
-                "write it as an escape",
-            )
+            message = "a control character in a string"
+            self.wrong(message, at + odd.start(), at + odd.end(), "write it as an escape")
         if len(quotes) == 3:
             lead = 2 if text.startswith("\r\n") else int(text.startswith("\n"))
             text, at = text[lead:], at + lead

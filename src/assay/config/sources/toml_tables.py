@@ -27,6 +27,10 @@ class TableBuilder:
         self.items[key] = item
         self.key_origins[key] = key_origin
 
+    def grows_in(self, owner: TableBuilder) -> bool:
+        """Return True if dotted keys in `owner` may add to this table."""
+        return not self.is_headed and self.dotted_in in (None, owner)
+
     def frozen(self) -> Table:
         items = {
             key: item.frozen() if isinstance(item, TableBuilder | TableArray) else item

@@ -30,15 +30,14 @@ class YamlFailure:
     ) -> None:
         self.places = places
         self.text = text
-        self.at = min(error.problem_mark.index if error.problem_mark else len(text), len(text))
-        self.start = error.context_mark.index if error.context_mark else self.at
+        stop, begin = error.problem_mark, error.context_mark
+        self.at = min(stop.index, len(text)) if stop else len(text)
+        self.start = begin.index if begin else self.at
         # The scanner stops inside of a word, the parser between two.
         self.is_scanner = is_scanner
         self.opened = flow
         self.line = places.line_start(self.at)
-        self.first = (
-            self.line + len(text[self.line : self.at]) - len(text[self.line : self.at].lstrip(" "))
-        )
+        self.first = self.line + _indent(text[self.line : self.at])
         self.cut = self.at
 
     def problem(self) -> Problem:
@@ -89,25 +88,18 @@ class YamlFailure:
 
     def string(self) -> Problem:
         escape = self.text.rfind("\\", self.start, self.at + 1)
-        is_at_end = self.at >= len(self.text.rstrip()) or self.text.startswith(
-            ("---", "..."), self.at
-        )
-        if (
-            not is_at_end
-            and self.text[self.start] == '"'
-            and escape >= max(self.start, self.at - len("\\U00000000"))
-        ):
+        end = self.end_of_line(self.start)
+        is_new_document = self.text.startswith(("---", "..."), self.at)
+        is_at_end = is_new_document or self.at >= len(self.text.rstrip())
+        has_escape = escape >= max(self.start, self.at - len("\\U00000000"))
+        if is_at_end:
+            message, fix = "this string is not closed", "add the closing quote"
+            problem = self.wrong(message, self.start, end, fix)
+        elif self.text[self.start] == '"' and has_escape:
             fix = "double it, or use single quotes"
             problem = self.wrong("`\\` starts an escape, and this is none", escape, escape + 2, fix)
-        elif not is_at_end:
-            problem = self.wrong(
-                "a key in quotes ends on its line", self.start, self.end_of_line(self.start)
-            )
         else:
-            end = self.end_of_line(self.start)
-            problem = self.wrong(
-                "this string is not closed", self.start, end, "add the closing quote"
-            )
+            problem = self.wrong("a key in quotes ends on its line", self.start, end)
         self.cut = self.start
         return problem
 
@@ -129,7 +121,7 @@ class YamlFailure:
             return self.wrong("a second `:` on one line", self.at, self.at + 1, fix)
         above = self.text[: self.line].rstrip()
         start = self.places.line_start(len(above))
-        start += len(self.text[start:]) - len(self.text[start:].lstrip(" "))
+        start += _indent(self.text[start:])
         if ":" not in self.text[start : len(above)] and above:
             return self.wrong("`:` is missing after the key", start, len(above), "write key: value")
         fix = "put it in the column of that key"
@@ -149,19 +141,23 @@ class YamlFailure:
     def text_without_it(self) -> str:
         """Return the text with blanks for the line around `cut` and what is indented below it."""
         text = self.text
-        start = self.places.line_start(min(self.cut, max(0, len(text.rstrip()) - 1)))
+        last = max(0, len(text.rstrip()) - 1)
+        start = self.places.line_start(min(self.cut, last))
         end = self.places.line_end(start) + 1
-        indent = len(text[start:]) - len(text[start:].lstrip(" "))
+        indent = _indent(text[start:])
         while end < len(text):
             below = text[end : self.places.line_end(end)]
-            if (
-                below.strip()
-                and len(below) - len(below.lstrip(" ")) <= indent
-                and below.strip()[0] not in "]}"
-            ):
+            word = below.strip()
+            if word and _indent(below) <= indent and word[0] not in "]}":
                 break
             end = self.places.line_end(end) + 1
-        return text[:start] + re.sub(r"[^\r\n]", " ", text[start:end]) + text[end:]
+        blanks = re.sub(r"[^\r\n]", " ", text[start:end])
+        return text[:start] + blanks + text[end:]
+
+
+def _indent(text: str) -> int:
+    """Return the number of spaces that a text begins with."""
+    return len(text) - len(text.lstrip(" "))
 
 
 def yaml_problem(
@@ -172,6 +168,7 @@ def yaml_problem(
     fix: str = "",
     noticed: int | None = None,
 ) -> Problem:
+    """Return a syntax error at [start, end), with a note on where it was noticed."""
     related: tuple[Problem, ...] = ()
     if noticed is not None:
         at = places.origin(noticed, noticed + 1)
