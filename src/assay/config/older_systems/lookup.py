@@ -30,7 +30,8 @@ def older_name(target: str) -> OlderName | None:
     system = system_of(target)
     if not system:
         return None
-    names, dotted = names_of(system), target.replace(":", ".")
+    names = names_of(system)
+    dotted = target.replace(":", ".")
     if dotted in names:
         return names[dotted]
     module, _, name = dotted.rpartition(".")
