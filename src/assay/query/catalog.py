@@ -375,12 +375,13 @@ class Catalog:
         """Return a page of groups, sorted by the first sort key: by its mean if it is a number."""
         columns = [self.column(name) for name in asked.columns]
         members = self._members(asked.group, folders)
-        ordered = self._ordered_groups(members, (asked.sort or ["-created"])[0], folders)
+        sort, *_ = asked.sort or ["-created"]
+        ordered = self._ordered_groups(members, sort, folders)
         shown = ordered[asked.offset : asked.offset + asked.limit]
         inside = [folder for key in shown for folder in members[key]]
         values = self._columns(inside, columns)
         rows = self._rows([members[key][0] for key in shown])
-        ids = self._columns(inside, [(PageColumn("id", "run"), Field("run", "id"))])[0]
+        (ids,) = self._columns(inside, [(PageColumn("id", "run"), Field("run", "id"))])
         groups = []
         for key in shown:
             newest, *_ = within = members[key]

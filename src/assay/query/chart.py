@@ -40,9 +40,9 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 def chart(series: Series, *, width: int, height: int) -> list[str]:
     """Return one curve as lines of text, at most `width` columns and `height` + 1 lines."""
-    points = [
-        (int(s), float(v)) for s, v in zip(*_points(series, width), strict=True) if math.isfinite(v)
-    ]
+    steps, values = _points(series, width)
+    pairs = zip(steps, values, strict=True)
+    points = [(int(step), float(value)) for step, value in pairs if math.isfinite(value)]
     if not points:
         return ["no numbers yet"]
     low = min(v for _, v in points)
@@ -50,23 +50,25 @@ def chart(series: Series, *, width: int, height: int) -> list[str]:
     labels = [number(high), number(_middle(low, high)), number(low)]
     room = max(map(len, labels))
     columns = max(8, width - room - 2)
-    first = points[0][0]
-    last = points[-1][0]
+    first, _ = points[0]
+    last, _ = points[-1]
     cells = [[0] * columns for _ in range(height)]
     before: tuple[int, int] | None = None
     for step, value in points:
         x = round((step - first) / max(last - first, 1) * (2 * columns - 1))
         y = round(_share(value, low, high) * (4 * height - 1)) if high > low else 2 * height
         for each_x, each_y in _between(before or (x, y), (x, y)):
-            cells[height - 1 - each_y // 4][each_x // 2] |= _DOTS[each_x % 2][each_y % 4]
+            line = cells[height - 1 - each_y // 4]
+            line[each_x // 2] |= _DOTS[each_x % 2][each_y % 4]
         before = (x, y)
     at = {0: labels[0], height // 2: labels[1], height - 1: labels[2]}
     lines = []
     for i, line in enumerate(cells):
         drawn = "".join(chr(_BRAILLE + dots) if dots else " " for dots in line)
         lines.append(f"{at.get(i, ''):>{room}} │{drawn}".rstrip())
-    steps = f"step {first}"
-    return [*lines, f"{'':>{room}} └{steps}{last:>{max(1, columns - len(steps))}}"]
+    begin = f"step {first}"
+    rest = max(1, columns - len(begin))
+    return [*lines, f"{'':>{room}} └{begin}{last:>{rest}}"]
 
 
 def middles(series: Series, width: int) -> list[float]:

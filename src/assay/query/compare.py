@@ -177,19 +177,17 @@ def _metrics(
     summaries = [run.summaries for run in runs]
     names = list(dict.fromkeys(name for each in summaries for name in each))
     names.sort(key=lambda name: name.startswith(COSTS))
-    tested = (
-        [name for name in names if not name.startswith(COSTS)] if max(map(len, groups)) > 1 else []
-    )
+    tested: list[str] = []
+    if max(map(len, groups)) > 1:
+        tested = [name for name in names if not name.startswith(COSTS)]
     ids = sorted({run_id for group in groups for run_id in group})
     values = {name: catalog.values_of(ids, name) for name in tested}
     rows = []
     for name in names:
         tests: tuple[Welch | None, ...] = ()
         if name in values:
-            samples = [
-                [values[name][run_id] for run_id in group if run_id in values[name]]
-                for group in groups
-            ]
+            known = values[name]
+            samples = [[known[each] for each in group if each in known] for group in groups]
             tests = tuple(
                 None if groups[0] == group else welch(samples[0], sample)
                 for group, sample in zip(groups, samples, strict=True)

@@ -164,8 +164,11 @@ def draw(
             for branch, xs, values in _branches(series, metric, view)
             if len(xs)
         ]
-        low = min((part.low for part in parts), default=0.0) if view.low is None else view.low
-        high = max((part.high for part in parts), default=0.0) if view.high is None else view.high
+        low, high = view.low, view.high
+        if low is None:
+            low = min((part.low for part in parts), default=0.0)
+        if high is None:
+            high = max((part.high for part in parts), default=0.0)
         width = widths.get(metric) or width_for(low, high, view.points)
         drawn = (_drawn(part, low, high, width, view) for part in parts)
         found += [curve for curve in drawn if curve is not None]
@@ -277,7 +280,9 @@ def _drawn(part: _Part, low: float, high: float, width: float, view: CurveView) 
 
     xs, values = part.xs, part.values
     is_in_order = not bool((xs[1:] < xs[:-1]).any())
-    first_x, last_x = (float(xs[0]), float(xs[-1])) if is_in_order else (part.low, part.high)
+    first_x, last_x = part.low, part.high
+    if is_in_order:
+        first_x, last_x = float(xs[0]), float(xs[-1])
     if is_in_order and (low > first_x or high < last_x):
         begin = max(0, int(np.searchsorted(xs, low, side="left")) - 1)
         end = int(np.searchsorted(xs, high, side="right")) + 1

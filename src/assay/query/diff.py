@@ -162,10 +162,9 @@ def _config(left: RunView, right: RunView) -> tuple[ChangedKey, ...]:
 def _metrics(left: RunView, right: RunView, *, costs: bool) -> tuple[MetricChanged, ...]:
     a, b = left.summaries, right.summaries
     names = [name for name in dict.fromkeys([*a, *b]) if costs or not name.startswith(COSTS)]
+    found = [MetricChanged(name, a.get(name), b.get(name)) for name in names]
     # Compared as text, so that nan equals nan.
-    return tuple(
-        MetricChanged(n, a.get(n), b.get(n)) for n in names if repr(a.get(n)) != repr(b.get(n))
-    )
+    return tuple(each for each in found if repr(each.left) != repr(each.right))
 
 
 def _environment(left: RunView, right: RunView) -> tuple[ChangedKey, ...]:

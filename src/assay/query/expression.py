@@ -297,31 +297,30 @@ class _ExpressionParser:
         token = self.now
         if token.kind not in ("name", "quoted") or token.text.lower() in _WORDS:
             what = f"a name is expected here, not {_quoted(token)}"
-            swapped = token.kind in ("number", "text", "duration", "date")
-            self._wrong(token, what, "write the name first: `lr < 0.1`" if swapped else "")
+            is_swapped = token.kind in ("number", "text", "duration", "date")
+            fix = "write the name first: `lr < 0.1`" if is_swapped else ""
+            self._wrong(token, what, fix)
         self.at += 1
         field = self._field(token)
         operator = self.now
         if self._taken("in"):
             return OneOf(field, tuple(self._values(field)))
-        negated = operator.text.lower() == "not" and self.tokens[self.at + 1].text.lower() == "in"
-        if negated:
+        if operator.text.lower() == "not" and self.tokens[self.at + 1].text.lower() == "in":
             self.at += 2
-            return Both(Has(field), Not(OneOf(field, tuple(self._values(field)))))
+            among = OneOf(field, tuple(self._values(field)))
+            return Both(Has(field), Not(among))
         if not self._taken("=", "==", "!=", "<", "<=", ">", ">=", "~", "=~", "!~"):
             return Has(field)
         sign: Operator = {"==": "=", "=~": "~"}.get(operator.text, operator.text)  # type: ignore[assignment]
         token = self.now
-        if token.kind == "name" and token.text.lower() in ("none", "null") and sign in ("=", "!="):
+        is_none = token.kind == "name" and token.text.lower() in ("none", "null")
+        if is_none and sign in ("=", "!="):
             self.at += 1
             return Not(Has(field)) if sign == "=" else Has(field)
         compared = FieldComparison(field, sign, self._value(field, sign))
         if self.now.text in ("=", "==", "!=", "<", "<=", ">", ">="):
-            self._wrong(
-                self.now,
-                "only two things are compared at once",
-                "write `0.1 < x < 0.5` as `x > 0.1 and x < 0.5`",
-            )
+            fix = "write `0.1 < x < 0.5` as `x > 0.1 and x < 0.5`"
+            self._wrong(self.now, "only two things are compared at once", fix)
         return compared
 
     def _values(self, field: Field) -> list[Value]:

@@ -67,15 +67,19 @@ def importances(
     encoded = encoded[:MAX_KEYS]
     shares = np.full(len(encoded), math.nan)
     explained = math.nan
-    if len(target) >= 4 * LEAST_LEAF and encoded and float(np.var(target)) > 0:
-        shares, explained = _forest(np.stack([each.numbers for each in encoded]), target, rng)
+    has_enough = len(target) >= 4 * LEAST_LEAF
+    if has_enough and encoded and float(np.var(target)) > 0:
+        numbers = np.stack([each.numbers for each in encoded])
+        shares, explained = _forest(numbers, target, rng)
     found = []
     for column, share in zip(encoded, shares, strict=True):
         correlation = column.correlation if column.is_numeric else math.nan
         found.append(Importance(column.key, correlation, float(share), column.count))
-    found.sort(
-        key=lambda each: (-_or_zero(each.forest), -abs(_or_zero(each.correlation)), each.key)
-    )
+
+    def order(each: Importance) -> tuple[float, float, str]:
+        return -_or_zero(each.forest), -abs(_or_zero(each.correlation)), each.key
+
+    found.sort(key=order)
     return Importances(tuple(found), len(target), float(explained))
 
 
@@ -231,7 +235,8 @@ def _best_cut(column: NDArray[np.float64], values: NDArray[np.float64]) -> tuple
     low = np.arange(1, count)
     total = below[-1] + values[order[-1]]
     gains = below**2 / low + (total - below) ** 2 / (count - low) - total**2 / count
-    may_be = (here[1:] > here[:-1]) & (low >= LEAST_LEAF) & (low <= count - LEAST_LEAF)
+    is_between = here[1:] > here[:-1]
+    may_be = is_between & (low >= LEAST_LEAF) & (low <= count - LEAST_LEAF)
     if not may_be.any():
         return 0.0, 0.0
     at = int(np.argmax(np.where(may_be, gains, -np.inf)))

@@ -77,7 +77,8 @@ def _drawing(curves: Mapping[str, Series]) -> str:
         min(ys, default=0.0),
         max(ys, default=1.0),
     )
-    parts = [_axes(box, limits, next(iter(curves.values())).axis or "step")]
+    first = next(iter(curves.values()))
+    parts = [_axes(box, limits, first.axis or "step")]
     for i, (name, curve) in enumerate(curves.items()):
         color = _COLORS[i % len(_COLORS)]
         every = max(1, len(curve) // _POINTS)
@@ -124,7 +125,8 @@ def _line(
     if len(pairs) < 2:
         return ""
     if limits is None:
-        limits = (pairs[0][0], pairs[-1][0], min(y for _, y in pairs), max(y for _, y in pairs))
+        finite = [y for _, y in pairs]
+        limits = (pairs[0][0], pairs[-1][0], min(finite), max(finite))
     left, top, right, bottom = box
     low_x, high_x, low_y, high_y = limits
     wide = (high_x - low_x) or 1.0

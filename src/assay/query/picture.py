@@ -31,15 +31,17 @@ def picture(png: bytes, *, width: int, height: int, color: bool) -> list[str]:
     scale = max(columns / width, rows / (2 * height), 1.0)
     across = max(1, int(columns / scale))
     down = max(1, int(rows / scale))
-    image = image[np.arange(down) * rows // down][:, np.arange(across) * columns // across]
+    kept_rows = np.arange(down) * rows // down
+    kept_columns = np.arange(across) * columns // across
+    image = image[kept_rows][:, kept_columns]
     if down % 2:
         image = np.concatenate([image, np.zeros_like(image[:1])])
+    upper = image[::2]
+    lower = image[1::2]
     if color:
-        return [
-            _colored(top, low)
-            for top, low in zip(image[::2].tolist(), image[1::2].tolist(), strict=True)
-        ]
-    grey = (image[::2].astype(int) + image[1::2]).mean(axis=2) / 2
+        lines = zip(upper.tolist(), lower.tolist(), strict=True)
+        return [_colored(top, low) for top, low in lines]
+    grey = (upper.astype(int) + lower).mean(axis=2) / 2
     return ["".join(_GREYS[round(value / 255 * 4)] for value in line) for line in grey.tolist()]
 
 
@@ -83,7 +85,8 @@ def _decoded(png: bytes) -> NDArray[np.uint8]:
         raise InputError(f"A picture of {width} x {height} pixels cannot be drawn here.")
     channels = _CHANNELS[kind]
     # No more than the picture has: a few bytes may be packed zeros without end.
-    unpacked = zlib.decompressobj().decompress(b"".join(packed), height * (width * channels + 1))
+    most = height * (width * channels + 1)
+    unpacked = zlib.decompressobj().decompress(b"".join(packed), most)
     lines = _unfiltered(unpacked, width * channels, height, channels)
     image = np.frombuffer(lines, np.uint8).reshape(height, width, channels)
     return image[:, :, :3] if channels >= 3 else image[:, :, :1].repeat(3, axis=2)

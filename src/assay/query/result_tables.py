@@ -181,17 +181,16 @@ def _unlinked(text: str | None) -> ShownCell:
 
 def follow(link: Link, catalog: Catalog) -> ShownCell:
     """Return what a link leads to now; a query or a value that is wrong leads to nothing."""
+    seen = seen_text(link.seen)
     try:
         ids = list(link.runs) or _selected(link, catalog)
         rows = catalog.rows(ids)
         values = catalog.values_of([each for each in ids if each in rows], link.value)
     except AssayError as error:
-        return ShownCell(
-            "?", "gone", link=link, seen=seen_text(link.seen), runs=link.runs, value=error.what
-        )
+        return ShownCell("?", "gone", link=link, seen=seen, runs=link.runs, value=error.what)
     here = tuple(each for each in ids if each in values)
     if not here:
-        return ShownCell("-", "gone", link=link, seen=seen_text(link.seen), runs=tuple(ids))
+        return ShownCell("-", "gone", link=link, seen=seen, runs=tuple(ids))
     cell = _joined([values[each] for each in here])
     is_gone = bool(link.runs) and len(here) < len(link.runs)
     state: State = "stale"
@@ -199,7 +198,7 @@ def follow(link: Link, catalog: Catalog) -> ShownCell:
         state = "open"
     elif not is_gone and is_same(link.seen, seen_now(cell)):
         state = "ok"
-    return replace(cell, state=state, runs=here, link=link, seen=seen_text(link.seen))
+    return replace(cell, state=state, runs=here, link=link, seen=seen)
 
 
 def _selected(link: Link, catalog: Catalog) -> list[str]:
@@ -262,21 +261,24 @@ def _with_best(columns: Sequence[TableColumn], rows: Sequence[ShownRow]) -> tupl
     """Mark the best cell of each column, and the cells that the test cannot tell from it."""
     cells = [list(row.cells) for row in rows]
     for at, column in enumerate(columns):
-        values = [(i, line[at].value) for i, line in enumerate(cells)]
-        finite = [
-            (i, value) for i, value in values if isinstance(value, float) and math.isfinite(value)
-        ]
+        finite: list[tuple[int, float]] = []
+        for i, line in enumerate(cells):
+            value = line[at].value
+            if isinstance(value, float) and math.isfinite(value):
+                finite.append((i, value))
         if not column.best or len(finite) < 2:
             continue
         choose = max if column.best == "max" else min
         top = choose(value for _, value in finite)
         best = next(cells[i][at] for i, value in finite if value == top)
         for i, value in finite:
+            cell = cells[i][at]
             if value == top:
-                cells[i][at] = replace(cells[i][at], is_best=True)
-            else:
-                test = welch(best.samples, cells[i][at].samples)
-                cells[i][at] = replace(cells[i][at], is_near=test is not None and test.p > P_LIMIT)
+                cells[i][at] = replace(cell, is_best=True)
+                continue
+            test = welch(best.samples, cell.samples)
+            is_near = test is not None and test.p > P_LIMIT
+            cells[i][at] = replace(cell, is_near=is_near)
     return tuple(ShownRow(row.key, tuple(line)) for row, line in zip(rows, cells, strict=True))
 
 

@@ -40,12 +40,9 @@ def welch(left: Sequence[float], right: Sequence[float]) -> Welch | None:
     difference = mean_b - mean_a
     square = spread_a + spread_b
     if square == 0.0:  # every repeat came to the same bits: nothing is left to luck
-        return Welch(
-            difference,
-            math.copysign(math.inf, difference) if difference else 0.0,
-            math.inf,
-            0.0 if difference else 1.0,
-        )
+        if not difference:
+            return Welch(difference, 0.0, math.inf, 1.0)
+        return Welch(difference, math.copysign(math.inf, difference), math.inf, 0.0)
     t = difference / math.sqrt(square)
     freedom = square**2 / (spread_a**2 / (len(a) - 1) + spread_b**2 / (len(b) - 1))
     return Welch(difference, t, freedom, two_sided(t, freedom))
@@ -96,9 +93,8 @@ def incomplete_beta(x: float, a: float, b: float) -> float:
         return 0.0 if x <= 0.0 else 1.0
     if x > (a + 1.0) / (a + b + 2.0):  # there the fraction converges slowly
         return 1.0 - incomplete_beta(1.0 - x, b, a)
-    front = math.exp(
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    )
+    gammas = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    front = math.exp(gammas + a * math.log(x) + b * math.log1p(-x))
     value, c, d = 1.0, 1.0, 0.0
     for step in range(_STEPS):
         half = step // 2

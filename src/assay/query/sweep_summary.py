@@ -126,8 +126,11 @@ class SweepSummary:
         rows = [["", *keys, self.metric, *repeats, "run"]]
         for place, point in enumerate(ranked[:limit], 1):
             values = [point.values.get(key, "-") for key in keys]
-            cells = [str(place), *values, _mean(point), *(_repeats(point) if repeats else [])]
-            rows.append([*cells, _best_run(point, self.mode).id or "-"])
+            cells = [str(place), *values, _mean(point)]
+            if is_repeated:
+                cells += _repeats(point)
+            best = _best_run(point, self.mode)
+            rows.append([*cells, best.id or "-"])
         return rows
 
 
