@@ -139,18 +139,16 @@ def judged(target: Callable[..., Any], parameter: Parameter, node: Node) -> Judg
     found = next((other for other in others if not other.misfits), None)
     if found is not None:
         return found
-    if len(first.misfits) == 1 and not first.misfits[0].fix:
-        inside = first.misfits[0].inside
-        mended = (
-            (say, _with_part(node, inside, part))
-            for say, part in _mended(get_at(node, inside) or node)
-        )
-        fix = next(
-            (say for say, other in mended if not _judged(target, parameter, other).misfits),
-            _EXAMPLE if "a number" in first.misfits[0].said else "",
-        )
-        return replace(first, misfits=(replace(first.misfits[0], fix=fix),))
-    return first
+    if len(first.misfits) > 1 or first.misfits[0].fix:
+        return first
+    (misfit,) = first.misfits
+    fix = _EXAMPLE if "a number" in misfit.said else ""
+    for say, part in _mended(get_at(node, misfit.inside) or node):
+        mended = _with_part(node, misfit.inside, part)
+        if not _judged(target, parameter, mended).misfits:
+            fix = say
+            break
+    return replace(first, misfits=(replace(misfit, fix=fix),))
 
 
 def _with_part(node: Node, inside: KeyPath, part: Node) -> Node:
@@ -201,9 +199,8 @@ def _judged(target: Callable[..., Any], parameter: Parameter, node: Node) -> Jud
     from pydantic import ValidationError
 
     try:
-        better = adapter.validate_json(
-            json.dumps(value, default=_iso), strict=True, **_no_extra(parameter.hint)
-        )
+        text = json.dumps(value, default=_iso)
+        better = adapter.validate_json(text, strict=True, **_no_extra(parameter.hint))
     except ValidationError as error:
         return Judged(node=node, value=value, misfits=tuple(_read(error, node)))
     # types may bring their own validators, which raise what they like: then no judgement

@@ -224,9 +224,9 @@ class _Builder:
         try:
             target = find(name, user_dirs=self.user_dirs, trusted=self.trusted)
         except TargetError as error:
-            raise ConfigError(
-                [error.problem(node.items["type"].origin, dotted((*path, "type")))]
-            ) from error.__cause__
+            origin = node.items["type"].origin
+            problem = error.problem(origin, dotted((*path, "type")))
+            raise ConfigError([problem]) from error.__cause__
         signature = signature_of(target) or Signature(named=())
         known = signature.by_keyword()
         at = signature.at if mapping_given(target, node) is None else lambda _: None
@@ -277,10 +277,8 @@ class _Builder:
         config = args[0] if len(args) == 1 else kwargs.get("cfg")
         if is_configurable(target) and isinstance(config, Mapping):
             signature = Signature(named=())  # the mapping says the rest
-        taken = {
-            parameter.name for i in range(len(args)) if (parameter := signature.at(i)) is not None
-        }
-        given = {*taken, *kwargs}
+        taken = [signature.at(i) for i in range(len(args))]
+        given = {*kwargs, *(parameter.name for parameter in taken if parameter is not None)}
         is_foreign = owner_of(target, user_dirs=self.user_dirs) not in ("user", "assay")
         roles = [role for role in self.roles if not (is_foreign and role in NOT_BY_NAME)]
         where = f" {dotted(path)} =" if path else ""

@@ -42,7 +42,8 @@ def handover(function: types.FunctionType) -> Handover | None:
     made = tree.body[0] if len(tree.body) == 1 else None
     if not isinstance(made, ast.FunctionDef) or made.args.kwarg is None:
         return None
-    return _Reading(made.args.kwarg.arg, made.args.vararg.arg if made.args.vararg else "").run(made)
+    args = made.args.vararg.arg if made.args.vararg else ""
+    return _Reading(made.args.kwarg.arg, args).run(made)
 
 
 def is_super_init(to: ast.expr) -> bool:
@@ -101,20 +102,17 @@ class _Reading:
         with_args = bool(self.args) and len(starred) == 1 and self._is(starred[0].value, self.args)
         if starred and (not with_args or call.args[-1] is not starred[0]):
             return None
-        doubles = [
-            keyword
-            for keyword in call.keywords
-            if keyword.arg is None and not self._is(keyword.value)
-        ]
-        if doubles:
+        unpacked = [keyword.value for keyword in call.keywords if keyword.arg is None]
+        if not all(self._is(value) for value in unpacked):
             return None
+        before = call.lineno
         return Handover(
             to=call.func,
             positional=len(call.args) - len(starred),
             keywords=frozenset(keyword.arg for keyword in call.keywords if keyword.arg is not None),
             with_args=with_args and self.num_args_uses == 1,
-            popped={name: required for line, name, required in self.popped if line <= call.lineno},
-            put=frozenset(name for line, name in self.put if line <= call.lineno),
+            popped={name: required for line, name, required in self.popped if line <= before},
+            put=frozenset(name for line, name in self.put if line <= before),
         )
 
     def look(self, node: ast.AST, *, is_certain: bool) -> None:

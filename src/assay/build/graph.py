@@ -100,7 +100,8 @@ def promise_run(
     data = root.items.get("data")
     loaders = getattr(sys.modules.get("assay.engine.loop.names"), "LOADERS", {})
     for split in data.items if isinstance(data, Table) else ():
-        kept = Promise(type=loaders.get(split, _NotLoaded), paths=(("data", split, "source"),))
+        kind_of_loader = loaders.get(split, _NotLoaded)
+        kept = Promise(type=kind_of_loader, paths=(("data", split, "source"),))
         context.promise(f"{split}_loader", kept)
     context.promise("recorder", Promise(type=Recorder, names=("engine",)))
     context.promise("record_dir", Promise(type=Path, names=("recorder",)))
@@ -290,7 +291,8 @@ class _Graph:
             self.parameters(maker, signature, given, None, is_provider=True)
         elif entry.promise is not None:
             for name in entry.promise.names:
-                self.entry(next(each for each in self.context.entries() if each.name == name))
+                entries = self.context.entries()
+                self.entry(next(each for each in entries if each.name == name))
             for path in entry.promise.paths:
                 node = get_at(self.root, path)
                 if node is not None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import TypeVar
 
 from assay.config.older_systems.entries import Alias
 from assay.config.older_systems.importing import install
@@ -30,6 +31,8 @@ from assay.config.tree import (
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import nearest
+
+Value = TypeVar("Value")
 
 OF_TORCH: Sequence[Alias] = tuple(
     Alias(
@@ -94,17 +97,12 @@ def with_own_calls(node: Node) -> tuple[Node, list[Problem]]:
         match node:
             case Table():
                 items = {key: changed(item) for key, item in node.items.items()}
-                origins = node.key_origins
                 if "_target_" in items and "type" not in items:
                     found.append(node.key_origin("_target_"))
-                    items = {_OTHER_CALLS.get(key, key): item for key, item in items.items()}
-                    origins = {
-                        _OTHER_CALLS.get(key, key): origin for key, origin in origins.items()
-                    }
-                same = len(items) == len(node.items) and all(
-                    node.items.get(key) is items[key] for key in items
-                )
-                return node if same else replace(node, items=items, key_origins=origins)
+                    items = _with_own_keys(items)
+                    return replace(node, items=items, key_origins=_with_own_keys(node.key_origins))
+                same = all(node.items[key] is item for key, item in items.items())
+                return node if same else replace(node, items=items)
             case List():
                 row = tuple(map(changed, node.items))
                 same = all(one is other for one, other in zip(row, node.items, strict=True))
@@ -121,6 +119,11 @@ def with_own_calls(node: Node) -> tuple[Node, list[Problem]]:
     return node, [
         Problem(kind="alias", severity="note", message=message, origin=first, key="_target_")
     ]
+
+
+def _with_own_keys(by_key: Mapping[str, Value]) -> dict[str, Value]:
+    """Return what belongs to the keys of another system's call by the keys here."""
+    return {_OTHER_CALLS.get(key, key): value for key, value in by_key.items()}
 
 
 def applied(root: Table) -> tuple[Table, list[Problem]]:
@@ -149,16 +152,21 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
         origin = key_origin_at(root, path)
         value = alias.converted(node)
         root = delete_at(root, path) if alias in everywhere else _without(root, path)
-        is_there = get_at(root, to) is not None
-        is_theirs = (
-            is_there and key_origin_at(root, to).source != root.origin.source == origin.source
-        )
-        counts = value is not None and is_there and not is_theirs
+        counts = value is not None and _counts(root, to, origin)
         notes.append(_note(alias, origin, "which is given too and counts" if counts else ""))
         if value is None or counts:
             continue
         root = _set(root, to, value, origin)
     return root, notes + older
+
+
+def _counts(root: Table, path: KeyPath, alias: Origin) -> bool:
+    """Return whether the value at `path` counts more than one under its alias."""
+    if get_at(root, path) is None:
+        return False
+    is_own_alias = alias.source == root.origin.source
+    is_imported = key_origin_at(root, path).source != root.origin.source
+    return not (is_own_alias and is_imported)
 
 
 def _set(root: Table, to: KeyPath, value: Node, origin: Origin) -> Table:
@@ -248,9 +256,8 @@ def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:
     if setting.parts[-1:] == ("_target_",):
         setting = replace(setting, parts=(*setting.parts[:-1], "type"))
     aliases = _aliases() if _may_be_older(setting.parts) else OF_TORCH
-    alias = next(
-        (each for each in aliases if _is_under(setting.parts, parse_dotted(each.old))), None
-    )
+    matching = (each for each in aliases if _is_under(setting.parts, parse_dotted(each.old)))
+    alias = next(matching, None)
     if alias is None:
         return setting, []
     old = parse_dotted(alias.old)
@@ -259,23 +266,23 @@ def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:
     if alias.value is None:
         to = (*to, *setting.parts[len(old) :])
         origins = (setting.key_origin(),) * len(to)
-        return replace(
-            setting, parts=to, origins=origins, to_create=f"+{dotted(to)}={setting.text or '...'}"
-        ), notes
+        to_create = f"+{dotted(to)}={setting.text or '...'}"
+        return replace(setting, parts=to, origins=origins, to_create=to_create), notes
     origins = (setting.key_origin(),) * len(to)
     if setting.value is None:
         return replace(setting, parts=to, origins=origins), notes
     given = setting.value
     if setting.text is not None and "," in setting.text and isinstance(given, Leaf):
-        given = from_plain([value_of(part) for part in setting.text.split(",")], given.origin)
+        row = [value_of(part) for part in setting.text.split(",")]
+        given = from_plain(row, given.origin)
     inside = set_at(Table({}, given.origin), setting.parts, given, setting.key_origin())
     value = alias.converted(get_at(inside, old) or given)
     if value is None:
         return None, notes
-    shown = f"{alias.new}={setting.text if setting.text is not None else '...'}"
-    return replace(
-        setting, parts=to, value=value, origins=origins, text=None, to_create=f"+{shown}"
-    ), notes
+    text = setting.text if setting.text is not None else "..."
+    to_create = f"+{alias.new}={text}"
+    new = replace(setting, parts=to, value=value, origins=origins, text=None, to_create=to_create)
+    return new, notes
 
 
 def with_alias(problem: Problem) -> Problem:

@@ -98,31 +98,19 @@ def standard_defaults(root: Table) -> list[Default]:
             found.append(Default(key=dotted(path), value=value, owner=owner, origin=origin))
         elif key.kind == "tables" and isinstance(node, Table):
             for name, item in node.items.items():
-                look(
-                    Key(name=name, kind="table", doc="", keys=key.keys),
-                    item,
-                    (*path, name),
-                    node.key_origin(name),
-                )
+                table = Key(name=name, kind="table", doc="", keys=key.keys)
+                look(table, item, (*path, name), node.key_origin(name))
         elif key.kind == "table" and (isinstance(node, Table) or (node is None and len(path) == 1)):
             # A table inside a section that is not there is off: nothing is taken from it.
+            items = node.items if node is not None else {}
             for inner in key.keys:
-                look(
-                    inner,
-                    node.items.get(inner.name) if node is not None else None,
-                    (*path, inner.name),
-                    origin,
-                )
+                look(inner, items.get(inner.name), (*path, inner.name), origin)
 
     nowhere = Origin(source="<default>")
     for key in schema.SECTIONS:
         is_given = key.name in root.items
-        look(
-            key,
-            root.items.get(key.name),
-            (key.name,),
-            root.key_origin(key.name) if is_given else nowhere,
-        )
+        origin = root.key_origin(key.name) if is_given else nowhere
+        look(key, root.items.get(key.name), (key.name,), origin)
     return found
 
 
@@ -198,10 +186,11 @@ def _unused_keys(config: Config) -> Iterator[Problem]:
     # By table: the keys used in it, and those of them that are missing.
     beside: dict[KeyPath, tuple[list[str], list[str]]] = {}
     for path in used:
+        word = str(path[-1])
         near, missing = beside.setdefault(path[:-1], ([], []))
-        near.append(str(path[-1]))
+        near.append(word)
         if get_at(config.written, path) is None:
-            missing.append(str(path[-1]))
+            missing.append(word)
     # No table is deeper than MAX_DEPTH.
     above = {path[:length] for path in used for length in range(1, min(len(path), MAX_DEPTH))}
     standard = {key.name for key in schema.SECTIONS} | set(schema.LAUNCH) | set(schema.MAKERS)
@@ -210,16 +199,17 @@ def _unused_keys(config: Config) -> Iterator[Problem]:
             continue
         origin = config.written.key_origin(name)
         for path, place in _leaves_beside(node, (name,), origin, used, above):
+            key, word = dotted(path), str(path[-1])
             near, missing = beside.get(path[:-1], ([], []))
-            if nearest(str(path[-1]), missing):
+            if nearest(word, missing):
                 continue  # the reference is misspelt, and that problem is reported by itself
             yield Problem(
                 kind="unused-key",
                 severity="warning",
-                message=f"nothing uses `{dotted(path)}`",
+                message=f"nothing uses `{key}`",
                 origin=place,
-                key=dotted(path),
-                fix=did_you_mean(str(path[-1]), near) or "refer to it, or remove it",
+                key=key,
+                fix=did_you_mean(word, near) or "refer to it, or remove it",
             )
 
 

@@ -141,11 +141,11 @@ class _TomlDocument:
         start, end = self._span(holder.origin)
         if self.text[start:end].endswith(("}", "]")) and not self._is_header(start):
             if inside:
-                yield self._with(max(inside), max(inside), f", {said}")
+                last_end = max(inside)
+                yield self._with(last_end, last_end, f", {said}")
             else:
-                yield self._with(
-                    end - 1, end - 1, f" {said} " if isinstance(holder, Table) else said
-                )
+                padded = f" {said} " if isinstance(holder, Table) else said
+                yield self._with(end - 1, end - 1, padded)
             return
         ends = sorted({self._end_of_line(at) for at in inside}, reverse=True)
         if path[:-1]:
@@ -166,13 +166,12 @@ class _TomlDocument:
         assert holder is not None and node is not None
         start, end = self._span(node.origin)
         if isinstance(holder, Table) and isinstance(last, str):
-            start = self._span(holder.key_origin(last))[0]
-        line = (
-            self.line_starts[node.origin.line - 1]
-            if isinstance(last, int)
-            else self._start_of_line(start)
-        )
-        yield self._with(line, min(self._end_of_line(end) + len(self._newline), len(self.text)), "")
+            start, _ = self._span(holder.key_origin(last))
+        line = self._start_of_line(start)
+        if isinstance(last, int):
+            line = self.line_starts[node.origin.line - 1]
+        next_line = self._end_of_line(end) + len(self._newline)
+        yield self._with(line, min(next_line, len(self.text)), "")
         siblings = [self._span(each.origin) for each in _children(holder)]
         before = [stop for _, stop in siblings if stop <= start]
         if before:
@@ -182,7 +181,10 @@ class _TomlDocument:
         if following:
             yield self._with(start, min(following), "")
         rest = self.text[end:].lstrip()
-        yield self._with(start, len(self.text) - len(rest) + rest.startswith(","), "")
+        stop = len(self.text) - len(rest)
+        if rest.startswith(","):
+            stop += 1
+        yield self._with(start, stop, "")
 
     def _parsed(self, text: str) -> Table | None:
         try:

@@ -53,23 +53,22 @@ class _ExternalValues:
                 return found[0]
             value = self.value(named)
             if isinstance(value, Mapping | list):
-                message = (
-                    f"the global `{named['name']}` is a list or table and cannot stand inside text"
-                )
+                name = f"the global `{named['name']}`"
+                message = f"{name} is a list or table and cannot stand inside text"
                 self.problems.append(
                     Problem(
                         kind="wrong-type", message=message, origin=leaf.origin, key=dotted(path)
                     )
                 )
                 return found[0]
-            return (value if isinstance(value, str) else text_of(value)).replace("${", "$${")
+            written = value if isinstance(value, str) else text_of(value)
+            return written.replace("${", "$${")
 
         filled = IN_TEXT.sub(put_in, text)
         # What comes from outside is never a reference to an object.
-        return replace(
-            leaf,
-            value=f"@{filled}" if filled.startswith("@") and not text.startswith("@") else filled,
-        )
+        if filled.startswith("@") and not text.startswith("@"):
+            filled = f"@{filled}"
+        return replace(leaf, value=filled)
 
     def whole(self, leaf: Leaf, named: re.Match[str], path: KeyPath) -> Node:
         if not self.is_there(named, leaf, path):

@@ -126,16 +126,13 @@ def delete_at(root: Table, path: KeyPath) -> Table:
     last = path[-1]
     smaller: Node
     if isinstance(parent, Table):
-        smaller = replace(
-            parent,
-            items={key: node for key, node in parent.items.items() if key != last},
-            key_origins={key: origin for key, origin in parent.key_origins.items() if key != last},
-        )
+        items = {key: node for key, node in parent.items.items() if key != last}
+        origins = {key: origin for key, origin in parent.key_origins.items() if key != last}
+        smaller = replace(parent, items=items, key_origins=origins)
     else:
         assert isinstance(parent, List)
-        smaller = replace(
-            parent, items=tuple(node for i, node in enumerate(parent.items) if i != last)
-        )
+        row = [node for i, node in enumerate(parent.items) if i != last]
+        smaller = replace(parent, items=tuple(row))
     if not path[:-1]:
         assert isinstance(smaller, Table)
         return smaller

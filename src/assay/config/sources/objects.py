@@ -70,16 +70,14 @@ def lifted(value: Any, expression: Expression | None, memo: dict[int, Any]) -> A
         made = value if isinstance(value, Section) else Section()
         memo[id(value)] = value, made
         if made is not value:
-            made.__dict__["_spot"] = (
-                expression.file.spot(expression.node) if expression is not None else None
-            )
+            spot = expression.file.spot(expression.node) if expression is not None else None
+            made.__dict__["_spot"] = spot
         for key, item in list(value.items()):
-            entry = (
-                expression.entry(key) if expression is not None and isinstance(key, str) else None
-            )
-            dict.__setitem__(
-                made, key, lifted(item, entry.value if entry is not None else None, memo)
-            )
+            entry = None
+            if expression is not None and isinstance(key, str):
+                entry = expression.entry(key)
+            inner = entry.value if entry is not None else None
+            dict.__setitem__(made, key, lifted(item, inner, memo))
         return made
     memo[id(value)] = value, value  # for a list that holds itself
     items = [
