@@ -16,7 +16,7 @@ import pytest
 from web.serving import SOURCE, Server, serving
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page, Route
+    from playwright.sync_api import APIResponse, Browser, BrowserContext, Page, Route
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BROWSER_VARIABLE = "DEV_BROWSER"
@@ -107,6 +107,28 @@ def hold_requests(context: BrowserContext, pattern: str) -> Callable[[], None]:
         is_over = True
         while held:
             held.pop().continue_()
+
+    context.route(pattern, take)
+    return let_go
+
+
+def hold_answers(context: BrowserContext, pattern: str) -> Callable[[], None]:
+    """Hold back what the server has answered by now until the returned function is called."""
+    held: list[tuple[Route, APIResponse]] = []
+    is_over = False
+
+    def take(route: Route) -> None:
+        if is_over:
+            route.continue_()
+        else:
+            held.append((route, route.fetch()))
+
+    def let_go() -> None:
+        nonlocal is_over
+        is_over = True
+        while held:
+            route, answer = held.pop()
+            route.fulfill(response=answer)
 
     context.route(pattern, take)
     return let_go

@@ -15,7 +15,13 @@ from assay.core.verdict import Difference, Verdict
 from assay.record import edits
 from assay.store.layout import Project, RunFolder
 from run_folders import id_of, make_project, make_run, tell_now
-from web.conftest import Visitor, axe_violations, hold_requests, wait_for_answers
+from web.conftest import (
+    Visitor,
+    axe_violations,
+    hold_answers,
+    hold_requests,
+    wait_for_answers,
+)
 from web.serving import Server, serving
 
 if TYPE_CHECKING:
@@ -173,6 +179,80 @@ def test_a_mistake_in_a_filter_is_shown_at_its_place_and_the_rows_stay(
 
     page.get_by_text("did you mean").wait_for()
     assert len(shown(page)) == 4
+
+
+@pytest.mark.parametrize("path", ["/", "/parameters"])
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.usefixtures("runs")
+def test_a_mistake_in_a_filter_is_shown_once(
+    server: Server, visit: Callable[..., Visitor], width: int, path: str
+) -> None:
+    someone = visit(server, viewport={"width": width, "height": 844})
+    someone.expected.append("400")
+
+    page = someone.open(f"{path}?w=model.widht+%3D+64")
+
+    page.get_by_text("did you mean").first.wait_for()
+    wait_for_answers(page)
+    assert page.get_by_text("did you mean").count() == 1
+    box = page.get_by_role("alert").bounding_box()
+    assert box is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= width
+    page.close()
+
+
+def test_tabs_fade_out_at_the_edge_beyond_which_there_are_more(
+    server: Server, visit: Callable[..., Visitor], runs: dict[str, str]
+) -> None:
+    narrow = visit(server, viewport={"width": 390, "height": 844})
+    page = narrow.open(f"/runs/{runs['small']}")
+    tabs = page.get_by_role("tablist")
+    page.locator("[data-after] > [role=tablist]").wait_for()
+    assert tabs.get_by_role("tab").first.bounding_box() is not None
+    assert page.locator("[data-before] > [role=tablist]").count() == 0
+    assert axe_violations(page) == []
+
+    tabs.get_by_role("tab", selected=True).focus()
+    page.keyboard.press("ArrowLeft")
+
+    page.locator("[data-before]:not([data-after]) > [role=tablist]").wait_for()
+    assert tabs.get_by_role("tab").last.get_attribute("aria-selected") == "true"
+    page.set_viewport_size({"width": 1280, "height": 844})
+    page.locator("[data-before] > [role=tablist]").wait_for(state="detached")
+    assert page.locator("[data-after] > [role=tablist]").count() == 0
+    page.close()
+
+
+@pytest.mark.parametrize("held", ["answers", "stream"])
+def test_a_change_that_the_first_answers_of_a_page_do_not_hold_is_shown(
+    tmp_path: Path, visit: Callable[..., Visitor], held: str
+) -> None:
+    project = make_project(tmp_path / "project")
+    failed = make_run(project, tag="broken", ran_s=50, status="failed")
+    tell_now(failed, Ended(status="failed", step=2, reason="ValueError", traceback=TRACEBACK))
+    with serving(project.root) as server:
+        someone = visit(server)
+        # Answers older than the change; or a change before the stream of changes is open.
+        let_go = (
+            hold_answers(someone.context, "**/api/inbox?*")
+            if held == "answers"
+            else hold_requests(someone.context, "**/api/live*")
+        )
+        page = someone.open("/inbox")
+        if held == "answers":
+            page.get_by_role("link", name="Inbox, 1 unread").wait_for()
+        else:
+            page.get_by_text("1 unread", exact=True).wait_for()
+        server.ask("POST", "/api/inbox/marks", {"ids": [], "isRead": True, "everything": True})
+        if held == "answers":
+            page.get_by_role("link", name="Inbox", exact=True).wait_for()
+
+        let_go()
+
+        page.get_by_text("all read", exact=True).wait_for()
+        page.get_by_role("link", name="Inbox", exact=True).wait_for()
+        page.close()
 
 
 def test_the_first_difference_of_two_runs_is_a_table_of_their_comparison(

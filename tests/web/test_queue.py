@@ -311,6 +311,22 @@ def test_hostile_titles_reasons_and_folders_are_texts(
         assert server.ask("GET", path).status in (400, 404, 422)
 
 
+def trained(root: Path) -> str:
+    """Train in a new folder from a config there; return the id of the run."""
+    root.mkdir()
+    short = CONFIG.replace("epochs = 4", "steps = 2")
+    for name, text in {"toy.toml": short, "net.py": NET, "points.py": POINTS}.items():
+        (root / name).write_text(text)
+    subprocess.run(
+        [sys.executable, "-m", "assay", "run", "toy.toml", "--quiet", "--device", "cpu"],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        check=True,
+    )
+    (run,) = (run_file.read(path).id for path in (root / "runs").iterdir())
+    return run
+
+
 def test_the_page_puts_a_run_in_line_again_after_it_has_said_what_that_does(
     tmp_path: Path,
     journal: JobJournal,
@@ -318,19 +334,12 @@ def test_the_page_puts_a_run_in_line_again_after_it_has_said_what_that_does(
     visit: Callable[..., Visitor],
 ) -> None:
     root = tmp_path / "toy"
-    root.mkdir()
-    short = CONFIG.replace("epochs = 4", "steps = 2")
-    for name, text in {"toy.toml": short, "net.py": NET, "points.py": POINTS}.items():
-        (root / name).write_text(text)
-    variables = {"ASSAY_QUEUE_DIR": str(journal.folder), "PYTHONPATH": str(SOURCE)}
-    subprocess.run(
-        [sys.executable, "-m", "assay", "run", "toy.toml", "--quiet", "--device", "cpu"],
-        cwd=root,
-        env={**os.environ, **variables},
-        check=True,
-    )
-    (run,) = (run_file.read(path).id for path in (root / "runs").iterdir())
-    variables |= {"ASSAY_UI_TOKEN": "a-token-that-no-job-may-see"}
+    run = trained(root)
+    variables = {
+        "ASSAY_QUEUE_DIR": str(journal.folder),
+        "PYTHONPATH": str(SOURCE),
+        "ASSAY_UI_TOKEN": "a-token-that-no-job-may-see",
+    }
     page = visit(serve(root, variables=variables)).open(f"/runs/{run}")
 
     page.get_by_role("button", name="Queue again").click()
@@ -350,6 +359,52 @@ def test_the_page_puts_a_run_in_line_again_after_it_has_said_what_that_does(
     assert job.spec.device == "cpu"
     assert "ASSAY_UI_TOKEN" not in job.spec.environment
     assert json.loads(Path(job.spec.command[-1]).read_text())["options"]["parent"] == run
+
+
+def test_the_menu_of_a_selection_puts_its_runs_in_line_again(
+    tmp_path: Path,
+    journal: JobJournal,
+    serve: Callable[..., Server],
+    visit: Callable[..., Visitor],
+) -> None:
+    root = tmp_path / "toy"
+    run = trained(root)
+    script = id_of(make_run(Project(root), tag="script"))
+    variables = {"ASSAY_QUEUE_DIR": str(journal.folder), "PYTHONPATH": str(SOURCE)}
+    page = visit(serve(root, variables=variables)).open(f"/?sel={run},{script}")
+    more = page.get_by_role("button", name="More to do with the selected runs")
+
+    more.click()
+    page.get_by_role("menuitem", name="Put in line again").click()
+    asks = page.get_by_role("dialog", name="Put 2 runs in line again")
+    asks.get_by_text("A script recorded it").wait_for()
+    assert asks.get_by_role("button", name="Put in line").is_disabled()
+    asks.get_by_role("button", name="Cancel").click()
+    asks.wait_for(state="detached")
+    assert journal.jobs() == []
+    page.locator(f'[data-run="{run}"]').click()
+    page.get_by_text("2 runs, 1 selected").wait_for()
+    more.click()
+    page.get_by_role("menuitem", name="Put in line again").click()
+    page.get_by_role("dialog").get_by_role("button", name="Put in line").click()
+
+    page.get_by_text("Job 1 is in line.").wait_for()
+    (job,) = journal.line()
+    assert json.loads(Path(job.spec.command[-1]).read_text())["options"]["parent"] == run
+
+
+def test_a_selection_that_cannot_be_put_in_line_says_why_in_its_menu(
+    root: Path, journal: JobJournal, serve: Callable[..., Server], visit: Callable[..., Visitor]
+) -> None:
+    run = id_of(make_run(Project(root)))
+    variables = {"ASSAY_QUEUE_DIR": str(journal.folder)}
+    page = visit(serve(root, "--read-only", variables=variables)).open(f"/?sel={run}")
+
+    page.get_by_role("button", name="More to do with the selected runs").click()
+
+    entry = page.get_by_role("menuitem", name="Put in line again")
+    entry.get_by_text("read-only").wait_for()
+    assert entry.is_disabled()
 
 
 def test_a_page_puts_nothing_in_line_but_a_run_that_was_trained_from_a_config_here(

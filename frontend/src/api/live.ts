@@ -2,6 +2,8 @@
 import { root } from "./client";
 
 export interface LiveEvent {
+  /** The stream was just opened: what happened before is not known. */
+  opened?: boolean;
   version?: number;
   /** How many log calls of each open run there are by now. */
   rows?: Record<string, number>;
@@ -58,7 +60,7 @@ export class Live {
       const isBack = this.connection === "lost";
       this.become("open");
       // What happened while nobody listened is not known: everything is looked at again.
-      if (isBack) this.tell({ version: -1 });
+      this.tell(isBack ? { version: -1 } : { opened: true });
     };
     this.source.onerror = () => {
       this.become("lost");

@@ -1,5 +1,5 @@
 /** Questions that several parts of the page ask, and that the router asks ahead. */
-import { queryOptions, type QueryClient } from "@tanstack/react-query";
+import { queryOptions, type Query, type QueryClient } from "@tanstack/react-query";
 import { api, data } from "./client";
 
 /** The facts of the site, which everything on the page waits for. */
@@ -27,9 +27,25 @@ export function runQuery(project: string, id: string) {
   });
 }
 
-/** Fetch again what has changed. */
-export async function fetchAgain(client: QueryClient, queryKey: readonly unknown[]): Promise<void> {
-  // An answer that is on its way may be older than the change; of a first one, `invalidateQueries` would be content with it.
-  await client.cancelQueries({ queryKey });
-  await client.invalidateQueries({ queryKey });
+const planned = new WeakMap<Query, Promise<void>>();
+
+/** Fetch again what has changed: all answers of which `isOld` is true. */
+export async function fetchAgain(client: QueryClient, isOld: (query: Query) => boolean): Promise<void> {
+  await Promise.all(client.getQueryCache().findAll({ predicate: isOld }).map((query) => again(client, query)));
+}
+
+/** Fetch one answer again, behind that which is on its way: it may be older than the change. */
+function again(client: QueryClient, query: Query): Promise<void> {
+  const before = planned.get(query);
+  if (before) return before;
+  const underWay = query.state.fetchStatus === "fetching" ? query.promise : undefined;
+  const plan = Promise.resolve(underWay)
+    .catch(() => undefined)
+    .then(() => {
+      // What changes from here on is not in the answer that is asked for now.
+      planned.delete(query);
+      return client.invalidateQueries({ predicate: (each) => each === query });
+    });
+  planned.set(query, plan);
+  return plan;
 }

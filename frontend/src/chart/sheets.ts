@@ -46,6 +46,11 @@ export class Sheet {
   /** The number of the request whose answer each curve holds. */
   private readonly answers = new Map<string, number>();
 
+  /** Runs that were open when they were last read. */
+  private readonly openRuns = new Set<string>();
+  /** The last request that was made before the stream of changes was open. */
+  private doubtful = 0;
+
   constructor(look: Look) {
     this.look = look;
   }
@@ -95,6 +100,12 @@ export class Sheet {
     this.plan();
   }
 
+  /** The stream of changes was opened: what open runs had logged by then is asked for again. */
+  streamOpened(): void {
+    this.doubtful = this.requests;
+    this.grown([...this.openRuns]);
+  }
+
   /** Runs have changed in another way: what is known of them is fetched again. */
   forget(runs: readonly string[]): void {
     for (const run of runs) {
@@ -128,6 +139,18 @@ export class Sheet {
     if (request < (this.answers.get(pair) ?? 0)) return false;
     this.answers.set(pair, request);
     return true;
+  }
+
+  /** Remember which runs of an answer are open: only those have a revision. */
+  private noteOpen(revisions: Record<string, number>, request: number): void {
+    for (const [run, revision] of Object.entries(revisions)) {
+      if (!revision) {
+        this.openRuns.delete(run);
+        continue;
+      }
+      this.openRuns.add(run);
+      if (request <= this.doubtful) this.grown([run]);
+    }
   }
 
   private plan(): void {
@@ -183,6 +206,7 @@ export class Sheet {
           if (at < 0 || known[at]!.first > fresh.first) whole.push([fresh.run, fresh.metric]);
           else known[at] = extended(known[at]!, fresh);
         }
+        this.noteOpen(answer.revisions, request);
       }
     } catch {
       // The next event asks again.
@@ -231,6 +255,7 @@ export class Sheet {
         else branches?.push(curve);
       }
       for (const [pair, branches] of found) if (this.isNewest(pair, request)) this.curves.set(pair, branches);
+      this.noteOpen(answer.revisions, request);
       this.error = null;
     } catch (error) {
       if (this.abort.signal.aborted) return;

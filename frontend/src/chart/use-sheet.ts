@@ -31,6 +31,7 @@ export function useSheet(axis: Pick<Axis, "x" | "logX">, zoom: Zoom | null, poin
     return () => sheet.close();
   }, [sheet]);
   useLive((event) => {
+    if (event.opened) sheet.streamOpened();
     if (event.rows) sheet.grown(Object.keys(event.rows));
     if (event.changed?.length) sheet.forget(event.changed);
     if (event.version === -1) sheet.forgetAll();

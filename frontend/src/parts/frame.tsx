@@ -1,10 +1,11 @@
 /** What stands around every page: the head with the project, and the session that everything needs. */
-import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { Link, Outlet, useNavigate, useSearch } from "@tanstack/react-router";
 import { useEffect, useMemo, type ReactNode } from "react";
 import { api, data, rememberFacts } from "../api/client";
-import { fetchAgain, siteQuery } from "../api/queries";
-import { SharedProvider, useConnection, useLive, useMedia, useShared } from "../state/site";
+import { siteQuery } from "../api/queries";
+import { SharedProvider, useConnection, useMedia, useShared } from "../state/site";
+import { Changes } from "../state/changes";
 import { applyTheme, useKept, type Theme } from "../state/local";
 import { age } from "../state/format";
 import { IconButton } from "./button";
@@ -30,6 +31,7 @@ export function Frame() {
         Skip to content
       </a>
       <Outlet />
+      <Changes />
       <Shortcuts />
       <Palette />
       <Toasts />
@@ -54,11 +56,7 @@ const QUEUE: PageLink = { name: "queue", title: "Queue", to: "/queue" };
 
 /** The pages of the navigation; that of the queue once a job stands. */
 function usePages(): readonly PageLink[] {
-  const client = useQueryClient();
   const jobs = useQuery({ queryKey: ["queue-counts"], queryFn: () => data(api.GET("/api/queue/counts")) });
-  useLive((event) => {
-    if (event.queue || event.version === -1) void fetchAgain(client, ["queue-counts"]);
-  });
   const found = jobs.data;
   return useMemo(() => (found && found.waiting + found.running + found.ended > 0 ? [...PAGES, QUEUE] : PAGES), [found]);
 }
@@ -165,9 +163,6 @@ function LiveCount() {
     queryKey: ["live-count", project],
     queryFn: () => data(api.GET("/api/runs", { params: { query: { project, where: "status = running", limit: 0, tests: true } } })),
   });
-  useLive((event) => {
-    if (event.version !== undefined || event.statuses) void running.refetch();
-  });
   const total = running.data?.total ?? 0;
   if (!total) return null;
   return (
@@ -184,13 +179,9 @@ function LiveCount() {
 
 function InboxLink({ isHere }: { isHere: boolean }) {
   const { project } = useShared();
-  const client = useQueryClient();
   const unread = useQuery({
     queryKey: ["unread", project],
     queryFn: () => data(api.GET("/api/inbox/unread", { params: { query: { project } } })),
-  });
-  useLive((event) => {
-    if (event.changed?.length || event.inbox || event.statuses) void client.invalidateQueries({ queryKey: ["unread", project] });
   });
   const count = unread.data ?? 0;
   return (

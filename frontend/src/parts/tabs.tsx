@@ -1,5 +1,5 @@
 /** Tabs that are links: the address says which one is open. */
-import { useEffect, useRef, type ReactNode } from "react";
+import { useCallback, useEffect, useRef, type ReactNode } from "react";
 import styles from "./tabs.module.css";
 
 export interface Tab {
@@ -17,6 +17,19 @@ interface TabsProps {
 
 export function Tabs({ tabs, open, label, onOpen }: TabsProps) {
   const list = useRef<HTMLDivElement>(null);
+  const place = useRef<HTMLDivElement>(null);
+  // The edges beyond which there is more fade out.
+  const fade = useCallback(() => {
+    const { scrollLeft, clientWidth, scrollWidth } = list.current!;
+    place.current!.toggleAttribute("data-before", scrollLeft > 1);
+    place.current!.toggleAttribute("data-after", scrollLeft + clientWidth < scrollWidth - 1);
+  }, []);
+  useEffect(() => {
+    const observer = new ResizeObserver(fade);
+    observer.observe(list.current!);
+    for (const tab of list.current!.children) observer.observe(tab);
+    return () => observer.disconnect();
+  }, [fade, tabs.length]);
   // On a narrow screen the open one may lie beyond the edge.
   useEffect(() => {
     const box = list.current;
@@ -24,30 +37,32 @@ export function Tabs({ tabs, open, label, onOpen }: TabsProps) {
     if (box && tab) box.scrollLeft = tab.offsetLeft - (box.clientWidth - tab.offsetWidth) / 2;
   }, [open]);
   return (
-    <div ref={list} className={styles.tabs} role="tablist" aria-label={label}>
-      {tabs.map((tab, at) => (
-        <button
-          key={tab.name}
-          type="button"
-          role="tab"
-          id={`tab-${tab.name}`}
-          className={styles.tab}
-          aria-selected={tab.name === open}
-          aria-controls={tab.name === open ? `panel-${tab.name}` : undefined}
-          tabIndex={tab.name === open ? 0 : -1}
-          onClick={() => onOpen(tab.name)}
-          onKeyDown={(event) => {
-            const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-            if (!by) return;
-            const next = tabs[(at + by + tabs.length) % tabs.length]!;
-            onOpen(next.name);
-            document.getElementById(`tab-${next.name}`)?.focus();
-          }}
-        >
-          {tab.title}
-          {tab.count !== undefined && tab.count > 0 && <span className={styles.count}>{tab.count}</span>}
-        </button>
-      ))}
+    <div ref={place} className={styles.place}>
+      <div ref={list} className={styles.tabs} role="tablist" aria-label={label} onScroll={fade}>
+        {tabs.map((tab, at) => (
+          <button
+            key={tab.name}
+            type="button"
+            role="tab"
+            id={`tab-${tab.name}`}
+            className={styles.tab}
+            aria-selected={tab.name === open}
+            aria-controls={tab.name === open ? `panel-${tab.name}` : undefined}
+            tabIndex={tab.name === open ? 0 : -1}
+            onClick={() => onOpen(tab.name)}
+            onKeyDown={(event) => {
+              const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+              if (!by) return;
+              const next = tabs[(at + by + tabs.length) % tabs.length]!;
+              onOpen(next.name);
+              document.getElementById(`tab-${next.name}`)?.focus();
+            }}
+          >
+            {tab.title}
+            {tab.count !== undefined && tab.count > 0 && <span className={styles.count}>{tab.count}</span>}
+          </button>
+        ))}
+      </div>
     </div>
   );
 }

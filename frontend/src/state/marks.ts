@@ -33,7 +33,7 @@ export function useRunMarks(id: string | null): readonly Mark[] | undefined {
   }, [id, events, begun, navigate, project]);
 }
 
-/** Return everything about a run that fits on a page, fetched again when it changes; one that is gone stays as it was. */
+/** Return everything about a run that fits on a page; one that is gone stays as it was. */
 export function useRunFacts(id: string | null) {
   const { project } = useShared();
   const [gone, setGone] = useState<string | null>(null);
@@ -45,8 +45,6 @@ export function useRunFacts(id: string | null) {
       return;
     }
     if (event.changed?.includes(id)) setGone(null);
-    const isHere = event.changed?.includes(id) || event.statuses?.[id] !== undefined || event.files?.[id] !== undefined;
-    if (isHere || event.version === -1) void run.refetch();
   });
   const isMissing = run.error instanceof ApiError && run.error.status === 404;
   return { data: run.data, error: run.error, isGone: isMissing || (id !== null && gone === id) };

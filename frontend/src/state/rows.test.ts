@@ -24,9 +24,9 @@ function rowsOf(version: number, tag: string): string {
 }
 
 /** Return a packed curve whose every value is `value`. */
-function packed(value: number): ArrayBuffer {
+function packed(value: number, revisions: Record<string, number> = {}): ArrayBuffer {
   const curve = { run: "abcdefgh", metric: "loss", branch: 0, raw: true, total: 1, first: 1, last: 1, width: 0, bad: 0, badAt: null, n: 1 };
-  let head = JSON.stringify({ curves: [curve], missing: [], revisions: {} });
+  let head = JSON.stringify({ curves: [curve], missing: [], revisions });
   while ((4 + head.length) % 8) head += " ";
   const buffer = new ArrayBuffer(4 + head.length + 16);
   new DataView(buffer).setUint32(0, head.length, true);
@@ -81,5 +81,43 @@ describe("an answer that was overtaken by a later one", () => {
     await vi.waitFor(() => expect(sheet.version).toBe(before + 2));
 
     expect([...sheet.curve("abcdefgh", "loss")![0]!.means]).toEqual([2]);
+  });
+});
+
+describe("a curve that was answered before the stream of changes was open", () => {
+  const look = { project: "", x: "", low: null, high: null, points: 24, logx: false, branches: false };
+
+  it.each([
+    [{ abcdefgh: 7 }, 2],
+    [{ abcdefgh: 0 }, 1],
+  ])("is asked for again when its run is open: revisions %o", async (revisions, requests) => {
+    const held = heldRequests();
+    const sheet = new Sheet(look);
+    sheet.mount("loss");
+    sheet.need(["abcdefgh"], "loss");
+    await vi.waitFor(() => expect(held).toHaveLength(1));
+    const before = sheet.version;
+    held[0]!(packed(1, revisions));
+    await vi.waitFor(() => expect(sheet.version).toBe(before + 1));
+
+    sheet.streamOpened();
+
+    await new Promise((resume) => setTimeout(resume, 400));
+    expect(held).toHaveLength(requests);
+  });
+
+  it("is asked for again though its answer was still under way", async () => {
+    const held = heldRequests();
+    const sheet = new Sheet(look);
+    sheet.mount("loss");
+    sheet.need(["abcdefgh"], "loss");
+    await vi.waitFor(() => expect(held).toHaveLength(1));
+    sheet.streamOpened();
+
+    held[0]!(packed(1, { abcdefgh: 7 }));
+
+    await vi.waitFor(() => expect(held).toHaveLength(2));
+    held[1]!(packed(2, { abcdefgh: 8 }));
+    await vi.waitFor(() => expect([...sheet.curve("abcdefgh", "loss")![0]!.means]).toEqual([2]));
   });
 });

@@ -70,6 +70,7 @@ class Watch:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_closed = False
+        self._has_joined = False
 
     def open(self, loop: asyncio.AbstractEventLoop) -> EventStream:
         """Begin a stream. TooManyStreamsError when there are enough."""
@@ -78,6 +79,7 @@ class Watch:
             if len(self._streams) >= MAX_STREAMS:
                 raise TooManyStreamsError(f"At most {MAX_STREAMS} pages are open at once.")
             self._streams.add(stream)
+            self._has_joined = True
             if self._thread is None and not self._is_closed:
                 self._thread = threading.Thread(target=self._watch, name="assay-watch", daemon=True)
                 self._thread.start()
@@ -131,6 +133,7 @@ class Watch:
         """Tell every page what has changed, and wait until the next look is due."""
         begun = time.monotonic()
         event: dict[str, Any] = {}
+        self._greet(looked)
         # After an error the next look may succeed: a folder was away for a moment.
         try:
             event |= self._event(looked)
@@ -147,6 +150,18 @@ class Watch:
                 stream.send(event)
         # Looking never takes more than a tenth of a core, however many runs are open.
         self._wake.wait(max(LOOK_S, 9 * (time.monotonic() - begun)))
+
+    def _greet(self, looked: _Looked) -> None:
+        """Tell all that is known again, for a page that has just come.
+
+        It may have asked before the last events, and opened its stream after them.
+        """
+        with self._lock:
+            has_joined, self._has_joined = self._has_joined, False
+        if has_joined:
+            looked.version = -1
+            looked.rows.clear()
+            looked.files.clear()
 
     def _event(self, looked: _Looked) -> dict[str, Any]:
         home, now = self._home, time.monotonic()

@@ -15,7 +15,7 @@ import { useShortcuts } from "../../parts/shortcuts";
 import type { CompareSearch } from "../../state/address";
 import { stylesOf, type Style } from "../../state/colors";
 import { age, cell, count, duration, number, whole } from "../../state/format";
-import { useLive, useShared } from "../../state/site";
+import { useShared } from "../../state/site";
 import { useStable } from "../../state/stable";
 import { Status } from "../../table/cells";
 import styles from "./compare.module.css";
@@ -40,9 +40,6 @@ export function ComparePage() {
     queryFn: () => data(api.GET("/api/compare", { params: { query: { project, runs: ids.join(","), base: search.base ?? "" } } })),
     enabled: ids.length > 1,
     placeholderData: (before) => before,
-  });
-  useLive((event) => {
-    if (event.changed?.some((id) => ids.includes(id)) || event.gone?.some((id) => ids.includes(id))) void found.refetch();
   });
   return (
     <>

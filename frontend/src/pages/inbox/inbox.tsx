@@ -11,7 +11,7 @@ import { Icon, type IconName } from "../../parts/icons";
 import { useShortcuts } from "../../parts/shortcuts";
 import { complain } from "../../parts/toast";
 import { age, day, moment } from "../../state/format";
-import { useLive, useNow, useShared } from "../../state/site";
+import { useNow, useShared } from "../../state/site";
 import styles from "./inbox.module.css";
 
 type Message = Schema["MessageFacts"];
@@ -34,9 +34,6 @@ export function InboxPage() {
   const navigate = useNavigate();
   const key = ["inbox", project];
   const inbox = useQuery({ queryKey: key, queryFn: () => data(api.GET("/api/inbox", { params: { query: { project } } })) });
-  useLive((event) => {
-    if (event.changed?.length || event.inbox || event.statuses) void inbox.refetch();
-  });
   const [open, setOpen] = useState<string | null>(null);
   const [cursor, setCursor] = useState(-1);
   const [onlyUnread, setOnlyUnread] = useState(false);

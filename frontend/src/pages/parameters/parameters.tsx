@@ -12,7 +12,7 @@ import { Picker } from "../../parts/picker";
 import { useShortcuts } from "../../parts/shortcuts";
 import type { ParametersSearch } from "../../state/address";
 import { cell, count, whole } from "../../state/format";
-import { useLive, useShared } from "../../state/site";
+import { useShared } from "../../state/site";
 import { Filter } from "../workspace/filter";
 import { Parallel } from "./parallel";
 import { brushed, parseBrush, scaleOf, showBrush, type Brush, type Scale, type Value } from "./scale";
@@ -52,13 +52,12 @@ export function ParametersPage() {
     enabled: columns.length > 0 && importance.data !== undefined,
     placeholderData: (before) => before,
   });
-  useLive((event) => {
-    if (event.changed?.length) void values.refetch();
-  });
   useShortcuts([
     { keys: "escape", text: "Choose all runs", run: () => change({ b: [] }) },
   ]);
   const error = [importance.error, values.error].find((each) => each instanceof ApiError) ?? null;
+  // The filter itself shows a mistake in it.
+  const isOfFilter = error?.problem.start !== null && error?.problem.start !== undefined;
   return (
     <>
       <Head page="parameters" title="Parameters">
@@ -93,7 +92,7 @@ export function ParametersPage() {
               onChoose={(name) => change({ k: keys.includes(name) ? keys.filter((key) => key !== name) : [...keys, name] }, true)}
             />
           </div>
-          {error && !values.data && <Failure error={error} />}
+          {error && !values.data && !isOfFilter && <Failure error={error} />}
           {names.data && !metric && (
             <Empty title="No run has logged a metric yet.">
               <code>assay run CONFIG</code>

@@ -14,7 +14,7 @@ import { useShortcuts } from "../../parts/shortcuts";
 import { complain } from "../../parts/toast";
 import type { QueueSearch } from "../../state/address";
 import { age, bytes, count, duration, moment } from "../../state/format";
-import { useLive, useNow, useShared } from "../../state/site";
+import { useNow, useShared } from "../../state/site";
 import { applied, runningJobs, type JobLine, type QueueAct, type QueueFacts } from "./acts";
 import styles from "./queue.module.css";
 
@@ -51,9 +51,6 @@ export function QueuePage() {
     queryFn: () => data(api.GET("/api/queue", { params: { query: limits } })),
     placeholderData: (before) => before,
   });
-  useLive((event) => {
-    if (event.queue || event.version === -1) void fetchAgain(client, ["queue"]);
-  });
 
   const [pending, setPending] = useState<readonly QueueAct[]>([]);
   const turn = useRef(Promise.resolve());
@@ -62,7 +59,7 @@ export function QueuePage() {
     setPending((others) => [...others, given]);
     turn.current = turn.current.then(() => data(api.POST("/api/queue/acts", { body: given }))).then(() => undefined, complain);
     await turn.current;
-    await fetchAgain(client, ["queue"]);
+    await fetchAgain(client, (query) => query.queryKey[0] === "queue");
     setPending((others) => others.filter((each) => each !== given));
   };
   const found = queue.data && pending.reduce(applied, queue.data);

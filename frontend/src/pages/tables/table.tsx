@@ -14,7 +14,7 @@ import { Menu, MenuItem, MenuLine, MenuTitle } from "../../parts/menu";
 import { useShortcuts } from "../../parts/shortcuts";
 import { complain, say } from "../../parts/toast";
 import { cell as showValue, count, moment } from "../../state/format";
-import { useLive, useShared } from "../../state/site";
+import { useShared } from "../../state/site";
 import { LinkDialog } from "./link";
 import styles from "./tables.module.css";
 
@@ -54,9 +54,6 @@ export function TablePage() {
     queryKey: key,
     queryFn: () => data(api.GET("/api/tables/{name}", { params: { path: { name }, query: { project } } })),
     staleTime: 0,
-  });
-  useLive((event) => {
-    if (event.tables?.includes(name) || event.changed?.length || event.gone?.length) void table.refetch();
   });
   const search = project ? { project } : {};
   useShortcuts([{ keys: "escape", text: "Back to the tables", run: () => void navigate({ to: "/tables", search }) }]);

@@ -10,7 +10,7 @@ import { Head } from "../../parts/frame";
 import { Icon } from "../../parts/icons";
 import { Picker } from "../../parts/picker";
 import { age, count, moment } from "../../state/format";
-import { useLive, useNow, useShared } from "../../state/site";
+import { useNow, useShared } from "../../state/site";
 import { useValueChoices } from "./values";
 import styles from "./tables.module.css";
 
@@ -19,9 +19,6 @@ export function TablesPage() {
   const { project, facts } = useShared();
   const navigate = useNavigate();
   const tables = useQuery({ queryKey: ["tables", project], queryFn: () => data(api.GET("/api/tables", { params: { query: { project } } })), staleTime: 0 });
-  useLive((event) => {
-    if (event.tables?.length || event.changed?.length) void tables.refetch();
-  });
   const now = useNow(30);
   const [isMaking, setMaking] = useState(false);
   const runs = (from ?? "").split(",").filter(Boolean);

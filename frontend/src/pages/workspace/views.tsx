@@ -9,7 +9,7 @@ import { Icon } from "../../parts/icons";
 import { Menu, MenuItem, MenuLine } from "../../parts/menu";
 import { complain, say } from "../../parts/toast";
 import { parseColumn, showColumn, type WorkspaceSearch } from "../../state/address";
-import { useLive, useShared } from "../../state/site";
+import { useShared } from "../../state/site";
 import styles from "./workspace.module.css";
 
 interface ViewsProps {
@@ -25,9 +25,6 @@ export function Views({ search, layout, onOpen }: ViewsProps) {
   const views = useQuery({
     queryKey: ["views", project],
     queryFn: () => data(api.GET("/api/views", { params: { query: { project } } })),
-  });
-  useLive((event) => {
-    if (event.views) void views.refetch();
   });
   const open = async (chosen: string) => {
     try {

@@ -21,7 +21,7 @@ import { parseColumn, showColumn, type ColumnSpec, type WorkspaceSearch } from "
 import { count } from "../../state/format";
 import { useKept } from "../../state/local";
 import { groupId, idsOf, useRows, type Question, type Rows } from "../../state/rows";
-import { useLive, useMedia, useShared } from "../../state/site";
+import { useMedia, useShared } from "../../state/site";
 import { useRunMarks } from "../../state/marks";
 import { useStable } from "../../state/stable";
 import { Cards } from "../../table/cards";
@@ -61,9 +61,6 @@ export function Workspace() {
     tests: search.tests ?? false,
   };
   const { rows, isOld, error } = useRows(question);
-  useLive((event) => {
-    if (event.changed?.length) void names.refetch();
-  });
   const kinds = useKinds(rows);
   const lines = useExpanded(rows, own, project);
 
@@ -226,7 +223,11 @@ interface TableProps extends Omit<Parameters<typeof RunsTable>[0], "addColumn"> 
 
 function Table({ isNarrow, where, choices, own, ...props }: TableProps) {
   const { rows, columns, onColumns } = props;
-  if (rows.error && !rows.isReady) return <Failure error={rows.error} />;
+  if (rows.error && !rows.isReady) {
+    // The filter itself shows a mistake in it.
+    const isOfFilter = rows.error.problem.start !== null && rows.error.problem.start !== undefined;
+    return isOfFilter ? <Empty title="The filter chooses no runs yet." /> : <Failure error={rows.error} />;
+  }
   if (rows.total === 0) {
     return rows.reading ? (
       <Empty title="Reading the runs for the first time.">
@@ -374,11 +375,6 @@ function SelectedPanels({ rows, selected, search, isGrouped, layout, isAlone, is
     queryFn: () => data(api.GET("/api/metrics", { params: { query: { project, runs: ids.join(",") } } })),
     placeholderData: (before) => before,
     enabled: ids.length > 0,
-  });
-  useLive((event) => {
-    if (event.changed?.some((id) => selected.has(id))) void metrics.refetch();
-    // A metric that is logged for the first time makes a panel.
-    else if (event.rows && Object.keys(event.rows).some((id) => selected.has(id)) && metrics.data?.length === 0) void metrics.refetch();
   });
   const version = rows.snapshotVersion;
   // eslint-disable-next-line react-hooks/exhaustive-deps -- rows change in place, which the version says
