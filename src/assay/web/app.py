@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+from anyio import to_thread
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -92,6 +93,8 @@ def make_api(project: Project, keys: Keys, rules: Rules, files: Files) -> FastAP
 
 @contextlib.asynccontextmanager
 async def _life(api: FastAPI) -> AsyncIterator[None]:
+    # Runs are read, and the pool of threads is made, while the browser starts and logs in.
+    await to_thread.run_sync(api.state.site.first.look)
     yield
     api.state.reruns.close()
     api.state.watches.close()
