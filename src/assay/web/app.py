@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from anyio import to_thread
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
@@ -94,7 +94,7 @@ def make_api(project: Project, keys: Keys, rules: Rules, files: Files) -> FastAP
 @contextlib.asynccontextmanager
 async def _life(api: FastAPI) -> AsyncIterator[None]:
     # Runs are read, and the pool of threads is made, while the browser starts and logs in.
-    await to_thread.run_sync(api.state.site.first.look)
+    await run_in_threadpool(api.state.site.first.look)
     yield
     api.state.reruns.close()
     api.state.watches.close()
