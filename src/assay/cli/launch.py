@@ -266,61 +266,46 @@ def _no_option(argument: str) -> InputError:
     name, has_value, value = argument.partition("=")
     context = click.get_current_context(silent=True)
     path = context.command_path if context is not None else "assay"
-    options = (
-        [option for parameter in context.command.params for option in parameter.opts]
-        if context
-        else []
-    )
-    key = next(iter(keys_named(name.lstrip("-").replace("-", "_"))), "")
-    near = (
-        ""
-        if "." in name or key
-        else did_you_mean(name, [each for each in options if each.startswith("-")])
-    )
-    written = (
-        f"write `{key or name.lstrip('-')}={value if has_value else '...'}`"
-        if key or has_value
-        else ""
-    )
-    fix = " or ".join(filter(None, [near.removesuffix("?"), written])) + ("?" if near else "")
+    parameters = context.command.params if context else []
+    options = [option for parameter in parameters for option in parameter.opts]
+    word = name.lstrip("-")
+    key = next(iter(keys_named(word.replace("-", "_"))), "")
+    near = written = ""
+    if "." not in name and not key:
+        near = did_you_mean(name, [each for each in options if each.startswith("-")])
+    if key or has_value:
+        written = f"write `{key or word}={value if has_value else '...'}`"
+    fix = " or ".join(filter(None, [near.removesuffix("?"), written]))
+    if near:
+        fix += "?"
     return InputError(f"`{path}` has no option `{name}`.", fix=fix or f"`{path} --help` shows them")
 
 
 def _refuse_torn(arguments: Sequence[str], i: int) -> None:
     """Raise InputError for an override that the shell split at spaces, into seeming files."""
+    word = arguments[i]
     before = next((j for j in range(i - 1, -1, -1) if "=" in arguments[j]), None)
-    if arguments[i].startswith("=") or (
-        i + 1 < len(arguments) and arguments[i + 1].startswith("=")
-    ):
-        start = i - 1 if arguments[i].startswith("=") else i
-        whole = "".join(
-            arguments[max(start, 0) : start + 3 if arguments[start + 1] == "=" else start + 2]
-        )
-        raise InputError(
-            f"`{arguments[i]}` is no config file.", fix=f"write `{whole}`, without spaces"
-        )
+    is_value = word.startswith("=")
+    is_name = i + 1 < len(arguments) and arguments[i + 1].startswith("=")
+    if is_value or is_name:
+        start = i - 1 if is_value else i
+        end = start + 3 if arguments[start + 1] == "=" else start + 2
+        whole = "".join(arguments[max(start, 0) : end])
+        raise InputError(f"`{word}` is no config file.", fix=f"write `{whole}`, without spaces")
     if before is None:
         return
-    opened = " ".join(arguments[before : i + 1])
     value = arguments[before].partition("=")[2]
-    is_open = (
-        any(value.count(one) > value.count(other) for one, other in ("[]", "{}", "()"))
-        or value == ""
+    is_open = any(value.count(one) > value.count(other) for one, other in ("[]", "{}", "()"))
+    if value and not is_open:
+        return
+    closing = (k for k in range(i, len(arguments)) if arguments[k].endswith(("]", "}", ")")))
+    cut = " ".join(arguments[before : next(closing, i) + 1])
+    fix = f"write '{cut}'"
+    if not value:
+        fix = f"write `{''.join(arguments[before : i + 1])}`, without spaces"
+    raise InputError(
+        f"`{word}` is no config file: the shell has cut `{cut}` at its spaces.", fix=fix
     )
-    if is_open:
-        end = next(
-            (k for k in range(i, len(arguments)) if arguments[k].endswith(("]", "}", ")"))), i
-        )
-        opened = " ".join(arguments[before : end + 1])
-        fix = (
-            f"write '{opened}'"
-            if value
-            else f"write `{''.join(arguments[before : i + 1])}`, without spaces"
-        )
-        raise InputError(
-            f"`{arguments[i]}` is no config file: the shell has cut `{opened}` at its spaces.",
-            fix=fix,
-        )
 
 
 def _look_around(error: BaseException) -> None:

@@ -111,11 +111,11 @@ def _table(rows: Sequence[LoggedRow], *, color: bool) -> list[str]:
     cells = [["step", "time", *map(visible, names)]]
     for row in rows:
         values = [number(row.values[name]) if name in row.values else "" for name in names]
-        time = f"{datetime.fromtimestamp(row.time_ns / 1e9).astimezone():%H:%M:%S}"
-        cells.append([str(row.step), time, *values])
-    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
-    lines = [
-        "  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
-    ]
+        logged = datetime.fromtimestamp(row.time_ns / 1e9).astimezone()
+        cells.append([str(row.step), f"{logged:%H:%M:%S}", *values])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for line in cells:
+        padded = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
+        lines.append("  ".join(padded).rstrip())
     return [paint(lines[0], "bold", on=color), *lines[1:]]

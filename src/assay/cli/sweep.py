@@ -294,9 +294,14 @@ def _front(search: Search, trials: Sequence[SearchTrial]) -> list[str]:
     }
     lines = ["", "Pareto front:"]
     for place, cost in costs.items():
-        rivals = (other for other in costs.values() if other != cost)
-        if not any(all(a <= b for a, b in zip(other, cost, strict=True)) for other in rivals):
-            named = zip(metrics, found[place], strict=True)
-            shown = "  ".join(f"{name} {number(value)}" for (name, _), value in named)
-            lines.append(f"trial {place + 1}  {shown}")
+        if any(_is_better(other, cost) for other in costs.values()):
+            continue
+        named = zip(metrics, found[place], strict=True)
+        shown = "  ".join(f"{name} {number(value)}" for (name, _), value in named)
+        lines.append(f"trial {place + 1}  {shown}")
     return lines
+
+
+def _is_better(left: Sequence[float], right: Sequence[float]) -> bool:
+    """Return whether costs are other ones than `right`, and nowhere higher."""
+    return left != right and all(a <= b for a, b in zip(left, right, strict=True))

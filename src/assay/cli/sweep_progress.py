@@ -93,9 +93,12 @@ class SweepProgress:
         first = self._values(active[0].task.number) if active else {}
         if not first and self._ended:
             first = self._values(self._ended[0].number)
-        heads = ["trial", "status", *first, self.spec.metrics[0][0], "step", "run"]
+        metric, _ = self.spec.metrics[0]
+        heads = ["trial", "status", *first, metric, "step", "run"]
         columns = (width(sys.stderr) or 80) - 1
-        lines = [self._head(), *(aligned([heads, *rows]) if rows else [])]
+        lines = [self._head()]
+        if rows:
+            lines += aligned([heads, *rows])
         return [elided(line, columns) for line in lines]
 
     def _head(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from assay.query.catalog import Asked, Catalog
 from assay.query.find import select_runs
 from assay.query.formatting import moment
 from assay.query.project_lookup import project_here
-from assay.query.result_tables import ShownCell, ShownTable, follow, seen_now, shown
+from assay.query.result_tables import ShownCell, ShownRow, ShownTable, follow, seen_now, shown
 from assay.record import table_edits
 from assay.record.table_edits import TableChange
 from assay.store.layout import Project
@@ -259,23 +260,27 @@ def _with_column(
     return table, table.columns[-1].key
 
 
+def _is_numeric(rows: Sequence[ShownRow], column: int) -> bool:
+    """Return whether a column holds numbers alone, which stand on the right."""
+    values = [row.cells[column].value for row in rows]
+    return bool(values) and all(isinstance(value, float | None) for value in values)
+
+
 def _lines(found: ShownTable) -> list[str]:
     color = use_color(sys.stdout)
     head = [visible(column.title) for column in found.table.columns]
     body = [[_text(cell) for cell in row.cells] for row in found.rows]
     if not head:
         return ["The table is empty."]
-    widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
-    rights = [
-        bool(body) and all(isinstance(row.cells[i].value, float | None) for row in found.rows)
-        for i in range(len(head))
-    ]
+    texts = [head, *body]
+    widths = [max(len(line[i]) for line in texts) for i in range(len(head))]
+    numeric = [_is_numeric(found.rows, i) for i in range(len(head))]
     lines = []
-    for line in [head, *body]:
-        cells = (
-            cell.rjust(w) if right else cell.ljust(w)
-            for cell, w, right in zip(line, widths, rights, strict=True)
-        )
+    for line in texts:
+        cells = [
+            cell.rjust(width) if is_number else cell.ljust(width)
+            for cell, width, is_number in zip(line, widths, numeric, strict=True)
+        ]
         lines.append("  ".join(cells).rstrip())
     return [paint(lines[0], "dim", on=color), *lines[1:]]
 

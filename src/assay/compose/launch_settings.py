@@ -64,18 +64,20 @@ class Launch:
         return from_plain(Code, dict(self.code)) if self.code else None
 
     def recorded(self) -> dict[str, Any]:
+        always = {"device": self.device or "auto", "debug": self.debug, "no_file": self.no_file}
+        unless_default = {
+            "max_steps": self.max_steps,
+            "from": self.weights_from or None,
+            "nproc": self.nproc,
+            "sweep": self.sweep or None,
+            "point": self.point or None,
+            "search": dict(self.search) or None,
+            "nnodes": self.nnodes if self.nnodes > 1 else None,
+            "max_restarts": self.max_restarts or None,
+        }
         return {
-            "device": self.device or "auto",
-            "debug": self.debug,
-            "no_file": self.no_file,
-            **({"max_steps": self.max_steps} if self.max_steps is not None else {}),
-            **({"from": self.weights_from} if self.weights_from else {}),
-            **({"nproc": self.nproc} if self.nproc is not None else {}),
-            **({"sweep": self.sweep} if self.sweep else {}),
-            **({"point": self.point} if self.point else {}),
-            **({"search": dict(self.search)} if self.search else {}),
-            **({"nnodes": self.nnodes} if self.nnodes > 1 else {}),
-            **({"max_restarts": self.max_restarts} if self.max_restarts else {}),
+            **always,
+            **{key: value for key, value in unless_default.items() if value is not None},
         }
 
 

@@ -23,9 +23,8 @@ def make_optimizer_step(scope: RunScope, model: Model) -> OptimizerStepBase:
     from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 
     context, settings = scope.context, scope.sections.train
-    optimizers = {
-        name: _optimizer(scope, model, path) for name, path in _paths(scope, "optimizer").items()
-    }
+    paths = _paths(scope, "optimizer")
+    optimizers = {name: _optimizer(scope, model, path) for name, path in paths.items()}
     if "" in optimizers:
         context.set("optimizer", optimizers[""])
     schedules = _schedules(scope, optimizers)
@@ -43,12 +42,10 @@ def make_optimizer_step(scope: RunScope, model: Model) -> OptimizerStepBase:
     _check_names(node, weights, every, optimizers)
     if list(optimizers) == [""]:
         return kind(optimizers[""], schedule=schedules.get(""), weights=weights, **how)
-    parts = {
-        name: kind(
-            each, schedule=schedules.get(name, schedules.get("")), weights=_of(weights, name), **how
-        )
-        for name, each in optimizers.items()
-    }
+    parts = {}
+    for name, each in optimizers.items():
+        schedule = schedules.get(name, schedules.get(""))
+        parts[name] = kind(each, schedule=schedule, weights=_of(weights, name), **how)
     return MultiOptimizerStep(parts, every=every)
 
 
@@ -203,9 +200,8 @@ def _optimizer(scope: RunScope, model: Model, path: KeyPath) -> Any:
             try:
                 groups.check(optimizer)
             except ArgumentError as error:
-                raise ConfigError(
-                    [problem_of(error, scope.root, (*path, "params"), params.origin)]
-                ) from error
+                problem = problem_of(error, scope.root, (*path, "params"), params.origin)
+                raise ConfigError([problem]) from error
     return optimizer
 
 

@@ -86,11 +86,10 @@ def outcome_of(
     """
     number = number or (0 if ranks.error() else ranks.signal())
     if first.get("status") == "finished" and not ranks.error():
-        note = first.get("note", "")
         return {
             "status": "finished",
             "signal": number,
-            "note": note,
+            "note": first.get("note", ""),
             "exit_code": first.get("exit_code", 0),
         }
     if number:

@@ -60,14 +60,13 @@ def new_record(
     config_toml = dump(without_secrets(config.root, secrets))
     engine = None if prepared is None else prepared.engine
     spec = attempt_spec(config, launch, project, secrets, engine)
+    used = engine.device if engine is not None else device
+    spec = replace(
+        spec, config_toml=config_toml, seeds={"seed": sections.seed}, devices=[str(used)]
+    )
     recorder = start_run(
         project,
-        replace(
-            spec,
-            config_toml=config_toml,
-            seeds={"seed": sections.seed},
-            devices=[str(engine.device if engine is not None else device)],
-        ),
+        spec,
         kind=kind,
         tag=sections.tag,
         desc=launch.desc or sections.desc,

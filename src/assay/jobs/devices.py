@@ -172,7 +172,8 @@ def choose_slots(
         if len(held) < most and _has_memory(device, spec, held):
             taken = {lease.slot.number for lease in held}
             number = next(i for i in range(most) if i not in taken)
-            chosen.append(DeviceSlot(device.key, number, device.name, shared_by, spec.memory_bytes))
+            slot = DeviceSlot(device.key, number, device.name, shared_by, spec.memory_bytes)
+            chosen.append(slot)
         if len(chosen) == spec.devices:
             return chosen
     return None

@@ -116,7 +116,8 @@ class IsolatedProcess:
             return _read_result(left, self.config, heard)
         end = read_end(self.folder.exit_file(1), self.holder) or ProcessEnd(signal=signal.SIGKILL)
         tail = self.folder.tail(_TAIL_BYTES)
-        shown = "\n  ".join(tail.strip().splitlines()[-_SHOWN_LINES:])
+        last_lines = tail.strip().splitlines()[-_SHOWN_LINES:]
+        shown = "\n  ".join(last_lines)
         cause = end.error or describe_end(end.exit_code, end.signal)
         view = run_of_job(self.config, f"{QUEUE_JOB}{self.name}")
         error = CrashError(

@@ -171,10 +171,9 @@ def _line(group: Sequence[RunView], metric: str, label: str, place: int) -> Line
         (curve,) = curves
         xs, ys, axis, band = curve.xs, curve.values, curve.axis, None
     else:
-        by_step = [
-            dict(zip(curve.steps.tolist(), curve.values.tolist(), strict=True)) for curve in curves
-        ]
-        steps = sorted(set.intersection(*(set(each) for each in by_step)))
+        pairs = [zip(each.steps.tolist(), each.values.tolist(), strict=True) for each in curves]
+        by_step = [dict(each) for each in pairs]
+        steps = sorted(set.intersection(*map(set, by_step)))
         if not steps:
             raise InputError(
                 f"{', '.join(ids)} have no step of `{metric}` in common.",
@@ -236,22 +235,15 @@ def _draw(axes: Axes, line: Line) -> None:
     xs, ys, band = line.xs, line.ys, line.band
     if len(xs) > _BUCKETS and band is None:  # a spike stays: of each range both extremes
         parts = np.array_split(np.arange(len(xs)), _BUCKETS // 2)
-        keep = np.unique(
-            [at for part in parts for at in (part[np.argmin(ys[part])], part[np.argmax(ys[part])])]
-        )
+        lowest = [part[np.argmin(ys[part])] for part in parts]
+        highest = [part[np.argmax(ys[part])] for part in parts]
+        keep = np.unique([*lowest, *highest])
         xs = xs[keep]
         ys = ys[keep]
     color = COLORS[line.place % len(COLORS)]
     dashes = DASHES[line.place // len(COLORS) % len(DASHES)]
-    axes.plot(
-        xs,
-        ys,
-        label=line.label,
-        color=color,
-        linestyle=dashes,
-        linewidth=1.2,
-        marker="" if len(xs) > 1 else "o",
-    )
+    marker = "" if len(xs) > 1 else "o"
+    axes.plot(xs, ys, label=line.label, color=color, linestyle=dashes, linewidth=1.2, marker=marker)
     if band is not None and len(xs) == 1:
         axes.errorbar(xs, ys, yerr=band, color=color, capsize=3)
     elif band is not None:

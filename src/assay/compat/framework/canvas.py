@@ -37,7 +37,8 @@ class History:
         self.step += 1
         scalars = {name: value for name, value in values.items() if _is_scalar(value)}
         place = {"epoch": step[0], "batch": step[1]} if isinstance(step, Sequence) else {}
-        self.run.log({**place, **{name: float(each) for name, each in scalars.items()}}, self.step)
+        numbers = {name: float(value) for name, value in scalars.items()}
+        self.run.log({**place, **numbers}, self.step)
         for name, value in values.items():
             kept = float(value) if name in scalars else value
             self._values.setdefault(name, []).append((self.step, kept))
