@@ -21,18 +21,19 @@ from assay.build.context_entries import (
     Book,
     Entry,
     Promise,
-    label_of,
     type_name,
 )
 from assay.build.context_errors import (
     ContextError,
     ambiguous,
     callable_name,
+    cyclic,
     is_redefined,
     missing,
     nobody_provides,
     not_there,
-    place_of,
+    provided_twice,
+    too_general,
 )
 from assay.build.marks import Provision, is_injected, is_provider, provision_of
 from assay.build.parameters import (
@@ -166,17 +167,9 @@ class Context:
         kind = type or mark.type or returned_type(provider)
         label = name or mark.name or getattr(provider, "__name__", "") or repr(provider)
         old = self._entries.get(label)
-        if (
-            old is not None
-            and old.provider is not None
-            and not is_redefined(old.provider, provider)
-        ):
-            raise ContextError(
-                f"`{label}` is provided twice: by `{callable_name(old.provider)}` and"
-                f" `{callable_name(provider)}`.",
-                where=" and ".join(filter(None, (place_of(old.provider), place_of(provider)))),
-                fix="give one of them another name: @provides(name=...)",
-            )
+        before = old.provider if old is not None else None
+        if before is not None and not is_redefined(before, provider):
+            raise provided_twice(label, before, provider)
         self._put(Entry(self, label, kind, provider=provider))
 
     def install(self, module: object) -> None:
@@ -386,10 +379,7 @@ class Context:
 
     def _entry(self, key: Any) -> Entry | None:
         if not isinstance(key, str) and injectable(key) is not key:
-            raise ContextError(
-                f"`{type_name(key)}` says too little to find anything by it.",
-                fix="ask by name, or declare a NewType alias and ask for that",
-            )
+            raise too_general(key)
         found = self._candidates(key)
         if len(found) > 1:
             raise ambiguous(key, found, "")
@@ -419,12 +409,7 @@ class Context:
             return
         before = [*self._book.making, *chain]
         if entry in before:
-            loop = [*before[before.index(entry) :], entry]
-            raise ContextError(
-                f"These need each other: {' -> '.join(label_of(link) for link in loop)}.",
-                where=place_of(entry.provider),
-                fix="one of them must be made without the other",
-            )
+            raise cyclic([*before[before.index(entry) :], entry], entry.provider)
         for source in self._all_arguments(entry.provider, [*chain, entry]).values():
             source.owner._plan(source, [*chain, entry])
 

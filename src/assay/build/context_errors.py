@@ -59,6 +59,36 @@ def ambiguous(key: Any, found: Sequence[Entry], purpose: str) -> ContextError:
     )
 
 
+def provided_twice(
+    label: str, before: Callable[..., Any], provider: Callable[..., Any]
+) -> ContextError:
+    """Return the error of two providers under one name."""
+    places = filter(None, (place_of(before), place_of(provider)))
+    return ContextError(
+        f"`{label}` is provided twice: by `{callable_name(before)}` and"
+        f" `{callable_name(provider)}`.",
+        where=" and ".join(places),
+        fix="give one of them another name: @provides(name=...)",
+    )
+
+
+def too_general(key: Any) -> ContextError:
+    """Return the error of a type, such as `int`, that could be anything."""
+    return ContextError(
+        f"`{type_name(key)}` says too little to find anything by it.",
+        fix="ask by name, or declare a NewType alias and ask for that",
+    )
+
+
+def cyclic(loop: Sequence[Entry], provider: Callable[..., Any]) -> ContextError:
+    """Return the error of entries that need each other to be made."""
+    return ContextError(
+        f"These need each other: {' -> '.join(label_of(link) for link in loop)}.",
+        where=place_of(provider),
+        fix="one of them must be made without the other",
+    )
+
+
 def callable_name(function: Callable[..., Any]) -> str:
     """Return the qualified name of a callable, without its bound arguments."""
     while isinstance(function, functools.partial):

@@ -75,11 +75,7 @@ def importances(
     for column, share in zip(encoded, shares, strict=True):
         correlation = column.correlation if column.is_numeric else math.nan
         found.append(Importance(column.key, correlation, float(share), column.count))
-
-    def order(each: Importance) -> tuple[float, float, str]:
-        return -_or_zero(each.forest), -abs(_or_zero(each.correlation)), each.key
-
-    found.sort(key=order)
+    found.sort(key=_order)
     return Importances(tuple(found), len(target), float(explained))
 
 
@@ -122,6 +118,11 @@ def spearman(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _order(each: Importance) -> tuple[float, float, str]:
+    """Return the key by which the most important column comes first."""
+    return -_or_zero(each.forest), -abs(_or_zero(each.correlation)), each.key
 
 
 def _or_zero(value: float) -> float:
