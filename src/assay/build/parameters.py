@@ -343,10 +343,8 @@ def _namespaces(target: Callable[..., Any]) -> list[_Space]:
     elif not isinstance(target, types.FunctionType | types.MethodType):
         target = inspect.getattr_static(type(target), "__call__", target)
     own = getattr(inspect.unwrap(target), "__globals__", {})
-    spaces = [
-        own,
-        *(vars(sys.modules[name]) for name in dict.fromkeys(modules) if name in sys.modules),
-    ]
+    loaded = [sys.modules[name] for name in dict.fromkeys(modules) if name in sys.modules]
+    spaces = [own, *map(vars, loaded)]
     return [*((space, local) for space in spaces), ({**_usual_names(), **own}, local)]
 
 

@@ -353,12 +353,10 @@ def public_names(thing: Any) -> list[str]:
     listed = getattr(thing, "__all__", None)
     if listed is None:
         listed = [name for name in names if not isinstance(vars(thing).get(name), types.ModuleType)]
-    lowered = {
-        name.lower() for name in listed
-    }  # AdamW is meant, not the module adamw that it lies in
-    return sorted(
-        {*listed, *(name for name in submodules if name[0] != "_" and name.lower() not in lowered)}
-    )
+    # AdamW is meant, not the module adamw that it lies in.
+    lowered = {name.lower() for name in listed}
+    others = [name for name in submodules if name[0] != "_" and name.lower() not in lowered]
+    return sorted({*listed, *others})
 
 
 def _spec(name: str) -> Any:

@@ -114,14 +114,11 @@ def _without_weightless(key: Key, node: Node) -> Node:
         return node
     if key.kind == "tables":
         inner = Key(name="", kind="table", doc="", keys=key.keys)
-        return Table(
-            {name: _without_weightless(inner, item) for name, item in node.items.items()},
-            node.origin,
-        )
+        items = {name: _without_weightless(inner, item) for name, item in node.items.items()}
+        return Table(items, node.origin)
     weightless = {each.name for each in key.keys if not each.weights}
-    return Table(
-        {name: item for name, item in node.items.items() if name not in weightless}, node.origin
-    )
+    items = {name: item for name, item in node.items.items() if name not in weightless}
+    return Table(items, node.origin)
 
 
 def _text(node: Node) -> str:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from assay.config.references import (
     IN_TEXT,
     MACHINE,
-    differ,
+    each_text,
+    each_text_below,
     is_kept,
     reference_of,
     target_of,
@@ -18,7 +19,6 @@ from assay.config.tree import (
     NONE,
     KeyPath,
     Leaf,
-    List,
     Node,
     Table,
     dotted,
@@ -54,8 +54,7 @@ def resolved(root: Table) -> tuple[Table, list[Problem]]:
     `external_values` and the builder.
     """
     work = _Resolver(root)
-    changed = work.node(root, ())
-    assert isinstance(changed, Table)
+    changed = each_text(root, work.leaf)
     problems = [*work.problems, *_object_problems(changed)]
     return changed, problems
 
@@ -75,28 +74,12 @@ class _Resolver:
     added: int = 0
     told: set[KeyPath] = field(default_factory=set)
 
-    def node(self, node: Node, path: KeyPath) -> Node:
-        match node:
-            case Leaf(str() as text) if "${" in text:
-                return self.leaf(node, text, path)
-            case Table():
-                items = {key: self.node(item, (*path, key)) for key, item in node.items.items()}
-                return (
-                    replace(node, items=items)
-                    if differ(items.values(), node.items.values())
-                    else node
-                )
-            case List():
-                row = tuple(self.node(item, (*path, i)) for i, item in enumerate(node.items))
-                return replace(node, items=row) if differ(row, node.items) else node
-            case _:
-                return node
-
     def leaf(self, leaf: Leaf, text: str, path: KeyPath) -> Node:
         try:
             whole = IN_TEXT.fullmatch(text)
-            if whole is not None and whole["inside"] is not None and not is_kept(whole["inside"]):
-                target = self.checked(whole["inside"], leaf, path)
+            inside = whole["inside"] if whole is not None else None
+            if inside is not None and not is_kept(inside):
+                target = self.checked(inside, leaf, path)
                 found = self.follow(target, leaf, path)
                 return replace(found, origin=replace(leaf.origin, note=f"from {dotted(target)}"))
             whole_text = self.joined(leaf, text, path)
@@ -183,23 +166,20 @@ class _Resolver:
                 circle = [dotted(step) for step in places[i:]]
                 if not self.told.intersection(places[i:]):
                     self.told.update(places[i:])
-                    chain = " -> ".join([*circle, circle[0] if place == target else dotted(target)])
-                    self.stop(leaf, path, "reference-cycle", f"a value needs itself: {chain}")
+                    circle.append(circle[0] if place == target else dotted(target))
+                    message = f"a value needs itself: {' -> '.join(circle)}"
+                    self.stop(leaf, path, "reference-cycle", message)
                 raise _UnresolvedError
         if len(self.following) >= _MAX_CHAIN:
-            raise self.stop(
-                leaf,
-                path,
-                "reference-cycle",
-                f"more than {_MAX_CHAIN} references lead to each other",
-            )
+            message = f"more than {_MAX_CHAIN} references lead to each other"
+            raise self.stop(leaf, path, "reference-cycle", message)
         if target not in self.done:
             node = get_at(self.root, target)
             assert node is not None
             before = len(self.problems)
             self.following.append((path, leaf.origin))
             try:
-                made = self.node(node, target)
+                made = each_text_below(node, target, self.leaf)
             finally:
                 self.following.pop()
             self.done[target] = made, _size(made)
@@ -208,12 +188,8 @@ class _Resolver:
         found, size = self.done[target]
         self.added += size
         if self.added > _MAX_NODES:
-            raise self.stop(
-                leaf,
-                path,
-                "too-large",
-                f"references make the config larger than {_MAX_NODES:,} values",
-            )
+            message = f"references make the config larger than {_MAX_NODES:,} values"
+            raise self.stop(leaf, path, "too-large", message)
         return found
 
     def stop(

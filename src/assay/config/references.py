@@ -189,30 +189,32 @@ def objects_used(root: Node, *, path: KeyPath = ()) -> Iterator[tuple[KeyPath, K
 
 def each_text(root: Table, change: Callable[[Leaf, str, KeyPath], Node]) -> Table:
     """Return `root` with every string that holds `${` changed; unchanged parts stay shared."""
-
-    def node_of(node: Node, path: KeyPath) -> Node:
-        match node:
-            case Leaf(str() as text) if "${" in text:
-                return change(node, text, path)
-            case Table():
-                items = {key: node_of(item, (*path, key)) for key, item in node.items.items()}
-                return (
-                    replace(node, items=items)
-                    if differ(items.values(), node.items.values())
-                    else node
-                )
-            case List():
-                row = tuple(node_of(item, (*path, i)) for i, item in enumerate(node.items))
-                return replace(node, items=row) if differ(row, node.items) else node
-            case _:
-                return node
-
-    changed = node_of(root, ())
+    changed = each_text_below(root, (), change)
     assert isinstance(changed, Table)
     return changed
 
 
-def differ(a: Iterable[object], b: Iterable[object]) -> bool:
+def each_text_below(
+    node: Node, path: KeyPath, change: Callable[[Leaf, str, KeyPath], Node]
+) -> Node:
+    """Return the node at `path` with every string that holds `${` changed, as `each_text` does."""
+    match node:
+        case Leaf(str() as text) if "${" in text:
+            return change(node, text, path)
+        case Table():
+            items = {
+                key: each_text_below(item, (*path, key), change) for key, item in node.items.items()
+            }
+            is_same = not _differ(items.values(), node.items.values())
+            return node if is_same else replace(node, items=items)
+        case List():
+            row = [each_text_below(item, (*path, i), change) for i, item in enumerate(node.items)]
+            return replace(node, items=tuple(row)) if _differ(row, node.items) else node
+        case _:
+            return node
+
+
+def _differ(a: Iterable[object], b: Iterable[object]) -> bool:
     return any(x is not y for x, y in zip(a, b, strict=True))
 
 

@@ -205,9 +205,8 @@ def sweep_of(root: Table) -> tuple[Sweep | None, list[Problem]]:
         return None, [_problem("wrong-type", message, section.origin, SECTION, _FORM)]
     problems: list[Problem] = []
     origin = root.key_origin(SECTION)
-    options = {
-        name: node for name, node in section.items.items() if name in OPTIONS and not _is_axis(node)
-    }
+    settings = {name: node for name, node in section.items.items() if name in OPTIONS}
+    options = {name: node for name, node in settings.items() if not _is_axis(node)}
     mode = _mode(options.get("mode"), problems)
     count = _whole(options, "points", 1, problems)
     draw = _whole(options, "draw", 0, problems)

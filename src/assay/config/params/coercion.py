@@ -170,7 +170,9 @@ def _sequence(value: Any, wanted: Any, text: str | None) -> Any:
     else:
         raise CoercionError(described(wanted))
     is_open = issubclass(kind, list) or (len(parts) == 2 and parts[1] is Ellipsis)
-    kinds = [parts[0]] * len(value) if is_open and parts else list(parts) or [Any] * len(value)
+    kinds = list(parts) or [Any] * len(value)
+    if is_open and parts:
+        kinds = [parts[0]] * len(value)
     if len(kinds) != len(value):
         raise CoercionError(described(wanted))
     try:

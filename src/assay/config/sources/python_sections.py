@@ -38,9 +38,9 @@ def sections_of(
         try:
             root = tree_of(whole) if is_holder(whole) else maker.root(dict(whole), {})
         except AssayError as error:
-            return Table({}, start), [
-                Problem(kind="wrong-type", message=str(error), origin=_entry(file, WHOLE)[0])
-            ]
+            place, _ = _entry(file, WHOLE)
+            problem = Problem(kind="wrong-type", message=str(error), origin=place)
+            return Table({}, start), [problem]
         return Table(root.items, start, root.key_origins), maker.problems
     chosen, problems = _chosen(values, file)
     root = maker.root(chosen, {name: _entry(file, name) for name in chosen})
