@@ -31,17 +31,14 @@ def command(arguments: tuple[str, ...], variant: str | None, trust: bool, as_jso
         return code
     names = ["  " * layer.depth + layer.name.rpartition(".")[2] for layer in report.layers]
     rows = [("layer", "kind", "gives", "params", "FLOPs")]
-    rows += [
-        (name, layer.kind, layer.gave or "not called", f"{layer.params:,}", f"{layer.flops:,}")
-        for name, layer in zip(names, report.layers, strict=True)
-    ]
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    for name, layer in zip(names, report.layers, strict=True):
+        gave = layer.gave or "not called"
+        rows.append((name, layer.kind, gave, f"{layer.params:,}", f"{layer.flops:,}"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        left = "  ".join(f"{cell:<{width}}" for cell, width in zip(row[:3], widths, strict=False))
-        right = "  ".join(
-            f"{cell:>{width}}" for cell, width in zip(row[3:], widths[3:], strict=True)
-        )
-        echo(f"{left}  {right}")
+        texts = [cell.ljust(width) for cell, width in zip(row[:3], widths[:3], strict=True)]
+        numbers = [cell.rjust(width) for cell, width in zip(row[3:], widths[3:], strict=True)]
+        echo("  ".join([*texts, *numbers]))
     echo(f"{report.parameters:,} parameters, {report.trained:,} trained")
     echo(f"{flops:,} FLOPs forward, of {report.samples} samples")
     return code

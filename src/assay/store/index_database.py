@@ -130,8 +130,9 @@ def write_runs(
     # others write.
     database.execute("BEGIN IMMEDIATE")
     migrate(database)
+    gone_folders = [(name,) for name in gone]
     for table in ("runs", "metrics", "texts"):
-        database.executemany(f"DELETE FROM {table} WHERE folder = ?", [(name,) for name in gone])
+        database.executemany(f"DELETE FROM {table} WHERE folder = ?", gone_folders)
     _delete_items(database, gone)
     changed = [each for each in found if isinstance(each, ChangedRun)]
     grown = [each for each in found if isinstance(each, Grown)]
@@ -143,17 +144,14 @@ def write_runs(
     )
     summaries = [(each.row.folder, each.row.summaries_json) for each in changed]
     summaries += [(each.folder, each.summaries_json) for each in grown]
-    database.executemany(
-        "DELETE FROM metrics WHERE folder = ?", [(folder,) for folder, _ in summaries]
-    )
-    database.executemany(
-        "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [
-            storable(_metric(folder, *pair))
-            for folder, text in summaries
-            for pair in json.loads(text).items()
-        ],
-    )
+    with_metrics = [(folder,) for folder, _ in summaries]
+    database.executemany("DELETE FROM metrics WHERE folder = ?", with_metrics)
+    metrics = [
+        storable(_metric(folder, name, summary))
+        for folder, text in summaries
+        for name, summary in json.loads(text).items()
+    ]
+    database.executemany("INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?)", metrics)
     read = [(each, each.items) for each in changed if each.items is not None]
     _write_items(database, {each.row.folder: items for each, items in read}, known)
     texts = [storable((each.row.folder, each.text, each.readme_mtime_ns)) for each, _ in read]

@@ -48,10 +48,12 @@ def read_record(
     edits = _edits(folder) if edits_size else []
     if run is None:
         run = _nameless_run(folder)
-    values = {**run.values, **{edit.key: edit.new for edit in edits if edit.what == "value"}}
+    corrected = {edit.key: edit.new for edit in edits if edit.what == "value"}
+    values = {**run.values, **corrected}
     tags = [edit.new for edit in edits if edit.what == "tag" and isinstance(edit.new, str)]
     tag = tags[-1] if tags else run.tag
-    summaries_json = dumps(run.summaries) if run.sealed else (summarize or live_summaries)(folder)
+    summarize = summarize or live_summaries
+    summaries_json = dumps(run.summaries) if run.sealed else summarize(folder)
     row = _row(folder, run, error, mtime_ns)
     row = row._replace(
         tag=tag[:_MOST_TAG],
@@ -65,9 +67,10 @@ def read_record(
     )
     page = _text_of(folder.readme)
     items = list(islice(_items(folder, values, edits, page), _MOST_ITEMS))
-    said = [row.id, tag, page, *(str(edit.new) for edit in edits if edit.what == "note")]
-    said += [item.name for item in items if item.kind == "label"]
-    return ChangedRun(row, items, "\n".join(said).casefold(), readme_mtime_ns)
+    notes = [str(edit.new) for edit in edits if edit.what == "note"]
+    labels = [item.name for item in items if item.kind == "label"]
+    text = "\n".join([row.id, tag, page, *notes, *labels])
+    return ChangedRun(row, items, text.casefold(), readme_mtime_ns)
 
 
 def _nameless_run(folder: RunFolder) -> RunFile:

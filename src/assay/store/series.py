@@ -328,15 +328,13 @@ def _reduced(series: Series, buckets: int) -> Reduced:
     else:
         starts = np.arange(total)
     ends = np.append(starts[1:], total) if total else starts
-    empty = np.empty(0)
-    return Reduced(
-        series.name,
-        steps[starts],
-        (ends - starts).astype(np.int64),
-        np.fmin.reduceat(values, starts) if total else empty,
-        np.fmax.reduceat(values, starts) if total else empty,
-        values[ends - 1] if total else empty,
-    )
+    counts = (ends - starts).astype(np.int64)
+    if not total:
+        empty = np.empty(0)
+        return Reduced(series.name, steps[starts], counts, empty, empty, empty)
+    lowest = np.fmin.reduceat(values, starts)
+    highest = np.fmax.reduceat(values, starts)
+    return Reduced(series.name, steps[starts], counts, lowest, highest, values[ends - 1])
 
 
 def _parts(blocks: Iterable[Block]) -> dict[str, list[tuple[Block, int]]]:
