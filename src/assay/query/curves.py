@@ -284,10 +284,7 @@ def _drawn(part: _Part, low: float, high: float, width: float, view: CurveView) 
     if is_in_order:
         first_x, last_x = float(xs[0]), float(xs[-1])
     if is_in_order and (low > first_x or high < last_x):
-        begin = max(0, int(np.searchsorted(xs, low, side="left")) - 1)
-        end = int(np.searchsorted(xs, high, side="right")) + 1
-        xs = xs[begin:end]
-        values = values[begin:end]
+        xs, values = _within(xs, values, low, high)
     total = len(xs)
     if not total:
         return None
@@ -313,6 +310,17 @@ def _drawn(part: _Part, low: float, high: float, width: float, view: CurveView) 
         non_finite=non_finite,
         non_finite_x=float(xs[np.argmin(finite)]) if non_finite else math.nan,
     )
+
+
+def _within(
+    xs: NDArray[np.float64], values: NDArray[np.float64], low: float, high: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the points with x between two limits, and the one before and behind; x ascends."""
+    import numpy as np
+
+    begin = max(0, int(np.searchsorted(xs, low, side="left")) - 1)
+    end = int(np.searchsorted(xs, high, side="right")) + 1
+    return xs[begin:end], values[begin:end]
 
 
 def _range_starts(

@@ -67,10 +67,14 @@ def read_record(
     )
     page = _text_of(folder.readme)
     items = list(islice(_items(folder, values, edits, page), _MOST_ITEMS))
-    notes = [str(edit.new) for edit in edits if edit.what == "note"]
+    texts = [row.id, tag, page, *(str(edit.new) for edit in edits if edit.what == "note")]
+    return ChangedRun(row, items, _search_text(texts, items), readme_mtime_ns)
+
+
+def _search_text(texts: Sequence[str], items: Sequence[Item]) -> str:
+    """Return the texts of a run and its labels, as a search compares them."""
     labels = [item.name for item in items if item.kind == "label"]
-    text = "\n".join([row.id, tag, page, *notes, *labels])
-    return ChangedRun(row, items, text.casefold(), readme_mtime_ns)
+    return "\n".join([*texts, *labels]).casefold()
 
 
 def _nameless_run(folder: RunFolder) -> RunFile:

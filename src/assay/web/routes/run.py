@@ -196,9 +196,7 @@ def run(home: HomeOf, run_id: RunId) -> RunFacts:
     problems: list[str] = []
     summaries = read_or(problems, lambda: _summaries(home, view), {})
     artifacts = read_or(problems, lambda: view.artifacts, ())
-    checkpoints = read_or(problems, lambda: view.all_checkpoints, [])
-    best = view.best_checkpoint.name if view.best_checkpoint is not None else ""
-    ends = [event.fact for event in view.events if isinstance(event.fact, Ended)]
+    checkpoints = _checkpoints(view, problems)
     newest = view.file.newest if view.file.attempts else None
     return RunFacts(
         line=line_of(row),
@@ -213,8 +211,8 @@ def run(home: HomeOf, run_id: RunId) -> RunFacts:
         config_hash=newest.config_hash if newest else "",
         seedless_hash=newest.seedless_hash if newest else "",
         notes=[_note(str(each.new), each) for each in view.notes],
-        attempts=[_attempt(each, ends) for each in view.file.attempts],
-        checkpoints=[_checkpoint(each, is_best=each.name == best) for each in checkpoints],
+        attempts=_attempts(view),
+        checkpoints=checkpoints,
         metrics=[_metric(name, each) for name, each in summaries.items()],
         results=_results(view),
         artifacts=[_artifact(view, each) for each in artifacts],
@@ -235,6 +233,12 @@ def run(home: HomeOf, run_id: RunId) -> RunFacts:
 
 def _note(text: str, edit: Edit) -> NoteFacts:
     return NoteFacts(text=text, who=edit.who, at=edit.at_ns / 1e9)
+
+
+def _checkpoints(view: RunView, problems: list[str]) -> list[CheckpointFacts]:
+    found = read_or(problems, lambda: view.all_checkpoints, [])
+    best = view.best_checkpoint.name if view.best_checkpoint is not None else ""
+    return [_checkpoint(each, is_best=each.name == best) for each in found]
 
 
 def _checkpoint(checkpoint: Checkpoint, *, is_best: bool) -> CheckpointFacts:
@@ -290,6 +294,11 @@ def _summaries(home: Home, view: RunView) -> Mapping[str, Any]:
     tail = home.curves.tail(view.folder)
     tail.update()
     return tail.summaries()
+
+
+def _attempts(view: RunView) -> list[AttemptFacts]:
+    ends = [event.fact for event in view.events if isinstance(event.fact, Ended)]
+    return [_attempt(each, ends) for each in view.file.attempts]
 
 
 def _attempt(attempt: Attempt, ends: list[Ended]) -> AttemptFacts:
