@@ -13,7 +13,7 @@ from assay import runs
 from assay.core import frames
 from assay.core.errors import InputError, RecordError
 from assay.core.frames import FrameGroup
-from assay.core.metrics_file import frame_groups
+from assay.core.metrics_reader import frame_groups
 from assay.query.find import find_run
 from assay.query.listing import list_runs
 from assay.query.run import RunView

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.core import frames, metrics_file
+from assay.core import frames, metrics_file, metrics_reader
 from assay.core.errors import RecordError
 from assay.core.frames import TICK_NS, Damage
 from assay.core.metrics_file import Chunk, KeySet, Rewind, Row
@@ -38,7 +38,7 @@ def bits(values: object) -> bytes:
 def facts(data: bytes) -> list[Fact]:
     """What a file says, in a form that can be compared."""
     out: list[Fact] = []
-    for item in metrics_file.read(data):
+    for item in metrics_reader.read(data):
         match item:
             case Row(keys, step, time_ns, values, attempt):
                 out.append(("row", keys, step, time_ns, bits(values), attempt))
@@ -318,7 +318,7 @@ def test_a_hundred_thousand_rows_come_back() -> None:
     file.body += b"".join(crc32(row).to_bytes(4, "little") + row for row in rows)
     file.end(spare=None)
 
-    read = [item for item in metrics_file.read(file.data) if isinstance(item, Row)]
+    read = [item for item in metrics_reader.read(file.data) if isinstance(item, Row)]
 
     assert [row.values[0] for row in read] == [step / 7 for step in range(100_000)]
 
@@ -440,7 +440,7 @@ def test_a_newer_version_is_refused_with_where_it_lies() -> None:
     newer = frames.file_head(frames.Form(b"M", metrics_file.FORM.version + 1))
 
     with pytest.raises(RecordError, match="format 2; this assay knows 1") as caught:
-        list(metrics_file.read(newer, where="runs/x/metrics.bin"))
+        list(metrics_reader.read(newer, where="runs/x/metrics.bin"))
 
     assert "runs/x/metrics.bin" in str(caught.value)
 

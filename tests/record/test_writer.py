@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.core import frames, metrics_file
+from assay.core import frames, metrics_file, metrics_reader
 from assay.core.errors import InputError, RecordError
 from assay.core.metrics_file import Row
 from assay.record import writer as writer_module
@@ -544,7 +544,7 @@ def test_damage_to_the_head_of_an_extent_costs_no_other_extent(path: Path, damag
     begin = frames.FILE_HEAD_BYTES + (0 if damaged == "the extent" else frames.EXTENT_HEAD_BYTES)
     data[begin : begin + 64] = b"\xaa" * 64  # both copies
 
-    rows = [item for item in metrics_file.read(bytes(data)) if isinstance(item, Row)]
+    rows = [item for item in metrics_reader.read(bytes(data)) if isinstance(item, Row)]
 
     assert [row.step for row in rows] == list(range(30_000))
 
@@ -983,7 +983,7 @@ def test_the_bytes_are_those_that_the_format_says(path: Path) -> None:
     data = path.read_bytes()
 
     assert data[:8] == b"\x93ASSAYM\x01"
-    (row,) = [item for item in metrics_file.read(data) if isinstance(item, Row)]
+    (row,) = [item for item in metrics_reader.read(data) if isinstance(item, Row)]
     assert (row.keys.names, row.step, row.values, row.attempt) == (("loss",), 7, (0.25,), 3)
     assert abs(row.time_ns - time.time_ns()) < 60e9
     offset, size = last_frame(data)

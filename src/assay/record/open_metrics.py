@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from assay.core import frames, metrics_file
+from assay.core import frames, metrics_file, metrics_reader
 from assay.core.directory import open_directory
 from assay.core.errors import RecordError
 from assay.core.frames import Damage, Extent
@@ -173,7 +173,7 @@ def _structure(data: bytes) -> tuple[Extent | None, int, list[Damage]]:
     extent: Extent | None = None
     damages: list[Damage] = []
     good = frames.FILE_HEAD_BYTES
-    for item in metrics_file.frame_groups(data):
+    for item in metrics_reader.frame_groups(data):
         match item:
             case Extent():
                 extent = item

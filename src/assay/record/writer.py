@@ -24,7 +24,7 @@ from pathlib import Path
 from time import monotonic_ns
 from zlib import crc32
 
-from assay.core import frames, metrics_file
+from assay.core import frames, metrics_file, metrics_reader
 from assay.core.errors import RecordError
 from assay.core.frames import TICK_NS
 from assay.core.metrics_file import KeySet
@@ -115,19 +115,23 @@ class MetricsWriter:
             preallocate = hasattr(os, "posix_fallocate") and not is_network(path)
         self._preallocate = preallocate
         self._file = OpenMetrics(path, attempt, on_problem)
-        try:
-            self._end = self._repair()
-        except OSError as error:
-            self._file.close()
-            raise refusal(error, path, "The metrics cannot be written") from error
-        except BaseException:  # raised again, Ctrl-C included: only the descriptor must not leak
-            self._file.close()
-            raise
+        self._end = self._repaired_end()
         try:
             self._grow(0)
         except OSError as error:
             self._run_out(error)
         _WRITERS.add(self)
+
+    def _repaired_end(self) -> int:
+        """Repair the end of the file and return it; the file is closed if that fails."""
+        try:
+            return self._repair()
+        except OSError as error:
+            self._file.close()
+            raise refusal(error, self.path, "The metrics cannot be written") from error
+        except BaseException:  # raised again, Ctrl-C included: only the descriptor must not leak
+            self._file.close()
+            raise
 
     @property
     def lost_points(self) -> int:
@@ -450,7 +454,7 @@ class MetricsWriter:
                 self._axes.add(keys.names[keys.axis])
             self._number_keys(keys.names, keys.id)
         # Also those of sets whose definition is damaged: a number is never given to another set.
-        self._next_id = max([self._next_id, *(each + 1 for each in metrics_file.set_ids(data))])
+        self._next_id = max([self._next_id, *(each + 1 for each in metrics_reader.set_ids(data))])
 
 
 def _sync(descriptor: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from assay.core import metrics_file
+from assay.core import metrics_reader
 from assay.core.errors import RecordError
 from assay.core.frames import Damage
 from assay.core.regular_file import read_bytes
@@ -29,7 +29,7 @@ def metrics_damage(path: Path, expected: Mapping[str, Summary] | None) -> str:
         return f"metrics.bin cannot be read: {error.strerror or error}."
     try:
         places = [
-            each for each in metrics_file.damages(data) if expected is not None or not each.torn
+            each for each in metrics_reader.damages(data) if expected is not None or not each.torn
         ]
         lost = _lost(data, expected, is_damaged=bool(places)) if expected else ""
     except RecordError as error:
@@ -55,7 +55,7 @@ def _where(places: list[Damage]) -> str:
 
 def _lost(data: bytes, expected: Mapping[str, Summary], *, is_damaged: bool) -> str:
     """Count the missing points by metric; of an undamaged file only what can be counted quickly."""
-    counts = metrics_file.points_on_curve(data)
+    counts = metrics_reader.points_on_curve(data)
     if counts is None:
         if not is_damaged:
             return ""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from assay.core import frames, metrics_file
+from assay.core import frames, metrics_file, metrics_reader
 from assay.core.errors import RecordError
 from assay.core.frames import Damage
 from assay.core.regular_file import open_regular
@@ -39,7 +39,7 @@ class Tail:
 
     def _begin(self) -> None:
         self._gathered = Gathered()
-        self._reader = metrics_file.RowReader(spread_fast)
+        self._reader = metrics_reader.RowReader(spread_fast)
         self._size = 0
         self._rows = 0
         self._summaries: dict[str, Summary] | None = None

@@ -10,10 +10,11 @@ from itertools import chain, compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.core import metrics_file
+from assay.core import metrics_file, metrics_reader
 from assay.core.errors import ArgumentError, RecordError
 from assay.core.frames import Damage
-from assay.core.metrics_file import Chunk, KeySet, Rewind, Row, Rows, Spread
+from assay.core.metrics_file import Chunk, KeySet, Rewind, Row, Rows
+from assay.core.metrics_reader import Spread
 from assay.core.regular_file import read_bytes
 from assay.core.run_file import Summary
 
@@ -185,7 +186,7 @@ def read_contents(source: Source, *, spread: Spread | None = None) -> MetricsCon
     """Return all rows of a file (path or bytes) with their branches; none for a missing file."""
     data, where = _data(source)
     gathered = Gathered(where)
-    for item in metrics_file.read_rows(data, where=where, spread=spread or _spread):
+    for item in metrics_reader.read_rows(data, where=where, spread=spread or _spread):
         gathered.add(item)
     return gathered.contents()
 

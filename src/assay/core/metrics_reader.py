@@ -1,0 +1,349 @@
+"""Reader of `metrics.bin`, past any damage; `metrics_file` describes the format."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from assay.core import frames
+from assay.core.frames import TICK_NS, Damage, Extent, Frame
+from assay.core.metrics_file import (
+    CHUNK,
+    CHUNK_HEAD,
+    FORM,
+    KEYS,
+    KEYS_HEAD,
+    MAX_SET_ID,
+    MAX_STEP,
+    REWIND_PAYLOAD,
+    WIDE,
+    WIDE_HEAD,
+    WIDE_STEPS,
+    WIDE_TIMES,
+    Chunk,
+    KeySet,
+    Rewind,
+    Row,
+    Rows,
+    values_words,
+)
+
+_SHORT_WORDS = 128  # a row this short is cheap to look at where its key set is not known
+
+Spread = Callable[[memoryview, int, int], Sequence[int]]
+"""`base + factor * each` of many u32: who has something fast for that may bring it."""
+
+
+def read(
+    data: bytes | memoryview, *, where: str = "metrics.bin"
+) -> Iterator[Row | Rewind | Chunk | Damage]:
+    """Yield the contents of a file in its order. Damage is reported and skipped, never raised."""
+    for item in read_rows(data, where=where):
+        if isinstance(item, Rows):
+            for step, time_ns, *values in zip(
+                item.steps, item.times_ns, *item.columns, strict=True
+            ):
+                yield Row(item.keys, step, time_ns, tuple(values), item.attempt)
+        else:
+            yield item
+
+
+def read_rows(
+    data: bytes | memoryview, *, where: str = "metrics.bin", spread: Spread | None = None
+) -> Iterator[Rows | Row | Rewind | Chunk | Damage]:
+    """Yield what `read` yields, with like rows together. A row of a wide frame still comes alone.
+
+    With `spread`, which works on numbers as this machine has them, columns are views of `data`,
+    some with strides.
+    """
+    # The run was killed before the head was written, or logged nothing.
+    if len(data) < frames.FILE_HEAD_BYTES:
+        yield from damages(data)
+        return
+    damage = frames.check_file_head(data, FORM, where=where)
+    if damage is not None:
+        yield damage
+    yield from RowReader(spread).read(data)
+
+
+class RowReader:
+    """Reads rows, each once, from a file that may grow between two reads.
+
+    `offset` is where the next read begins: behind the last intact frame.
+    """
+
+    def __init__(self, spread: Spread | None = None) -> None:
+        self.offset = frames.FILE_HEAD_BYTES
+        self._spread = None if sys.byteorder == "big" else spread
+        self._sets = _KeySets(b"")
+        self._extent: Extent | None = None
+
+    def read(self, data: bytes | memoryview) -> Iterator[Rows | Row | Rewind | Chunk | Damage]:
+        """Yield the contents of `data`, the whole file, from `offset` on."""
+        sets = self._sets
+        sets.begin(data)
+        attempt = 0 if self._extent is None else self._extent.attempt
+        groups = frames.frame_groups(
+            data, start=self.offset, extent=self._extent, is_frame=sets.is_frame
+        )
+        for item in groups:
+            match item:
+                case Extent():
+                    attempt = item.attempt
+                    self._extent = item
+                    # Behind one of the two copies of the head: the other one may be the damaged
+                    # one, in front.
+                    self.offset = item.offset + frames.EXTENT_HEAD_BYTES // 2
+                    continue
+                case Damage():
+                    yield item
+                    continue
+                case frames.FrameGroup() if item.tag <= MAX_SET_ID:
+                    yield _rows(item, sets.find(item.tag), attempt, self._spread)
+                case frames.FrameGroup():
+                    before: Row | Rewind | Chunk | Damage | None = None
+                    for frame in item:
+                        row = _decode(frame, sets, attempt, self._spread)
+                        # A rewind is written twice.
+                        if row is not None and not (isinstance(row, Rewind) and row == before):
+                            yield row
+                        before = row
+            self.offset = item.offset + len(item.data)
+
+
+def frame_groups(data: bytes | memoryview) -> Iterator[frames.FrameGroup | Extent | Damage]:
+    """Yield like frames together, undecoded, with extents' heads and what is damaged."""
+    sets = _KeySets(data)
+    for item in frames.frame_groups(data, is_frame=sets.is_frame):
+        if isinstance(item, frames.FrameGroup) and item.tag == KEYS:
+            sets.define_all(item)
+        yield item
+
+
+def damages(data: bytes | memoryview, *, where: str = "metrics.bin") -> Iterator[Damage]:
+    """Yield what is damaged, without decoding what is not."""
+    if len(data) < frames.FILE_HEAD_BYTES:
+        if len(data):
+            yield Damage(0, len(data), torn=True)
+        return
+    damage = frames.check_file_head(data, FORM, where=where)
+    if damage is not None:
+        yield damage
+    yield from (item for item in frame_groups(data) if isinstance(item, Damage))
+
+
+def points_on_curve(data: bytes | memoryview) -> dict[str, int] | None:
+    """Count the points of each curve without decoding them; None unless all are in chunks."""
+    sets = _KeySets(data)
+    counts: dict[str, int] = {}
+    for item in frames.frame_groups(data, is_frame=sets.is_frame):
+        if not isinstance(item, frames.FrameGroup):
+            continue
+        if item.tag == KEYS:
+            sets.define_all(item)
+        elif item.tag != CHUNK:
+            return None
+        else:
+            for frame in item:
+                keys = sets.find(frame.a)
+                if (
+                    keys is not None
+                    and len(frame.payload) >= CHUNK_HEAD.size
+                    and not CHUNK_HEAD.unpack_from(frame.payload)[0]
+                ):
+                    for name in keys.names:
+                        counts[name] = counts.get(name, 0) + frame.b
+    return counts
+
+
+def set_ids(data: bytes | memoryview) -> set[int]:
+    """Return the ids of all key sets that a frame names, defined or not."""
+    found: set[int] = set()
+    for item in frame_groups(data):
+        if isinstance(item, frames.FrameGroup):
+            if item.tag <= MAX_SET_ID:
+                found.add(item.tag)
+            elif item.tag in (KEYS, WIDE, CHUNK):
+                found.update(frame.a for frame in item)
+    return found
+
+
+class _KeySets:
+    """The key sets of a file, by id, as far as it has been read."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data = data
+        self._sets: dict[int, KeySet] = {}
+        self._partial: dict[int, list[str]] = {}
+        self._later: Mapping[int, KeySet] | None = None
+
+    def begin(self, data: bytes | memoryview) -> None:
+        """Go on with a file that has grown."""
+        self._data = data
+        self._later = None
+
+    def find(self, set_id: int) -> KeySet | None:
+        """Return a key set; for a damaged definition, the one repeated further on in the file."""
+        if set_id not in self._sets:
+            if self._later is None:
+                later = _KeySets(self._data)
+                for item in frames.frame_groups(self._data, is_frame=self.is_frame):
+                    if isinstance(item, frames.FrameGroup) and item.tag == KEYS:
+                        later.define_all(item)
+                self._later = later._sets
+            if set_id in self._later:
+                self._sets[set_id] = self._later[set_id]
+        return self._sets.get(set_id)
+
+    def is_frame(self, tag: int, words: int) -> bool:
+        """Return whether a frame of this tag and length may exist, for the search behind damage."""
+        if tag > MAX_SET_ID:
+            return True
+        known = self._sets.get(tag)
+        return words <= _SHORT_WORDS if known is None else words == values_words(len(known.names))
+
+    def define_all(self, group: frames.FrameGroup) -> None:
+        """Take in KEYS frames that follow each other; one that makes no sense defines nothing."""
+        for frame in group:
+            with contextlib.suppress(*_MALFORMED):
+                self.define(frame)
+
+    def define(self, frame: Frame) -> None:
+        """Take in one KEYS frame."""
+        first, axis, count = KEYS_HEAD.unpack_from(frame.payload)
+        names = self._partial.setdefault(frame.a, [])
+        if first != len(names):  # 0: it is defined again; else the frame before it is damaged
+            names.clear()
+            if first:
+                return
+        offset = KEYS_HEAD.size
+        for _ in range(count):
+            (length,) = struct.unpack_from("<H", frame.payload, offset)
+            offset += 2
+            names.append(
+                bytes(frame.payload[offset : offset + length]).decode("utf-8", "surrogatepass")
+            )
+            offset += length
+        if len(names) == frame.b:
+            self._sets[frame.a] = KeySet(frame.a, tuple(names), axis if axis < len(names) else None)
+            del self._partial[frame.a]
+
+
+def _rows(
+    group: frames.FrameGroup, keys: KeySet | None, attempt: int, spread: Spread | None
+) -> Rows | Damage:
+    rest = -1 if keys is None else group.frame_bytes - 8 * values_words(len(keys.names))
+    if keys is None or rest < 0 or not _fits(group.base_ns, TICK_NS):
+        # The checksums were right, so the writer was wrong: these are lost, the others are not.
+        return Damage(group.offset, group.offset + len(group.data), torn=False)
+    if spread is not None:
+        words = group.frame_bytes // 8
+        halves, values = group.data.cast("I"), group.data.cast("d")
+        times_ns = spread(halves[3 :: 2 * words], group.base_ns, TICK_NS)
+        views = tuple(values[2 + i :: words] for i in range(len(keys.names)))
+        return Rows(keys, spread(halves[2 :: 2 * words], 0, 1), times_ns, views, attempt)
+    frame = struct.Struct(f"<8xII{len(keys.names)}d{rest}x")
+    steps, ticks, *columns = zip(*frame.iter_unpack(group.data), strict=True)
+    base_ns = group.base_ns
+    return Rows(keys, steps, [base_ns + tick * TICK_NS for tick in ticks], tuple(columns), attempt)
+
+
+def _decode(
+    frame: Frame, sets: _KeySets, attempt: int, spread: Spread | None
+) -> Row | Rewind | Chunk | Damage | None:
+    try:
+        match frame.tag:
+            case 0xFFFE:  # KEYS
+                sets.define(frame)
+            case 0xFFFD:  # WIDE
+                keys = _known(sets, frame.a)
+                step, time_ns = WIDE_HEAD.unpack_from(frame.payload)
+                values = struct.unpack_from(f"<{len(keys.names)}d", frame.payload, WIDE_HEAD.size)
+                return Row(keys, step, time_ns, values, attempt)
+            case 0xFFFC:  # REWIND
+                (step,) = REWIND_PAYLOAD.unpack_from(frame.payload)
+                return Rewind(step, frame.a)
+            case 0xFFFB:  # CHUNK
+                return _chunk(frame, _known(sets, frame.a), spread)
+    except _MALFORMED:
+        # The checksum was right, so the writer was wrong: one frame is lost, the others are not.
+        return Damage(frame.offset, frame.end, torn=False)
+    return None  # a tag of a later minor version: nothing we can show
+
+
+def _known(sets: _KeySets, set_id: int) -> KeySet:
+    keys = sets.find(set_id)
+    if keys is None:
+        raise _MalformedError
+    return keys
+
+
+def _fits(base: int, factor: int) -> bool:
+    """Return whether `base` plus any u32 times `factor` is a 64-bit integer."""
+    return -(1 << 63) <= base <= (1 << 63) - 1 - factor * MAX_STEP
+
+
+class _MalformedError(Exception):
+    """Frame whose payload contradicts its head."""
+
+
+_MALFORMED = (struct.error, UnicodeDecodeError, IndexError, _MalformedError)
+
+
+def _chunk(frame: Frame, keys: KeySet, spread: Spread | None) -> Chunk:
+    branch, flags, base_step, base_ns = CHUNK_HEAD.unpack_from(frame.payload)
+    rows, width = frame.b, len(keys.names)
+    if not rows:
+        raise _MalformedError
+    offset = CHUNK_HEAD.size + 16 * width
+    base, wide = (base_step, 1), bool(flags & WIDE_STEPS)
+    steps, offset = _integers(frame.payload, offset, rows, base, wide=wide, spread=spread)
+    base, wide = (base_ns, TICK_NS), bool(flags & WIDE_TIMES)
+    times, offset = _integers(frame.payload, offset, rows, base, wide=wide, spread=spread)
+    columns: list[Sequence[float]] = []
+    for _ in range(width):
+        if spread is None:
+            columns.append(struct.unpack_from(f"<{rows}d", frame.payload, offset))
+        else:
+            columns.append(_view(frame.payload, offset, rows, "d"))
+        offset += 8 * rows
+    return Chunk(keys, branch, steps, times, tuple(columns))
+
+
+def _integers(
+    payload: memoryview,
+    offset: int,
+    rows: int,
+    base: tuple[int, int],
+    *,
+    wide: bool,
+    spread: Spread | None,
+) -> tuple[Sequence[int], int]:
+    """Return the numbers of a column, and the offset behind it.
+
+    `wide` numbers are stored as they are, others as multiples of `base[1]` above `base[0]`.
+    """
+    size = rows * (8 if wide else 4)
+    end = offset + size + (-size % 8)
+    if wide:
+        return list(struct.unpack_from(f"<{rows}q", payload, offset)), end
+    first, factor = base
+    offsets = _view(payload, offset, rows, "I") if spread is not None else None
+    numbers: Sequence[int] = (
+        offsets if offsets is not None else struct.unpack_from(f"<{rows}I", payload, offset)
+    )
+    if not _fits(first, factor) and first + factor * max(numbers) >= 1 << 63:
+        raise _MalformedError
+    if spread is not None and offsets is not None:
+        return spread(offsets, first, factor), end
+    return [first + factor * each for each in numbers], end
+
+
+def _view(payload: memoryview, offset: int, count: int, kind: Literal["d", "I"]) -> memoryview[Any]:
+    end = offset + count * (8 if kind == "d" else 4)
+    if end > len(payload):
+        raise _MalformedError
+    return payload[offset:end].cast(kind)
