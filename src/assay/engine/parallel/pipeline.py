@@ -5,9 +5,8 @@ The schedules of `torch.distributed.pipelining` decide which stage takes which m
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,14 @@ from assay.engine.numerics.seed import undisturbed
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.parallel.joined_engine import JoinedEngine
 from assay.engine.parallel.pipeline_split import keep_weights, split_model
+from assay.engine.parallel.stage_shapes import (
+    Shapes,
+    bytes_of,
+    sendable,
+    shape_only,
+    shapes_of,
+    zeros_like_shape,
+)
 from assay.engine.parallel.stage_states import drop_weights, merge_states, to_host
 from assay.engine.parallel.staged_group import StagedGroup
 
@@ -32,9 +39,6 @@ if TYPE_CHECKING:
 
     from assay.engine.data.source import Window
     from assay.engine.parallel.layout import Layout
-
-Shapes = tuple[tuple[tuple[int, ...], torch.dtype], ...]
-"""Of the tensors of a batch, or of what one stage gives to the next."""
 
 _PLANS = 8
 """Kinds of windows for which schedules, with the memory of what they receive, are kept."""
@@ -213,7 +217,7 @@ class Pipeline:
         """Return a batch with only the shapes of the tensors that no stage of this rank needs."""
         if isinstance(batch, Instance):
             return batch.placed(self.stages, self.count)
-        return batch if self.is_first or self.is_last else mapped(batch, _shape_only)
+        return batch if self.is_first or self.is_last else mapped(batch, shape_only)
 
     def drop_unused_windows(self, windows: Iterator[Window]) -> Iterator[Window]:
         """Yield windows with batches reduced by `drop_unused_data`."""
@@ -317,7 +321,7 @@ class Pipeline:
         one: Shapes = (((1,), torch.int64),)
         ends = [one, *boundaries, (((1,), torch.float32),)]
         given, gives = (
-            tuple(_like(each, is_training, "meta") for each in ends[i])
+            tuple(zeros_like_shape(each, is_training, "meta") for each in ends[i])
             for i in (number, number + 1)
         )
         device = next(iter(self.model.parameters())).device
@@ -345,7 +349,7 @@ class Pipeline:
                     shapes: Shapes = ()
                     if number in self.stages:
                         zeros = (
-                            tuple(_like(each, is_training, device) for each in found[-1])
+                            tuple(zeros_like_shape(each, is_training, device) for each in found[-1])
                             if found
                             else ()
                         )
@@ -459,55 +463,3 @@ class _StageModule(nn.Module):
 
     def forward(self, *given: Any, micro: Tensor) -> Any:
         return self.pipeline.compute(self.number, int(micro), given)
-
-
-def shapes_of(found: Any) -> Shapes:
-    """Return shape and dtype of each tensor in a batch, or in what one stage gives to the next."""
-    shapes: list[tuple[tuple[int, ...], torch.dtype]] = []
-
-    def look(tensor: Tensor) -> Tensor:
-        shapes.append((tuple(tensor.shape), tensor.dtype))
-        return tensor
-
-    mapped(found, look)
-    return tuple(shapes)
-
-
-def bytes_of(shapes: Iterable[tuple[tuple[int, ...], torch.dtype]]) -> int:
-    """Return the size of tensors of these shapes."""
-    return sum(math.prod(size) * dtype.itemsize for size, dtype in shapes)
-
-
-def scaled(shapes: Shapes, samples: int, wanted: int) -> Shapes:
-    """Return shapes for `wanted` in place of `samples`, which are the first dim where it is equal."""
-    return tuple(
-        ((wanted, *size[1:]) if size[:1] == (samples,) else size, dtype) for size, dtype in shapes
-    )
-
-
-def _like(shape: tuple[tuple[int, ...], torch.dtype], is_training: bool, device: Any) -> Tensor:
-    size, dtype = shape
-    return torch.zeros(
-        size, dtype=dtype, device=device, requires_grad=is_training and dtype.is_floating_point
-    )
-
-
-def _shape_only(tensor: Tensor) -> Tensor:
-    return torch.empty_like(tensor, device="meta")
-
-
-def sendable(found: Any, name: str) -> Any:
-    """Return contiguous tensors, one or a tuple; InputError for values that no stage can send."""
-    several = found if isinstance(found, tuple) else (found,)
-    if not several or not all(isinstance(each, Tensor) for each in several):
-        kinds = ", ".join(type(each).__name__ for each in several)
-        raise InputError(
-            f"{name} gives {kinds or 'nothing'}; from stage to stage of a pipeline go"
-            " tensors only.",
-            fix=(
-                "Split the model elsewhere ([parallel] split), or let this part return one tensor"
-                " or a tuple of them."
-            ),
-        )
-    sent = tuple(each.contiguous() for each in several)
-    return sent if isinstance(found, tuple) else sent[0]

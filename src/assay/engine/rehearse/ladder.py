@@ -19,7 +19,8 @@ from assay.engine.data.shapes import shape_of, tensors_in
 from assay.engine.data.source import Window
 from assay.engine.loop.process import Process
 from assay.engine.numerics.private_torch import can_see_operations
-from assay.engine.parallel.pipeline import Pipeline, Shapes, scaled
+from assay.engine.parallel.pipeline import Pipeline
+from assay.engine.parallel.stage_shapes import Shapes, scaled
 from assay.engine.rehearse.disk import checkpoint_bytes
 from assay.engine.rehearse.fake import Fakes, can_fake, is_unfakeable
 from assay.engine.rehearse.findings import finding_of, unchecked

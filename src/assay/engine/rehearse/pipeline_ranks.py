@@ -53,29 +53,34 @@ def rehearse_pipeline(
     whole = replace(rehearse(build), memory=None, evaluation=None)
     if staged is None:  # nothing could be built
         return whole
-    ranks = _planned(staged, layout)
-    whole = replace(
-        whole, findings=tuple(_at_stage(each, staged.stage) for each in whole.findings), ranks=ranks
-    )
+    findings = tuple(_at_stage(each, staged.stage) for each in whole.findings)
+    whole = replace(whole, findings=findings, ranks=_planned(staged, layout))
     if whole.failures:
         return whole
     if whole.rung not in ("fake", "converted") or True not in staged.boundaries:
         message = "the memory of each rank of the pipeline: the step needs values of tensors"
         unknown = Finding(kind="unchecked", message=message)
         return replace(whole, findings=(*whole.findings, unknown))
-    tried: list[Rehearsal] = []
-    for rank in ranks:
-        fits = min((each.largest.samples for each in tried if each.largest), default=None)
-        tried.append(
-            rehearse_rank(
-                partial(build_rank, place=rank.rank),
-                whole.rung,
-                staged.boundaries,
-                limit_bytes=limit_bytes,
-                fits=fits,
-            )
-        )
+    tried = _rehearse_ranks(whole, build_rank, staged, limit_bytes)
     return replace(_merged(whole, tried), seconds=time.perf_counter() - begun)
+
+
+def _rehearse_ranks(
+    whole: Rehearsal, build_rank: BuildRank, staged: StagedForward, limit_bytes: int | None
+) -> list[Rehearsal]:
+    """Run the schedule on each rank; a later one tries no more samples than fit on those before."""
+    tried: list[Rehearsal] = []
+    for rank in whole.ranks:
+        fits = min((each.largest.samples for each in tried if each.largest), default=None)
+        found = rehearse_rank(
+            partial(build_rank, place=rank.rank),
+            whole.rung,
+            staged.boundaries,
+            limit_bytes=limit_bytes,
+            fits=fits,
+        )
+        tried.append(found)
+    return tried
 
 
 def _at_stage(finding: Finding, stage: int | None) -> Finding:

@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 
 from assay.engine.parallel.layout import Layout
-from assay.engine.parallel.pipeline import Shapes, sendable, shapes_of
 from assay.engine.parallel.pipeline_split import split_model
+from assay.engine.parallel.stage_shapes import Shapes, sendable, shapes_of
 
 
 class StagedForward:

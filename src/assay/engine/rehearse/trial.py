@@ -20,7 +20,8 @@ from assay.engine.data.shapes import shape_of, tensors_in
 from assay.engine.metrics.metric import as_metric
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.dtensor import local_tensor
-from assay.engine.parallel.pipeline import Pipeline, Shapes, scaled
+from assay.engine.parallel.pipeline import Pipeline
+from assay.engine.parallel.stage_shapes import Shapes, scaled
 from assay.engine.rehearse.criterion import CriterionCheck
 from assay.engine.rehearse.fake import is_device_mismatch, is_unfakeable, watched_resizes
 from assay.engine.rehearse.findings import finding_of, kind_of, unchecked, why_not
