@@ -106,9 +106,7 @@ def _write(
     numbers = summaries(folder.metrics)
     last = max((each.step for each in numbers.values()), default=0)
     attempt = replace(_attempt(run, tree, created_ns), to_step=last)
-    about = {"from": found.tool, "path": os.path.abspath(found.path), "user": run.user, **run.about}
-    values = cleaner.tree(_values(run.values, warnings))
-    values |= {run_file.IMPORTED + key: value for key, value in about.items() if value}
+    values = cleaner.tree(_values(run.values, warnings)) | _origin(found, run)
     record = RunFile(
         id=found.run_id,
         kind="train",
@@ -130,6 +128,13 @@ def _write(
     else:
         _write_labels(folder, run.labels, run.user or found.tool, created_ns)
     return warnings
+
+
+def _origin(found: ForeignSource, run: ForeignRun) -> dict[str, str]:
+    """Return the values that say whence the run was imported."""
+    path = os.path.abspath(found.path)
+    about = {"from": found.tool, "path": path, "user": run.user, **run.about}
+    return {run_file.IMPORTED + key: value for key, value in about.items() if value}
 
 
 def _attempt(run: ForeignRun, tree: Table, created_ns: int) -> Attempt:

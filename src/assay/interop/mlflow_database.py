@@ -31,6 +31,16 @@ _TABLES_OF_3 = {"inputs", "input_tags", "datasets", "logged_models", "logged_mod
 _TABLES_OF_3 |= {"logged_model_params", "logged_model_tags"}
 _NAMES_OF_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
 _OF_A_DATASET = ("source_type", "source", "schema", "profile")
+_MODELS_OF_A_RUN = """SELECT m.model_id, m.name, m.status, m.model_type, m.artifact_location,
+        m.experiment_id,
+        (SELECT i.step FROM inputs i WHERE i.destination_id = m.model_id AND i.source_id = :run
+         AND i.destination_type = 'MODEL_OUTPUT'),
+        m.source_run_id = :run OR m.model_id IN (SELECT destination_id FROM inputs
+            WHERE source_id = :run AND destination_type = 'MODEL_OUTPUT')
+        FROM logged_models m WHERE m.lifecycle_stage IS NOT 'deleted'
+            AND (m.source_run_id = :run OR m.model_id IN
+            (SELECT destination_id FROM inputs WHERE source_id = :run
+             AND destination_type IN ('MODEL_OUTPUT', 'MODEL_INPUT'))) ORDER BY m.rowid"""
 
 
 def databases_in(root: Path) -> list[Path]:
@@ -156,18 +166,8 @@ def _datasets_of(database: sqlite3.Connection, run_id: str) -> Iterator[MlflowDa
 def _models_of(
     database: sqlite3.Connection, base: Path, run_id: str, warnings: list[str]
 ) -> Iterator[MlflowModel]:
-    query = """SELECT m.model_id, m.name, m.status, m.model_type, m.artifact_location,
-        m.experiment_id,
-        (SELECT i.step FROM inputs i WHERE i.destination_id = m.model_id AND i.source_id = :run
-         AND i.destination_type = 'MODEL_OUTPUT'),
-        m.source_run_id = :run OR m.model_id IN (SELECT destination_id FROM inputs
-            WHERE source_id = :run AND destination_type = 'MODEL_OUTPUT')
-        FROM logged_models m WHERE m.lifecycle_stage IS NOT 'deleted'
-            AND (m.source_run_id = :run OR m.model_id IN
-            (SELECT destination_id FROM inputs WHERE source_id = :run
-             AND destination_type IN ('MODEL_OUTPUT', 'MODEL_INPUT'))) ORDER BY m.rowid"""
     for model_id, name, status, kind, uri, number, step, is_own in database.execute(
-        query, {"run": run_id}
+        _MODELS_OF_A_RUN, {"run": run_id}
     ).fetchall():
         model = MlflowModel(
             str(model_id),
@@ -177,24 +177,25 @@ def _models_of(
             "output" if is_own else "input",
             step or 0,
         )
-        for table, values in (("param", model.params), ("tag", model.tags)):
-            told = (
-                f"SELECT {table}_key, {table}_value FROM logged_model_{table}s WHERE model_id = ?"
-            )
-            values.update(
-                (str(key), str(value or "")) for key, value in database.execute(told, (model_id,))
-            )
-        told = (
-            "SELECT metric_name, metric_value FROM logged_model_metrics WHERE model_id = ? ORDER "
-            "BY metric_timestamp_ms"
-        )
-        model.metrics.update(
-            (str(key), float(value)) for key, value in database.execute(told, (model_id,))
-        )
+        _add_details(database, model, model_id)
         if is_own:
             usual = [str(number), "models", str(model_id), "artifacts"]
             model.artifacts = _artifacts_of(str(uri or ""), base, usual, warnings)
         yield model
+
+
+def _add_details(database: sqlite3.Connection, model: MlflowModel, model_id: str) -> None:
+    """Add the parameters, tags and metrics of a model."""
+    for table, values in (("param", model.params), ("tag", model.tags)):
+        query = f"SELECT {table}_key, {table}_value FROM logged_model_{table}s WHERE model_id = ?"
+        for key, value in database.execute(query, (model_id,)):
+            values[str(key)] = str(value or "")
+    query = (
+        "SELECT metric_name, metric_value FROM logged_model_metrics WHERE model_id = ? ORDER "
+        "BY metric_timestamp_ms"
+    )
+    for key, value in database.execute(query, (model_id,)):
+        model.metrics[str(key)] = float(value)
 
 
 def _as_it_was(value: float, is_nan: bool) -> float:

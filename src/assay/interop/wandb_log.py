@@ -1,0 +1,302 @@
+"""State of a wandb run, put together from the records of its log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import groupby
+from typing import Any
+
+from assay.core.json_codec import parse_json
+from assay.core.metrics_file import KeySet
+from assay.interop import protobuf
+from assay.interop.foreign_run import ns_of
+from assay.interop.nested_keys import flat
+from assay.interop.protobuf import (
+    Field,
+    MalformedError,
+    as_bytes,
+    as_text,
+    by_number,
+    part,
+    text,
+    whole,
+)
+from assay.store.series import Block
+
+_MAX_NAMES = 10_000
+"""Rows of more names are kept as several."""
+
+_NOT_NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_OWN_ARTIFACTS = ("run_table", "job", "wandb-history")
+
+
+@dataclass(slots=True)
+class _HistoryRows:
+    """Rows of one set of names. `axis`: which of them is the x axis of the others."""
+
+    names: tuple[str, ...]
+    axis: str
+    steps: list[int] = field(default_factory=list)
+    times_ns: list[int] = field(default_factory=list)
+    values: list[list[float]] = field(default_factory=list)
+    branches: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Medium:
+    """Logged value that lies in files, or is a histogram."""
+
+    name: str
+    about: dict[str, Any]
+    step: int
+    at_ns: int
+
+
+@dataclass(slots=True)
+class WandbLog:
+    """State of a run, as the records so far said."""
+
+    run: bool = False
+    run_id: str = ""
+    name: str = ""
+    notes: str = ""
+    host: str = ""
+    user: str = ""
+    git_commit: str = ""
+    python: str = ""
+    command: list[str] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    about: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    said: dict[str, Any] = field(default_factory=dict)
+    axes: dict[str, str] = field(default_factory=dict)
+    axis_patterns: list[tuple[str, str]] = field(default_factory=list)
+    rows: dict[tuple[tuple[str, ...], str], _HistoryRows] = field(default_factory=dict)
+    media: list[Medium] = field(default_factory=list)
+    artifacts: set[str] = field(default_factory=set)
+    lines: list[str] = field(default_factory=list)
+    start_ns: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+    runtime_s: int = 0
+    exit_code: int | None = None
+    attempt: int = 0
+    has_rows: bool = False
+    """True when the attempt has logged something."""
+
+    def begin_attempt(self) -> None:
+        """Expect another file of the same run."""
+        self.attempt += 1
+        self.has_rows = False
+        self.exit_code = None
+
+    def add_or_pass(self, record: bytes) -> None:
+        """Add a record, or leave it out when it is malformed."""
+        try:
+            self.add(record)
+        except (MalformedError, ValueError, RecursionError):
+            return
+
+    def add(self, record: bytes) -> None:
+        for number, value in protobuf.fields(record):
+            match number:
+                case 2:
+                    self._row(as_bytes(value))
+                case 3:
+                    _apply(self.summary, by_number(as_bytes(value)))
+                case 5:
+                    _apply(self.config, by_number(as_bytes(value)))
+                case 4 | 13:
+                    self.lines.append(text(by_number(as_bytes(value))[3]))
+                case 8:
+                    about = by_number(as_bytes(value))
+                    if text(about[4]) not in _OWN_ARTIFACTS and not text(about[4]).startswith(
+                        "wandb-"
+                    ):
+                        self.artifacts.add(text(about[5]))
+                case 12:
+                    self._metric(by_number(as_bytes(value)))
+                case 17:
+                    self._run(by_number(as_bytes(value)))
+                case 18:
+                    about = by_number(as_bytes(value))
+                    self.exit_code, self.runtime_s = whole(about[1]), max(0, whole(about[2]))
+                case 26:
+                    self._environment(by_number(as_bytes(value)))
+
+    def blocks(self) -> Iterator[Block]:
+        number = 0
+        for rows in self.rows.values():
+            columns = list(zip(*rows.values, strict=True))
+            for first in range(0, len(rows.names), _MAX_NAMES):
+                names = rows.names[first : first + _MAX_NAMES]
+                block = Block(
+                    KeySet(number, names, names.index(rows.axis) if rows.axis in names else None)
+                )
+                at = 0
+                for branch, those in groupby(rows.branches):
+                    end = at + sum(1 for _ in those)
+                    part = [column[at:end] for column in columns[first : first + _MAX_NAMES]]
+                    block.add(rows.steps[at:end], rows.times_ns[at:end], part, branch, at)
+                    at = end
+                number += 1
+                yield block
+
+    def results(self) -> Iterator[tuple[str, Any]]:
+        """Results: summary values that end no curve, and logged values that are no number."""
+        curves = {name for rows in self.rows.values() for name in rows.names}
+        for name, value in {**self.said, **dict(flat(self.summary))}.items():
+            if name not in curves and not name.startswith("_") and not isinstance(value, dict):
+                yield name, _number(value)
+
+    def _run(self, about: dict[int, list[Field]]) -> None:
+        self.run = True
+        self.run_id, self.name, self.notes = (
+            text(about[1]),
+            text(about[8]) or self.name,
+            text(about[9]) or self.notes,
+        )
+        self.host = text(about[13]) or self.host
+        self.labels = list(dict.fromkeys([*self.labels, *map(as_text, about[10])]))
+        names = {"entity": 2, "project": 3, "group": 6, "job_type": 7, "sweep": 12}
+        self.about = {name: text(about[number]) for name, number in names.items()}
+        start = part(about[17])
+        self.start_ns = self.start_ns or max(0, whole(start[1]) * 1_000_000_000 + whole(start[2]))
+        self.git_commit = text(part(about[21])[2])
+        self.python = text(part(about[19])[4])
+        _apply(self.config, part(about[4]))
+        _apply(self.summary, part(about[5]))
+
+    def _environment(self, about: dict[int, list[Field]]) -> None:
+        program = text(about[6])
+        self.command = [program, *map(as_text, about[5])] if program else self.command
+        self.host, self.user = text(about[12]) or self.host, text(about[13])
+        self.python = text(about[2]) or self.python
+        self.git_commit = text(part(about[9])[2]) or self.git_commit
+
+    def _metric(self, about: dict[int, list[Field]]) -> None:
+        axis = text(about[4])
+        if axis and about[1]:
+            self.axes[text(about[1])] = axis
+        elif axis and about[2]:
+            self.axis_patterns.append((text(about[2]), axis))
+
+    def _row(self, message: bytes) -> None:
+        row: dict[str, Any] = {}
+        step = 0
+        for number, value in protobuf.fields(message):
+            if number == 1:
+                _put(row, by_number(as_bytes(value)))
+            elif number == 2:
+                step = whole(by_number(as_bytes(value))[1])
+        if isinstance(row.get("_step"), int):
+            step = row["_step"]
+        at_ns = (
+            ns_of(row["_timestamp"])
+            if isinstance(row.get("_timestamp"), int | float)
+            else self.last_ns
+        )
+        self.first_ns, self.last_ns = self.first_ns or at_ns, max(self.last_ns, at_ns)
+        numbers: dict[str, float] = {}
+        for name, value in flat(row):
+            if name.startswith("_"):
+                continue
+            value = _number(value)
+            if isinstance(value, int | float):
+                numbers[name] = _float(value)
+            elif isinstance(value, dict):
+                self.media.append(Medium(name=name, about=value, step=step, at_ns=at_ns))
+            elif value is not None:
+                self.said[name] = value
+        if not self.has_rows:
+            self.has_rows = True
+            self._leave(step)
+        self._keep(numbers, step, at_ns)
+
+    def _leave(self, step: int) -> None:
+        """Leave what earlier attempts logged from this step on, which the run repeated."""
+        for rows in self.rows.values():
+            for i, each in enumerate(rows.steps):
+                if each >= step and not rows.branches[i]:
+                    rows.branches[i] = self.attempt
+
+    def _keep(self, numbers: dict[str, float], step: int, at_ns: int) -> None:
+        """The numbers of one row, those with an x axis of their own together with it."""
+        by_axis: dict[str, list[str]] = {}
+        for name in numbers:
+            axis = self._axis_of(name)
+            by_axis.setdefault(axis if axis in numbers and axis != name else "", []).append(name)
+        plain = by_axis.pop("", [])
+        for axis, names in by_axis.items():
+            if axis in plain:  # its own points once
+                plain.remove(axis)
+                names.insert(0, axis)
+        for axis, names in [("", plain), *by_axis.items()]:
+            if names:
+                key = tuple(sorted(names)), axis  # the writer has them in any order
+                rows = self.rows.get(key) or self.rows.setdefault(key, _HistoryRows(*key))
+                rows.steps.append(step)
+                rows.times_ns.append(at_ns)
+                rows.values.append([numbers[name] for name in rows.names])
+                rows.branches.append(0)
+
+    def _axis_of(self, name: str) -> str:
+        if name not in self.axes:
+            fits = (axis for pattern, axis in self.axis_patterns if fnmatchcase(name, pattern))
+            self.axes[name] = next(fits, "")
+        return self.axes[name]
+
+
+def _apply(target: dict[str, Any], record: dict[int, list[Field]]) -> None:
+    """A record that says what is new and what is gone."""
+    for each in record[1]:
+        _put(target, by_number(as_bytes(each)))
+    for each in record[2]:
+        path = _path(by_number(as_bytes(each)))
+        table: Any = target
+        for key in path[:-1]:
+            table = table.get(key) if isinstance(table, dict) else None
+        if isinstance(table, dict):
+            table.pop(path[-1], None)
+
+
+def _put(target: dict[str, Any], item: dict[int, list[Field]]) -> None:
+    path = _path(item)
+    table = target
+    for key in path[:-1]:
+        inner = table.get(key)
+        if not isinstance(inner, dict):
+            inner = table[key] = {}
+        table = inner
+    table[path[-1]] = _value(item)
+
+
+def _path(item: dict[int, list[Field]]) -> list[str]:
+    return [as_text(each) for each in item[2]] or [text(item[1])]
+
+
+def _value(item: dict[int, list[Field]]) -> Any:
+    if item[16] or item[8]:
+        return parse_json(as_bytes((item[16] or item[8])[-1]))
+    if item[7]:
+        return text(item[7])
+    if item[6]:
+        return protobuf.double(item[6][-1])
+    if item[5] and isinstance(item[5][-1], int):
+        return protobuf.zigzag(item[5][-1])
+    return bool(item[4][-1]) if item[4] else None
+
+
+def _number(value: Any) -> Any:
+    """JSON has no word for these, so wandb quotes them."""
+    return _NOT_NUMBERS.get(value, value) if isinstance(value, str) else value
+
+
+def _float(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number beyond what a float holds
+        return float("inf") if value > 0 else float("-inf")
