@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -185,6 +187,14 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def delete(folder: Path) -> None:
+    """Delete a checkpoint, renamed first: a kill meanwhile leaves no half a checkpoint."""
+    going = folder.with_name(folder.name + manifests.TEMPORARY)
+    with contextlib.suppress(OSError):
+        os.replace(folder, going)
+        shutil.rmtree(going, ignore_errors=True)
 
 
 def _share(folder: Path, files: Iterable[ManifestFile], other: Path) -> None:

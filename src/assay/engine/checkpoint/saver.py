@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import re
 import shutil
-import string
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import torch
-
 from assay.core import manifest as manifests
 from assay.core.directory import make_directory
-from assay.core.errors import AssayError, CheckpointError, InputError
+from assay.core.errors import CheckpointError, InputError
 from assay.core.manifest import Checkpoint, Kind, Manifest, folder_of_step
 from assay.engine.checkpoint import folder as folders
 from assay.engine.checkpoint import together
-from assay.engine.checkpoint.codec import Encoded, encode
-from assay.engine.checkpoint.folder import Contents, Where, load, separate, sync_folder
+from assay.engine.checkpoint.codec import encode
+from assay.engine.checkpoint.folder import Contents, Where, load, sync_folder
+from assay.engine.checkpoint.given_state import (
+    WHOLE,
+    check_names,
+    copied,
+    name_from,
+    on_host,
+    parts_of,
+    plain_info,
+)
 from assay.engine.checkpoint.tensor_file import Staging
-from assay.engine.checkpoint.together import Writers
+from assay.engine.checkpoint.together import Writers, outcome_of, raise_first_error, refuse_together
 from assay.engine.checkpoint.weights import load_into
 
 Existing = Literal["keep", "replace", "refuse"]
 Name = str | int | Path | Checkpoint | Manifest
-WHOLE = "whole"
-"""The one part of a state that is no table of parts."""
-
 _ROTATED = ("checkpoint", "best")
-_SAFE_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_MOST_PARTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +91,7 @@ class Saver:
         else has a `state_dict` may stand in a table for it. Raises CheckpointError naming what
         cannot be kept.
         """
-        name = _filled(self.name, step, info or {}) if self.name else folder_of_step(step)
+        name = name_from(self.name, step, info or {}) if self.name else folder_of_step(step)
         return self._save_any(step, state, info, kind="checkpoint", name=name, existing="replace")
 
     def save_keypoint(
@@ -132,30 +128,18 @@ class Saver:
         existing: Existing,
     ) -> Manifest:
         return self.save(
-            _parts_of(state), Where(step=step), kind=kind, info=info, name=name, existing=existing
+            parts_of(state), Where(step=step), kind=kind, info=info, name=name, existing=existing
         )
 
     def find_checkpoints(self) -> list[Checkpoint]:
         """Return the checkpoints that rotation may delete, oldest first."""
-        return [
-            each
-            for each in self._complete()
-            if each.manifest is not None and each.manifest.kind in _ROTATED
-        ]
+        return self._of_kind(*_ROTATED)
 
     def find_keypoints(self) -> list[Checkpoint]:
-        return [
-            each
-            for each in self._complete()
-            if each.manifest is not None and each.manifest.kind == "keypoint"
-        ]
+        return self._of_kind("keypoint")
 
     def find_models(self) -> list[Checkpoint]:
-        return [
-            each
-            for each in self._complete()
-            if each.manifest is not None and each.manifest.kind == "model"
-        ]
+        return self._of_kind("model")
 
     # -------------------------------------------------------------------------------------- writing
 
@@ -201,27 +185,25 @@ class Saver:
         `staging` until then.
         """
         name = name or folder_of_step(where.step)
-        _check_names(name, parts)
+        check_names(name, parts)
         try:
             encoded = {part: encode(state, path=part) for part, state in parts.items()}
         except CheckpointError as error:
             if self.writers is None:
                 raise
-            return partial(_refused, self.writers, str(error))
-        on_host = _copied(encoded, staging) if staging is not None else _on_host(encoded)
+            return partial(refuse_together, self.writers, str(error))
         contents = Contents(
-            parts=on_host,
+            parts=copied(encoded, staging) if staging is not None else on_host(encoded),
             where=where,
             kind=kind,
             name=name,
             run=self.run,
             attempt=self.attempt,
-            info=_plain(info or {}),
+            info=plain_info(info or {}),
         )
         if self.writers is not None:
-            writers = self.writers
-            return lambda: self._write_together(writers, contents, existing, final)
-        return lambda: self._write(contents, existing, final)
+            return partial(self._write_together, self.writers, contents, existing, final)
+        return partial(self._write, contents, existing, final)
 
     def promote(self, name: str, kind: Kind, *, final: bool = False) -> Manifest:
         """Exempt a complete checkpoint from rotation, or make it final."""
@@ -267,9 +249,10 @@ class Saver:
         for each in manifests.checkpoints(self.folder):
             if each.manifest is not None and not each.why:
                 found.append(each.manifest)
-            elif not each.is_left and (
-                each.manifest is not None or each.step is not None or _is_begun(each)
-            ):
+                continue
+            is_begun = each.name.endswith(manifests.TEMPORARY)
+            is_checkpoint = each.manifest is not None or each.step is not None or is_begun
+            if is_checkpoint and not each.is_left:
                 skipped.append(Skipped(each.name, each.why.removesuffix(".")))
         return found, skipped
 
@@ -323,51 +306,48 @@ class Saver:
     def _complete(self) -> list[Checkpoint]:
         return [each for each in manifests.checkpoints(self.folder) if not each.why]
 
+    def _of_kind(self, *kinds: str) -> list[Checkpoint]:
+        return [
+            each
+            for each in self._complete()
+            if each.manifest is not None and each.manifest.kind in kinds
+        ]
+
     def _found(self, name: Name) -> tuple[Path, Manifest]:
         if isinstance(name, Checkpoint | Manifest):
             name = name.name
-        if isinstance(name, Path) or (
-            isinstance(name, str) and len(Path(name).parts) > 1 and Path(name).exists()
-        ):
-            return Path(name), manifests.read(Path(name))
-        complete, text = self._complete(), str(name)
-        found = manifests.named(complete, text, self.folder)
-        if found is not None and found.manifest is not None:
-            return found.path, found.manifest
-        lost = "".join(f" {each.name} is no checkpoint: {each.why}." for each in self.complete()[1])
+        path = _path_of(name)
+        if path is not None:
+            return path, manifests.read(path)
+        text = str(name)
+        found = manifests.named(self._complete(), text, self.folder)
+        if found is None or found.manifest is None:
+            raise self._not_found(text)
+        return found.path, found.manifest
+
+    def _not_found(self, name: str) -> CheckpointError:
+        """Return the error for an unknown name, which lists what there is."""
+        complete = self._complete()
+        _, skipped = self.complete()
+        lost = "".join(f" {each.name} is no checkpoint: {each.why}." for each in skipped)
         steps = ", ".join(str(each.step) for each in complete)
-        names = ", ".join(
-            each.name for each in complete if each.name != folder_of_step(each.step or 0)
-        )
+        named = [each.name for each in complete if each.name != folder_of_step(each.step or 0)]
         fix = f"There are steps {steps}" if complete else "There is none yet"
-        fix += f", and {names}." if names else "."
-        raise CheckpointError(
-            f"There is no checkpoint {text!r}.{lost}", where=str(self.folder), fix=fix
+        fix += f", and {', '.join(named)}." if named else "."
+        return CheckpointError(
+            f"There is no checkpoint {name!r}.{lost}", where=str(self.folder), fix=fix
         )
 
     def _write(self, contents: Contents, existing: Existing, final: bool) -> Manifest:
+        temporary = self._temporary(contents)
         with self._lock:
-            there = manifests.checkpoint_in(self.folder / contents.name)
-            if there.manifest is not None and not there.why:
-                if existing == "refuse":
-                    fix = "Save it under another name, or with overwrite=True."
-                    raise CheckpointError(
-                        f"There is a {there.manifest.kind} {contents.name!r} already.", fix=fix
-                    )
-                if existing == "keep":
-                    return self._keep(there.manifest, contents.kind, final)
-            temporary = self.folder / f"{contents.name}{manifests.TEMPORARY}"
+            kept = self._existing(contents, existing, final)
+            if kept is not None:
+                return kept
             try:
-                # Left by a process that was killed.
-                for stale in self.folder.glob(f"*{manifests.TEMPORARY}"):
-                    shutil.rmtree(stale, ignore_errors=True)
-                make_directory(temporary)
-                manifest = folders.write(
-                    temporary, contents, like=[each.path for each in self._complete()[-1:]]
-                )
-                self._move(temporary, there, replaced=existing == "replace")
-                if final:
-                    manifests.point(self.folder, "final", manifest.name)
+                self._make_temporary(temporary)
+                manifest = folders.write(temporary, contents, like=self._newest())
+                self._publish(temporary, manifest, existing, final)
             except OSError as error:
                 raise CheckpointError(
                     f"The checkpoint of step {contents.where.step} was not written: {error}."
@@ -381,7 +361,7 @@ class Saver:
         self, writers: Writers, contents: Contents, existing: Existing, final: bool
     ) -> Manifest:
         """Write with all processes, each what it holds; an error of one is raised in all."""
-        temporary = self.folder / f"{contents.name}{manifests.TEMPORARY}"
+        temporary = self._temporary(contents)
         with self._lock:
             try:
                 manifest, is_kept = self._gather_parts(
@@ -412,66 +392,78 @@ class Saver:
         """
         head: dict[str, Any] = {}
         if self.is_first:
-            head = _tried(lambda: self._begin_together(temporary, contents, existing, final))
+            head = outcome_of(lambda: self._begin_together(temporary, contents, existing, final))
         told = writers.gather({**head, "offer": together.offer(contents)})
-        _agreed(told)
+        raise_first_error(told)
         manifest = contents.manifest([], [], layout=writers.axes)
         if told[0].get("kept"):
             return manifest, True
-        folder, offers = Path(told[0]["folder"]), [each["offer"] for each in told]
-        own = _tried(
-            lambda: {"written": together.write_own(folder, contents, offers, writers.rank)}
-        )
-        told = writers.gather(own)
-        _agreed(told)
-        ended: dict[str, Any] = {}
-        if self.is_first:
-            written = [each["written"] for each in told]
+        offers = [each["offer"] for each in told]
+        written = together.write_parts(Path(told[0]["folder"]), contents, offers, writers)
 
-            def publish() -> dict[str, Any]:
-                nonlocal manifest
-                like = [each.path for each in self._complete()[-1:]]
-                manifest = together.publish_together(
-                    temporary, contents, offers, written, axes=writers.axes, like=like
-                )
-                there = manifests.checkpoint_in(self.folder / contents.name)
-                self._move(temporary, there, replaced=existing == "replace")
-                if final:
-                    manifests.point(self.folder, "final", manifest.name)
-                return {}
+        def publish() -> dict[str, Any]:
+            nonlocal manifest
+            manifest = together.publish_together(
+                temporary, contents, offers, written, axes=writers.axes, like=self._newest()
+            )
+            self._publish(temporary, manifest, existing, final)
+            return {}
 
-            ended = _tried(publish)
-        _agreed(writers.gather(ended))
+        ended = outcome_of(publish) if self.is_first else {}
+        raise_first_error(writers.gather(ended))
         return manifest, False
 
     def _begin_together(
         self, temporary: Path, contents: Contents, existing: Existing, final: bool
     ) -> dict[str, Any]:
-        there = manifests.checkpoint_in(self.folder / contents.name)
-        if there.manifest is not None and not there.why:
-            if existing == "refuse":
-                fix = "Save it under another name, or with overwrite=True."
-                raise CheckpointError(
-                    f"There is a {there.manifest.kind} {contents.name!r} already.", fix=fix
-                )
-            if existing == "keep":
-                self._keep(there.manifest, contents.kind, final)
-                return {"kept": True}
-        for stale in self.folder.glob(f"*{manifests.TEMPORARY}"):  # of a process that was killed
-            shutil.rmtree(stale, ignore_errors=True)
-        make_directory(temporary)
+        """Make the folder that all processes write into, unless the checkpoint is there already."""
+        if self._existing(contents, existing, final) is not None:
+            return {"kept": True}
+        self._make_temporary(temporary)
         return {"folder": str(temporary.resolve())}
 
-    def _move(self, temporary: Path, there: Checkpoint, *, replaced: bool) -> None:
+    def _existing(self, contents: Contents, existing: Existing, final: bool) -> Manifest | None:
+        """Return the complete checkpoint of that name if it stays; CheckpointError to refuse it."""
+        there = manifests.checkpoint_in(self.folder / contents.name)
+        if there.manifest is None or there.why:
+            return None
+        if existing == "refuse":
+            fix = "Save it under another name, or with overwrite=True."
+            raise CheckpointError(
+                f"There is a {there.manifest.kind} {contents.name!r} already.", fix=fix
+            )
+        if existing == "keep":
+            return self._keep(there.manifest, contents.kind, final)
+        return None
+
+    def _temporary(self, contents: Contents) -> Path:
+        return self.folder / f"{contents.name}{manifests.TEMPORARY}"
+
+    def _make_temporary(self, temporary: Path) -> None:
+        """Make the folder of an unfinished checkpoint; delete those that killed processes left."""
+        for stale in self.folder.glob(f"*{manifests.TEMPORARY}"):
+            shutil.rmtree(stale, ignore_errors=True)
+        make_directory(temporary)
+
+    def _newest(self) -> list[Path]:
+        """Return the folder of the newest complete checkpoint, whose equal files are linked."""
+        return [each.path for each in self._complete()[-1:]]
+
+    def _publish(
+        self, temporary: Path, manifest: Manifest, existing: Existing, final: bool
+    ) -> None:
         """Rename a written checkpoint to its name; an older one is put aside or replaced."""
+        there = manifests.checkpoint_in(self.folder / manifest.name)
         left = None
         if there.path.exists():
             left = manifests.aside(there.path)
             there.path.rename(left)
         os.replace(temporary, there.path)
         sync_folder(self.folder)
-        if left is not None and replaced and not there.why:
+        if left is not None and existing == "replace" and not there.why:
             shutil.rmtree(left, ignore_errors=True)
+        if final:
+            manifests.point(self.folder, "final", manifest.name)
 
     def _keep(self, manifest: Manifest, kind: Kind, final: bool) -> Manifest:
         """Return the existing checkpoint, exempted from rotation if asked."""
@@ -488,126 +480,19 @@ class Saver:
     def _rotate(self, spare: str = "") -> None:
         """Delete checkpoints beyond `keep`; `spare` was just written, and may become the best."""
         final = manifests.pointed(self.folder, "final")
+        best = self.best() or ""
         found = [each.manifest for each in self._complete() if each.manifest is not None]
         counted = [each.name for each in found if each.kind == "checkpoint" and each.name != final]
-        kept = {*counted[-self.keep :], spare, self.best() or "", final}
+        kept = {*counted[-self.keep :], spare, best, final}
         for manifest in found:
             if manifest.kind in _ROTATED and manifest.name not in kept:
-                _delete(self.folder / manifest.name)
+                folders.delete(self.folder / manifest.name)
 
 
-def _tried(do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Run a step and return its outcome for the other processes; an error is sent to them first."""
-    try:
-        return do()
-    except Exception as error:  # whatever it is: the others wait, and are told
-        return {"error": str(error) if isinstance(error, AssayError | OSError) else repr(error)}
-
-
-def _refused(writers: Writers, why: str) -> Manifest:
-    """Tell the waiting processes that a value cannot be kept."""
-    writers.gather({"error": why})
-    raise CheckpointError(why)
-
-
-def _agreed(told: Sequence[Mapping[str, Any]]) -> None:
-    """CheckpointError with the first thing that one of several processes could not do."""
-    for rank, each in enumerate(told):
-        if "error" in each:
-            raise CheckpointError(f"rank {rank}: {each['error']}" if rank else str(each["error"]))
-
-
-def _parts_of(state: Any) -> dict[str, Any]:
-    """Return a state as parts that can be read alone."""
-    if type(state) is dict and 0 < len(state) <= _MOST_PARTS and WHOLE not in state:
-        names = all(
-            isinstance(key, str) and _SAFE_PART.fullmatch(key) and key != "manifest"
-            for key in state
-        )
-        if names and not any(isinstance(value, torch.Tensor) for value in state.values()):
-            return {key: _state_of(value) for key, value in state.items()}
-    return {WHOLE: _state_of(state)}
-
-
-def _state_of(value: Any) -> Any:
-    own = getattr(value, "state_dict", None)
-    return own() if callable(own) else value
-
-
-def _filled(template: str, step: int, info: Mapping[str, Any]) -> str:
-    """Return a name from its template; InputError for an unknown field lists the known ones."""
-    values = {"time": time.strftime("%Y%m%d-%H%M%S"), "step": step, "epoch": step, **info}
-    name = ""
-    for text, field, form, _ in string.Formatter().parse(template):
-        name += text
-        if field is None:
-            continue
-        if field not in values:
-            raise InputError(
-                f"The name {template!r} wants {field!r}.", fix=f"There are: {', '.join(values)}."
-            )
-        try:
-            name += format(values[field], form or "")
-        except (TypeError, ValueError) as error:
-            raise InputError(
-                f"The name {template!r} cannot have {field}={values[field]!r}: {error}."
-            ) from error
-    return re.sub(r"[^A-Za-z0-9_.+-]", "_", name)
-
-
-def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
-    def number(value: Any) -> Any:
-        if isinstance(value, torch.Tensor | np.generic):
-            return value.item()
-        raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
-
-    try:
-        return dict(json.loads(json.dumps(dict(info), default=number)))
-    except (TypeError, ValueError) as error:
-        fix = "Give numbers and text; what is large belongs into the state."
-        raise CheckpointError(
-            f"The info of a checkpoint is plain data: {error}.", fix=fix
-        ) from error
-
-
-def _copied(parts: Mapping[str, Encoded], staging: Staging) -> dict[str, Encoded]:
-    copies = staging.copy(
-        {f"{part}/{name}": t for part, each in parts.items() for name, t in each.tensors.items()}
-    )
-    return {
-        part: Encoded(
-            each.tree, {name: copies[f"{part}/{name}"] for name in each.tensors}, each.boxes
-        )
-        for part, each in parts.items()
-    }
-
-
-def _on_host(parts: Mapping[str, Encoded]) -> dict[str, Encoded]:
-    return {
-        part: Encoded(each.tree, separate(each.tensors), each.boxes) for part, each in parts.items()
-    }
-
-
-def _is_begun(checkpoint: Checkpoint) -> bool:
-    return checkpoint.name.endswith(manifests.TEMPORARY)
-
-
-def _delete(folder: Path) -> None:
-    """Delete a checkpoint, renamed first: a kill meanwhile leaves no half a checkpoint."""
-    going = folder.with_name(folder.name + manifests.TEMPORARY)
-    with contextlib.suppress(OSError):
-        os.replace(folder, going)
-        shutil.rmtree(going, ignore_errors=True)
-
-
-def _check_names(name: str, parts: Iterable[str]) -> None:
-    """Raise CheckpointError for a name of a checkpoint or a part that is unsafe as a file."""
-    for part in parts:
-        if not _SAFE_PART.fullmatch(part) or part == "manifest":
-            raise CheckpointError(
-                f"A part cannot be called {part!r}.", fix="Use letters, digits and _."
-            )
-    if not manifests.is_safe_name(name):
-        raise CheckpointError(
-            f"A checkpoint cannot be called {name!r}.", fix="Use letters, digits and _."
-        )
+def _path_of(name: str | int | Path) -> Path | None:
+    """Return a path that was given, or text of several parts that leads somewhere, else None."""
+    if isinstance(name, Path):
+        return name
+    if isinstance(name, str) and len(Path(name).parts) > 1 and Path(name).exists():
+        return Path(name)
+    return None

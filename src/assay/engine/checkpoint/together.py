@@ -9,11 +9,11 @@ Whatever ends one of them before that leaves a folder that has no manifest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from assay.core.errors import CheckpointError
+from assay.core.errors import AssayError, CheckpointError
 from assay.core.manifest import (
     CheckpointPart,
     Manifest,
@@ -83,6 +83,16 @@ def write_own(
                 "digests": digests,
             }
     return written
+
+
+def write_parts(
+    folder: Path, contents: Contents, offers: Sequence[Offer], writers: Writers
+) -> list[dict[str, Any]]:
+    """Write the pieces of all processes; return what each has written. Collective."""
+    own = outcome_of(lambda: {"written": write_own(folder, contents, offers, writers.rank)})
+    told = writers.gather(own)
+    raise_first_error(told)
+    return [each["written"] for each in told]
 
 
 def publish_together(
@@ -158,3 +168,24 @@ def _owner(offers: Sequence[Offer], part: str, key: str, offsets: Sequence[int])
 
 def _file(part: str, rank: int) -> str:
     return f"{part}-rank{rank}.safetensors" if rank else f"{part}.safetensors"
+
+
+def outcome_of(do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Run a step and return its outcome for the other processes; an error is sent to them first."""
+    try:
+        return do()
+    except Exception as error:  # whatever it is: the others wait, and are told
+        return {"error": str(error) if isinstance(error, AssayError | OSError) else repr(error)}
+
+
+def refuse_together(writers: Writers, why: str) -> Manifest:
+    """Tell the waiting processes that a value cannot be kept."""
+    writers.gather({"error": why})
+    raise CheckpointError(why)
+
+
+def raise_first_error(told: Sequence[Mapping[str, Any]]) -> None:
+    """CheckpointError with the first thing that one of several processes could not do."""
+    for rank, each in enumerate(told):
+        if "error" in each:
+            raise CheckpointError(f"rank {rank}: {each['error']}" if rank else str(each["error"]))
