@@ -215,17 +215,22 @@ def frame_groups(
             end = _end_of_group(view, offset, size_bytes, limit)
             yield FrameGroup(offset, frame.tag, size_bytes, view[offset:end], extent.base_ns)
             offset = end
-        elif len(frame.payload) != _EXTENT_PAYLOAD.size:
-            # The checksum is right, so the writer was wrong.
-            yield Damage(offset, frame.end, torn=False)
-            offset = frame.end
         else:
-            base_ns, end, *_ = _EXTENT_PAYLOAD.unpack(frame.payload)
-            head = Extent(offset, frame.a, frame.b, base_ns, max(0, end))
-            if not _is_copy(head, extent):
+            head = _extent_of(frame)
+            if isinstance(head, Damage):
+                yield head
+            elif not _is_copy(head, extent):
                 extent = head
                 yield extent
             offset = frame.end
+
+
+def _extent_of(frame: Frame) -> Extent | Damage:
+    """Return the head of an extent; Damage where the writer was wrong: the checksum is right."""
+    if len(frame.payload) != _EXTENT_PAYLOAD.size:
+        return Damage(frame.offset, frame.end, torn=False)
+    base_ns, end, *_ = _EXTENT_PAYLOAD.unpack(frame.payload)
+    return Extent(frame.offset, frame.a, frame.b, base_ns, max(0, end))
 
 
 class _FrameSearch:

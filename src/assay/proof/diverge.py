@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -70,8 +70,24 @@ def diverge(
             found = _again(a, b, found, notes, trust, tell)
         except AssayError as error:
             notes.append(f"not trained again: {error.what}")
+    verdict = _verdict(a, b, found, changed, notes)
+    for view in (a, b):
+        keep_verdict(view, verdict, tell)
+    return DivergeResult(verdict=verdict, notes=tuple(notes))
+
+
+def _verdict(
+    a: RunView,
+    b: RunView,
+    found: Alignment,
+    changed: Mapping[str, tuple[str, str]],
+    notes: Sequence[str],
+) -> Verdict:
     first = found.difference
-    verdict = Verdict(
+    cause = None
+    if first is not None:
+        cause = cause_of(found, in_environment=is_only_environment(changed))
+    return Verdict(
         question="diverge",
         runs=(a.id, b.id),
         equal=first is None,
@@ -79,14 +95,11 @@ def diverge(
         last_step=found.last_step,
         compared=found.compared,
         difference=first,
-        cause=cause_of(found, in_environment=is_only_environment(changed)) if first else None,
+        cause=cause,
         changed_inputs={name: list(values) for name, values in changed.items()},
         at_ns=time.time_ns(),
         note="; ".join(notes),
     )
-    for view in (a, b):
-        keep_verdict(view, verdict, tell)
-    return DivergeResult(verdict=verdict, notes=tuple(notes))
 
 
 def _is_exact(found: Alignment) -> bool:

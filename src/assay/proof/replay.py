@@ -93,9 +93,8 @@ def replay(
         verdict, compared = compare_runs(view, again, span, changed)
         is_kept = not verdict.equal
         keep_verdict(view, verdict, tell)
-        return ReplayResult(
-            verdict=verdict, compared=compared, kept=again.path if is_kept else None
-        )
+        kept = again.path if is_kept else None
+        return ReplayResult(verdict=verdict, compared=compared, kept=kept)
     finally:
         with contextlib.suppress(OSError):
             forget([folder / "project"])

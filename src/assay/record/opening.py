@@ -14,7 +14,8 @@ from assay.core import lease as leases
 from assay.core import run_file
 from assay.core.event_log import Started
 from assay.core.ids import new_run_id
-from assay.core.run_file import Code, Kind, RunFile
+from assay.core.run_file import Attempt, Code, Kind, RunFile
+from assay.core.secret import Secrets
 from assay.record import logfile, readme
 from assay.record.attempt import AttemptSpec, changed_files, keep_snapshot, new_attempt, read_run
 from assay.record.config_files import write_config
@@ -53,8 +54,7 @@ def start_run(
     with _undone(folder):
         lease = leases.acquire(folder.path, 1)
         write_config(folder, spec.config_toml or "", spec.config_files, attempt=1, secrets=secrets)
-        code, problem = keep_snapshot(project, spec, folder.patch(), secrets)
-        attempt = new_attempt(spec, 1, code=code, secrets=secrets)
+        attempt, problem = _attempt_with_code(folder, spec, project, 1, None, secrets)
         run = RunFile(
             id=run_id,
             kind=kind,
@@ -98,7 +98,6 @@ def start_attempt(
     with _released(folder, lease):
         before = read_run(folder)  # again: now nobody else writes it
         number = _next_number(before)
-        old = before.newest if before.attempts else None
         is_own = authorship.is_own(folder, before)  # as it was found: what follows changes it
         is_at_home = is_own and not authorship.is_moved(folder, before)
         if spec.config_toml is not None:
@@ -106,16 +105,9 @@ def start_attempt(
                 folder, spec.config_toml, spec.config_files, attempt=number, secrets=secrets
             )
         home = _home_of(folder, before, is_at_home) if project is None else project
-        code, problem = Code(), ""
-        if home is not None:
-            code, problem = keep_snapshot(home, spec, folder.patch(number), secrets)
-        attempt = replace(
-            new_attempt(spec, number, code=code, secrets=secrets, before=old),
-            from_step=from_step,
-            to_step=from_step,
-            changed=tuple(changed),
-            changed_code=changed_files(home, old.code, code) if old is not None else (),
-        )
+        old = before.newest if before.attempts else None
+        attempt, problem = _attempt_with_code(folder, spec, home, number, old, secrets)
+        attempt = replace(attempt, from_step=from_step, to_step=from_step, changed=tuple(changed))
         run = replace(before, status="running", sealed=False, attempts=(*before.attempts, attempt))
         if home is not None and not is_at_home:
             run = replace(run, project=str(home.root))
@@ -127,6 +119,27 @@ def start_attempt(
     started = Started(attempt=number, step=from_step, checkpoint=checkpoint)
     recorder.begin(started, home, problem, keep_output=spec.keep_output)
     return recorder
+
+
+def _attempt_with_code(
+    folder: RunFolder,
+    spec: AttemptSpec,
+    home: Project | None,
+    number: int,
+    old: Attempt | None,
+    secrets: Secrets,
+) -> tuple[Attempt, str]:
+    """Keep the code of a project; return the attempt that runs it, and the problem with the code.
+
+    `old` is the attempt before it.
+    """
+    code, problem = Code(), ""
+    if home is not None:
+        code, problem = keep_snapshot(home, spec, folder.patch(number), secrets)
+    attempt = new_attempt(spec, number, code=code, secrets=secrets, before=old)
+    if old is not None:
+        attempt = replace(attempt, changed_code=changed_files(home, old.code, code))
+    return attempt, problem
 
 
 def _next_number(run: RunFile) -> int:

@@ -82,23 +82,24 @@ class RunRecorder:
         self._listeners: tuple[Listener, ...] = ()
         self._is_synced = False
         self._home = RunHome(folder, lease)
-        self._config_toml = b""
-        if folder.config_toml.exists():
-            self._config_toml = read_bytes(folder.config_toml, MAX_BYTES)
+        self._config_toml = _read_config(folder)
         # `self.log` is looked up at each call: a listener replaces it.
         self._deferred = DeferredRows(lambda values, step: self.log(values, step))
         self._background = BackgroundWork(self._deferred.flush_old, on_problem=self._trouble)
-        self._worker = RecorderThread(
-            f"assay-{run.id}",
-            prepare=lambda: self._metrics.prepare(),
-            sync=self._sync,
-            renew=self._renew_lease,
-        )
+        self._worker = self._new_worker()
         self._log_file = logfile.open_log(folder.log, run.id, form, clean=self.secrets.clean)
         self._metrics = self._open_metrics()
         # The writer's own method: a wrapper would cost a tenth of a log call.
         self.log = self._metrics.log  # type: ignore[method-assign]
         self._worker.start()
+
+    def _new_worker(self) -> RecorderThread:
+        return RecorderThread(
+            f"assay-{self.id}",
+            prepare=lambda: self._metrics.prepare(),
+            sync=self._sync,
+            renew=self._renew_lease,
+        )
 
     def _open_metrics(self) -> MetricsWriter:
         try:
@@ -484,6 +485,13 @@ class RunRecorder:
             )
         if self._over:
             raise RecordError(self._over, where=str(self.folder.path))
+
+
+def _read_config(folder: RunFolder) -> bytes:
+    """Return the config of the run; b"" if it has none."""
+    if not folder.config_toml.exists():
+        return b""
+    return read_bytes(folder.config_toml, MAX_BYTES)
 
 
 def _last_step(run: RunFile, by_metric: Mapping[str, Summary]) -> int:

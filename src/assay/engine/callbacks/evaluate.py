@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from time import perf_counter
 from typing import Any
@@ -240,33 +240,25 @@ def evaluate(
     )
     used = {} if infer else _metrics(process, metrics or {})
     measures = _Measures(evaluation, pipes, used)
-    batch: Any = None
-    logged = LoggedMeans(lambda: batch)
+    logged = LoggedMeans(lambda: loop.batch)
+    loop = _BatchLoop(
+        process=process,
+        infer=infer,
+        measures=measures,
+        logged=logged,
+        seed=seed,
+        device=device,
+        ranks=ranks,
+        pipeline=pipeline,
+        before=before,
+        after=after,
+    )
     process.eval()
-    forward: Callable[[Any], Any] = process.inference_step if infer else process.validation_step
-    if pipeline is not None:
-        forward = pipeline.forward(forward)
     with undisturbed(), _logging_to(logged, process):
         pipes.begin(evaluation)
         if ranks.is_distributed:
             check_mergeable(pipes.pipes, used, is_staged=ranks.is_staged)
-        for number, (batch, is_idle) in enumerate(_in_step(batches, ranks)):
-            ranks.beats.beat()
-            logged.is_idle = is_idle
-            if before is not None and not is_idle:
-                before()
-            batch = _needed_here(batch, pipeline, device)
-            place = number * ranks.size + ranks.rank
-            seed_all(key(seed, EVALUATE, crc32(split.encode()), place))
-            output = _output_of(forward, batch, device)
-            if is_idle:
-                continue
-            measures.count(batch)
-            if pipeline is None or pipeline.is_last:
-                measures.add(output)
-            if after is not None:
-                after()
-        evaluation.batch = None
+        loop.run(batches)
         if ranks.is_distributed:
             ranks.reshard()
             gather_evaluation(ranks, evaluation, pipes.pipes, {"": measures.loss, **used})
@@ -275,6 +267,62 @@ def evaluate(
         means = logged.take_means(split, ranks if ranks.is_distributed else None)
         measures.finish(means, with_metrics=not rehearsal)
     return evaluation.metrics, evaluation.samples
+
+
+@dataclass(slots=True, kw_only=True)
+class _BatchLoop:
+    """Loop over the batches of a split, each computed under its own random key.
+
+    `batch` is the one that is computed now.
+    """
+
+    process: Process
+    infer: bool
+    measures: _Measures
+    logged: LoggedMeans
+    seed: int
+    device: torch.device
+    ranks: DataParallelGroup
+    pipeline: Pipeline | None
+    before: Callable[[], None] | None
+    after: Callable[[], None] | None
+    batch: Any = None
+
+    def run(self, batches: Iterable[Any]) -> None:
+        """Compute and measure all batches; a batch that only pads is not measured."""
+        forward = self._forward()
+        for number, (batch, is_idle) in enumerate(_in_step(batches, self.ranks)):
+            self.ranks.beats.beat()
+            self.logged.is_idle = is_idle
+            self.batch = batch
+            if self.before is not None and not is_idle:
+                self.before()
+            self.batch = _needed_here(batch, self.pipeline, self.device)
+            self._seed_batch(number)
+            output = _output_of(forward, self.batch, self.device)
+            if not is_idle:
+                self._measure(output)
+        self.measures.evaluation.batch = None
+
+    def _forward(self) -> Callable[[Any], Any]:
+        """Return the step of the process, through all stages of a pipeline."""
+        process = self.process
+        step: Callable[[Any], Any] = (
+            process.inference_step if self.infer else process.validation_step
+        )
+        return step if self.pipeline is None else self.pipeline.forward(step)
+
+    def _seed_batch(self, number: int) -> None:
+        split = self.measures.evaluation.split
+        place = number * self.ranks.size + self.ranks.rank
+        seed_all(key(self.seed, EVALUATE, crc32(split.encode()), place))
+
+    def _measure(self, output: Any) -> None:
+        self.measures.count(self.batch)
+        if self.pipeline is None or self.pipeline.is_last:
+            self.measures.add(output)
+        if self.after is not None:
+            self.after()
 
 
 class _Measures:

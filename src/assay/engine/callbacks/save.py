@@ -26,6 +26,7 @@ from assay.engine.data.patience import WorkerError
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.engine_state import capture
 from assay.engine.loop.periods import every as each
+from assay.engine.loop.state import State
 from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.sparse import entries
@@ -191,19 +192,19 @@ class Save:
         best: Mapping[str, Any] | None = None,
     ) -> None:
         """Write the state of this step, or give its existing checkpoint its new kind."""
-        state, recorder, begun = engine.state, engine.recorder, perf_counter()
-        step, name, write = state.step, folder_of_step(state.step), None
-        is_best = best is not None or (state.best is not None and state.best["step"] == step)
+        begun = perf_counter()
+        recorder = engine.recorder
+        step = engine.state.step
+        is_best = best is not None or _is_best(engine.state)
+        write: Callable[[], Manifest] | None = None
         if self.last_step != step:
             self.wait()  # what was copied last is being written from where the next copy goes
-            engine.fire(Event.CHECKPOINT_BEGIN)
-            try:
-                write = self._prepared(engine, kind, final=final)
-            except CheckpointError as error:
-                self._tell_failure(recorder, error, step, final=final)
-                return
-            finally:
-                engine.fire(Event.CHECKPOINT_END)
+            with _checkpoint_events(engine):
+                try:
+                    write = self._prepared(engine, kind, final=final)
+                except CheckpointError as error:
+                    self._tell_failure(recorder, error, step, final=final)
+                    return
         self.last_step = step
 
         def job() -> None:
@@ -211,20 +212,24 @@ class Save:
                 return  # it was said already
             self._failed_step = step
             with self._reported(recorder, step, final=final):
-                if write is None:
-                    if self.saver.is_first:
-                        self.saver.promote(name, kind, final=final)
-                else:
-                    _tell_saved(recorder, write(), seconds=perf_counter() - begun, is_best=is_best)
+                if write is not None:
+                    manifest = write()
+                    _tell_saved(recorder, manifest, seconds=perf_counter() - begun, is_best=is_best)
+                elif self.saver.is_first:
+                    self.saver.promote(folder_of_step(step), kind, final=final)
                 self._failed_step = self.failure = None
                 if best is not None and self.saver.is_first:
-                    self._mark(name, best)
+                    self._mark(folder_of_step(step), best)
 
+        self._submit(job)
+        engine.add_seconds("checkpoint", perf_counter() - begun)
+
+    def _submit(self, job: Callable[[], None]) -> None:
+        """Run a job in the background if there is one, else now."""
         if self._background is not None:
             self._background.submit(job)
         else:
             job()
-        engine.add_seconds("checkpoint", perf_counter() - begun)
 
     def _prepared(self, engine: Engine, kind: Kind, *, final: bool) -> Callable[[], Manifest]:
         """Encode the state of the engine now; return the function that writes it."""
@@ -275,6 +280,20 @@ class Save:
             self.on_best(best["metric"], best["mode"], best["value"], best["step"], name)
 
 
+@contextmanager
+def _checkpoint_events(engine: Engine) -> Iterator[None]:
+    engine.fire(Event.CHECKPOINT_BEGIN)
+    try:
+        yield
+    finally:
+        engine.fire(Event.CHECKPOINT_END)
+
+
+def _is_best(state: State) -> bool:
+    """Return True if the best evaluation was at this step."""
+    return state.best is not None and state.best["step"] == state.step
+
+
 def _tell_saved(recorder: Recorder, manifest: Manifest, *, seconds: float, is_best: bool) -> None:
     size = sum(file.size_bytes for file in manifest.files)
     name, kind, step = manifest.name, manifest.kind, manifest.step
@@ -290,11 +309,9 @@ def cause_of(failure: CheckpointError) -> str:
         error = error.__cause__
     if error is None:
         return failure.what.partition(" was not written: ")[2].rstrip(".") or failure.what
-    return (
-        "disk full"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT)
-        else (error.strerror or str(error)).lower()
-    )
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "disk full"
+    return (error.strerror or str(error)).lower()
 
 
 def _spoilt(model: nn.Module) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -28,6 +28,8 @@ from assay.engine.numerics.seed import checked_seed
 
 Part = tuple[int, list[int]]
 """Position of the first sample, indices."""
+
+_MAY_CLASH = ("batch_size", "sampler", "batch_sampler", "shuffle", "micro_batch_size")
 
 
 def is_dataset(source: object) -> bool:
@@ -93,26 +95,8 @@ class Loader:
         self._options = {
             name: value for name, value in locals().items() if name not in ("self", "dataset")
         }
-        if not is_dataset(dataset):
-            raise InputError(
-                f"data.{split}: {type(dataset).__name__} has no length or no items by index.",
-                fix="Give a map-style data set (__len__ and __getitem__).",
-            )
-        _check(
-            split,
-            batch_size,
-            sampler,
-            batch_sampler,
-            shuffle,
-            drop_last,
-            micro_batch_size,
-            workers,
-            prefetch,
-        )
-        if not 0 <= rank < ranks:
-            raise InputError(
-                f"data.{split}: there is no rank {rank} of {ranks}; they are counted from 0."
-            )
+        _check_dataset(dataset, split)
+        _check_options(self._options)
         self.dataset = dataset
         self.rank = rank
         self.ranks = ranks
@@ -133,16 +117,16 @@ class Loader:
         self._accumulate = accumulate or 1
         self._lists: Listed | None = None
         if batch_sampler is not None:
-            self._lists = Listed(
-                batch_sampler, seed=seed, name=f"data.{split}.batch_sampler", batches=True
-            )
+            name = f"data.{split}.batch_sampler"
+            self._lists = Listed(batch_sampler, seed=seed, name=name, batches=True)
             accumulate = self._accumulate
             batch_size = self._lists.batch_size * accumulate
         self.sizes = divided(
             batch_size, micro=micro_batch_size, accumulate=accumulate, ranks=ranks, split=split
         )
         self.order = self._order_of(sampler, shuffle=bool(shuffle))
-        self.batch_size, self.micro_batch_size = self.sizes.whole, self.sizes.micro
+        self.batch_size = self.sizes.whole
+        self.micro_batch_size = self.sizes.micro
         self.fetch = Fetch(
             dataset, collate=self.collate, randomness=self.randomness, seed=seed, split=split
         )
@@ -386,33 +370,34 @@ def _warner(loader: weakref.ref[Loader]) -> Callable[[str], None]:
     return warn
 
 
-def _check(
-    split: str,
-    batch_size: int | None,
-    sampler: Any,
-    batch_sampler: Any,
-    shuffle: bool | None,
-    drop_last: bool,
-    micro_batch_size: int | None,
-    workers: int,
-    prefetch: int,
-) -> None:
+def _check_dataset(dataset: object, split: str) -> None:
+    if not is_dataset(dataset):
+        raise InputError(
+            f"data.{split}: {type(dataset).__name__} has no length or no items by index.",
+            fix="Give a map-style data set (__len__ and __getitem__).",
+        )
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
     """Raise InputError for options that exclude each other, and for numbers out of range."""
-    given = {
-        "batch_size": batch_size is not None,
-        "sampler": sampler is not None,
-        "batch_sampler": batch_sampler is not None,
-        "shuffle": shuffle is not None,
-        "drop_last": drop_last,
-        "micro_batch_size": micro_batch_size is not None,
-    }
+    split = options["split"]
+    given = {name for name in _MAY_CLASH if options[name] is not None}
+    if options["drop_last"]:
+        given.add("drop_last")
     for one, other, why in LOADER_CLASHES:
-        if given.get(one) and given.get(other):
+        if one in given and other in given:
             raise InputError(
                 f"data.{split}: {one} and {other} do not go together: {why}.",
                 fix="Leave one of them out.",
             )
+    workers = options["workers"]
     if workers < 0:
         raise InputError(f"data.{split}.workers is {workers}; it must be at least 0.")
+    prefetch = options["prefetch"]
     if prefetch < 1:
         raise InputError(f"data.{split}.prefetch is {prefetch}; it must be at least 1.")
+    rank, ranks = options["rank"], options["ranks"]
+    if not 0 <= rank < ranks:
+        raise InputError(
+            f"data.{split}: there is no rank {rank} of {ranks}; they are counted from 0."
+        )

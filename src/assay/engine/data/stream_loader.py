@@ -200,28 +200,28 @@ class StreamLoader:
     def _batches(self, epoch: int, at: _StartPositions) -> Generator[tuple[Any, _Reached]]:
         """Yield each batch with the position after it."""
         reached = _Reached(list(at.positions), at.turn, self.workers, self.ranks)
-        if not self.workers:
-            with closing(self.stream.open(self._way(epoch, 0), at.positions[0])) as cursor:
-                while True:
-                    try:
-                        batch = self._collated(self._next(cursor))
-                    except StopIteration:
-                        return
-                    reached.positions[0] = cursor.position()
-                    yield batch, reached
-        ways = [self._way(epoch, shard) for shard in range(self.workers)]
-        # Torch draws a seed for its workers, which nothing here uses.
-        with undisturbed(), warnings.catch_warnings():
-            # Torch warns of more workers than cores, but workers that wait need none.
-            warnings.filterwarnings("ignore", message="This DataLoader will create")
-            batches = iter(
-                DataLoader(
-                    _Shards(self.stream, ways, at, self.collate, parent=main_pid()),
-                    batch_size=None,
-                    num_workers=self.workers,
-                    collate_fn=_as_it_is,
-                )
-            )
+        if self.workers:
+            return self._batches_of_workers(epoch, at, reached)
+        return self._batches_here(epoch, at, reached)
+
+    def _batches_here(
+        self, epoch: int, at: _StartPositions, reached: _Reached
+    ) -> Generator[tuple[Any, _Reached]]:
+        """Yield the batches, loaded in this OS process."""
+        with closing(self.stream.open(self._way(epoch, 0), at.positions[0])) as cursor:
+            while True:
+                try:
+                    batch = self._collated(self._next(cursor))
+                except StopIteration:
+                    return
+                reached.positions[0] = cursor.position()
+                yield batch, reached
+
+    def _batches_of_workers(
+        self, epoch: int, at: _StartPositions, reached: _Reached
+    ) -> Generator[tuple[Any, _Reached]]:
+        """Yield the batches that the worker processes send, in turn."""
+        batches = self._start_workers(epoch, at)
         try:
             for batch, shard, position, tensors_of in batches:
                 if batch is _DREW:
@@ -243,6 +243,18 @@ class StreamLoader:
             ) from error
         finally:
             batches._shutdown_workers()  # type: ignore[attr-defined]
+
+    def _start_workers(self, epoch: int, at: _StartPositions) -> Iterator[Any]:
+        ways = [self._way(epoch, shard) for shard in range(self.workers)]
+        shards = _Shards(self.stream, ways, at, self.collate, parent=main_pid())
+        # Torch draws a seed for its workers, which nothing here uses.
+        with undisturbed(), warnings.catch_warnings():
+            # Torch warns of more workers than cores, but workers that wait need none.
+            warnings.filterwarnings("ignore", message="This DataLoader will create")
+            loader = DataLoader(
+                shards, batch_size=None, num_workers=self.workers, collate_fn=_as_it_is
+            )
+            return iter(loader)
 
     def _collated(self, item: Any) -> Any:
         return self.collate(item) if isinstance(item, list) else item

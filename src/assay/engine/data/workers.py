@@ -400,13 +400,7 @@ def _work(
     fetch.alone = True
     on_request(stack)
     fetch.at, at.value = at, NOTHING
-    broken: Exception | None = None
-    try:
-        if init is not None:
-            init(number)
-    except Exception as error:  # of the user's function: the process that asked raises it
-        error.add_note(f"while data.{fetch.split}.worker_init prepared worker {number}")
-        broken = _sendable(error, number)
+    broken = _error_of_init(init, number, fetch.split)
     with suppress(EOFError, OSError):  # the parent is gone
         while True:
             while not connection.poll(WATCH_S):
@@ -415,6 +409,20 @@ def _work(
             task = connection.recv()
             connection.send_bytes(_answer(fetch, task, broken, number))
             fetch.notes = []
+
+
+def _error_of_init(
+    init: Callable[[int], object] | None, number: int, split: str
+) -> Exception | None:
+    """Call the user's `worker_init`; return the error that it raises, for the loading process."""
+    if init is None:
+        return None
+    try:
+        init(number)
+    except Exception as error:  # of the user's function: the process that asked raises it
+        error.add_note(f"while data.{split}.worker_init prepared worker {number}")
+        return _sendable(error, number)
+    return None
 
 
 def _answer(fetch: Fetch, task: Task, broken: Exception | None, number: int) -> Any:

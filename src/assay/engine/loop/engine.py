@@ -110,6 +110,10 @@ class Engine:
         self.bounds.apply(self.state, self.source)
         self.bus = Bus(bind or bind_by_name(roles_of(self)))
         self._defers = self.device.type != "cpu" if deferred is None else deferred
+        self._subscribe(handlers)
+
+    def _subscribe(self, handlers: Iterable[Handler | Listens]) -> None:
+        """Add the handlers of the engine, of the user and of the bounds to the bus."""
         if self._defers:
             for event in (Event.CHECKPOINT_BEGIN, Event.RUN_END, Event.EXCEPTION):
                 fetch = Handler(event=event, fn=self._fetch, priority=-100, name="Engine.fetch")

@@ -31,11 +31,7 @@ class Bert(nn.Module):
         add_pooling_layer: bool = True,
     ) -> None:
         super().__init__()
-        if hidden_size % num_attention_heads:
-            raise ArgumentError(
-                f"hidden_size {hidden_size} is no multiple of {num_attention_heads} heads",
-                inside=("hidden_size",),
-            )
+        _check_heads(hidden_size, num_attention_heads)
         self.tokens = nn.Embedding(vocab_size, hidden_size)
         self.positions = nn.Embedding(max_position_embeddings, hidden_size)
         self.segments = nn.Embedding(type_vocab_size, hidden_size)
@@ -159,3 +155,11 @@ class _Layer(nn.Module):
         """Return states (batch, length, width) as (batch, heads, length, width of a head)."""
         batch, length, width = states.shape
         return states.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+
+
+def _check_heads(hidden_size: int, heads: int) -> None:
+    if hidden_size % heads:
+        raise ArgumentError(
+            f"hidden_size {hidden_size} is no multiple of {heads} heads",
+            inside=("hidden_size",),
+        )
