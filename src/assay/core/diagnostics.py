@@ -147,20 +147,24 @@ def _lines(problem: Problem, sources: dict[str, list[str]], color: bool, width: 
     out[0] = paint(_COLORS[problem.severity], problem.severity) + paint(_BOLD, head[0][start:])
     out[-1] += f"{' ' * room}{label}"
     gutter = len(str(problem.origin.line or 0))
-    out.append(f"{' ' * gutter}{paint(_BLUE, '-->')} {_cut(str(problem.origin))}")
+    margin = " " * gutter
+    out.append(f"{margin}{paint(_BLUE, '-->')} {_cut(str(problem.origin))}")
     excerpt = _excerpt(problem.origin, sources)
     if excerpt is not None:
         text, start, length = _window(excerpt, problem.origin, width - gutter - 3)
         bar = paint(_BLUE, "|")
-        out.append(f"{' ' * gutter} {bar}")
-        out.append(f"{paint(_BLUE, str(problem.origin.line))} {bar} {text}".rstrip())
+        number = paint(_BLUE, str(problem.origin.line))
         carets = paint(_COLORS[problem.severity], "^" * length)
-        out.append(f"{' ' * gutter} {bar} {' ' * start}{carets}")
+        out.append(f"{margin} {bar}")
+        out.append(f"{number} {bar} {text}".rstrip())
+        out.append(f"{margin} {bar} {' ' * start}{carets}")
     said = [f"replaces the value from {_cut(str(link))}" for link in problem.origin.chain()[1:]]
-    for text in [*said, _cut(problem.fix)] if problem.fix else said:
+    if problem.fix:
+        said.append(_cut(problem.fix))
+    for text in said:
         first, *rest = _wrapped(text, width - gutter - 3, indent=0)
-        out.append(f"{' ' * gutter} {paint(_BLUE, '=')} {first}")
-        out.extend(f"{' ' * gutter}   {line}" for line in rest)
+        out.append(f"{margin} {paint(_BLUE, '=')} {first}")
+        out.extend(f"{margin}   {line}" for line in rest)
     for other in problem.related:
         out.extend(_lines(other, sources, color, width))
     return out

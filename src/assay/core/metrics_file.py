@@ -159,9 +159,9 @@ def values_words(count: int) -> int:
 
 def pack_wide(set_id: int, step: int, time_ns: int, values: Sequence[float]) -> bytes:
     """Return a row whose step does not fit a VALUES frame (negative, or 2^32 and more)."""
-    return frames.pack(
-        WIDE, set_id, 0, WIDE_HEAD.pack(step, time_ns) + struct.pack(f"<{len(values)}d", *values)
-    )
+    head = WIDE_HEAD.pack(step, time_ns)
+    body = struct.pack(f"<{len(values)}d", *values)
+    return frames.pack(WIDE, set_id, 0, head + body)
 
 
 def pack_rewind(step: int, attempt: int) -> bytes:
@@ -182,22 +182,17 @@ def rows_per_chunk(columns: int, rows: int) -> int:
 
 def pack_chunk(chunk: Chunk) -> bytes:
     """Return one CHUNK frame; the rows must fit (`rows_per_chunk`)."""
-    steps, times = list(chunk.steps), list(chunk.times_ns)
-    base_step, base_ns = min(steps), min(times)
+    steps = list(chunk.steps)
+    times = list(chunk.times_ns)
+    base_step = min(steps)
+    base_ns = min(times)
     flags = 0
-    step_part = array("I")
-    if max(steps) - base_step <= MAX_STEP:
-        step_part = array("I", [step - base_step for step in steps])
-    else:
+    step_part = _offsets(steps, base_step, 1)
+    if step_part is None:
         flags |= WIDE_STEPS
         step_part = array("q", steps)
-    # Ticks lose what lies below 16 us, so they serve only times that came from ticks of the same
-    # grid.
-    if max(times) - base_ns <= MAX_STEP * TICK_NS and all(
-        (time - base_ns) % TICK_NS == 0 for time in times
-    ):
-        time_part = array("I", [(time - base_ns) // TICK_NS for time in times])
-    else:
+    time_part = _offsets(times, base_ns, TICK_NS)
+    if time_part is None:
         flags |= WIDE_TIMES
         time_part = array("q", times)
     parts = [CHUNK_HEAD.pack(chunk.branch, flags, base_step, base_ns)]
@@ -208,6 +203,21 @@ def pack_chunk(chunk: Chunk) -> bytes:
     parts += [_padded(step_part.tobytes()), _padded(time_part.tobytes())]
     parts += [struct.pack(f"<{len(steps)}d", *column) for column in chunk.columns]
     return frames.pack(CHUNK, chunk.keys.id, len(steps), b"".join(parts))
+
+
+def _offsets(numbers: Sequence[int], base: int, unit: int) -> array[int] | None:
+    """Return numbers as u32 multiples of `unit` above `base`; None where one is no such multiple.
+
+    Ticks lose what lies below 16 us, so they serve only times that came from ticks of the same
+    grid.
+    """
+    if max(numbers) - base > MAX_STEP * unit:
+        return None
+    if unit == 1:
+        return array("I", [number - base for number in numbers])
+    if any((number - base) % unit for number in numbers):
+        return None
+    return array("I", [(number - base) // unit for number in numbers])
 
 
 def _padded(data: bytes) -> bytes:

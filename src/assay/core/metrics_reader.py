@@ -149,14 +149,18 @@ def points_on_curve(data: bytes | memoryview) -> dict[str, int] | None:
         else:
             for frame in item:
                 keys = sets.find(frame.a)
-                if (
-                    keys is not None
-                    and len(frame.payload) >= CHUNK_HEAD.size
-                    and not CHUNK_HEAD.unpack_from(frame.payload)[0]
-                ):
+                if keys is not None and _is_on_curve(frame):
                     for name in keys.names:
                         counts[name] = counts.get(name, 0) + frame.b
     return counts
+
+
+def _is_on_curve(chunk: Frame) -> bool:
+    """Return True for a CHUNK frame of branch 0."""
+    if len(chunk.payload) < CHUNK_HEAD.size:
+        return False
+    branch, *_ = CHUNK_HEAD.unpack_from(chunk.payload)
+    return branch == 0
 
 
 def set_ids(data: bytes | memoryview) -> set[int]:
@@ -223,12 +227,12 @@ class _KeySets:
         for _ in range(count):
             (length,) = struct.unpack_from("<H", frame.payload, offset)
             offset += 2
-            names.append(
-                bytes(frame.payload[offset : offset + length]).decode("utf-8", "surrogatepass")
-            )
+            name = bytes(frame.payload[offset : offset + length])
+            names.append(name.decode("utf-8", "surrogatepass"))
             offset += length
         if len(names) == frame.b:
-            self._sets[frame.a] = KeySet(frame.a, tuple(names), axis if axis < len(names) else None)
+            known_axis = axis if axis < len(names) else None
+            self._sets[frame.a] = KeySet(frame.a, tuple(names), known_axis)
             del self._partial[frame.a]
 
 
@@ -240,15 +244,23 @@ def _rows(
         # The checksums were right, so the writer was wrong: these are lost, the others are not.
         return Damage(group.offset, group.offset + len(group.data), torn=False)
     if spread is not None:
-        words = group.frame_bytes // 8
-        halves, values = group.data.cast("I"), group.data.cast("d")
-        times_ns = spread(halves[3 :: 2 * words], group.base_ns, TICK_NS)
-        views = tuple(values[2 + i :: words] for i in range(len(keys.names)))
-        return Rows(keys, spread(halves[2 :: 2 * words], 0, 1), times_ns, views, attempt)
+        return _row_views(group, keys, attempt, spread)
     frame = struct.Struct(f"<8xII{len(keys.names)}d{rest}x")
     steps, ticks, *columns = zip(*frame.iter_unpack(group.data), strict=True)
     base_ns = group.base_ns
-    return Rows(keys, steps, [base_ns + tick * TICK_NS for tick in ticks], tuple(columns), attempt)
+    times_ns = [base_ns + tick * TICK_NS for tick in ticks]
+    return Rows(keys, steps, times_ns, tuple(columns), attempt)
+
+
+def _row_views(group: frames.FrameGroup, keys: KeySet, attempt: int, spread: Spread) -> Rows:
+    """Return rows whose columns are views of the file with a stride of one frame."""
+    words = group.frame_bytes // 8
+    halves = group.data.cast("I")
+    values = group.data.cast("d")
+    steps = spread(halves[2 :: 2 * words], 0, 1)
+    times_ns = spread(halves[3 :: 2 * words], group.base_ns, TICK_NS)
+    columns = tuple(values[2 + i :: words] for i in range(len(keys.names)))
+    return Rows(keys, steps, times_ns, columns, attempt)
 
 
 def _decode(
@@ -299,9 +311,11 @@ def _chunk(frame: Frame, keys: KeySet, spread: Spread | None) -> Chunk:
     if not rows:
         raise _MalformedError
     offset = CHUNK_HEAD.size + 16 * width
-    base, wide = (base_step, 1), bool(flags & WIDE_STEPS)
+    base = (base_step, 1)
+    wide = bool(flags & WIDE_STEPS)
     steps, offset = _integers(frame.payload, offset, rows, base, wide=wide, spread=spread)
-    base, wide = (base_ns, TICK_NS), bool(flags & WIDE_TIMES)
+    base = (base_ns, TICK_NS)
+    wide = bool(flags & WIDE_TIMES)
     times, offset = _integers(frame.payload, offset, rows, base, wide=wide, spread=spread)
     columns: list[Sequence[float]] = []
     for _ in range(width):

@@ -335,41 +335,53 @@ def _buckets(histogram: dict[int, list[Field]]) -> tuple[list[float], list[float
     """Return edges, counts, sum, and sum of squares, from the first filled bucket to the last."""
     limits = protobuf.packed(histogram[6], "d")
     counts = protobuf.packed(histogram[7], "d")
-    low, high, total, squares = (
-        protobuf.double(each[-1]) if each else 0.0 for each in map(histogram.get, (1, 2, 4, 5))
-    )
+    low = _last_double(histogram.get(1))
+    high = _last_double(histogram.get(2))
+    total = _last_double(histogram.get(4))
+    squares = _last_double(histogram.get(5))
     used = [i for i, count in enumerate(counts) if count]
     if not used or len(limits) != len(counts):
         return [low, high], [float(sum(counts))], total, squares
     first = used[0]
     last = used[-1]
-    edges = [max(low, limits[first - 1]) if first else low, *limits[first : last + 1]]
-    edges[-1] = min(edges[-1], high) if high >= edges[-2] else edges[-1]
+    begin = max(low, limits[first - 1]) if first else low
+    edges = [begin, *limits[first : last + 1]]
+    if high >= edges[-2]:
+        edges[-1] = min(edges[-1], high)
     return edges, counts[first : last + 1], total, squares
+
+
+def _last_double(values: list[Field] | None) -> float:
+    return protobuf.double(values[-1]) if values else 0.0
 
 
 def _numbers(tensor: dict[int, list[Field]]) -> list[float] | None:
     """All numbers of a tensor; None when it holds something else."""
     kind = whole(tensor[1])
     if kind in (_BFLOAT16, _HALF):
-        halves = (
-            struct.pack(f"<{len(bits)}H", *bits)
-            if (bits := [int(x) for x in protobuf.packed(tensor[13], "v")])
-            else b""
-        )
-        halves = halves or b"".join(map(protobuf.as_bytes, tensor[4]))
-        if kind == _HALF:
-            return list(struct.unpack(f"<{len(halves) // 2}e", halves))
-        wide = b"".join(b"\0\0" + halves[i : i + 2] for i in range(0, len(halves), 2))
-        return list(struct.unpack(f"<{len(wide) // 4}f", wide))
+        return _half_numbers(tensor, kind)
     if kind not in _TYPES:
         return None
     form, field_number = _TYPES[kind]
     if tensor[4]:
-        return [float(each) for each in protobuf.packed(tensor[4], form)]
-    return [
-        float(each) for each in protobuf.packed(tensor[field_number], form if form in "fd" else "v")
-    ]
+        numbers = protobuf.packed(tensor[4], form)
+    else:
+        numbers = protobuf.packed(tensor[field_number], form if form in "fd" else "v")
+    return [float(each) for each in numbers]
+
+
+def _half_numbers(tensor: dict[int, list[Field]], kind: int) -> list[float]:
+    """Return the numbers of a tensor of float16 or bfloat16."""
+    bits = [int(each) for each in protobuf.packed(tensor[13], "v")]
+    if bits:
+        halves = struct.pack(f"<{len(bits)}H", *bits)
+    else:
+        halves = b"".join(map(protobuf.as_bytes, tensor[4]))
+    if kind == _HALF:
+        return list(struct.unpack(f"<{len(halves) // 2}e", halves))
+    # A bfloat16 is the upper half of a float32.
+    wide = b"".join(b"\0\0" + halves[i : i + 2] for i in range(0, len(halves), 2))
+    return list(struct.unpack(f"<{len(wide) // 4}f", wide))
 
 
 def _plain(values: list[Field]) -> Any:

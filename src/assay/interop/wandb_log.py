@@ -29,6 +29,9 @@ _MAX_NAMES = 10_000
 """Rows of more names are kept as several."""
 
 _NOT_NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_READ = {3, 4, 5, 8, 12, 13, 17, 18, 26}
+"""Numbers of the parts of a record that are read, next to the rows: 2."""
+
 _OWN_ARTIFACTS = ("run_table", "job", "wandb-history")
 
 
@@ -101,31 +104,34 @@ class WandbLog:
             return
 
     def add(self, record: bytes) -> None:
+        """Add a record; MalformedError, ValueError or RecursionError when it cannot be read."""
         for number, value in protobuf.fields(record):
-            match number:
-                case 2:
-                    self._row(as_bytes(value))
-                case 3:
-                    _apply(self.summary, by_number(as_bytes(value)))
-                case 5:
-                    _apply(self.config, by_number(as_bytes(value)))
-                case 4 | 13:
-                    self.lines.append(text(by_number(as_bytes(value))[3]))
-                case 8:
-                    about = by_number(as_bytes(value))
-                    if text(about[4]) not in _OWN_ARTIFACTS and not text(about[4]).startswith(
-                        "wandb-"
-                    ):
-                        self.artifacts.add(text(about[5]))
-                case 12:
-                    self._metric(by_number(as_bytes(value)))
-                case 17:
-                    self._run(by_number(as_bytes(value)))
-                case 18:
-                    about = by_number(as_bytes(value))
-                    self.exit_code, self.runtime_s = whole(about[1]), max(0, whole(about[2]))
-                case 26:
-                    self._environment(by_number(as_bytes(value)))
+            if number == 2:
+                self._row(as_bytes(value))
+            elif number in _READ:
+                self._add_part(number, by_number(as_bytes(value)))
+
+    def _add_part(self, number: int, about: dict[int, list[Field]]) -> None:
+        match number:
+            case 3:
+                _apply(self.summary, about)
+            case 4 | 13:
+                self.lines.append(text(about[3]))
+            case 5:
+                _apply(self.config, about)
+            case 8:
+                kind = text(about[4])
+                if kind not in _OWN_ARTIFACTS and not kind.startswith("wandb-"):
+                    self.artifacts.add(text(about[5]))
+            case 12:
+                self._metric(about)
+            case 17:
+                self._run(about)
+            case 18:
+                self.exit_code = whole(about[1])
+                self.runtime_s = max(0, whole(about[2]))
+            case 26:
+                self._environment(about)
 
     def blocks(self) -> Iterator[Block]:
         number = 0
@@ -133,14 +139,14 @@ class WandbLog:
             columns = list(zip(*rows.values, strict=True))
             for first in range(0, len(rows.names), _MAX_NAMES):
                 names = rows.names[first : first + _MAX_NAMES]
-                block = Block(
-                    KeySet(number, names, names.index(rows.axis) if rows.axis in names else None)
-                )
+                axis = names.index(rows.axis) if rows.axis in names else None
+                block = Block(KeySet(number, names, axis))
+                own = columns[first : first + _MAX_NAMES]
                 at = 0
                 for branch, those in groupby(rows.branches):
                     end = at + sum(1 for _ in those)
-                    part = [column[at:end] for column in columns[first : first + _MAX_NAMES]]
-                    block.add(rows.steps[at:end], rows.times_ns[at:end], part, branch, at)
+                    values = [column[at:end] for column in own]
+                    block.add(rows.steps[at:end], rows.times_ns[at:end], values, branch, at)
                     at = end
                 number += 1
                 yield block
@@ -148,34 +154,41 @@ class WandbLog:
     def results(self) -> Iterator[tuple[str, Any]]:
         """Results: summary values that end no curve, and logged values that are no number."""
         curves = {name for rows in self.rows.values() for name in rows.names}
-        for name, value in {**self.said, **dict(flat(self.summary))}.items():
-            if name not in curves and not name.startswith("_") and not isinstance(value, dict):
-                yield name, _number(value)
+        logged = self.said | dict(flat(self.summary))
+        for name, value in logged.items():
+            if name in curves or name.startswith("_") or isinstance(value, dict):
+                continue
+            yield name, _number(value)
 
     def _run(self, about: dict[int, list[Field]]) -> None:
         self.run = True
-        self.run_id, self.name, self.notes = (
-            text(about[1]),
-            text(about[8]) or self.name,
-            text(about[9]) or self.notes,
-        )
+        self.run_id = text(about[1])
+        self.name = text(about[8]) or self.name
+        self.notes = text(about[9]) or self.notes
         self.host = text(about[13]) or self.host
-        self.labels = list(dict.fromkeys([*self.labels, *map(as_text, about[10])]))
+        labels = [*self.labels, *map(as_text, about[10])]
+        self.labels = list(dict.fromkeys(labels))
         names = {"entity": 2, "project": 3, "group": 6, "job_type": 7, "sweep": 12}
         self.about = {name: text(about[number]) for name, number in names.items()}
         start = part(about[17])
-        self.start_ns = self.start_ns or max(0, whole(start[1]) * 1_000_000_000 + whole(start[2]))
-        self.git_commit = text(part(about[21])[2])
-        self.python = text(part(about[19])[4])
+        start_ns = whole(start[1]) * 1_000_000_000 + whole(start[2])
+        self.start_ns = self.start_ns or max(0, start_ns)
+        git = part(about[21])
+        self.git_commit = text(git[2])
+        settings = part(about[19])
+        self.python = text(settings[4])
         _apply(self.config, part(about[4]))
         _apply(self.summary, part(about[5]))
 
     def _environment(self, about: dict[int, list[Field]]) -> None:
         program = text(about[6])
-        self.command = [program, *map(as_text, about[5])] if program else self.command
-        self.host, self.user = text(about[12]) or self.host, text(about[13])
+        if program:
+            self.command = [program, *map(as_text, about[5])]
+        self.host = text(about[12]) or self.host
+        self.user = text(about[13])
         self.python = text(about[2]) or self.python
-        self.git_commit = text(part(about[9])[2]) or self.git_commit
+        git = part(about[9])
+        self.git_commit = text(git[2]) or self.git_commit
 
     def _metric(self, about: dict[int, list[Field]]) -> None:
         axis = text(about[4])
@@ -194,12 +207,11 @@ class WandbLog:
                 step = whole(by_number(as_bytes(value))[1])
         if isinstance(row.get("_step"), int):
             step = row["_step"]
-        at_ns = (
-            ns_of(row["_timestamp"])
-            if isinstance(row.get("_timestamp"), int | float)
-            else self.last_ns
-        )
-        self.first_ns, self.last_ns = self.first_ns or at_ns, max(self.last_ns, at_ns)
+        at_ns = self.last_ns
+        if isinstance(row.get("_timestamp"), int | float):
+            at_ns = ns_of(row["_timestamp"])
+        self.first_ns = self.first_ns or at_ns
+        self.last_ns = max(self.last_ns, at_ns)
         numbers: dict[str, float] = {}
         for name, value in flat(row):
             if name.startswith("_"):
@@ -228,20 +240,24 @@ class WandbLog:
         by_axis: dict[str, list[str]] = {}
         for name in numbers:
             axis = self._axis_of(name)
-            by_axis.setdefault(axis if axis in numbers and axis != name else "", []).append(name)
+            has_axis = axis in numbers and axis != name
+            by_axis.setdefault(axis if has_axis else "", []).append(name)
         plain = by_axis.pop("", [])
         for axis, names in by_axis.items():
             if axis in plain:  # its own points once
                 plain.remove(axis)
                 names.insert(0, axis)
         for axis, names in [("", plain), *by_axis.items()]:
-            if names:
-                key = tuple(sorted(names)), axis  # the writer has them in any order
-                rows = self.rows.get(key) or self.rows.setdefault(key, _HistoryRows(*key))
-                rows.steps.append(step)
-                rows.times_ns.append(at_ns)
-                rows.values.append([numbers[name] for name in rows.names])
-                rows.branches.append(0)
+            if not names:
+                continue
+            key = tuple(sorted(names)), axis  # the writer has them in any order
+            if key not in self.rows:
+                self.rows[key] = _HistoryRows(*key)
+            rows = self.rows[key]
+            rows.steps.append(step)
+            rows.times_ns.append(at_ns)
+            rows.values.append([numbers[name] for name in rows.names])
+            rows.branches.append(0)
 
     def _axis_of(self, name: str) -> str:
         if name not in self.axes:

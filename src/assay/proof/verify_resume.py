@@ -304,9 +304,10 @@ def _frozen(config: Config) -> str:
         )
     plugins = values.get("plugins", [])
     witness = {"type": "assay.engine.BatchDigest"}
-    values["plugins"] = (
-        {**plugins, "batch_digest": witness} if isinstance(plugins, dict) else [*plugins, witness]
-    )
+    if isinstance(plugins, dict):
+        values["plugins"] = {**plugins, "batch_digest": witness}
+    else:
+        values["plugins"] = [*plugins, witness]
     saving: dict[str, Any] = {**values.get("checkpoint", {}), "enabled": True}
     if not _is_overridden(config, "checkpoint.every=") or saving.get("every") == "never":
         saving["every"] = "1 epoch"
@@ -324,21 +325,31 @@ def _failure(trial: _Trial, name: str, code: int) -> AssayError:
 
 def compare_finished_runs(whole: RunFolder, killed: RunFolder) -> tuple[Comparison, ...]:
     """Compare final checkpoints by part, every curve, the order of samples and traces."""
-    left, right = (
-        folder.checkpoints / pointed(folder.checkpoints, "final") for folder in (whole, killed)
-    )
-    parts = compare_checkpoints(left, right)
+    parts = compare_checkpoints(_final_checkpoint(whole), _final_checkpoint(killed))
     out = [Comparison(name=name, differences=tuple(found)) for name, found in parts.items()]
-    a, b = (read_series(folder.metrics) for folder in (whole, killed))
+    out += _compare_metrics(whole, killed)
+    alignment = first_in_traces(RunView(whole.path), RunView(killed.path))
+    out.append(compare_traces(alignment))
+    return tuple(out)
+
+
+def _final_checkpoint(folder: RunFolder) -> Path:
+    return folder.checkpoints / pointed(folder.checkpoints, "final")
+
+
+def _compare_metrics(whole: RunFolder, killed: RunFolder) -> list[Comparison]:
+    """Compare every curve but those of the clock, and the order of samples."""
+    a = read_series(whole.metrics)
+    b = read_series(killed.metrics)
     names = [name for name in dict.fromkeys([*a, *b]) if not name.startswith(CLOCKED)]
     curves = {name: curve_difference(a.get(name), b.get(name)) for name in names}
     order = curves.pop(ORDER)
-    found = tuple(f"{name} {where.how}" for name, where in curves.items() if where is not None)
-    out.append(Comparison(name="metrics", differences=found))
+    found = [f"{name} {where.how}" for name, where in curves.items() if where is not None]
     parted = (order.how,) if order is not None else ()
-    out.append(Comparison(name="sample order", differences=parted))
-    out.append(compare_traces(first_in_traces(RunView(whole.path), RunView(killed.path))))
-    return tuple(out)
+    return [
+        Comparison(name="metrics", differences=tuple(found)),
+        Comparison(name="sample order", differences=parted),
+    ]
 
 
 def runs_of(kept: Path) -> tuple[RunView, RunView]:

@@ -77,7 +77,8 @@ class Balanced:
 
     def order(self, dataset: Any, *, seed: int, batch_size: int) -> Order:
         labels = _values("labels", self.labels, dataset)
-        return _ByClass(labels, len(labels) if self.num_samples is None else self.num_samples, seed)
+        count = len(labels) if self.num_samples is None else self.num_samples
+        return _ByClass(labels, count, seed)
 
 
 class ByLength:
@@ -95,7 +96,8 @@ class ByLength:
         self.window = window
 
     def order(self, dataset: Any, *, seed: int, batch_size: int) -> Order:
-        return _Grouped(_values("lengths", self.lengths, dataset), batch_size, self.window, seed)
+        lengths = _values("lengths", self.lengths, dataset)
+        return _Grouped(lengths, batch_size, self.window, seed)
 
 
 class Subset:
@@ -118,22 +120,30 @@ class Subset:
         self.shuffle = shuffle
 
     def order(self, dataset: Any, *, seed: int, batch_size: int) -> Order:
-        n = len(dataset)
-        if self.indices is not None:
-            chosen = np.asarray(self.indices, dtype=np.int64)
-            wrong = chosen[(chosen < 0) | (chosen >= n)]
-            if len(wrong):
-                raise InputError(
-                    f"Subset names the sample {wrong[0]}, but there are {n} (0 to {n - 1})."
-                )
-        else:
+        chosen = self._chosen(len(dataset))
+        plan = Plan(len(chosen), seed=seed, shuffle=self.shuffle)
+        return _Chosen(chosen, plan)
+
+    def _chosen(self, n: int) -> Ints:
+        """Return the indices of the part; InputError for one that is not among the `n` samples."""
+        if self.indices is None:
+            start = _place(self.start, n)
             stop = n if self.stop is None else _place(self.stop, n)
-            chosen = np.arange(_place(self.start, n), min(stop, n), dtype=np.int64)
-        return _Chosen(chosen, Plan(len(chosen), seed=seed, shuffle=self.shuffle))
+            return np.arange(start, min(stop, n), dtype=np.int64)
+        chosen = np.asarray(self.indices, dtype=np.int64)
+        wrong = chosen[(chosen < 0) | (chosen >= n)]
+        if len(wrong):
+            raise InputError(
+                f"Subset names the sample {wrong[0]}, but there are {n} (0 to {n - 1})."
+            )
+        return chosen
 
 
 def _place(where: float, n: int) -> int:
-    return int(where) if isinstance(where, int) or where > 1 else round(where * n)
+    """Return a position: a number as it is, a fraction as a share of `n`."""
+    if isinstance(where, int) or where > 1:
+        return int(where)
+    return round(where * n)
 
 
 class _Chosen:
@@ -187,9 +197,8 @@ class _WithoutReplacement(_Epochwise):
         self._seed = seed
 
     def _drawn(self, epoch: int) -> Ints:
-        drawn = uniform(
-            key(self._seed, ORDER, epoch, 2), np.arange(len(self._weights), dtype=np.uint64)
-        )
+        counters = np.arange(len(self._weights), dtype=np.uint64)
+        drawn = uniform(key(self._seed, ORDER, epoch, 2), counters)
         with np.errstate(divide="ignore"):
             # Exponential clocks with these rates: the first to ring are drawn.
             waits = -np.log1p(-drawn) / self._weights
@@ -202,7 +211,8 @@ class _ByClass:
         self._seed = seed
         _, which = np.unique(labels, return_inverse=True)
         by_class = np.argsort(which, kind="stable")
-        self._members = np.split(by_class, np.cumsum(np.bincount(which))[:-1])
+        ends = np.cumsum(np.bincount(which))
+        self._members = np.split(by_class, ends[:-1])
 
     def indices(self, epoch: int, start: int, count: int) -> Ints:
         # Each round holds every class once; a class draws its samples in a new order each time.
@@ -213,24 +223,39 @@ class _ByClass:
         # Rounds are counted through all epochs: a class of few samples goes on where the epoch
         # before ended.
         at = np.arange(start, stop, dtype=np.int64)
-        rounds = at // classes + epoch * -(-self.n // classes)
-        numbers = np.arange(rounds[0], rounds[-1] + 1, dtype=np.int64)
-        grid = (numbers[:, None] * classes + np.arange(classes)).astype(np.uint64)
-        turns = np.argsort(
-            uniform(key(self._seed, ORDER, 3), grid.ravel()).reshape(grid.shape), axis=1
-        )
-        which = turns[rounds - rounds[0], at % classes]
+        rounds_per_epoch = -(-self.n // classes)
+        rounds = at // classes + epoch * rounds_per_epoch
+        first = rounds[0]
+        turns = self._turns(first, rounds[-1])
+        which = turns[rounds - first, at % classes]
         out = np.empty(len(at), dtype=np.int64)
-        for each, members in enumerate(self._members):
-            mine = np.flatnonzero(which == each)
-            cycles, places = np.divmod(rounds[mine], len(members))
-            for cycle in np.unique(cycles):
-                these = cycles == cycle
-                plan = Plan(
-                    len(members), seed=_signed(key(self._seed, ORDER, 4, each)), shuffle=True
-                )
-                out[mine[these]] = members[plan.indices(int(cycle), 0, len(members))[places[these]]]
+        for number in range(classes):
+            mine = np.flatnonzero(which == number)
+            out[mine] = self._samples_of(number, rounds[mine])
         return out
+
+    def _turns(self, first: int, last: int) -> Ints:
+        """Return the order of the classes in the rounds `first` to `last`, a row for each round."""
+        classes = len(self._members)
+        rounds = np.arange(first, last + 1, dtype=np.int64)
+        cells = rounds[:, None] * classes + np.arange(classes)
+        counters = cells.astype(np.uint64).ravel()
+        drawn = uniform(key(self._seed, ORDER, 3), counters)
+        return np.argsort(drawn.reshape(cells.shape), axis=1)
+
+    def _samples_of(self, number: int, rounds: Ints) -> Ints:
+        """Return the sample that a class gives in each round: all of its samples, then all anew."""
+        members = self._members[number]
+        count = len(members)
+        seed = _signed(key(self._seed, ORDER, 4, number))
+        plan = Plan(count, seed=seed, shuffle=True)
+        cycles, places = np.divmod(rounds, count)
+        found = np.empty(len(rounds), dtype=np.int64)
+        for cycle in np.unique(cycles):
+            order = members[plan.indices(int(cycle), 0, count)]
+            these = cycles == cycle
+            found[these] = order[places[these]]
+        return found
 
 
 class _Grouped:
@@ -246,18 +271,23 @@ class _Grouped:
         stop = min(start + count, self.n)
         first = start // self._window * self._window
         windows = [self._window_at(epoch, begin) for begin in range(first, stop, self._window)]
-        return np.concatenate([np.empty(0, dtype=np.int64), *windows])[start - first : stop - first]
+        none = np.empty(0, dtype=np.int64)
+        indices = np.concatenate([none, *windows])
+        return indices[start - first : stop - first]
 
     def _window_at(self, epoch: int, begin: int) -> Ints:
         """Return the indices of the window that begins at a position."""
+        size = self._batch_size
         indices = self._plan.indices(epoch, begin, self._window)
-        indices = indices[np.argsort(self._lengths[indices], kind="stable")]
-        whole = len(indices) // self._batch_size
-        batches = indices[: whole * self._batch_size].reshape(whole, self._batch_size)
-        turns = uniform(key(self._seed, ORDER, epoch, begin, 5), np.arange(whole, dtype=np.uint64))
-        return np.concatenate(
-            [batches[np.argsort(turns, kind="stable")].ravel(), indices[whole * self._batch_size :]]
-        )
+        by_length = np.argsort(self._lengths[indices], kind="stable")
+        indices = indices[by_length]
+        whole = len(indices) // size
+        batches = indices[: whole * size].reshape(whole, size)
+        rest = indices[whole * size :]
+        counters = np.arange(whole, dtype=np.uint64)
+        drawn = uniform(key(self._seed, ORDER, epoch, begin, 5), counters)
+        turns = np.argsort(drawn, kind="stable")
+        return np.concatenate([batches[turns].ravel(), rest])
 
 
 class Listed(_Epochwise):
@@ -317,9 +347,8 @@ class Listed(_Epochwise):
         for each in (self._sampler, getattr(self._sampler, "sampler", None)):
             if callable(set_epoch := getattr(each, "set_epoch", None)):
                 set_epoch(epoch)
-            if callable(
-                manual_seed := getattr(getattr(each, "generator", None), "manual_seed", None)
-            ):
+            generator = getattr(each, "generator", None)
+            if callable(manual_seed := getattr(generator, "manual_seed", None)):
                 manual_seed(value)
         with undisturbed(keyed=True):
             seed_all(value)
@@ -348,28 +377,30 @@ def uniform(value: int, counters: npt.NDArray[np.uint64]) -> Floats:
     The finaliser of SplitMix64 (Steele, Lea & Flood, "Fast splittable pseudorandom number
     generators", 2014), twice.
     """
-    x = counters * np.uint64(0x9E3779B97F4A7C15) + np.uint64(value)
+    x = counters * np.uint64(0x9E3779B97F4A7C15)
+    x += np.uint64(value)
     for _ in range(2):
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        x = (x ^ (x >> np.uint64(31))) + np.uint64(value)
-    return (x >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        x ^= x >> np.uint64(30)
+        x *= np.uint64(0xBF58476D1CE4E5B9)
+        x ^= x >> np.uint64(27)
+        x *= np.uint64(0x94D049BB133111EB)
+        x ^= x >> np.uint64(31)
+        x += np.uint64(value)
+    mantissas = x >> np.uint64(11)
+    return mantissas.astype(np.float64) * 2.0**-53
 
 
 def _values(what: str, given: Any, dataset: Any) -> npt.NDArray[Any]:
     """Return one value per sample: as given, or the data set's attribute of that name."""
     if isinstance(given, str):
         if not hasattr(dataset, given):
-            known = (
-                [name for name in vars(dataset) if not name.startswith("_")]
-                if hasattr(dataset, "__dict__")
-                else []
-            )
+            attributes = getattr(dataset, "__dict__", {})
+            known = [name for name in attributes if not name.startswith("_")]
+            fix = f'Give {what} = "NAME" of an attribute, or the values.'
             raise InputError(
                 f"{type(dataset).__name__} has no `{given}`, where the {what} of its samples would "
                 "be.",
-                fix=did_you_mean(given, known)
-                or f'Give {what} = "NAME" of an attribute, or the values.',
+                fix=did_you_mean(given, known) or fix,
             )
         given = getattr(dataset, given)
     values = np.asarray(given)
