@@ -160,7 +160,7 @@ def _is_on_curve(chunk: Frame) -> bool:
     if len(chunk.payload) < CHUNK_HEAD.size:
         return False
     branch, *_ = CHUNK_HEAD.unpack_from(chunk.payload)
-    return branch == 0
+    return not branch
 
 
 def set_ids(data: bytes | memoryview) -> set[int]:

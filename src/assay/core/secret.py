@@ -42,16 +42,18 @@ class Secrets:
         named = [
             value for name, value in variables.items() if isinstance(value, str) and sureness(name)
         ]
-        return cls([*named, *(word[begin:] for word, begin in _given_in(command))])
+        given = [word[begin:] for word, begin in _given_in(command)]
+        return cls([*named, *given])
 
     def add(self, values: Iterable[str]) -> None:
         """Replace these values from now on, except those that may be an ordinary word or number."""
-        fresh = {value for value in map(str.strip, values) if is_distinct(value)} - set(self.values)
-        if fresh:
-            self.values = tuple(sorted({*self.values, *fresh}, key=len, reverse=True))
-            self._forms = tuple(
-                dict.fromkeys(form for value in self.values for form in _forms(value))
-            )
+        distinct = {value for value in map(str.strip, values) if is_distinct(value)}
+        fresh = distinct - set(self.values)
+        if not fresh:
+            return
+        self.values = tuple(sorted({*self.values, *fresh}, key=len, reverse=True))
+        forms = [form for value in self.values for form in _forms(value)]
+        self._forms = tuple(dict.fromkeys(forms))
 
     def without_known(self, data: bytes) -> bytes:
         """Return bytes of a file without the secrets that are known."""
@@ -112,10 +114,11 @@ class Secrets:
         ('train.py', '--api-key', '<redacted>', '--lr', '0.1', 'db.password=<redacted>')
         """
         given = {id(word): begin for word, begin in _given_in(words)}
-        return tuple(
-            self.clean(word) if id(word) not in given else word[: given[id(word)]] + REDACTED
-            for word in words
-        )
+        cleaned = []
+        for word in words:
+            begin = given.get(id(word))
+            cleaned.append(self.clean(word) if begin is None else word[:begin] + REDACTED)
+        return tuple(cleaned)
 
 
 def secrets_under(value: Any, name: str = "", *, depth: int = 0) -> Iterator[str]:

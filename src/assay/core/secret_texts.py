@@ -184,9 +184,11 @@ def _search() -> tuple[re.Pattern[str], dict[str, list[Rule]]]:
     rules_of: dict[str, list[Rule]] = {}
     of_words = [(word, rule) for rule in (*_OWN_RULES, *RULES) for word in rule[1]]
     for word, rule in sorted(of_words, key=lambda pair: pair[0]):
-        shortest = next((word[:n] for n in range(1, len(word)) if word[:n] in rules_of), word)
+        begins = (word[:n] for n in range(1, len(word)))
+        shortest = next((begin for begin in begins if begin in rules_of), word)
         rules_of.setdefault(shortest, []).append(rule)
-    return re.compile(f"(?=({_one_of(rules_of)}))"), rules_of
+    pattern = re.compile(f"(?=({_one_of(rules_of)}))")
+    return pattern, rules_of
 
 
 def _one_of(words: Iterable[str]) -> str:

@@ -45,13 +45,15 @@ def _read_files(folder: Path, about: Mapping[str, str], root: Path) -> ForeignRu
 
 
 def _from_files(folder: Path, about: Mapping[str, str], root: Path) -> MlflowRun:
+    status = about.get("status", "")
+    experiment = _flat_yaml(folder.parent / "meta.yaml")
     kept = MlflowRun(
         about.get("run_id") or about["run_uuid"],
         about.get("run_name", ""),
-        _STATUS_NAMES.get(about.get("status", ""), about.get("status", "")),
+        _STATUS_NAMES.get(status, status),
         _int(about.get("start_time")),
         _int(about.get("end_time")),
-        _flat_yaml(folder.parent / "meta.yaml").get("name", ""),
+        experiment.get("name", ""),
         about.get("user_id", ""),
     )
     for values, part in ((kept.params, "params"), (kept.tags, "tags")):
@@ -75,28 +77,27 @@ def _datasets_in(folder: Path) -> Iterator[MlflowDataset]:
         if about.get("source_type") != "DATASET":
             continue
         with contextlib.suppress(InputError):
-            data = _flat_yaml(
-                safe_path(folder.parent / "datasets", about.get("source_id", "")) / "meta.yaml"
-            )
+            place = safe_path(folder.parent / "datasets", about.get("source_id", ""))
+            data = _flat_yaml(place / "meta.yaml")
             told = {key: data[key] for key in _OF_A_DATASET if key in data}
-            yield MlflowDataset(
-                data.get("name", ""), data.get("digest", ""), told, _table(about, "tags")
-            )
+            tags = _table(about, "tags")
+            yield MlflowDataset(data.get("name", ""), data.get("digest", ""), told, tags)
 
 
 def _models_in(folder: Path, run_id: str, root: Path, warnings: list[str]) -> Iterator[MlflowModel]:
-    links = {
-        _flat_yaml(meta).get("source_id", ""): meta for meta in folder.glob("*puts/*/meta.yaml")
-    }
+    links: dict[str, Path] = {}
+    for meta in folder.glob("*puts/*/meta.yaml"):
+        links[_flat_yaml(meta).get("source_id", "")] = meta
     for meta in sorted((folder.parent / "models").glob("*/meta.yaml")):
         about = _flat_yaml(meta)
         model_id = about.get("model_id", "")
-        is_own = about.get("source_run_id") == run_id or (
-            model_id in links and links[model_id].parent.parent.name == "outputs"
-        )
-        if about.get("lifecycle_stage") == "deleted" or not (is_own or model_id in links):
+        link = links.get(model_id)
+        is_output = link is not None and link.parent.parent.name == "outputs"
+        is_own = about.get("source_run_id") == run_id or is_output
+        is_deleted = about.get("lifecycle_stage") == "deleted"
+        if is_deleted or not (is_own or link is not None):
             continue
-        step = _int(_flat_yaml(links[model_id]).get("step")) if model_id in links else 0
+        step = 0 if link is None else _int(_flat_yaml(link).get("step"))
         role = "output" if is_own else "input"
         model = MlflowModel(
             model_id,

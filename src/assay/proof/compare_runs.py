@@ -141,31 +141,37 @@ def _curves(
     """Yield the curves of both within the range of steps by name, without those of the clock."""
     import numpy as np  # here: a verdict is read without it
 
-    a, b = (
-        {name: _within(each, span) for name, each in read_series(run.folder.metrics).items()}
-        for run in (view, again)
-    )
+    a = _series_within(view, span)
+    b = _series_within(again, span)
     damaged = bool(view.damages)
     for name in dict.fromkeys([*a, *b]):
+        if name.startswith(CLOCKED):
+            continue
         left = a.get(name)
         right = b.get(name)
         if damaged and right is not None:  # what the record has lost is nobody's difference
             right = _masked(right, np.isin(right.steps, left.steps)) if left is not None else None
-        if name.startswith(CLOCKED) or not (len(left or ()) or len(right or ())):
-            continue
-        if not span.whole:  # of the last step each has what came before it was left
-            at_end = [
-                int((each.steps == span.last).sum()) if each is not None else 0
-                for each in (left, right)
-            ]
-            if at_end[0] != at_end[1]:
-                left, right = (
-                    _masked(each, each.steps < span.last) if each is not None else None
-                    for each in (left, right)
-                )
-                if not (len(left or ()) or len(right or ())):
-                    continue
-        yield name, left if len(left or ()) else None, right if len(right or ()) else None
+        # Of the last step each has what came before it was left.
+        if not span.whole and _points_at(left, span.last) != _points_at(right, span.last):
+            left = _before(left, span.last)
+            right = _before(right, span.last)
+        left = left if len(left or ()) else None
+        right = right if len(right or ()) else None
+        if left is not None or right is not None:
+            yield name, left, right
+
+
+def _series_within(view: RunView, span: StepRange) -> dict[str, Series]:
+    series = read_series(view.folder.metrics)
+    return {name: _within(each, span) for name, each in series.items()}
+
+
+def _points_at(series: Series | None, step: int) -> int:
+    return 0 if series is None else int((series.steps == step).sum())
+
+
+def _before(series: Series | None, step: int) -> Series | None:
+    return None if series is None else _masked(series, series.steps < step)
 
 
 def _within(series: Series, span: StepRange) -> Series:

@@ -251,13 +251,22 @@ def _changed_inputs(view: RunView, span: StepRange) -> dict[str, tuple[str, str]
             if not _is_here(device):
                 found.setdefault("device", (device, "not here"))
         found = {**unlike(attempt.environment, environment()), **found}
-        threads = attempt.environment.get("torch", {}).get("threads", 1)
+        torch_then = attempt.environment.get("torch", {})
+        threads = torch_then.get("threads", 1)
         if threads > (os.cpu_count() or 1):  # libraries use no more than there are
             found.setdefault("threads", (str(threads), f"at most {os.cpu_count()}"))
-        for name, value in attempt.launch.get("outside", {}).items():
-            kind, _, variable = name.partition(":")
-            if kind == "global" and value != REDACTED and known.get(variable) != value:
-                found.setdefault(name, (str(value), str(known.get(variable, ""))))
+        for name, both in _unlike_variables(attempt, known).items():
+            found.setdefault(name, both)
+    return found
+
+
+def _unlike_variables(attempt: Attempt, known: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return the variables of the user's settings that an attempt had otherwise."""
+    found: dict[str, tuple[str, str]] = {}
+    for name, value in attempt.launch.get("outside", {}).items():
+        kind, _, variable = name.partition(":")
+        if kind == "global" and value != REDACTED and known.get(variable) != value:
+            found[name] = (str(value), str(known.get(variable, "")))
     return found
 
 

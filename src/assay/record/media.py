@@ -135,9 +135,12 @@ def pixels(image: Any) -> NDArray[np.uint8]:
     if array.dtype == bool:
         array = array.astype(np.uint8) * 255
     elif not np.issubdtype(array.dtype, np.integer):
-        array = np.nan_to_num(array, nan=0.0, posinf=1.0, neginf=0.0).clip(0.0, 1.0) * 255.0 + 0.5
+        shares = np.nan_to_num(array, nan=0.0, posinf=1.0, neginf=0.0)
+        array = shares.clip(0.0, 1.0) * 255.0 + 0.5
     array = array.clip(0, 255).astype(np.uint8)
-    return np.ascontiguousarray(array[:, :, :3] if array.shape[2] >= 3 else array.repeat(3, axis=2))
+    is_grey = array.shape[2] < 3
+    colours = array.repeat(3, axis=2) if is_grey else array[:, :, :3]
+    return np.ascontiguousarray(colours)
 
 
 def stretched(image: Any) -> NDArray[np.float64]:
@@ -176,12 +179,13 @@ def grid(images: Any, *, per_row: int = 8, gap: int = 2) -> NDArray[np.uint8]:
     height, width = ready[0].shape[:2]
     columns = min(per_row, len(ready))
     rows = math.ceil(len(ready) / columns)
-    whole = np.zeros((rows * (height + gap) + gap, columns * (width + gap) + gap, 3), np.uint8)
+    full_height = rows * (height + gap) + gap
+    full_width = columns * (width + gap) + gap
+    whole = np.zeros((full_height, full_width, 3), np.uint8)
     for i, image in enumerate(ready):
-        top, left = (
-            each * (side + gap) + gap
-            for each, side in zip(divmod(i, columns), (height, width), strict=True)
-        )
+        row, column = divmod(i, columns)
+        top = row * (height + gap) + gap
+        left = column * (width + gap) + gap
         whole[top : top + height, left : left + width] = image
     return whole
 
@@ -192,9 +196,9 @@ def png(image: NDArray[np.uint8]) -> bytes:
     lines = b"".join(b"\0" + image[i].tobytes() for i in range(height))
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        )
+        length = struct.pack(">I", len(data))
+        checksum = struct.pack(">I", zlib.crc32(kind + data))
+        return length + kind + data + checksum
 
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     body = chunk(b"IDAT", zlib.compress(lines, 6))

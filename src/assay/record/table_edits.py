@@ -127,8 +127,9 @@ def fill(
 
 def import_csv(project: Project, name: str, text: str) -> ResultTable:
     """Add the rows of a CSV file with a head; apostrophes that hide formulas are removed."""
+    file = io.StringIO(text.removeprefix("\ufeff"))
     try:
-        lines = list(csv.reader(io.StringIO(text.removeprefix("\ufeff")), strict=True))
+        lines = list(csv.reader(file, strict=True))
     except csv.Error as error:
         raise InputError(f"This is no CSV: {error}.") from error
     if not lines or not any(lines[0]):
@@ -136,10 +137,13 @@ def import_csv(project: Project, name: str, text: str) -> ResultTable:
     head = [title.strip() or f"column {i}" for i, title in enumerate(lines[0], 1)]
     if len(set(head)) < len(head):
         raise InputError("Two columns of this CSV have the same name.")
-    bad = next((i for i, line in enumerate(lines[1:], 2) if line and len(line) != len(head)), None)
-    if bad is not None:
-        raise InputError(f"Line {bad} has {len(lines[bad - 1])} cells, the head has {len(head)}.")
-    rows = [dict(zip(head, map(_unhidden, line), strict=True)) for line in lines[1:] if line]
+    rows = []
+    for number, line in enumerate(lines[1:], 2):
+        if line and len(line) != len(head):
+            raise InputError(f"Line {number} has {len(line)} cells, the head has {len(head)}.")
+        if line:
+            cells = map(_unhidden, line)
+            rows.append(dict(zip(head, cells, strict=True)))
     return fill(project, name, rows, what="imported")
 
 

@@ -48,26 +48,26 @@ class Norms:
 
     def listen(self, engine: Engine) -> None:
         """Be there when the optimizer takes its step: after it the gradients are gone."""
-        named = {
-            id(weight): (name, weight) for name, weight in _weights(engine) if weight.requires_grad
-        }
+        trained = [pair for pair in _weights(engine) if pair[1].requires_grad]
 
         def measure(mine: list[tuple[str, nn.Parameter]], *_: Any) -> None:
-            self._grads += [
-                (name, _norm(weight.grad)) for name, weight in mine if weight.grad is not None
-            ]
+            for name, weight in mine:
+                if weight.grad is not None:
+                    self._grads.append((name, _norm(weight.grad)))
 
         self._hooks = []
         for optimizer in engine.process.backward.optimizers.values():
             own = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
-            mine = [pair for known, pair in named.items() if known in own]
+            mine = [(name, weight) for name, weight in trained if id(weight) in own]
             self._hooks.append(optimizer.register_step_pre_hook(partial(measure, mine)))
 
     def record(self, engine: Engine) -> None:
         weights = [(name, _norm(weight)) for name, weight in _weights(engine)]
         values = _numbers([*self._grads, *weights])
-        grads = dict(zip([name for name, _ in self._grads], values, strict=False))
-        norms = dict(zip([name for name, _ in weights], values[len(grads) :], strict=True))
+        grad_names = [name for name, _ in self._grads]
+        weight_names = [name for name, _ in weights]
+        grads = dict(zip(grad_names, values, strict=False))
+        norms = dict(zip(weight_names, values[len(grads) :], strict=True))
         self.leave()
         if engine.pipeline is not None:
             grads = engine.pipeline.all_gather_stages(grads)
@@ -85,8 +85,10 @@ class Norms:
         """The norm over all parameters of a module, from theirs."""
         squares: dict[str, float] = {}
         for name, norm in norms.items():
-            module = ".".join(name.split(".")[:-1][: self.depth]) or "model"
-            squares[f"{kind}/{module}"] = squares.get(f"{kind}/{module}", 0.0) + norm * norm
+            path = name.split(".")[:-1]
+            module = ".".join(path[: self.depth]) or "model"
+            key = f"{kind}/{module}"
+            squares[key] = squares.get(key, 0.0) + norm * norm
         return {name: math.sqrt(square) for name, square in squares.items()}
 
 
@@ -94,18 +96,17 @@ def _weights(engine: Engine) -> list[tuple[str, nn.Parameter]]:
     """Each weight once: of those that two stages of a pipeline have, the first counts them."""
     pipeline = engine.pipeline
     named = engine.process.model.named_parameters()
-    return [
-        (name, weight) for name, weight in named if pipeline is None or pipeline.ranks.owns(weight)
-    ]
+    if pipeline is None:
+        return list(named)
+    return [(name, weight) for name, weight in named if pipeline.ranks.owns(weight)]
 
 
 def _norm(tensor: Tensor) -> Tensor:
     if is_dtensor(tensor):
         return global_norm([tensor.detach()])
     values = entries(tensor)
-    norm: Tensor = torch.linalg.vector_norm(
-        values, dtype=torch.promote_types(values.dtype, torch.float32)
-    )
+    dtype = torch.promote_types(values.dtype, torch.float32)
+    norm: Tensor = torch.linalg.vector_norm(values, dtype=dtype)
     return norm
 
 

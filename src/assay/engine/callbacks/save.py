@@ -76,18 +76,20 @@ class Save:
             Handler(event=Event.RUN_BEGIN, fn=self.rehearse, name="Save.rehearse"),
         ]
         if self.every != "never":
-            out.append(Handler(event=Event.RUN_END, fn=self.save_end, priority=10, name="Save"))
-            out.append(
-                Handler(event=Event.EXCEPTION, fn=self.rescue, priority=10, name="Save.rescue")
-            )
+            out += [
+                Handler(event=Event.RUN_END, fn=self.save_end, priority=10, name="Save"),
+                Handler(event=Event.EXCEPTION, fn=self.rescue, priority=10, name="Save.rescue"),
+            ]
         if self.best is not None:
-            out.append(Handler(event=Event.EVAL_END, fn=self.judge, priority=10, name="Save.judge"))
-            out.append(each(self.evaluate_every, self.save_best, priority=11, name="Save.best"))
-            out.append(
-                Handler(event=Event.RUN_END, fn=self.save_best, priority=11, name="Save.best")
-            )
-        for event in (Event.RUN_END, Event.EXCEPTION):
-            out.append(Handler(event=event, fn=self.wait, priority=_LAST, name="Save.wait"))
+            out += [
+                Handler(event=Event.EVAL_END, fn=self.judge, priority=10, name="Save.judge"),
+                each(self.evaluate_every, self.save_best, priority=11, name="Save.best"),
+                Handler(event=Event.RUN_END, fn=self.save_best, priority=11, name="Save.best"),
+            ]
+        out += [
+            Handler(event=Event.RUN_END, fn=self.wait, priority=_LAST, name="Save.wait"),
+            Handler(event=Event.EXCEPTION, fn=self.wait, priority=_LAST, name="Save.wait"),
+        ]
         return [handler for handler in out if handler is not None]
 
     def unsaved(self, step: int) -> str:

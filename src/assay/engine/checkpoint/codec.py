@@ -114,9 +114,8 @@ def digest_encoded(encoded: Encoded, contents: Mapping[str, str] | None = None) 
     """Return `digest` of an encoded state; `contents` are the known digests of its tensors."""
     if contents is None:
         contents = {name: digest_tensor(tensor) for name, tensor in encoded.tensors.items()}
-    return blake2b(
-        _text(_unordered(encoded.tree, contents)).encode("ascii"), digest_size=16
-    ).hexdigest()
+    canonical = _text(_unordered(encoded.tree, contents))
+    return blake2b(canonical.encode("ascii"), digest_size=16).hexdigest()
 
 
 def digest_tensor(tensor: Tensor) -> str:
@@ -127,7 +126,8 @@ def digest_tensor(tensor: Tensor) -> str:
 
 def hasher_of(tensor: Tensor) -> blake2b:
     """Return a hash object for a tensor, which is updated with its bytes."""
-    return blake2b(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode(), digest_size=16)
+    head = f"{tensor.dtype} {tuple(tensor.shape)}\n"
+    return blake2b(head.encode(), digest_size=16)
 
 
 def _unordered(tree: Any, contents: Mapping[str, str]) -> Any:
@@ -142,7 +142,9 @@ def _unordered(tree: Any, contents: Mapping[str, str]) -> Any:
     if tag in ("tensor", "array"):
         return {_MARK: [tag, contents[parts[0]], *parts[1:]]}
     parts = _unordered(parts, contents)
-    return {_MARK: [tag, *(sorted(parts, key=_text) if tag in _PAIRED else parts)]}
+    if tag in _PAIRED:
+        parts = sorted(parts, key=_text)
+    return {_MARK: [tag, *parts]}
 
 
 def _text(tree: Any) -> str:
@@ -163,9 +165,8 @@ class _Encoder:
         self.tensors: dict[str, Tensor] = {}
         self.boxes: dict[str, Box] = {}
         self._names: dict[tuple[Any, ...], str] = {}
-        self._kept: list[
-            Tensor
-        ] = []  # keeps storages alive, so that addresses stay unique while encoding
+        # Keeps storages alive, so that addresses stay unique while encoding.
+        self._kept: list[Tensor] = []
 
     def value(self, value: Any, path: str) -> Any:
         if value is None or (isinstance(value, bool | str) and type(value) in (bool, str)):
@@ -206,21 +207,23 @@ class _Encoder:
         metadata = getattr(value, "_metadata", None)
         if metadata is None:
             return {_MARK: ["odict", *self.pairs(value, path)]}
-        return {
-            _MARK: ["modules", self.value(metadata, f"{path}._metadata"), *self.pairs(value, path)]
-        }
+        versions = self.value(metadata, f"{path}._metadata")
+        return {_MARK: ["modules", versions, *self.pairs(value, path)]}
 
     def pairs(self, value: Mapping[Any, Any], path: str) -> list[Any]:
-        return [
-            [self.value(k, f"{path}.{k!r}"), self.value(v, f"{path}.{k}")] for k, v in value.items()
-        ]
+        pairs = []
+        for key, item in value.items():
+            encoded_key = self.value(key, f"{path}.{key!r}")
+            encoded_item = self.value(item, f"{path}.{key}")
+            pairs.append([encoded_key, encoded_item])
+        return pairs
 
     def items(self, value: Any, path: str) -> list[Any]:
         return [self.value(item, f"{path}[{i}]") for i, item in enumerate(value)]
 
     def members(self, value: Any, path: str) -> list[Any]:
         """Encode a set, sorted by the text of each item, so that equal sets give equal bytes."""
-        return sorted((self.value(item, f"{path}[{i}]") for i, item in enumerate(value)), key=_text)
+        return sorted(self.items(value, path), key=_text)
 
     def tensor(self, value: Tensor, path: str) -> Any:
         if is_dtensor(value):
@@ -233,12 +236,7 @@ class _Encoder:
             )
         if is_sparse(value):
             return self.sparse(value, path)
-        if (
-            value.layout is not torch.strided
-            or value.is_nested
-            or value.is_quantized
-            or value.device.type == "meta"
-        ):
+        if not _holds_data(value):
             raise CheckpointError(
                 "A checkpoint keeps dense and sparse tensors that hold data.",
                 where=self.where(path),
@@ -247,17 +245,21 @@ class _Encoder:
                     "`meta`."
                 ),
             )
-        value = value.detach().resolve_conj().resolve_neg()
+        return self.dense(value.detach().resolve_conj().resolve_neg(), path)
+
+    def dense(self, value: Tensor, path: str) -> Any:
         if value.is_complex():
-            return {_MARK: ["tensor", self.named(torch.view_as_real(value), path), "complex"]}
-        if value.dtype not in FILE_DTYPES:
-            if value.dtype.itemsize != 1:
-                raise CheckpointError(
-                    f"A checkpoint cannot keep a tensor of {value.dtype}.", where=self.where(path)
-                )
-            name = self.named(value.contiguous().view(torch.uint8), path)
-            return {_MARK: ["tensor", name, str(value.dtype).removeprefix("torch.")]}
-        return {_MARK: ["tensor", self.named(value, path)]}
+            name = self.named(torch.view_as_real(value), path)
+            return {_MARK: ["tensor", name, "complex"]}
+        if value.dtype in FILE_DTYPES:
+            return {_MARK: ["tensor", self.named(value, path)]}
+        if value.dtype.itemsize != 1:
+            raise CheckpointError(
+                f"A checkpoint cannot keep a tensor of {value.dtype}.", where=self.where(path)
+            )
+        name = self.named(value.contiguous().view(torch.uint8), path)
+        dtype = str(value.dtype).removeprefix("torch.")
+        return {_MARK: ["tensor", name, dtype]}
 
     def sparse(self, value: Tensor, path: str) -> Any:
         *indices, values = components(value)
@@ -289,11 +291,8 @@ class _Encoder:
         )
         name = self._names.get(place) if value.numel() else None
         if name is None:
-            name = (
-                (path.removeprefix(".") or "value")
-                .encode("utf-8", "backslashreplace")
-                .decode("utf-8")
-            )
+            label = path.removeprefix(".") or "value"
+            name = label.encode("utf-8", "backslashreplace").decode("utf-8")
             # safetensors keeps `__metadata__` for itself.
             while name in self.tensors or name == "__metadata__":
                 name += "'"
@@ -311,7 +310,14 @@ class _Encoder:
                 f"A checkpoint keeps arrays of numbers, not of {value.dtype}.",
                 where=self.where(path),
             ) from None
-        return {_MARK: ["array", *self.tensor(tensor, path)[_MARK][1:]]}
+        _, *parts = self.tensor(tensor, path)[_MARK]
+        return {_MARK: ["array", *parts]}
+
+
+def _holds_data(tensor: Tensor) -> bool:
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        return False
+    return tensor.device.type != "meta"
 
 
 def _plain_scalar(value: np.generic, where: str) -> Any:
@@ -350,26 +356,21 @@ def _decode(tree: Any, tensors: Mapping[str, Tensor], path: str) -> Any:
         return {key: _decode(item, tensors, f"{path}.{key}") for key, item in tree.items()}
     tagged = tree[_MARK]
     where = path.removeprefix(".")
-    if (
-        len(tree) != 1
-        or not isinstance(tagged, list)
-        or not tagged
-        or str(tagged[0]) not in _DECODERS
-    ):
+    is_tagged = len(tree) == 1 and isinstance(tagged, list) and bool(tagged)
+    if not is_tagged or str(tagged[0]) not in _DECODERS:
         raise CheckpointError(
             f"The checkpoint has a value of an unknown kind: {str(tree)[:80]}.", where=where
         )
+    tag, *parts = tagged
     try:
-        return _DECODERS[tagged[0]](tagged[1:], lambda item: _decode(item, tensors, path), tensors)
+        return _DECODERS[tag](parts, lambda item: _decode(item, tensors, path), tensors)
     except CheckpointError:
         raise
-    except (
-        Exception
-    ) as error:  # whatever a damaged or hostile file makes of it is one thing: unreadable
-        reason = str(error).partition("\n")[0].removesuffix(".")
-        raise CheckpointError(
-            f"The checkpoint has a bad {tagged[0]}: {reason}.", where=where
-        ) from error
+    # Whatever a damaged or hostile file makes of it is one thing: unreadable.
+    except Exception as error:
+        first_line, _, _ = str(error).partition("\n")
+        reason = first_line.removesuffix(".")
+        raise CheckpointError(f"The checkpoint has a bad {tag}: {reason}.", where=where) from error
 
 
 def _pairs(parts: list[Any], decode: Callable[[Any], Any]) -> Iterator[tuple[Any, Any]]:
@@ -380,21 +381,20 @@ def _tensor(parts: list[Any], tensors: Mapping[str, Tensor]) -> Tensor:
     name, *form = parts
     if name not in tensors:
         raise CheckpointError(f"The checkpoint names a tensor that it does not hold: {name!r}.")
+    tensor = tensors[name]
     if form == ["complex"]:
-        return torch.view_as_complex(tensors[name])
-    return tensors[name].view(_dtype(form[0])) if form else tensors[name]
+        return torch.view_as_complex(tensor)
+    return tensor.view(_dtype(form[0])) if form else tensor
 
 
 def _sparse(parts: list[Any], decode: Callable[[Any], Any]) -> Tensor:
     name, shape, is_coalesced, *tensors = parts
-    layout = next(
-        (each for each in (torch.sparse_coo, *COMPRESSED) if str(each) == f"torch.{name}"), None
-    )
+    layouts = {str(each): each for each in (torch.sparse_coo, *COMPRESSED)}
+    layout = layouts.get(f"torch.{name}")
     if layout is None:
         raise CheckpointError(f"There is no sparse layout {name!r}.")
-    return assembled(
-        layout, torch.Size(shape), [*map(decode, tensors)], is_coalesced=is_coalesced is True
-    )
+    decoded = [decode(tensor) for tensor in tensors]
+    return assembled(layout, torch.Size(shape), decoded, is_coalesced=is_coalesced is True)
 
 
 def _modules(metadata: Any, pairs: Iterator[tuple[Any, Any]]) -> OrderedDict[Any, Any]:

@@ -51,21 +51,14 @@ def load_optimizer_state(optimizer: Optimizer, model: nn.Module, saved: Mapping[
         odd = ", ".join(sorted(there ^ set(index_of))[:5])
         raise CheckpointError(f"The optimizer of the checkpoint trains other parameters: {odd}.")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    optimizer.load_state_dict(
-        {
-            "state": {
-                index_of[name]: {
-                    key: _laid_out_as(parameters[index_of[name]], value)
-                    for key, value in state.items()
-                }
-                for name, state in saved["state"].items()
-            },
-            "param_groups": [
-                _group_of(group, names, saved["groups"])
-                for group in optimizer.state_dict()["param_groups"]
-            ],
-        }
-    )
+    states: dict[int, dict[str, Any]] = {}
+    for name, state in saved["state"].items():
+        index = index_of[name]
+        parameter = parameters[index]
+        states[index] = {key: _laid_out_as(parameter, value) for key, value in state.items()}
+    own_groups = optimizer.state_dict()["param_groups"]
+    groups = [_group_of(group, names, saved["groups"]) for group in own_groups]
+    optimizer.load_state_dict({"state": states, "param_groups": groups})
 
 
 def _group_of(
@@ -92,9 +85,8 @@ def _laid_out_as(parameter: torch.Tensor, value: Any) -> Any:
     # The momentum of a sparse gradient is sparse.
     if is_sparse(value) or value.stride() == parameter.stride():
         return value
-    return torch.empty_like(
-        parameter, dtype=value.dtype, device=value.device, requires_grad=False
-    ).copy_(value)
+    copy = torch.empty_like(parameter, dtype=value.dtype, device=value.device, requires_grad=False)
+    return copy.copy_(value)
 
 
 def _names(optimizer: Optimizer, model: nn.Module) -> dict[int, str]:

@@ -27,7 +27,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[ManifestFi
     """
     # Wide numbers first, as safetensors itself lays them out: each is aligned.
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
-    header, offset = {}, 0
+    header = {}
+    offset = 0
     for name, tensor in ordered:
         end = offset + tensor.numel() * tensor.element_size()
         kind = FILE_DTYPES[tensor.dtype]
@@ -52,9 +53,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[ManifestFi
             digests[name] = own.hexdigest()
         file.flush()
         os.fsync(file.fileno())
-    return ManifestFile(
-        name=path.name, size_bytes=len(head) + offset, sha256=whole.hexdigest()
-    ), digests
+    size_bytes = len(head) + offset
+    written = ManifestFile(name=path.name, size_bytes=size_bytes, sha256=whole.hexdigest())
+    return written, digests
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -47,14 +47,17 @@ def offer(contents: Contents) -> dict[str, dict[str, Any]]:
     """Return what this process holds, by part and tensor."""
     held: dict[str, dict[str, Any]] = {}
     for name, part in contents.parts.items():
-        held[name] = {}
+        pieces: dict[str, Any] = {}
+        held[name] = pieces
         for key, tensor in part.tensors.items():
             box = part.boxes.get(key)
             shape = list(tensor.shape)
+            dtype = str(tensor.dtype)
             if box is None:
-                held[name][key] = [[0] * len(shape), shape, shape, str(tensor.dtype)]
+                begin = [0] * len(shape)
+                pieces[key] = [begin, shape, shape, dtype]
             elif tensor.numel():
-                held[name][key] = [list(box.offsets), shape, list(box.whole), str(tensor.dtype)]
+                pieces[key] = [list(box.offsets), shape, list(box.whole), dtype]
     return held
 
 
@@ -135,8 +138,11 @@ def _pieces(
     """Return the sharded tensors of a part, and the digest of each of its tensors."""
     sharded: list[ShardedTensor] = []
     known: dict[str, str] = {}
-    for key in dict.fromkeys(key for each in offers for key in each.get(name, {})):
-        shards, found, about = [], [], None
+    keys = [key for each in offers for key in each.get(name, {})]
+    for key in dict.fromkeys(keys):
+        shards: list[Shard] = []
+        found: list[tuple[tuple[int, ...], str]] = []
+        about = None
         for rank, each in enumerate(written):
             if key not in each.get(name, {}).get("digests", {}):
                 continue
@@ -150,9 +156,8 @@ def _pieces(
             known[key] = found[0][1]
             continue
         known[key] = digest_of_pieces(found)
-        sharded.append(
-            ShardedTensor(name=key, dtype=about[3], shape=tuple(about[2]), shards=tuple(shards))
-        )
+        whole = tuple(about[2])
+        sharded.append(ShardedTensor(name=key, dtype=about[3], shape=whole, shards=tuple(shards)))
     return sharded, known
 
 

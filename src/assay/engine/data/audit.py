@@ -98,8 +98,9 @@ def _of_loader(loader: Loader) -> Audit:
     resumed = f"data.{split} is not the same from its middle on"
     problems = _compared(whole.at, again.at, counted)
     problems += _compared(_from(whole.at, rest.at), rest.at, resumed)
-    dealt, odd = _dealt(loader, {position: index for position, (index, _) in whole.at.items()})
-    counts = Counter(index for index, _ in whole.at.values())
+    index_at = {position: index for position, (index, _) in whole.at.items()}
+    dealt, odd = _dealt(loader, index_at)
+    counts = Counter(index_at.values())
     size = len(loader.dataset)
     facts = [("samples", _coverage(counts, size, _left_out(loader)))]
     if not problems:
@@ -157,11 +158,8 @@ def _dealt(loader: Loader, whole: Mapping[int, Any]) -> tuple[str, list[str]]:
                 given.setdefault(at, []).append(index)
     if all(isinstance(index, tuple) for index in whole.values()):  # batches that come ready made
         return "", []
-    wrong = [
-        at
-        for at in sorted(given.keys() | whole.keys())
-        if at not in whole or given.get(at) != [whole[at]]
-    ]
+    positions = sorted(given.keys() | whole.keys())
+    wrong = [at for at in positions if at not in whole or given.get(at) != [whole[at]]]
     if not wrong:
         return f"{RANKS} are given each sample once", []
     return "", [
@@ -234,11 +232,9 @@ class _Numbered:
 class _NumberedBatches(_Numbered):
     def __getitems__(self, indices: list[int]) -> list[Any]:
         samples = self.dataset.__getitems__(indices)
-        return (
-            list(zip(indices, samples, strict=True))
-            if isinstance(samples, list)
-            else [(tuple(indices), samples)]
-        )
+        if isinstance(samples, list):
+            return list(zip(indices, samples, strict=True))
+        return [(tuple(indices), samples)]
 
 
 class _Describe:
@@ -248,8 +244,9 @@ class _Describe:
         self.collate = collate
 
     def __call__(self, numbered: list[Any]) -> Any:
-        is_ready = isinstance(numbered[0][0], tuple)
-        batch = numbered[0][1] if is_ready else self.collate([sample for _, sample in numbered])
+        first_index, first = numbered[0]
+        is_ready = isinstance(first_index, tuple)
+        batch = first if is_ready else self.collate([sample for _, sample in numbered])
         seen = _Seen()
         _add(seen, {}, batch, [index for index, _ in numbered])
         return [(index, digest(sample)) for index, sample in numbered], seen
@@ -257,11 +254,9 @@ class _Describe:
 
 def _described(loader: Loader, workers: int, tasks: Iterable[Task]) -> Iterator[tuple[int, Any]]:
     """Yield (position, description) of each batch."""
-    dataset = (_NumberedBatches if hasattr(loader.dataset, "__getitems__") else _Numbered)(
-        loader.dataset
-    )
+    numbered = _NumberedBatches if hasattr(loader.dataset, "__getitems__") else _Numbered
     fetch = Fetch(
-        dataset,
+        numbered(loader.dataset),
         collate=_Describe(loader.collate),
         randomness=loader.randomness,
         seed=loader.seed,
@@ -296,19 +291,14 @@ def _add(seen: _Seen, at: dict[int, tuple[Any, int]], batch: Any, where: Any) ->
     words = []
     for name, leaf in leaves(batch):
         words.append(f"{name + ' ' if name else ''}{_shape(leaf, size)}")
-        if (
-            isinstance(leaf, torch.Tensor)
-            and leaf.is_floating_point()
-            and not bool(leaf.isfinite().all())
-        ):
+        if not isinstance(leaf, torch.Tensor):
+            continue
+        if leaf.is_floating_point() and not bool(leaf.isfinite().all()):
             seen.bad.append(where)
-        if (
-            isinstance(leaf, torch.Tensor)
-            and leaf.dim() == 1
-            and leaf.dtype in (torch.int64, torch.int32, torch.int16)
-        ):
+        if leaf.dim() == 1 and leaf.dtype in (torch.int64, torch.int32, torch.int16):
             known = seen.labels.setdefault(name, set())
-            known.update(torch.unique(leaf).tolist()[: MAX_CLASSES + 1 - len(known)])
+            labels = torch.unique(leaf).tolist()
+            known.update(labels[: MAX_CLASSES + 1 - len(known)])
     seen.shapes[", ".join(words)] += 1
 
 

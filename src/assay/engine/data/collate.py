@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,12 +24,17 @@ def collate(samples: Sequence[Any]) -> Any:
     if fields is not None:
         batched = {name: collate([getattr(sample, name) for sample in samples]) for name in fields}
         return with_fields(first, batched)
-    if isinstance(first, Mapping) and any(fields_of(value) is not None for value in first.values()):
+    if isinstance(first, Mapping) and _has_fields(first.values()):
         return {name: collate([sample[name] for sample in samples]) for name in first}
-    if isinstance(first, tuple | list) and any(fields_of(value) is not None for value in first):
+    if isinstance(first, tuple | list) and _has_fields(first):
         parts = [collate(part) for part in zip(*samples, strict=True)]
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
     return default_collate(list(samples))
+
+
+def _has_fields(values: Iterable[Any]) -> bool:
+    """Return True if one of the values is a dataclass or a namespace."""
+    return any(fields_of(value) is not None for value in values)
 
 
 def fields_of(thing: Any) -> list[str] | None:

@@ -55,15 +55,21 @@ def cached(build: Callable[..., Any], *arguments: Any, folder: str | Path, **nam
 
 def _key(build: Callable[..., Any], arguments: Sequence[Any], named: Mapping[str, Any]) -> str:
     hasher = sha256()
-    code = getattr(build, "__code__", None) or getattr(type(build).__call__, "__code__", None)
     module = sys.modules.get(getattr(build, "__module__", "") or "")
     file = getattr(module, "__file__", None)
     if file and os.path.isfile(file):
         hasher.update(Path(file).read_bytes())
-    for part in _code(code) if isinstance(code, CodeType) else ():
-        hasher.update(part)
-    for argument in [*arguments, *(part for pair in sorted(named.items()) for part in pair)]:
-        hasher.update(_digest(argument, getattr(build, "__name__", "build")).encode())
+    code = getattr(build, "__code__", None) or getattr(type(build).__call__, "__code__", None)
+    if isinstance(code, CodeType):
+        for part in _code(code):
+            hasher.update(part)
+    given = list(arguments)
+    for pair in sorted(named.items()):
+        given.extend(pair)
+    name = getattr(build, "__name__", "build")
+    for argument in given:
+        digest = _digest(argument, name)
+        hasher.update(digest.encode())
     return hasher.hexdigest()[:16]
 
 

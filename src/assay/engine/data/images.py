@@ -80,10 +80,13 @@ class RandomAffine:
         angle *= math.radians(self.degrees)
         cos = math.cos(angle) / factor
         sin = math.sin(angle) / factor
-        shift = (2 * self.translate[0] * right, 2 * self.translate[1] * down)
-        matrix = torch.tensor([[[cos, -sin, shift[0]], [sin, cos, shift[1]]]])
+        across, along = self.translate
+        top_row = [cos, -sin, 2 * across * right]
+        bottom_row = [sin, cos, 2 * along * down]
+        matrix = torch.tensor([[top_row, bottom_row]])
         grid = functional.affine_grid(matrix, [1, *image.shape], align_corners=False)
-        return functional.grid_sample(image[None], grid, align_corners=False)[0]
+        batch = functional.grid_sample(image[None], grid, align_corners=False)
+        return batch[0]
 
 
 class Compose:

@@ -206,7 +206,11 @@ class Loader:
     def indices(self, epoch: int, samples: int, number: int) -> list[int]:
         """Return the indices of micro-batch `number` of this rank after `samples` samples."""
         cut = next(self._cuts_from(epoch, samples), [])
-        return self._own(cut)[number][1] if number < len(self._own(cut)) else []
+        own = self._own(cut)
+        if number >= len(own):
+            return []
+        _, indices = own[number]
+        return indices
 
     def own_tasks(self, epoch: int) -> Iterator[Task]:
         """Yield the tasks of an epoch that are for this rank."""
@@ -282,7 +286,8 @@ class Loader:
     def _own(self, cut: list[Part]) -> list[Part]:
         """Return the micro-batches of a window that belong to this rank."""
         own = cut[self.rank :: self.ranks]
-        return own + cut[:1] if self.fills and len(own) * self.ranks < len(cut) else own
+        has_fewer = len(own) * self.ranks < len(cut)
+        return own + cut[:1] if self.fills and has_fewer else own
 
     def _cuts(self, epoch: int, start: int) -> Iterator[list[Part]]:
         """Yield the micro-batches of each window of an epoch, from number `start` on."""
@@ -291,11 +296,10 @@ class Loader:
             return
         parts = islice(self._lists.batches(epoch), start * self._accumulate, None)
         while cut := list(islice(parts, self._accumulate)):
-            yield (
-                cut
-                if self.ranks == 1
-                else [piece for part in cut for piece in _pieces(part, self.ranks)]
-            )
+            if self.ranks == 1:
+                yield cut
+            else:
+                yield [piece for part in cut for piece in _pieces(part, self.ranks)]
 
     def _cuts_from(self, epoch: int, sample: int) -> Iterator[list[Part]]:
         if self._lists is not None:

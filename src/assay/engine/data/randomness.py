@@ -240,11 +240,9 @@ def same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
-        return (
-            one.shape == other.shape
-            and one.dtype == other.dtype
-            and _same_array(one.detach(), other.detach())
-        )
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return False
+        return _same_array(one.detach(), other.detach())
     if isinstance(one, np.ndarray):
         alike = one.shape == other.shape and one.dtype == other.dtype
         return bool(alike and one.tobytes() == other.tobytes())
@@ -262,7 +260,6 @@ def same(one: Any, other: Any) -> bool:
 
 def _same_array(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.is_floating_point() or one.is_complex():
-        return torch.equal(one.isnan(), other.isnan()) and torch.equal(
-            one.nan_to_num(), other.nan_to_num()
-        )
+        has_same_nan = torch.equal(one.isnan(), other.isnan())
+        return has_same_nan and torch.equal(one.nan_to_num(), other.nan_to_num())
     return torch.equal(one, other)

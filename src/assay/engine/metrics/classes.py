@@ -88,28 +88,29 @@ class Confusion:
     def update(self, output: Any, *, by: str = "Confusion") -> None:
         pred, target = taken(output, "pred", "target", by=by)
         found = _classes_of(pred, target, by=by)
-        self._settle(
-            2 if found is None and pred.dtype == torch.bool and self.classes is None else found
-        )
+        is_binary = found is None and pred.dtype == torch.bool and self.classes is None
+        self._settle(2 if is_binary else found)
         classes = self.classes or 0
-        pred = (pred if found is None else pred.argmax(dim=1)).long()
+        pairs = classes * classes
+        if found is not None:
+            pred = pred.argmax(dim=1)
+        pred = pred.long()
         true = target.long()
         inside = (true >= 0) & (true < classes) & (pred >= 0) & (pred < classes)
-        where = torch.where(inside, true * classes + pred, classes * classes + 1)
-        where = torch.where(target == self.ignore_index, classes * classes, where).flatten()
+        where = torch.where(inside, true * classes + pred, pairs + 1)
+        where = torch.where(target == self.ignore_index, pairs, where).flatten()
         if self._counts is None:
-            self._counts = torch.zeros(
-                classes * classes + 2, dtype=torch.int64, device=where.device
-            )
+            self._counts = torch.zeros(pairs + 2, dtype=torch.int64, device=where.device)
         self._counts.index_add_(0, where, torch.ones_like(where))
 
     def merge(self, other: Confusion) -> None:
         if other._counts is None:
             return
         self._settle(other.classes)
-        self._counts = (
-            other._counts.clone() if self._counts is None else self._counts + other._counts
-        )
+        if self._counts is None:
+            self._counts = other._counts.clone()
+        else:
+            self._counts = self._counts + other._counts
 
     def matrix(self) -> Tensor:
         """Counts by true and predicted class, on the CPU; without a row when there was nothing."""
@@ -203,23 +204,24 @@ class Score(ABC):
         matrix = self.confusion.matrix().double()
         right = matrix.diagonal()
         support = matrix.sum(1)
+        predicted = matrix.sum(0)
         taken_wrongly, missed = self.wrong
-        whole = right + taken_wrongly * (matrix.sum(0) - right) + missed * (support - right)
-        occurred = (matrix.sum(0) + support) > 0
+        whole = right + taken_wrongly * (predicted - right) + missed * (support - right)
+        occurred = (predicted + support) > 0
         counted = torch.ones(len(matrix), dtype=torch.bool)
         counted[self.without] = False
         scores = torch.where(whole > 0, right / whole.clamp(min=0.5), 0.0)
         if self.average == "none":
             scores = torch.where(occurred, scores, torch.nan)
-            return {
-                self.confusion.name(i): float(scores[i]) for i in range(len(scores)) if counted[i]
-            }
+            classes = [i for i in range(len(scores)) if counted[i]]
+            return {self.confusion.name(i): float(scores[i]) for i in classes}
         counted &= occurred
         if self.average == "macro":
             return float(scores[counted].mean())
         if self.average == "micro":
             return float(right[counted].sum() / whole[counted].sum())
-        return float((scores * support)[counted].sum() / support[counted].sum())
+        weighted = scores * support
+        return float(weighted[counted].sum() / support[counted].sum())
 
 
 @final

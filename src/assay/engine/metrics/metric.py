@@ -108,7 +108,10 @@ def parts_of(name: str, value: Any) -> dict[str, Any]:
         parts = [(f"{name}/{place}", item) for place, item in enumerate(items)]
     else:
         return {name: float(value)}
-    return {key: part for each, item in parts for key, part in parts_of(each, item).items()}
+    found: dict[str, Any] = {}
+    for part, item in parts:
+        found |= parts_of(part, item)
+    return found
 
 
 def matrix_csv(matrix: Any) -> bytes:

@@ -103,10 +103,12 @@ class Gradients:
     def join(self, terms: Iterable[Term]) -> None:
         """Add the gradients of sums, divided by their weights, to those of means."""
         for term in terms:
+            weight = 1.0 if term.weight is None else term.weight
             for parameter, grad in zip(self.parameters, term.grads or (), strict=False):
-                if grad is not None:
-                    own = grad / (1.0 if term.weight is None else term.weight)
-                    parameter.grad = own if parameter.grad is None else parameter.grad + own
+                if grad is None:
+                    continue
+                mean = grad / weight
+                parameter.grad = mean if parameter.grad is None else parameter.grad + mean
             term.grads = None
 
     def all_reduce_(self, ranks: DataParallelGroup) -> None:

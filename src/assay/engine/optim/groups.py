@@ -176,15 +176,10 @@ def _read(number: int, rule: Mapping[str, Any]) -> _Rule:
 
 
 def _texts(number: int, key: str, given: object) -> tuple[str, ...]:
-    texts = (
-        (given,)
-        if isinstance(given, str)
-        else tuple(given)
-        if isinstance(given, list | tuple)
-        else (None,)
-    )
-    if all(isinstance(text, str) for text in texts):
-        return texts
+    if isinstance(given, str):
+        return (given,)
+    if isinstance(given, list | tuple) and all(isinstance(text, str) for text in given):
+        return tuple(given)
     raise ArgumentError(f"`{key}` is a text or a list of them", inside=("rules", number, key))
 
 
@@ -199,10 +194,13 @@ def _names(model: nn.Module) -> dict[int, list[str]]:
 def _kinds(model: nn.Module) -> dict[int, frozenset[str]]:
     kinds: dict[int, frozenset[str]] = {}
     for module in model.modules():
-        # By name too: every library has its own RMSNorm.
-        of_module = {"norm"} if "norm" in type(module).__name__.lower() else set()
-        of_module |= {"embedding"} if isinstance(module, nn.Embedding | nn.EmbeddingBag) else set()
+        of_module: set[str] = set()
+        # By name: every library has its own RMSNorm.
+        if "norm" in type(module).__name__.lower():
+            of_module.add("norm")
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            of_module.add("embedding")
         for name, parameter in module.named_parameters(recurse=False):
-            own = of_module | ({"bias"} if "bias" in name else set())
+            own = of_module | {"bias"} if "bias" in name else of_module
             kinds[id(parameter)] = kinds.get(id(parameter), frozenset()) | own
     return kinds

@@ -6,7 +6,6 @@ Each has losses, a schedule and a limit of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -150,21 +149,19 @@ class MultiOptimizerStep(OptimizerStepBase):
         due = dict(self._due)
         if self.non_finite != "ignore":
             lasting = self.by_name if self.non_finite == "stop" else due
-            flag.copy_(
-                torch.stack(
-                    [own for part in lasting.values() if (own := part.flag) is not None]
-                ).amax()
-            )
+            flags = [part.flag for part in lasting.values() if part.flag is not None]
+            flag.copy_(torch.stack(flags).amax())
         rows = {name: part.deferred for name, part in due.items() if part.deferred is not None}
         read = {name: part.results for name, part in due.items() if part.deferred is None}
         if not rows:
             return None
 
-        ends = list(accumulate(len(row.numbers) for row in rows.values()))
-        places = {
-            name: slice(end - len(rows[name].numbers), end)
-            for name, end in zip(rows, ends, strict=True)
-        }
+        places: dict[str, slice] = {}
+        begin = 0
+        for name, row in rows.items():
+            end = begin + len(row.numbers)
+            places[name] = slice(begin, end)
+            begin = end
 
         def recall(values: Sequence[float]) -> None:
             for name, row in rows.items():
@@ -181,7 +178,8 @@ class MultiOptimizerStep(OptimizerStepBase):
                     return NonFiniteError(f"{name}: {error.what}", where=error.where, fix=error.fix)
             return None
 
-        return DeferredUpdate(torch.cat([row.numbers for row in rows.values()]), recall, judge)
+        numbers = torch.cat([row.numbers for row in rows.values()])
+        return DeferredUpdate(numbers, recall, judge)
 
     def points(self) -> dict[str, float]:
         points = {"train/loss": self.loss}

@@ -64,7 +64,9 @@ class Reductions(TorchFunctionMode):
     def weight(self, loss: Tensor) -> Weight | None:
         """Return what a mean was divided by; None for anything else."""
         known = self._known.get(id(loss))
-        return None if known is None else known.weight() if callable(known.weight) else known.weight
+        if known is None:
+            return None
+        return known.weight() if callable(known.weight) else known.weight
 
     def weighed(self, loss: Any, who: object, reduction: Reduction | None = None) -> Any:
         """Return a loss of `who` as an engine adds it up: with its weight, unless a sample mean.
@@ -83,12 +85,16 @@ class Reductions(TorchFunctionMode):
         if known is None and torch.is_grad_enabled():
             raise _unknown(who)
         weight = self.weight(loss)
-        if known is None or (isinstance(weight, int) and self._is_regular(weight)):
+        is_sample_mean = isinstance(weight, int) and self._is_regular(weight)
+        if known is None or is_sample_mean:
             return loss
+        if weight is None:
+            return loss, None
         # The quotient of two whole numbers would be of single precision.
         if isinstance(weight, Tensor):
-            weight = weight.to(torch.promote_types(loss.dtype, torch.float32))
-        return (loss, None) if weight is None else WeighedMean(loss, weight)
+            dtype = torch.promote_types(loss.dtype, torch.float32)
+            weight = weight.to(dtype)
+        return WeighedMean(loss, weight)
 
     @staticmethod
     def reported(loss: Any, weighed: Any) -> dict[str, Any]:
@@ -135,11 +141,13 @@ class Reductions(TorchFunctionMode):
         known = [part for part in parts if part is not None]
         if len(known) < len(parts) or not known:
             return None
+        first = known[0]
         weights = [part.weight for part in known]
-        if all(weight is weights[0] or weight == weights[0] for weight in weights):
-            return replace(known[0], numel=0)
-        of_samples = [isinstance(each, int) and self._is_regular(each) for each in weights]
-        return _Reduced(known[0].result, self.samples) if all(of_samples) else None
+        if all(weight is first.weight or weight == first.weight for weight in weights):
+            return replace(first, numel=0)
+        if all(isinstance(weight, int) and self._is_regular(weight) for weight in weights):
+            return _Reduced(first.result, self.samples)
+        return None
 
     def whole(self, source: Tensor) -> tuple[_Reduced | None, int]:
         """Return (what is known of the numbers in `source` together, how many entries it has).
@@ -149,7 +157,8 @@ class Reductions(TorchFunctionMode):
         if not source.dim():
             return self.reduced(source), 0
         if id(source) in self._stacks:
-            return self.combined(self._stacks[id(source)][1]), 0
+            _, parts = self._stacks[id(source)]
+            return self.combined(parts), 0
         is_ours = id(source) in self._selected or self._is_regular(source.shape[0])
         return None, source.numel() if is_ours else 0
 
@@ -226,7 +235,8 @@ def _classes(given: Mapping[str, Any]) -> Callable[[], Tensor] | int:
         counted = target != ignored
         if weight is None:
             return counted.sum()
-        return torch.where(counted, weight[torch.where(counted, target, 0)], 0.0).sum()
+        classes = torch.where(counted, target, 0)
+        return torch.where(counted, weight[classes], 0.0).sum()
 
     return count
 
@@ -266,11 +276,9 @@ def _criterion(func: Any) -> _Note:
     def note(
         watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> _Reduced | None:
-        given = {
-            **defaults,
-            **dict(zip(defaults, args, strict=False)),
-            **kwargs,
-        }  # torch has looked at it before
+        # Torch has bound the arguments before: there are no wrong ones.
+        positional = dict(zip(defaults, args, strict=False))
+        given = {**defaults, **positional, **kwargs}
         if given.get("size_average") is not None or given.get("reduce") is not None:
             return None  # of torch before 0.4
         match given["reduction"]:
@@ -297,7 +305,9 @@ def _mean(
     if result.dim():
         return None
     known, count = watch.whole(_source(args, kwargs))
-    return known if known is not None or not count else _Reduced(result, count)
+    if known is None and count:
+        return _Reduced(result, count)
+    return known
 
 
 def _sum(
@@ -306,7 +316,9 @@ def _sum(
     if result.dim():
         return None
     known, count = watch.whole(_source(args, kwargs))
-    return known if known is not None or not count else _Reduced(result, None, count)
+    if known is None and count:
+        return _Reduced(result, None, count)
+    return known
 
 
 def _unchanged(
@@ -344,10 +356,13 @@ def _total(
     watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> _Reduced | None:
     one, other = (*args, *kwargs.values())[:2]
-    for known, shift in ((watch.reduced(one), other), (watch.reduced(other), one)):
+    known_one = watch.reduced(one)
+    known_other = watch.reduced(other)
+    for known, shift in ((known_one, other), (known_other, one)):
         if known is not None and isinstance(shift, int | float):
-            return known if known.weight is not None or not shift else None
-    return watch.combined([watch.reduced(one), watch.reduced(other)])
+            is_sum = known.weight is None
+            return None if is_sum and shift else known
+    return watch.combined([known_one, known_other])
 
 
 def _stack(

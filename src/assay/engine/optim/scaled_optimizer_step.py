@@ -107,12 +107,13 @@ class ScaledOptimizerStep(OptimizerStep):
         """Gradients as they would be without a scale; False when one of them is not finite."""
         kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
         for parameter in self.parameters:
-            if parameter.grad is not None:
-                grad = local_tensor(parameter.grad)
-                if grad.is_sparse:
-                    parameter.grad = grad = grad.coalesce()
-                    grad = grad.values()
-                kinds.setdefault((grad.device, grad.dtype), []).append(grad)
+            if parameter.grad is None:
+                continue
+            grad = local_tensor(parameter.grad)
+            if grad.is_sparse:
+                parameter.grad = grad.coalesce()
+                grad = parameter.grad.values()
+            kinds.setdefault((grad.device, grad.dtype), []).append(grad)
         found = [torch.zeros(1, device=device) for device, _ in kinds]
         for (device, _), flag, grads in zip(kinds, found, kinds.values(), strict=True):
             inverse = torch.full((1,), 1.0 / self.scale, device=device)

@@ -185,18 +185,19 @@ class WindowLosses:
         """
         terms = self.named or ({"": self.unnamed} if self.unnamed.scalars else {})
         own = [[name, term.kind] for name, term in terms.items()]
-        flat = [
-            number
-            for term in terms.values()
-            for number in (term.sum(read_now), float(term.weight or 0.0))
-        ]
-        kind, sums = ranks.all_reduce_losses(
-            json.dumps([bool(self.named), own, self._kind]), flat, has_none=not terms
-        )
+        flat: list[float] = []
+        for term in terms.values():
+            flat.append(term.sum(read_now))
+            flat.append(float(term.weight or 0.0))
+        own_kind = json.dumps([bool(self.named), own, self._kind])
+        kind, sums = ranks.all_reduce_losses(own_kind, flat, has_none=not terms)
         is_named, names, _ = json.loads(kind)
-        for (name, how), value, weight in zip(names, sums[::2], sums[1::2], strict=True):
+        values = sums[::2]
+        weights = sums[1::2]
+        for (name, how), value, weight in zip(names, values, weights, strict=True):
             total = torch.tensor(value, dtype=torch.float64)
-            divisor = {"": None, "pair": weight, "weighed": weight / ranks.samples}[how]
+            divisors = {"": None, "pair": weight, "weighed": weight / ranks.samples}
+            divisor = divisors[how]
             term = self.named.setdefault(name, Term()) if is_named else self.unnamed
             if not is_named and divisor is not None:
                 total = total / divisor

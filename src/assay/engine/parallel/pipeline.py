@@ -77,27 +77,18 @@ class Pipeline:
     def __init__(
         self, model: nn.Module, layout: Layout, ranks: StagedGroup, group: dist.ProcessGroup
     ) -> None:
-        self.model, self.layout, self.ranks = model, layout, ranks
+        self.model = model
+        self.layout = layout
+        self.ranks = ranks
         self.count = self.layout.stage_count
         self.cut = split_model(model, self.count, self.layout.split)
         self.stages = range(self.ranks.place, self.count, self.ranks.places)
-        self.is_first, self.is_last = 0 in self.stages, self.count - 1 in self.stages
+        self.is_first = 0 in self.stages
+        self.is_last = self.count - 1 in self.stages
         self.order = tuple(model.state_dict())
         parameters = dict(model.named_parameters())
         self.elsewhere = keep_weights(model, self.cut.weights(*self.stages))
-        places: dict[str, set[int]] = {}
-        for stage in range(self.count):
-            for name in self.cut.weights(stage):
-                places.setdefault(name, set()).add(stage % self.ranks.places)
-        self.ranks.share(
-            [
-                (tuple(sorted(places[name])), parameter)
-                for name, parameter in parameters.items()
-                if len(places[name]) > 1
-                and self.ranks.place in places[name]
-                and parameter.requires_grad
-            ]
-        )
+        self.ranks.share(self._shared_parameters(parameters))
         self._group = group
         self._plans: OrderedDict[Any, Any] = OrderedDict()
         self._turn: _Turn | None = None
@@ -110,6 +101,21 @@ class Pipeline:
         """Whether what stages compute now is of zeros, to learn its shapes."""
         self._known_boundaries: Sequence[Shapes] = ()
         model.forward = self._called
+
+    def _shared_parameters(
+        self, parameters: Mapping[str, nn.Parameter]
+    ) -> list[tuple[tuple[int, ...], nn.Parameter]]:
+        """Return each trained parameter that this place shares with others, and all its places."""
+        places: dict[str, set[int]] = {}
+        for stage in range(self.count):
+            for name in self.cut.weights(stage):
+                places.setdefault(name, set()).add(stage % self.ranks.places)
+        shared = []
+        for name, parameter in parameters.items():
+            own = places[name]
+            if len(own) > 1 and self.ranks.place in own and parameter.requires_grad:
+                shared.append((tuple(sorted(own)), parameter))
+        return shared
 
     @property
     def is_first_rank(self) -> bool:
@@ -266,23 +272,15 @@ class Pipeline:
         schedule = self._plan(turn, first, count)
         numbers = torch.arange(first, first + count)
         given = (numbers,) if self.is_first else ()
+        target = numbers if self.is_last and torch.is_grad_enabled() else None
         try:
-            schedule.step(
-                *given,
-                target=numbers if self.is_last and torch.is_grad_enabled() else None,
-                micro=numbers,
-            )
+            schedule.step(*given, target=target, micro=numbers)
         except RuntimeError as error:
             if turn.failed is not None:
                 raise turn.failed from None  # torch has put the values of its arguments around it
-            if (
-                isinstance(error, dist.DistError)
-                or "gloo" in str(error)
-                or "onnection" in str(error)
-            ):
-                raise PeerError(
-                    "Another stage of the pipeline ended, or does not answer."
-                ) from error
+            if _is_of_peer(error):
+                message = "Another stage of the pipeline ended, or does not answer."
+                raise PeerError(message) from error
             raise
 
     def _plan(self, turn: _Turn, first: int, count: int) -> Any:
@@ -348,10 +346,9 @@ class Pipeline:
                 for number in range(self.count - 1):
                     shapes: Shapes = ()
                     if number in self.stages:
-                        zeros = (
-                            tuple(zeros_like_shape(each, is_training, device) for each in found[-1])
-                            if found
-                            else ()
+                        before = found[-1] if found else ()
+                        zeros = tuple(
+                            zeros_like_shape(each, is_training, device) for each in before
                         )
                         shapes = shapes_of(self.compute(number, first, zeros))
                     found.append(self.ranks.broadcast_stage(number % self.ranks.places, shapes))
@@ -366,10 +363,11 @@ class Pipeline:
         assert turn is not None
         try:
             turn.begin(i, number)
-            args, kwargs = (
-                ((given if given[1:] else given[0],), {}) if number else self._question(turn, i)
-            )
-            found = self._compute(number, args, kwargs)
+            if number:
+                received = given if given[1:] else given[0]
+                found = self._compute(number, (received,), {})
+            else:
+                found = self._compute(number, *self._question(turn, i))
             if number + 1 < self.count:
                 return sendable(found, self.cut.stages[number][-1].name)
             turn.answers[i] = found
@@ -451,6 +449,12 @@ class Pipeline:
                 ),
             )
         return self._answer.pop()
+
+
+def _is_of_peer(error: RuntimeError) -> bool:
+    """Return True for an error of a connection to another process."""
+    said = str(error)
+    return isinstance(error, dist.DistError) or "gloo" in said or "onnection" in said
 
 
 class _StageModule(nn.Module):

@@ -75,9 +75,10 @@ def _groups_together(
 ) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for group in groups:
-        settings = repr(sorted((key, value) for key, value in group.items() if key != "params"))
-        whole = found.setdefault(settings, {**group, "params": []})
-        whole["params"] = list(dict.fromkeys([*whole["params"], *group["params"]]))
+        settings = [(key, value) for key, value in group.items() if key != "params"]
+        whole = found.setdefault(repr(sorted(settings)), {**group, "params": []})
+        names = [*whole["params"], *group["params"]]
+        whole["params"] = list(dict.fromkeys(names))
     for whole in found.values():
         whole["params"].sort(key=lambda name: order.get(name, len(order)))
     return list(found.values())

@@ -46,22 +46,22 @@ def step_stages(
         name = f"{layer.name} ({layer.kind})"
         return order.index(name) if name in calls else len(order)
 
-    for layer in sorted((layer for layer in layers if layer.depth <= 1), key=place):
+    outer = [layer for layer in layers if layer.depth <= 1]
+    for layer in sorted(outer, key=place):
         gives = f"{layer.given} -> {layer.gave}" if layer.gave else "not called"
         yield DataStage(name=layer.name, kind=layer.kind, gives=gives)
     for name, call in calls.items():
         if name.startswith("process.") and name.count(".") == 1:
             name, _, kind = name.partition(" ")
-            yield DataStage(
-                name=name, kind=kind.strip("()"), gives=f"{call.given} -> {call.gave or 'failed'}"
-            )
+            gives = f"{call.given} -> {call.gave or 'failed'}"
+            yield DataStage(name=name, kind=kind.strip("()"), gives=gives)
     yield DataStage(name="output", kind=type(process).__name__, gives=output or "not reached")
-    for name, metric in (getattr(process, "metrics", None) or {}).items():
+    metrics = getattr(process, "metrics", None) or {}
+    for name, metric in metrics.items():
         yield DataStage(name=f"metric {name}", kind=type(metric).__name__, gives="a number")
     for name, optimizer in process.backward.optimizers.items():
-        trained = [
-            p for group in optimizer.param_groups for p in group["params"] if p.requires_grad
-        ]
-        count = f"{len(trained)} tensors, {sum(p.numel() for p in trained):,} numbers"
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        sizes = [p.numel() for p in parameters if p.requires_grad]
+        count = f"{len(sizes)} tensors, {sum(sizes):,} numbers"
         kind = type(optimizer).__name__
         yield DataStage(name=f"optimizer {name}".rstrip(), kind=kind, gives=count)
