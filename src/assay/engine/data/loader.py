@@ -286,8 +286,9 @@ class Loader:
     def _own(self, cut: list[Part]) -> list[Part]:
         """Return the micro-batches of a window that belong to this rank."""
         own = cut[self.rank :: self.ranks]
-        has_fewer = len(own) * self.ranks < len(cut)
-        return own + cut[:1] if self.fills and has_fewer else own
+        if self.fills and len(own) * self.ranks < len(cut):
+            return own + cut[:1]
+        return own
 
     def _cuts(self, epoch: int, start: int) -> Iterator[list[Part]]:
         """Yield the micro-batches of each window of an epoch, from number `start` on."""
