@@ -32,7 +32,7 @@ from pathlib import Path
 from assay.jobs.devices import FakeDevices
 from assay.jobs.dispatcher import Dispatcher
 from assay.store.job_journal import JobJournal
-Dispatcher(JobJournal(Path(sys.argv[1])), FakeDevices("8"), grace_s=2.0).run(until_empty=True)
+Dispatcher(JobJournal(Path(sys.argv[1])), FakeDevices("8"), grace_s=60.0).run(until_empty=True)
 """
 """A dispatcher in an OS process of its own, on eight devices that exist in name only."""
 
@@ -49,12 +49,10 @@ def shell(text: str, **fields: object) -> JobSpec:
     return JobSpec(command=("sh", "-c", text), cwd="/", environment=environment, **fields)  # type: ignore[arg-type]
 
 
-def dispatched(
-    journal: JobJournal, *specs: JobSpec, devices: str = "2", grace_s: float = 0.5
-) -> list[Job]:
+def dispatched(journal: JobJournal, *specs: JobSpec, devices: str = "2") -> list[Job]:
     """The jobs after a dispatcher has run them all."""
     ids = journal.submit(specs)
-    Dispatcher(journal, FakeDevices(devices), grace_s=grace_s).run(until_empty=True)
+    Dispatcher(journal, FakeDevices(devices), grace_s=60.0).run(until_empty=True)
     return [journal.job(each) for each in ids]
 
 
@@ -89,6 +87,28 @@ def test_an_exit_code_a_signal_and_a_time_limit_are_told_apart_and_the_rest_runs
     assert stopped.status.reason == "time limit of 0.2 s; killed by SIGTERM"
     assert missing.status.reason == "no-such-program: No such file or directory"
     assert journal.leases() == []
+
+
+def test_a_job_that_ignores_sigterm_is_killed_when_the_grace_time_is_over(
+    journal: JobJournal, tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready"
+    deaf = f"trap '' TERM; touch {ready}; while :; do sleep 1; done"
+    (job,) = journal.submit([shell(deaf)])
+
+    def cancel() -> None:
+        until(ready.exists)
+        with JobJournal(journal.folder) as other:
+            other.request_cancel([job])
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    Dispatcher(journal, FakeDevices("1"), grace_s=0.2).run(until_empty=True)
+    thread.join()
+
+    status = journal.job(job).status
+    assert status.state == "cancelled"
+    assert "SIGKILL" in status.reason
 
 
 def test_a_job_that_is_suspended_in_the_midst_of_a_vfork_is_suspended(tmp_path: Path) -> None:
