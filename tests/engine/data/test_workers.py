@@ -384,6 +384,44 @@ def test_workers_that_are_in_the_middle_of_a_sample_end_with_a_parent_that_is_ki
     assert (len(gone), alive) == (2, [])
 
 
+SHARED = """
+import sys
+import torch
+from assay.engine import Loader
+
+class Samples:
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        return torch.full((64,), float(i))
+
+if __name__ == "__main__":
+    with_workers = Loader(Samples(), batch_size=2, workers=2, start_method=sys.argv[1])
+    assert sum(1 for _ in with_workers) == 4
+    with_workers.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="batches travel by files elsewhere")
+@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
+def test_workers_leave_no_temporary_file(how: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SHARED)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+
+    subprocess.run(
+        [sys.executable, str(script), how],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        check=True,
+        timeout=100,
+    )
+
+    assert list(temporary.iterdir()) == []
+
+
 def test_a_batch_that_takes_too_long_is_told() -> None:
     error = failing(Slow(), timeout_s=2.5)  # more than a worker needs to start on a busy machine
 

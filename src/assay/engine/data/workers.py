@@ -8,6 +8,7 @@ left when a process is killed.
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.util
 import os
 import pickle
 import signal
@@ -162,6 +163,9 @@ class Workers:
         # A worker of a fork server is no child of this process; its pipe alone tells that the
         # parent is gone.
         parent = Parent(pid=os.getpid() if method != "forkserver" else 0, ends_it=bool(main_pid()))
+        # Workers, which are killed, share tensors by sockets. Those lie in the temporary folder of
+        # the process that starts them, if it has one by then: it removes the folder as it ends.
+        multiprocessing.util.get_temp_dir()
         for number in range(self.workers):
             self._processes.append(
                 self._start_one(context, number, parent, is_forked=method == "fork")
