@@ -218,6 +218,11 @@ def test_tabs_fade_out_at_the_edge_beyond_which_there_are_more(
 
     page.locator("[data-before]:not([data-after]) > [role=tablist]").wait_for()
     assert tabs.get_by_role("tab").last.get_attribute("aria-selected") == "true"
+    tabs.get_by_role("tab").first.evaluate("tab => tab.append('0'.repeat(12))")
+    page.wait_for_function(
+        "list => list.scrollLeft + list.clientWidth > list.scrollWidth - 2",
+        arg=tabs.element_handle(),
+    )
     page.set_viewport_size({"width": 1280, "height": 844})
     page.locator("[data-before] > [role=tablist]").wait_for(state="detached")
     assert page.locator("[data-after] > [role=tablist]").count() == 0

@@ -24,18 +24,25 @@ export function Tabs({ tabs, open, label, onOpen }: TabsProps) {
     place.current!.toggleAttribute("data-before", scrollLeft > 1);
     place.current!.toggleAttribute("data-after", scrollLeft + clientWidth < scrollWidth - 1);
   }, []);
+  // On a narrow screen the open one may lie beyond the edge.
+  const shown = useRef(0);
+  const show = useCallback(() => {
+    const box = list.current!;
+    const tab = box.querySelector<HTMLElement>("[aria-selected=true]");
+    if (tab) box.scrollLeft = tab.offsetLeft - (box.clientWidth - tab.offsetWidth) / 2;
+    shown.current = box.scrollLeft;
+  }, []);
+  useEffect(show, [show, open]);
   useEffect(() => {
-    const observer = new ResizeObserver(fade);
+    // A count that comes later moves the tabs; the open one stays in view, unless they were scrolled by hand.
+    const observer = new ResizeObserver(() => {
+      if (list.current!.scrollLeft === shown.current) show();
+      fade();
+    });
     observer.observe(list.current!);
     for (const tab of list.current!.children) observer.observe(tab);
     return () => observer.disconnect();
-  }, [fade, tabs.length]);
-  // On a narrow screen the open one may lie beyond the edge.
-  useEffect(() => {
-    const box = list.current;
-    const tab = box?.querySelector<HTMLElement>("[aria-selected=true]");
-    if (box && tab) box.scrollLeft = tab.offsetLeft - (box.clientWidth - tab.offsetWidth) / 2;
-  }, [open]);
+  }, [fade, show, tabs.length]);
   return (
     <div ref={place} className={styles.place}>
       <div ref={list} className={styles.tabs} role="tablist" aria-label={label} onScroll={fade}>
@@ -53,6 +60,7 @@ export function Tabs({ tabs, open, label, onOpen }: TabsProps) {
             onKeyDown={(event) => {
               const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
               if (!by) return;
+              event.preventDefault(); // else the browser scrolls the tabs by an arrow's width as well
               const next = tabs[(at + by + tabs.length) % tabs.length]!;
               onOpen(next.name);
               document.getElementById(`tab-${next.name}`)?.focus();
