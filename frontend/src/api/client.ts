@@ -25,6 +25,11 @@ export class ApiError extends Error {
   get isAway(): boolean {
     return this.status === 0;
   }
+
+  /** Whether it has a place in the filter, which shows it there. */
+  get isOfFilter(): boolean {
+    return typeof this.problem.start === "number";
+  }
 }
 
 /** The root of the site as the browser sees it: a proxy may have put a path in front of it. */

@@ -56,8 +56,6 @@ export function ParametersPage() {
     { keys: "escape", text: "Choose all runs", run: () => change({ b: [] }) },
   ]);
   const error = [importance.error, values.error].find((each) => each instanceof ApiError) ?? null;
-  // The filter itself shows a mistake in it.
-  const isOfFilter = error?.problem.start !== null && error?.problem.start !== undefined;
   return (
     <>
       <Head page="parameters" title="Parameters">
@@ -92,7 +90,7 @@ export function ParametersPage() {
               onChoose={(name) => change({ k: keys.includes(name) ? keys.filter((key) => key !== name) : [...keys, name] }, true)}
             />
           </div>
-          {error && !values.data && !isOfFilter && <Failure error={error} />}
+          {error && !values.data && !error.isOfFilter && <Failure error={error} />}
           {names.data && !metric && (
             <Empty title="No run has logged a metric yet.">
               <code>assay run CONFIG</code>

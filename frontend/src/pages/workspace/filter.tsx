@@ -55,7 +55,7 @@ export function Filter({ value, error, names, onChange }: FilterProps) {
     return found.length === 1 && found[0]!.value === word.text ? [] : found;
   }, [isOpen, known, text, word]);
 
-  const problem = error?.problem.start !== null && error?.problem.start !== undefined ? error.problem : null;
+  const problem = error?.isOfFilter ? error.problem : null;
   const isShown = problem !== null && text.trimEnd() === value && !offered.length;
   const send = (fresh: string) => {
     clearTimeout(timer.current);

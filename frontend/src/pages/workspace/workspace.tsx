@@ -224,9 +224,7 @@ interface TableProps extends Omit<Parameters<typeof RunsTable>[0], "addColumn"> 
 function Table({ isNarrow, where, choices, own, ...props }: TableProps) {
   const { rows, columns, onColumns } = props;
   if (rows.error && !rows.isReady) {
-    // The filter itself shows a mistake in it.
-    const isOfFilter = rows.error.problem.start !== null && rows.error.problem.start !== undefined;
-    return isOfFilter ? <Empty title="The filter chooses no runs yet." /> : <Failure error={rows.error} />;
+    return rows.error.isOfFilter ? <Empty title="The filter chooses no runs yet." /> : <Failure error={rows.error} />;
   }
   if (rows.total === 0) {
     return rows.reading ? (
