@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
+from zipfile import ZipFile
 
 import pytest
 
@@ -505,6 +506,58 @@ def test_the_locks_hold_every_dependency_with_hashes_and_no_host() -> None:
         }
         assert "torch" not in pinned
         assert text.count("==") <= text.count("--hash=sha256:")
+
+
+def test_a_lock_is_installed_as_it_stands_though_a_newer_release_would_do(
+    dev: ModuleType, tmp_path: Path
+) -> None:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    locked = [
+        write_wheel(wheels, "tool", "1.0", "Requires-Dist: part[extra]>=1.0"),
+        write_wheel(wheels, "part", "1.0", "Provides-Extra: extra"),
+    ]
+    write_wheel(wheels, "part", "1.1", "Provides-Extra: extra")
+    lock = tmp_path / "lock.txt"
+    lock.write_text(
+        "".join(
+            f"{path.name.split('-')[0]}==1.0 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+            for path in locked
+        )
+    )
+    where = ["--no-index", "--find-links", str(wheels), "--target", str(tmp_path / "site")]
+
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", *where, *dev.LOCKED, "-r", str(lock)], check=True
+    )
+
+    assert {path.name for path in (tmp_path / "site").glob("*.dist-info")} == {
+        "part-1.0.dist-info",
+        "tool-1.0.dist-info",
+    }
+
+
+def write_wheel(folder: Path, name: str, version: str, about: str) -> Path:
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    facts = f"{name}-{version}.dist-info"
+    with ZipFile(path, "w") as file:
+        file.writestr(
+            f"{facts}/METADATA",
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{about}\n",
+        )
+        file.writestr(
+            f"{facts}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr(f"{facts}/RECORD", "")
+    return path
+
+
+def test_the_lock_leaves_out_nothing_that_its_packages_require() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 0, ended.stdout
 
 
 def without_comments(text: str) -> Iterator[str]:
