@@ -201,8 +201,9 @@ def task_of(config: Config, launch: Launch, **options: Any) -> RankTask:
 
 def _spread(task: RankTask, count: int, config: Config) -> RunResult:
     """Launch the ranks of this machine under a watchdog, wait for them, and read their reports."""
-    from assay.engine.parallel.launcher import JOB_PREFIX, launch_ranks
+    from assay.engine.parallel.launcher import launch_ranks
     from assay.engine.parallel.nodes import nodes_of
+    from assay.engine.parallel.rank_exit import JOB_PREFIX
     from assay.engine.parallel.watchdog import RankWatchdog
 
     nodes = nodes_of(*(task.launch[name] for name in ("nnodes", "node_rank", "rendezvous")))

@@ -50,7 +50,6 @@ def _make_model(scope: RunScope, *, is_pipeline: bool) -> Model:
     from assay.engine.loop.device import channels_last, move, use_threads
     from assay.engine.model.lazy_modules import refuse_lazy
     from assay.engine.numerics.seed import INIT, key
-    from assay.engine.parallel.partition import partition_model
 
     sections = scope.sections
     seed_all(key(scope.seed, INIT))
@@ -66,6 +65,8 @@ def _make_model(scope: RunScope, *, is_pipeline: bool) -> Model:
         # Patterns name blocks of the whole model; a rank is about to have a few of them.
         _compile(model, sections.train, is_pipeline=True)
     if scope.mesh is not None:
+        from assay.engine.parallel.partition import partition_model
+
         partition_model(model, scope.mesh, sections.parallel)
     return model
 

@@ -25,7 +25,7 @@ from assay.query.find import find
 from assay.store.layout import RunFolder
 
 if TYPE_CHECKING:
-    from assay.engine.parallel.launcher import RankExit
+    from assay.engine.parallel.rank_exit import RankExit
 
 
 def read_result(
@@ -63,7 +63,7 @@ def _keep_output(
     folder: Path, record: RunFolder, least: int, local_count: int, config: Config
 ) -> None:
     """Append the output of every rank but the machine's first to its file in the record."""
-    from assay.engine.parallel.launcher import read_output
+    from assay.engine.parallel.rank_exit import read_output
 
     for local in range(1, local_count):
         kept = record.ranks / f"{least + local}.txt"

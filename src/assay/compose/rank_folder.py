@@ -247,7 +247,7 @@ class Deaths:
 
 
 def _await(folder: RankFolder, rank: int, pid: int) -> None:
-    from assay.engine.parallel.launcher import describe_exit
+    from assay.engine.parallel.rank_exit import describe_exit
 
     try:
         found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)

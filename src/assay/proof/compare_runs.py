@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from assay.core.errors import CheckpointError, InputError
 from assay.core.manifest import folder_of_step
 from assay.core.trace_file import Phase
@@ -139,8 +141,6 @@ def _curves(
     view: RunView, again: RunView, span: StepRange
 ) -> Iterator[tuple[str, Series | None, Series | None]]:
     """Yield the curves of both within the range of steps by name, without those of the clock."""
-    import numpy as np  # here: a verdict is read without it
-
     a = _series_within(view, span)
     b = _series_within(again, span)
     damaged = bool(view.damages)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from assay.core.trace_file import PHASES, Phase
 from assay.core.verdict import Cause, Difference
 from assay.proof.differences import CLOCKED, ORDER, Comparison
@@ -102,8 +104,6 @@ def _in_curves(a: RunView, b: RunView) -> tuple[Difference | None, int, int]:
 
 def _points(left: Series, right: Series) -> Iterator[tuple[int, Any, Any]]:
     """Yield the steps at which both have a point, with the values."""
-    import numpy as np
-
     steps, i, j = np.intersect1d(left.steps, right.steps, return_indices=True)
     yield from zip(steps.tolist(), left.values[i], right.values[j], strict=True)
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from assay.core.errors import AssayError
 from assay.core.run_file import Summary
 from assay.core.verdict import Verdict
@@ -209,8 +211,6 @@ def _first_difference(left: Series, right: Series) -> int | None:
 
     None when one is the beginning of the other.
     """
-    import numpy as np
-
     count = min(len(left), len(right))
     is_other = left.steps[:count] != right.steps[:count]
     is_other |= left.values[:count].view(np.int64) != right.values[:count].view(np.int64)

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from assay.core.json_codec import dumps
 from assay.store.layout import RunFolder
 from assay.store.metrics_tail import Tail
 from assay.store.series import read_series
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from assay.store.series import Series
 
 _KEPT_BYTES = 48 << 20
@@ -221,8 +221,6 @@ def _branches(
     series: Mapping[str, Series], name: str, view: CurveView
 ) -> Iterable[tuple[int, NDArray[np.float64], NDArray[np.float64]]]:
     """Yield number, x and values of each branch of a metric, without points off the x axis."""
-    import numpy as np
-
     one = series[name]
     xs = _xs(series, one, view)
     values = one.values
@@ -239,8 +237,6 @@ def _branches(
 
 def _xs(series: Mapping[str, Series], one: Series, view: CurveView) -> NDArray[np.float64]:
     """Return where each point lies on the x axis; nan where it has no place there."""
-    import numpy as np
-
     match view.x:
         case "":
             return one.xs
@@ -276,8 +272,6 @@ def _drawn(part: _Part, low: float, high: float, width: float, view: CurveView) 
 
     None where it has no point.
     """
-    import numpy as np
-
     xs, values = part.xs, part.values
     is_in_order = not bool((xs[1:] < xs[:-1]).any())
     first_x, last_x = part.low, part.high
@@ -316,8 +310,6 @@ def _within(
     xs: NDArray[np.float64], values: NDArray[np.float64], low: float, high: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the points with x between two limits, and the one before and behind; x ascends."""
-    import numpy as np
-
     begin = max(0, int(np.searchsorted(xs, low, side="left")) - 1)
     end = int(np.searchsorted(xs, high, side="right")) + 1
     return xs[begin:end], values[begin:end]
@@ -327,8 +319,6 @@ def _range_starts(
     xs: NDArray[np.float64], width: float, view: CurveView, *, is_in_order: bool
 ) -> NDArray[np.int64]:
     """Return the index of the first point of each range of x that is drawn as one."""
-    import numpy as np
-
     if not is_in_order:
         return np.linspace(0, len(xs), view.points, endpoint=False).astype(np.int64)
     if view.log:
@@ -344,8 +334,6 @@ def _reduced(
     finite: NDArray[np.bool_],
     starts: NDArray[np.int64],
 ) -> _ReducedCurve:
-    import numpy as np
-
     is_finite = bool(finite.all())  # the usual case, which needs no copies
     numbers = values if is_finite else np.where(finite, values, np.nan)
     counts = np.add.reduceat(finite.astype(np.float64), starts)
@@ -360,8 +348,6 @@ def _reduced(
 
 def _starts(xs: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the index of the first point in each non-empty range; ranges begin at `edges`."""
-    import numpy as np
-
     found = np.searchsorted(xs, edges, side="left")
     starts = np.concatenate([np.zeros(1, np.int64), found[found < len(xs)]])
     is_first = np.ones(len(starts), np.bool_)

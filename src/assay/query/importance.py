@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
 MAX_RUNS = 1_000
 MAX_KEYS = 100
@@ -49,8 +48,6 @@ def importances(
 
     Runs without the metric are left out.
     """
-    import numpy as np
-
     target = np.array([_number(value) for value in metric], dtype=np.float64)
     known = np.flatnonzero(np.isfinite(target))
     rng = np.random.default_rng(seed)
@@ -106,8 +103,6 @@ def spearman(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
     >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([1.0, 4.0, 9.0]))
     1.0
     """
-    import numpy as np
-
     a = _ranks(left)
     b = _ranks(right)
     a = a - a.mean()
@@ -130,8 +125,6 @@ def _or_zero(value: float) -> float:
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    import numpy as np
-
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     ranks: NDArray[np.float64] = (ends - (counts - 1) / 2.0)[inverse]
@@ -145,8 +138,6 @@ def _encoded(
 
     Texts are ordered by the mean target of their runs.
     """
-    import numpy as np
-
     numbers = [_number(value) for value in values]
     if all(value is None or isinstance(value, int | float) for value in values):
         array = np.array(numbers)
@@ -167,8 +158,6 @@ def _forest(
 
     The second value is the forest's out-of-bag R2.
     """
-    import numpy as np
-
     count = len(target)
     gains = np.zeros(len(columns))
     sums = np.zeros(count)
@@ -227,8 +216,6 @@ def _grow(
 
 def _best_cut(column: NDArray[np.float64], values: NDArray[np.float64]) -> tuple[float, float]:
     """Return the largest fall of the squared error by a split of a node, and its threshold."""
-    import numpy as np
-
     order = np.argsort(column, kind="stable")
     here = column[order]
     count = len(values)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from assay.core.errors import InputError
 from assay.core.terminal import style
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 _GREYS = " ░▒▓█"
 _HEAD = b"\x89PNG\r\n\x1a\n"
@@ -24,8 +22,6 @@ def picture(png: bytes, *, width: int, height: int, color: bool) -> list[str]:
 
     InputError for another kind of file, and for a PNG with a palette, 16 bits or interlaced lines.
     """
-    import numpy as np
-
     image = decoded(png)
     rows, columns = image.shape[:2]
     scale = max(columns / width, rows / (2 * height), 1.0)
@@ -62,8 +58,6 @@ def decoded(png: bytes) -> NDArray[np.uint8]:
 
 
 def _decoded(png: bytes) -> NDArray[np.uint8]:
-    import numpy as np
-
     if not png.startswith(_HEAD):
         raise InputError("This is no PNG file.")
     at = len(_HEAD)

@@ -12,14 +12,13 @@ import wave
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from assay.core.errors import InputError
 from assay.record.recordable import encoded, listed, shown, text_of
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 BINS = 64
 
@@ -46,8 +45,6 @@ class Histogram:
 
 def array_of(value: Any) -> NDArray[Any]:
     """Return numbers as a numpy array on the host, without graph; bfloat16 becomes float32."""
-    import numpy as np
-
     try:
         if hasattr(value, "detach"):
             value = value.detach()
@@ -66,8 +63,6 @@ def array_of(value: Any) -> NDArray[Any]:
 
 def histogram_of(values: Any, *, bins: int = BINS) -> Histogram:
     """Count all numbers of an array, or of several: the gradients of a model."""
-    import numpy as np
-
     if isinstance(values, Iterable) and not hasattr(values, "shape"):
         parts = [array_of(part).ravel() for part in values]
         flat = np.concatenate(
@@ -109,8 +104,6 @@ def pixels(image: Any) -> NDArray[np.uint8]:
     tensors of torch and last elsewhere. Floats are from 0 to 1, integers from 0 to 255. An image of
     PIL is taken by its colours.
     """
-    import numpy as np
-
     if hasattr(image, "getbands") and hasattr(image, "convert"):
         image = image.convert("RGB")
     array = array_of(image)
@@ -145,8 +138,6 @@ def pixels(image: Any) -> NDArray[np.uint8]:
 
 def stretched(image: Any) -> NDArray[np.float64]:
     """Numbers of any range as an image: the lowest is 0, the highest 1; what is no number is 0."""
-    import numpy as np
-
     array = array_of(image).astype(np.float64)
     finite = array[np.isfinite(array)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
@@ -157,8 +148,6 @@ def stretched(image: Any) -> NDArray[np.float64]:
 
 def grid(images: Any, *, per_row: int = 8, gap: int = 2) -> NDArray[np.uint8]:
     """Put images of one size side by side, `per_row` in each row. One image is a grid of one."""
-    import numpy as np
-
     if per_row < 1:
         raise InputError(f"A grid has at least one image in a row, not {per_row}.")
     shape = tuple(getattr(images, "shape", (0,)))
@@ -219,8 +208,6 @@ def figure_png(figure: Any) -> bytes:
 
 def wav(samples: Any, rate: int) -> bytes:
     """Return samples (time, or time x channels; floats in -1..1 or ints) as a 16 bit WAV file."""
-    import numpy as np
-
     array = array_of(samples)
     if array.dtype.kind in "iu":
         limits = np.iinfo(array.dtype)

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from assay.core.errors import ConfigError, InputError, MissingExtraError, choose, did_you_mean
 from assay.query.config_rows import flat_config
 from assay.query.run import RunView
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.axes import Axes
-    from numpy.typing import NDArray
 
 SUFFIXES = ("pdf", "png", "svg")
 COLORS = (
@@ -163,8 +164,6 @@ def _short(keys: Sequence[str]) -> dict[str, str]:
 
 
 def _line(group: Sequence[RunView], metric: str, label: str, place: int) -> Line:
-    import numpy as np
-
     ids = tuple(run.id for run in group)
     curves = [run.metric(metric) for run in group]
     if len(curves) == 1:
@@ -230,8 +229,6 @@ def draw(found: Sequence[Line], to: Path, *, title: str = "", log: bool = False)
 
 
 def _draw(axes: Axes, line: Line) -> None:
-    import numpy as np
-
     xs, ys, band = line.xs, line.ys, line.band
     if len(xs) > _BUCKETS and band is None:  # a spike stays: of each range both extremes
         parts = np.array_split(np.arange(len(xs)), _BUCKETS // 2)

@@ -7,7 +7,9 @@ import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from assay.core import frames, metrics_file, metrics_reader
 from assay.core.errors import RecordError
@@ -15,10 +17,6 @@ from assay.core.frames import Damage
 from assay.core.regular_file import open_regular
 from assay.core.run_file import Summary
 from assay.store.series import MAX_BYTES, Gathered, Series, mean, series_of, spread_fast
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 _CANCELS = 1000
 """Largest ratio of the summed absolute numbers to their sum at which the sum of floats is taken."""
@@ -135,8 +133,6 @@ def _copied(series: Series) -> Series:
 
 
 def _summary(series: Series) -> Summary:
-    import numpy as np
-
     values, steps = series.values, series.steps
     known = ~np.isnan(values)
     if not known.any():
@@ -156,8 +152,6 @@ def _summary(series: Series) -> Summary:
 
 def _mean(numbers: NDArray[np.float64]) -> float:
     """Return what `series.mean` does, fast where that can be had."""
-    import numpy as np
-
     with np.errstate(invalid="ignore", over="ignore"):
         total = float(numbers.sum())
         size = float(np.abs(numbers).sum())

@@ -12,13 +12,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from assay.query.curves import Curve
 
 
 def pack(curves: Sequence[Curve], facts: Mapping[str, Any]) -> bytes:
     """Return the bytes of these curves; `facts` stand beside them in the head."""
-    import numpy as np
-
     text = json.dumps(
         {**facts, "curves": [_head(curve) for curve in curves]}, separators=(",", ":")
     )

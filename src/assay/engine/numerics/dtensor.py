@@ -40,6 +40,17 @@ def is_dtensor(tensor: Any) -> bool:
     return hasattr(tensor, LOCAL_TENSOR)
 
 
+def is_along(parameter: Any, axis: str) -> bool:
+    """Return True if a parameter is divided along an axis of its mesh."""
+    if not is_dtensor(parameter):
+        return False
+    names = parameter.device_mesh.mesh_dim_names or ()
+    return any(
+        name == axis and not each.is_replicate()
+        for name, each in zip(names, parameter.placements, strict=True)
+    )
+
+
 def local_tensor(tensor: Tensor) -> Tensor:
     """Return the local part of a tensor, in the same memory; the tensor itself if it is whole."""
     local: Tensor = getattr(tensor, LOCAL_TENSOR, tensor)
@@ -48,10 +59,10 @@ def local_tensor(tensor: Tensor) -> Tensor:
 
 def distribute_like(divided: Tensor, whole: Tensor) -> Tensor:
     """Return this rank's part of `whole`, laid out as `divided`; no communication."""
-    from torch.distributed.tensor import distribute_tensor
-
     if not is_dtensor(divided) or is_dtensor(whole):
         return whole
+    from torch.distributed.tensor import distribute_tensor
+
     layout: DTensor = divided  # type: ignore[assignment]
     here = whole.detach().to(local_tensor(divided).device)
     return distribute_tensor(here, layout.device_mesh, layout.placements, src_data_rank=None)

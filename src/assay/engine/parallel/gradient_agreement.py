@@ -10,8 +10,7 @@ from torch import nn
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Every, Handler
-from assay.engine.numerics.dtensor import global_norm
-from assay.engine.parallel.tensor_parallel import is_along
+from assay.engine.numerics.dtensor import global_norm, is_along
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

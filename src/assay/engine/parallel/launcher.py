@@ -5,24 +5,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousTimeoutError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from assay.core.errors import InputError
-from assay.core.signals import is_crash
 from assay.engine.parallel.nodes import Nodes
-
-if TYPE_CHECKING:
-    from torch.distributed.launcher.api import LaunchConfig
-
-JOB_PREFIX = "assay-ranks-"
-"""How torch's launcher calls what is started here."""
+from assay.engine.parallel.rank_exit import JOB_PREFIX, RankExit, describe_exit
 
 STORE_VARIABLE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """Variable set for a launcher that restarts: else a second attempt finds stale addresses.
@@ -30,15 +26,6 @@ STORE_VARIABLE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 Without it the ranks meet at the launcher's own port. With it a free port is chosen for rank 0,
 which another program may take before rank 0 does.
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankExit:
-    """Unexpected end of a rank."""
-
-    rank: int
-    pid: int
-    how: str
 
 
 def launch_ranks(
@@ -55,13 +42,6 @@ def launch_ranks(
     again up to `max_restarts` times; the result is about the last attempt. Output of ranks other
     than 0 goes to files under `folder`. Signals to this process stay with the caller.
     """
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.elastic.rendezvous import (
-        RendezvousConnectionError,
-        RendezvousTimeoutError,
-    )
-    from torch.distributed.launcher.api import elastic_launch
-
     nodes = nodes or Nodes()
     config = _launch_config(nodes, count, folder, max_restarts)
     try:
@@ -85,9 +65,6 @@ def launch_ranks(
 
 def _launch_config(nodes: Nodes, count: int, folder: Path, max_restarts: int) -> LaunchConfig:
     """Return the settings of torchrun: ranks other than 0 print into files of `folder`."""
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
-    from torch.distributed.launcher.api import LaunchConfig
-
     are_several = nodes.count > 1
     redirects = {rank: Std.ALL for rank in range(1, count)}
     return LaunchConfig(
@@ -134,20 +111,6 @@ def _silent(name: str) -> Iterator[None]:
     finally:
         for logger, level in levels.items():
             logger.setLevel(level)
-
-
-def read_output(folder: Path, rank: int) -> str:
-    """Return the output of a rank in `folder`."""
-    files = sorted(folder.glob(f"*/attempt_*/{rank}/std*.log"))
-    return "".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
-
-
-def describe_exit(code: int) -> str:
-    """Say how a process ended that reported nothing, from its exit code; -N is signal N."""
-    if code >= 0:
-        return f"ended with exit code {code}, without a word"
-    name = signal.Signals(-code).name
-    return f"crashed ({name})" if is_crash(-code) else f"was killed by {name}"
 
 
 def _in_a_thread(launch: Callable[[], object]) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from assay.core.errors import InputError
 from assay.engine.data.batches import mapped
@@ -89,8 +90,6 @@ def shard_model(model: nn.Module, mesh: Mesh, *, blocks: Blocks = None, stage: i
     else its repeated blocks; False: the model as a whole. InputError for a model that cannot be
     sharded.
     """
-    from torch.distributed.fsdp import fully_shard
-
     if not _is_new_enough():
         raise InputError(
             "[parallel] shard wants a newer torch than this one.", fix="Update torch, or use data."
@@ -131,8 +130,6 @@ def _accept_views(root: nn.Module) -> None:
 
 
 def _is_new_enough() -> bool:
-    from torch.distributed.fsdp import FSDPModule
-
     return hasattr(FSDPModule, "set_force_sum_reduction_for_comms")
 
 

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor import parallel as styles
 
 from assay.core.errors import InputError, did_you_mean
-from assay.engine.numerics.dtensor import is_dtensor
+from assay.engine.numerics.dtensor import is_along
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -66,8 +68,6 @@ def apply_tensor_plan(
     `plan` comes before the model's own: see `plan_of`. InputError if there is none, or if features
     or heads cannot be divided evenly. Collective: all begin with the weights of the first rank.
     """
-    from torch.distributed.tensor import parallel as styles
-
     size = mesh.size()
     found = plan_of(model, plan)
     check_plan(model, found, size)
@@ -79,8 +79,8 @@ def apply_tensor_plan(
     made: Mapping[str, Callable[[], Any]] = {
         "colwise": styles.ColwiseParallel,
         "rowwise": styles.RowwiseParallel,
-        "colwise_gather_output": lambda: styles.ColwiseParallel(output_layouts=_replicate()),
-        "rowwise_split_input": lambda: styles.RowwiseParallel(input_layouts=_replicate()),
+        "colwise_gather_output": lambda: styles.ColwiseParallel(output_layouts=Replicate()),
+        "rowwise_split_input": lambda: styles.RowwiseParallel(input_layouts=Replicate()),
     }
     modules = dict(model.named_modules())
     for name, style in found.items():
@@ -104,17 +104,6 @@ def describe_tensor_plan(model: nn.Module) -> str:
     shown = [name or "the model" for name in names]
     more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
     return f"tensor: each process has a part of {', '.join(shown[:4])}{more}"
-
-
-def is_along(parameter: Any, axis: str) -> bool:
-    """Return True if a parameter is divided along an axis of its mesh."""
-    if not is_dtensor(parameter):
-        return False
-    names = parameter.device_mesh.mesh_dim_names or ()
-    return any(
-        name == axis and not each.is_replicate()
-        for name, each in zip(names, parameter.placements, strict=True)
-    )
 
 
 def plan_of(model: nn.Module, given: Mapping[str, Any] | None = None) -> Plan:
@@ -313,25 +302,13 @@ def _resolved(model: nn.Module, plan: object, prefix: str, where: str) -> Plan:
                 f"{where}: {pattern!r} is to be {word!r}, which is no way to divide a layer.",
                 fix=fix,
             )
-        if not isinstance(word, str) and not _is_style(word):
+        if not isinstance(word, str) and not isinstance(word, styles.ParallelStyle):
             raise InputError(
                 f"{where}: {pattern!r} is a {type(word).__name__}, and no word.",
                 fix=f"{', '.join(STYLES)}",
             )
         found |= {f"{prefix}{name}": word for name in fitting}
     return found
-
-
-def _is_style(value: object) -> bool:
-    from torch.distributed.tensor.parallel import ParallelStyle
-
-    return isinstance(value, ParallelStyle)
-
-
-def _replicate() -> Any:
-    from torch.distributed.tensor import Replicate
-
-    return Replicate()
 
 
 def _or(numbers: Iterable[int]) -> str:
