@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -85,6 +86,40 @@ def test_every_call_of_a_step_is_kept_with_inputs_if_asked_for() -> None:
     assert found.keys() == names | {"out#1", "out#1<0", "named#1/twice", "named#1<0"}
     assert torch.equal(found["named#1/twice"], 2 * found["named#1<0"])
     assert torch.equal(found["named#1/twice"], found["out#1<0"])
+
+
+@dataclass
+class Hidden:
+    states: Tensor
+    count: int
+
+
+class Gives(nn.Module):
+    """A model whose encoder gives a dataclass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.encoder = Encodes()
+        self.out = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.encoder(x).states)  # type: ignore[no-any-return]
+
+
+class Encodes(nn.Module):
+    def forward(self, x: Tensor) -> Hidden:
+        return Hidden(x.tanh(), len(x))
+
+
+def test_the_tensors_of_a_dataclass_are_kept_by_the_names_of_its_fields() -> None:
+    runs, recorder = probed(Probe("encoder", [1], inputs=True), Gives())
+
+    runs.run()
+
+    found = load(recorder.artifacts["probe/step-000000001.safetensors"])
+    assert found.keys() == {"encoder/states", "encoder<0"}
+    assert torch.equal(found["encoder/states"], found["encoder<0"].tanh())
 
 
 def test_what_is_written_into_afterwards_was_kept_before() -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.core.errors import InputError
-from assay.engine.data.shapes import declared_batch, shape_of, tensors_in
+from assay.engine.data.shapes import declared_batch, shape_of
+from assay.engine.numerics.structures import tensors_in
 
 tensors = st.builds(
     lambda dtype, shape: torch.empty(shape, dtype=dtype),

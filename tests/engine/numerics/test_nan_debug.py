@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -115,6 +116,39 @@ def test_what_is_computed_between_modules_is_told_by_the_next_one() -> None:
         told
         == "what comes to second (Linear), from the code between it and the module before (nan)"
     )
+
+
+@dataclass
+class Hidden:
+    states: Tensor
+
+
+class Encodes(nn.Module):
+    factor = 1.0
+
+    def forward(self, x: Tensor) -> Hidden:
+        return Hidden(x * self.factor)
+
+
+class Gives(nn.Module):
+    """A model whose encoder gives a dataclass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = Encodes()
+        self.out = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.encoder(x).states)  # type: ignore[no-any-return]
+
+
+def test_a_module_that_gives_a_dataclass_is_named() -> None:
+    def spoil(process: Any) -> None:
+        process.model.encoder.factor = math.nan
+
+    told = where(spoil, network=Gives())
+
+    assert told == "the output of encoder (Encodes) (nan)"
 
 
 def test_the_parameter_whose_gradient_breaks_is_named() -> None:

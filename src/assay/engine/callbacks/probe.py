@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from assay.core.events import At, Event, Handler
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.periods import Before
 from assay.engine.metrics.artifact import keep_artifact
+from assay.engine.numerics.structures import tensors_by_path
 
 if TYPE_CHECKING:
     from assay.engine.parallel.pipeline import Pipeline
@@ -101,18 +102,7 @@ class Probe:
         return look
 
     def _keep(self, given: Any, name: str) -> None:
-        for path, tensor in _tensors(given, name):
+        for path, tensor in tensors_by_path(given):
             # A copy: what comes after may write into it, and tensors of one file share no memory.
-            self._seen[path] = tensor.detach().to("cpu", copy=True).contiguous()
-
-
-def _tensors(given: Any, path: str) -> Iterator[tuple[str, Tensor]]:
-    """The tensors in what a module gave, each with where it is."""
-    if isinstance(given, Tensor):
-        yield path, given
-    elif isinstance(given, Mapping):
-        for key, value in given.items():
-            yield from _tensors(value, f"{path}/{key}")
-    elif isinstance(given, list | tuple):
-        for place, value in enumerate(given):
-            yield from _tensors(value, f"{path}/{place}")
+            kept = tensor.detach().to("cpu", copy=True).contiguous()
+            self._seen["/".join([name, *map(str, path)])] = kept

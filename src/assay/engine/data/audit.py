@@ -16,11 +16,11 @@ import torch
 from assay.core.errors import InputError
 from assay.engine.data.adopt import as_source
 from assay.engine.data.batches import size_of
-from assay.engine.data.collate import fields_of
 from assay.engine.data.loader import Loader
 from assay.engine.data.randomness import Fetch, private_generators
 from assay.engine.data.source import Source, Window
 from assay.engine.data.workers import Task, Workers
+from assay.engine.numerics.structures import fields_of
 
 RANKS = 2
 """Processes among which an epoch is dealt out, to see whether together they load all of it."""

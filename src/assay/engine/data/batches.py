@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
-from assay.engine.data.collate import fields_of, with_fields
+from assay.engine.numerics.structures import fields_of, tensors_in, with_fields
 
 
 def size_of(batch: Any) -> int:
@@ -83,21 +83,10 @@ def blame_device(batch: Any, device: torch.device, error: BaseException) -> None
     """Raise InputError if `error` is a device error of torch and the batch is not on `device`."""
     if isinstance(error, RuntimeError) and "device" in str(error):
         strays = {
-            str(tensor.device) for tensor in _tensors(batch) if tensor.device.type != device.type
+            str(tensor.device) for tensor in tensors_in(batch) if tensor.device.type != device.type
         }
         if strays:
             raise InputError(
                 f"The batch is on {', '.join(sorted(strays))}, the model on {device}.",
                 fix="Leave the data on the CPU: the engine moves it to where the model is.",
             ) from error
-
-
-def _tensors(batch: Any) -> Iterator[Tensor]:
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, Mapping | list | tuple):
-        for item in batch.values() if isinstance(batch, Mapping) else batch:
-            yield from _tensors(item)
-    else:
-        for name in fields_of(batch) or ():
-            yield from _tensors(getattr(batch, name))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 from torch.utils.data import default_collate
+
+from assay.engine.numerics.structures import fields_of, with_fields
 
 
 def collate(samples: Sequence[Any]) -> Any:
@@ -35,17 +35,3 @@ def collate(samples: Sequence[Any]) -> Any:
 def _has_fields(values: Iterable[Any]) -> bool:
     """Return True if one of the values is a dataclass or a namespace."""
     return any(fields_of(value) is not None for value in values)
-
-
-def fields_of(thing: Any) -> list[str] | None:
-    """Return the field names of a dataclass or a namespace; None for anything else."""
-    if isinstance(thing, SimpleNamespace):
-        return list(vars(thing))
-    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        return [field.name for field in dataclasses.fields(thing) if field.init]
-    return None
-
-
-def with_fields(thing: Any, values: Mapping[str, Any]) -> Any:
-    """Another of the kind of `thing`, with these fields."""
-    return type(thing)(**values)

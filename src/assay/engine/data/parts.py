@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from assay.core.errors import InputError, did_you_mean
-from assay.engine.data.collate import fields_of
 from assay.engine.data.instance import Instance
+from assay.engine.numerics.structures import fields_of
 
 Part = str | int
 """Name of a field of a batch, or its place."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
-from assay.engine.data.collate import fields_of
+from assay.engine.numerics.structures import fields_of
 
 _MOST = 6
 _TOKEN = re.compile(r"\s*([A-Za-z_]\w*|\d+|[][(){},:<])")
@@ -35,21 +35,6 @@ def shape_of(value: Any) -> str:
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype} {list(value.shape)}"
     return type(value).__name__
-
-
-def tensors_in(found: Any) -> Iterator[Tensor]:
-    """Yield the tensors in a structure: a batch, an output, the arguments of an operation."""
-    if isinstance(found, Tensor):
-        yield found
-    elif isinstance(found, list | tuple):
-        for each in found:
-            yield from tensors_in(each)
-    elif isinstance(found, Mapping):
-        for each in found.values():
-            yield from tensors_in(each)
-    else:
-        for name in fields_of(found) or ():
-            yield from tensors_in(getattr(found, name))
 
 
 def _few(parts: list[str]) -> str:

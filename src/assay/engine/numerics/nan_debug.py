@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from assay.core.errors import AssayError
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.sparse import entries, is_sparse
+from assay.engine.numerics.structures import TensorPath, tensors_by_path, tensors_in
 
 
 class NonFiniteError(AssayError):
@@ -45,11 +46,12 @@ def in_the_data(batches: Sequence[Any], samples_of: Callable[[int], Sequence[int
     `samples_of` gives the dataset indices of a micro-batch; none where they are unknown.
     """
     for number, batch in enumerate(batches):
-        for path, tensor in _named_tensors(batch, "batch"):
+        for path, tensor in tensors_by_path(batch):
             kind = "" if tensor.is_meta or _is_mask(tensor) else _kind(tensor)
             if kind:
                 of = f" of micro-batch {number + 1}" if batches[1:] else ""
-                return f"{DATA}{path}{of} holds {kind}{_in_samples(tensor, samples_of(number))}"
+                which = _in_samples(tensor, samples_of(number))
+                return f"{DATA}{_in_batch(path)}{of} holds {kind}{which}"
     return ""
 
 
@@ -114,7 +116,7 @@ class _Watch:
     def add(self, module: nn.Module, who: str) -> None:
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             given = (args, kwargs)
-            for tensor in _tensors(given):
+            for tensor in tensors_in(given):
                 if not _is_mask(tensor):
                     self.look(
                         tensor,
@@ -123,7 +125,7 @@ class _Watch:
                 self.look_at_gradient(tensor, f"the gradient that {who} passes back", is_made=True)
 
         def after(_: nn.Module, args: Any, output: Any) -> None:
-            for tensor in _tensors(output):
+            for tensor in tensors_in(output):
                 self.look(tensor, f"the output of {who}")
                 self.look_at_gradient(tensor, f"the gradient that comes to {who}")
 
@@ -177,20 +179,9 @@ def _is_mask(tensor: Tensor) -> bool:
     return _kind(tensor) == "inf" and bool((values.isfinite() | values.isneginf()).all())
 
 
-def _tensors(found: Any) -> Iterator[Tensor]:
-    for _, tensor in _named_tensors(found, ""):
-        yield tensor
-
-
-def _named_tensors(found: Any, path: str) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(found, Tensor):
-        yield path, found
-    elif isinstance(found, Mapping):
-        for key, value in found.items():
-            yield from _named_tensors(value, f"{path}[{key!r}]")
-    elif isinstance(found, list | tuple):
-        for i, value in enumerate(found):
-            yield from _named_tensors(value, f"{path}[{i}]")
+def _in_batch(path: TensorPath) -> str:
+    """Return a path within a batch as text: batch[0]['x']."""
+    return "batch" + "".join(f"[{key!r}]" for key in path)
 
 
 def _in_samples(tensor: Tensor, samples: Sequence[int]) -> str:

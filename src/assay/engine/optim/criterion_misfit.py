@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
-from assay.engine.data.shapes import shape_of, tensors_in
+from assay.engine.data.shapes import shape_of
+from assay.engine.numerics.structures import tensors_in
 from assay.engine.optim.out_of_memory import is_out_of_memory
 from assay.engine.optim.reductions import Reductions
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from assay.engine.checkpoint.codec import encode
-from assay.engine.data.shapes import tensors_in
 from assay.engine.loop.process import Process
 from assay.engine.numerics.dtensor import local_tensor
+from assay.engine.numerics.structures import tensors_in
 from assay.engine.optim.criterion import criterion_state
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from assay.engine.data.shapes import tensors_in
 from assay.engine.numerics import private_torch
+from assay.engine.numerics.structures import tensors_in
 from assay.engine.rehearse.fake import Fakes, is_device_mismatch, is_fake, is_unfakeable
 
 MOST_WHOLE = 2**22

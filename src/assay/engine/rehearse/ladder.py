@@ -15,10 +15,11 @@ import torch
 from assay.core.errors import AssayError
 from assay.core.rehearsal import DataStage, Disk, Finding, Largest, PeakMemory, Rehearsal, Rung
 from assay.engine.data.batches import size_of
-from assay.engine.data.shapes import shape_of, tensors_in
+from assay.engine.data.shapes import shape_of
 from assay.engine.data.source import Window
 from assay.engine.loop.process import Process
 from assay.engine.numerics.private_torch import can_see_operations
+from assay.engine.numerics.structures import tensors_in
 from assay.engine.parallel.pipeline import Pipeline
 from assay.engine.parallel.stage_shapes import Shapes, scaled
 from assay.engine.rehearse.disk import checkpoint_bytes

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from assay.engine.data.shapes import tensors_in
 from assay.engine.numerics.private_torch import overload_packet
+from assay.engine.numerics.structures import tensors_in
 from assay.engine.rehearse.fake import Fakes
 from assay.engine.rehearse.recorded_call import MOST_BYTES, RecordedCall
 

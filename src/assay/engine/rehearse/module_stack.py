@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.rehearsal import Layer
-from assay.engine.data.shapes import shape_of, tensors_in
+from assay.engine.data.shapes import shape_of
+from assay.engine.numerics.structures import tensors_in
 
 
 @dataclass(slots=True)

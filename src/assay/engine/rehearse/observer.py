@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
-from assay.engine.data.shapes import tensors_in
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.private_torch import DispatchMode
+from assay.engine.numerics.structures import tensors_in
 from assay.engine.rehearse.fake import is_foreign, is_propagating
 from assay.engine.rehearse.indices import Indices
 from assay.engine.rehearse.known_values import Values

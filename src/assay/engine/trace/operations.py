@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.trace_file import Phase, SiteKind
-from assay.engine.data.shapes import tensors_in
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.private_torch import DispatchMode
+from assay.engine.numerics.structures import tensors_in
 from assay.engine.rehearse.fake import is_foreign
 from assay.engine.rehearse.module_stack import ModuleStack
 
