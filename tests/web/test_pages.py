@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from assay.core.event_log import Edit, Ended
 from assay.core.json_codec import to_plain
 from assay.core.verdict import Difference, Verdict
+from assay.query.picture import decoded
 from assay.record import edits
 from assay.store.layout import Project, RunFolder
 from run_folders import id_of, make_project, make_run, tell_now
@@ -166,6 +168,29 @@ def test_a_filter_a_sort_and_a_selection_are_in_the_address_and_come_back(
     page.get_by_text("4 runs").wait_for()
 
 
+@pytest.mark.usefixtures("runs")
+def test_a_step_back_leads_to_before_a_filter_that_was_typed_with_pauses(someone: Visitor) -> None:
+    page = someone.open()
+    page.get_by_text("4 runs").wait_for()
+    someone.expected.append("400")
+
+    page.keyboard.press("/")
+    for part, address in (("model", "model"), (".width", "model.width"), (" >= 32", "32")):
+        page.keyboard.type(part)
+        page.wait_for_url(re.compile(rf"w=[^&]*{re.escape(address)}$"))
+    page.get_by_text("2 runs").wait_for()
+    page.keyboard.press("Enter")
+    page.keyboard.type(" and model.width < 64")
+    page.keyboard.press("Enter")
+    page.get_by_text("1 run, 1 selected").wait_for()
+
+    page.go_back()
+    page.get_by_text("2 runs").wait_for()
+    assert page.get_by_role("combobox", name="Filter runs").input_value() == "model.width >= 32"
+    page.go_back()
+    page.get_by_text("4 runs").wait_for()
+
+
 def test_a_mistake_in_a_filter_is_shown_at_its_place_and_the_rows_stay(
     someone: Visitor, runs: dict[str, str]
 ) -> None:
@@ -226,6 +251,31 @@ def test_tabs_fade_out_at_the_edge_beyond_which_there_are_more(
     page.set_viewport_size({"width": 1280, "height": 844})
     page.locator("[data-before] > [role=tablist]").wait_for(state="detached")
     assert page.locator("[data-after] > [role=tablist]").count() == 0
+    page.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_table_wider_than_the_screen_is_shaded_at_the_edge_beyond_which_there_is_more(
+    server: Server, visit: Callable[..., Visitor], runs: dict[str, str], theme: str
+) -> None:
+    narrow = visit(server, viewport={"width": 390, "height": 844}, color_scheme=theme)
+    page = narrow.open(f"/compare?runs={runs['small']},{runs['wide']}")
+    wait_for_answers(page)
+    table = page.locator("div:has(> table)").first
+    table.wait_for()
+
+    def is_shaded() -> bool:
+        """Whether most of the last column of pixels differs from the colour of the page."""
+        image = decoded(table.screenshot())
+        return bool(
+            (np.abs(image[:, -1].astype(int) - image[-2, -16]).max(axis=-1) > 8).mean() > 0.5
+        )
+
+    assert is_shaded()
+
+    table.evaluate("place => { place.scrollLeft = place.scrollWidth }")
+
+    assert not is_shaded()
     page.close()
 
 

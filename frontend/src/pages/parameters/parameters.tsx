@@ -59,7 +59,7 @@ export function ParametersPage() {
   return (
     <>
       <Head page="parameters" title="Parameters">
-        <Filter value={where} error={error} names={names.data} onChange={(w) => change({ w })} />
+        <Filter value={where} error={error} names={names.data} onChange={(w, stays) => change({ w }, stays)} />
       </Head>
       <main id="main" className={styles.page}>
         <div className={styles.inner}>

@@ -12,7 +12,8 @@ interface FilterProps {
   value: string;
   error: ApiError | null;
   names: ColumnNames | undefined;
-  onChange: (text: string) => void;
+  /** `stays` where the text goes on from the one before: a step back leads to what there was before both. */
+  onChange: (text: string, stays: boolean) => void;
 }
 
 const WAIT_MS = 250;
@@ -30,11 +31,14 @@ export function Filter({ value, error, names, onChange }: FilterProps) {
   const id = useId();
   const isNarrow = useMedia("(max-width: 700px)");
   const sent = useRef<string[]>([]);
+  const isTyping = useRef(false); // the last text sent was sent in a pause: more may come
   // A text that was sent from here comes back without the spaces around it: more was typed meanwhile.
   useEffect(() => {
     const at = sent.current.indexOf(value);
     sent.current = at < 0 ? [] : sent.current.slice(at + 1);
-    if (at < 0) setText(value);
+    if (at >= 0) return;
+    setText(value);
+    isTyping.current = false;
   }, [value]);
   useEffect(() => () => clearTimeout(timer.current), []);
   useShortcuts([{ keys: "/", text: "Filter", run: () => field.current?.focus() }]);
@@ -57,10 +61,15 @@ export function Filter({ value, error, names, onChange }: FilterProps) {
 
   const problem = error?.isOfFilter ? error.problem : null;
   const isShown = problem !== null && text.trimEnd() === value && !offered.length;
-  const send = (fresh: string) => {
+  const send = (fresh: string, isPause = false) => {
     clearTimeout(timer.current);
-    if (fresh.trim() !== value) sent.current.push(fresh.trim());
-    onChange(fresh.trim());
+    const asked = fresh.trim();
+    if (asked !== (sent.current.at(-1) ?? value)) {
+      sent.current.push(asked);
+      onChange(asked, isTyping.current);
+      isTyping.current = true;
+    }
+    isTyping.current &&= isPause;
   };
   const type = (fresh: string, cursor: number) => {
     setText(fresh);
@@ -68,7 +77,7 @@ export function Filter({ value, error, names, onChange }: FilterProps) {
     setAt(-1);
     setOpen(true);
     clearTimeout(timer.current);
-    timer.current = setTimeout(() => send(fresh), WAIT_MS);
+    timer.current = setTimeout(() => send(fresh, true), WAIT_MS);
   };
   const take = (name: string) => {
     const plain = /^[^\W\d][\w./:@-]*$/.test(name) ? name : `\`${name}\``;
@@ -117,7 +126,10 @@ export function Filter({ value, error, names, onChange }: FilterProps) {
           autoCapitalize="off"
           onChange={(event) => type(event.target.value, event.target.selectionStart ?? event.target.value.length)}
           onSelect={(event) => setPlace(event.currentTarget.selectionStart ?? 0)}
-          onBlur={() => setOpen(false)}
+          onBlur={() => {
+            setOpen(false);
+            isTyping.current = false;
+          }}
           onKeyDown={onKeyDown}
         />
         {isShown && (

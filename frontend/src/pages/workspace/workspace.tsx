@@ -111,7 +111,7 @@ export function Workspace() {
   return (
     <>
       <Head page="runs">
-        <Filter value={search.w ?? ""} error={error} names={names.data} onChange={(w) => change({ w })} />
+        <Filter value={search.w ?? ""} error={error} names={names.data} onChange={(w, stays) => change({ w }, stays)} />
       </Head>
       <Split hidden={hidden} isNarrow={isNarrow}>
         <section className={styles.runs} aria-label="Runs">
