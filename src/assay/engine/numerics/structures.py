@@ -31,6 +31,7 @@ def tensors_in(found: Any) -> Iterator[Tensor]:
 def tensors_by_path(found: Any, path: TensorPath = ()) -> Iterator[tuple[TensorPath, Tensor]]:
     """Yield the tensors of `tensors_in`, each with the keys and indices that lead to it.
 
+    >>> import torch
     >>> [path for path, _ in tensors_by_path(("a", {"y": torch.ones(2)}))]
     [(1, 'y')]
     """
