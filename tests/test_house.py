@@ -32,17 +32,28 @@ FORBIDDEN = {
         "uvicorn",
     },  # adapters derive from the engine's classes
     "assay.compose": HEAVY,
-    "assay.proof": HEAVY,
+    "assay.proof": HEAVY - {"numpy"},
     "assay.config": {"torch", "numpy", "fastapi", "rich"},
     "assay.build": {"torch", "numpy", "fastapi", "rich"},
     "assay.interop": {"torch", "numpy", "fastapi", "pydantic", "rich"},
     "assay.record": {"torch", "numpy", "fastapi", "pydantic"},
     "assay.store": {"torch", "numpy", "fastapi", "pydantic", "rich"},
     "assay.query": {"torch", "numpy", "fastapi", "pydantic", "rich"},
-    "assay.report": {"torch", "numpy", "matplotlib", "fastapi", "pydantic", "rich"},
+    "assay.report": {"torch", "matplotlib", "fastapi", "pydantic", "rich"},
     "assay.engine": {"fastapi", "starlette", "uvicorn", "sqlite3", "assay.config", "assay.store"},
-    "assay.web": {"torch", "numpy"},
+    "assay.web": {"torch"},
 }
+# Modules that compute with arrays, in rooms of which the others leave numpy to the call that needs it.
+OF_ARRAYS = {
+    "assay.plugins.tensorboard": "assay",
+    "assay.query.compare": "assay.query",
+    "assay.query.curves": "assay.query",
+    "assay.query.importance": "assay.query",
+    "assay.query.picture": "assay.query",
+    "assay.record.media": "assay.record",
+    "assay.store.metrics_tail": "assay.store",
+}
+FORBIDDEN |= {module: FORBIDDEN[room] - {"numpy"} for module, room in OF_ARRAYS.items()}
 # The faces: they load nothing heavy, whatever lies behind them.
 FACE = {"assay", "assay.__main__", "assay.compat"}
 FACE |= {f"assay.compat.{system}" for system in ("alchemy", "framework", "libai", "thexp")}
@@ -94,12 +105,15 @@ def imported_fresh(names: list[str], before: list[str]) -> dict[str, dict[str, l
 def fresh() -> dict[str, dict[str, list[str]]]:
     """Import every module alone, those that need torch or fastapi with these loaded.
 
-    Torch is for the engine and adapters of older systems, fastapi for the page.
+    Torch is for the engine and adapters of older systems, fastapi for the page, numpy for arrays.
     """
     rooms = {
         "assay.engine": ["torch", "numpy"],
         "assay.compat": ["torch", "numpy"],
-        "assay.web": ["fastapi", "uvicorn"],
+        "assay.web": ["fastapi", "uvicorn", "numpy"],
+        **{
+            room: ["numpy"] for room in ("assay.plugins", "assay.proof", "assay.report", *OF_ARRAYS)
+        },
     }
     found = {}
     heavy: set[str] = set()
