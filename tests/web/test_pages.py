@@ -191,6 +191,26 @@ def test_a_step_back_leads_to_before_a_filter_that_was_typed_with_pauses(someone
     page.get_by_text("4 runs").wait_for()
 
 
+@pytest.mark.usefixtures("runs")
+def test_a_filter_whose_field_is_left_before_its_end_is_applied_is_one_step(
+    someone: Visitor,
+) -> None:
+    page = someone.open()
+    page.get_by_text("4 runs").wait_for()
+    someone.expected.append("400")
+
+    page.keyboard.press("/")
+    page.keyboard.type("model.width")
+    page.wait_for_url(re.compile(r"w=[^&]*model.width$"))
+    page.keyboard.type(" >= 32")
+    page.keyboard.press("Tab")
+    page.wait_for_url(re.compile(r"w=[^&]*32$"))
+    page.go_back()
+
+    page.wait_for_url(re.compile(r"^(?!.*w=[^&]*model)"))
+    assert page.get_by_role("combobox", name="Filter runs").input_value() == ""
+
+
 def test_a_mistake_in_a_filter_is_shown_at_its_place_and_the_rows_stay(
     someone: Visitor, runs: dict[str, str]
 ) -> None:

@@ -126,10 +126,8 @@ export function Filter({ value, error, names, onChange }: FilterProps) {
           autoCapitalize="off"
           onChange={(event) => type(event.target.value, event.target.selectionStart ?? event.target.value.length)}
           onSelect={(event) => setPlace(event.currentTarget.selectionStart ?? 0)}
-          onBlur={() => {
-            setOpen(false);
-            isTyping.current = false;
-          }}
+          onFocus={() => (isTyping.current = false)} // not when the field is left: the last of the text may still wait
+          onBlur={() => setOpen(false)}
           onKeyDown={onKeyDown}
         />
         {isShown && (
@@ -146,6 +144,7 @@ export function Filter({ value, error, names, onChange }: FilterProps) {
           size={14}
           className={styles.clear}
           onClick={() => {
+            isTyping.current = false;
             setText("");
             send("");
             field.current?.focus();
