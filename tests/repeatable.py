@@ -1,4 +1,4 @@
-"""Hooks for repeatable test runs: fixed examples, a seeded random order, and recorded orders.
+"""Hooks for repeatable test runs: fixed examples, seeded generators and orders, recorded orders.
 
 `./dev test --random-order SEED` finds a test that fails only behind certain others. Every run
 leaves the list of tests that each worker ran, in order, in `.pytest_cache/d/order`; pytest repeats
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from itertools import groupby
 from pathlib import Path
 
@@ -69,6 +70,34 @@ def draw_no_constants_of_modules() -> None:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     seed = config.getoption("random_order")
     return [] if seed is None else [f"random order: seed {seed}"]
+
+
+def seed_generators() -> None:
+    """Let what draws without a seed of its own draw the same every time."""
+    random.seed(0)
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        numpy.random.seed(0)
+    # Torch seeds its own from the machine's entropy; a stub of torch has none.
+    if torch is not None and hasattr(torch, "default_generator"):
+        torch.default_generator.manual_seed(0)
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Seed what a module of tests draws while it is imported."""
+    if isinstance(collector, pytest.Module):
+        seed_generators()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    seed_generators()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """Seed again: how much was drawn before depends on which test is first to need a fixture."""
+    seed_generators()
 
 
 @pytest.hookimpl(trylast=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from repeatable import LONGEST
 
@@ -112,3 +115,14 @@ def test_the_examples_of_a_property_are_the_same_behind_any_other_module(house: 
     alone, behind, explored = (house / "seen.txt").read_text(encoding="utf-8").splitlines()
     assert alone == behind
     assert len(explored) > 5 * len(alone)
+
+
+@pytest.mark.parametrize("time", ["once", "again"])
+def test_what_a_test_draws_without_a_seed_does_not_depend_on_those_before_it(time: str) -> None:
+    drawn = random.random(), np.random.rand(), torch.rand(2).tolist()
+
+    assert drawn == (
+        random.Random(0).random(),
+        np.random.RandomState(0).rand(),
+        torch.rand(2, generator=torch.Generator().manual_seed(0)).tolist(),
+    )
