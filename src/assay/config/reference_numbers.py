@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -149,7 +150,5 @@ def _draw(spec: re.Match[str]) -> int | float:
         raise ValueError(f"`${{{spec[0]}}}` does not stand between two {what}") from None
     if not (low <= high and math.isfinite(low) and math.isfinite(high)):
         raise ValueError(f"`${{{spec[0]}}}` has its least above its greatest")
-    import secrets  # few configs draw
-
     source = secrets.SystemRandom()
     return source.randint(int(low), int(high)) if convert is int else source.uniform(low, high)

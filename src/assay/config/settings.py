@@ -15,6 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from platformdirs import user_config_path
+
 from assay.config.allow_list import can_trust
 from assay.config.edit import with_key, without_key
 from assay.config.notify_rules import NOTIFY, NotifyRule, notify_rules, wrong_rules
@@ -190,8 +192,6 @@ globs = Globals()
 
 def global_file() -> Path:
     """Return the path of the user's own settings."""
-    from platformdirs import user_config_path
-
     return user_config_path("assay", appauthor=False) / SETTINGS_NAME
 
 

@@ -11,10 +11,15 @@ import contextlib
 import hmac
 import os
 import secrets
+
+# hashlib brings OpenSSL along, which takes longer to load than what records does to start.
+from _blake2 import blake2b
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from platformdirs import user_data_path
 
 from assay.core.json_codec import dumps
 from assay.core.run_file import Attempt, RunFile
@@ -26,8 +31,6 @@ KEY_BYTES = 32
 
 def key_file() -> Path:
     """Return the file of this user's key, in their data folder."""
-    from platformdirs import user_data_path
-
     return user_data_path("assay", appauthor=False) / KEY_NAME
 
 
@@ -61,9 +64,6 @@ def is_moved(folder: RunFolder, run: RunFile) -> bool:
 
 
 def _digest(key: bytes, folder: RunFolder, run: RunFile) -> str:
-    # hashlib brings OpenSSL along, which takes longer to load than what records does to start.
-    from _blake2 import blake2b
-
     configs = {name: path.read_bytes().hex() for name, path in _configs(folder, run)}
     chosen: dict[str, Any] = {
         "id": run.id,

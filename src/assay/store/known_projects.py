@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from platformdirs import user_data_path
+
 from assay.core.directory import PRIVATE, make_directory, open_directory
 from assay.core.json_codec import write_atomic
 from assay.core.regular_file import read_bytes
@@ -16,8 +18,6 @@ _MAX_BYTES = 16 << 20
 
 def known_file() -> Path:
     """The list, in the user's data folder."""
-    from platformdirs import user_data_path
-
     return user_data_path("assay", appauthor=False) / FILE_NAME
 
 

@@ -61,7 +61,7 @@ def distribute_like(divided: Tensor, whole: Tensor) -> Tensor:
     """Return this rank's part of `whole`, laid out as `divided`; no communication."""
     if not is_dtensor(divided) or is_dtensor(whole):
         return whole
-    from torch.distributed.tensor import distribute_tensor
+    from torch.distributed.tensor import distribute_tensor  # loaded where a model is divided
 
     layout: DTensor = divided  # type: ignore[assignment]
     here = whole.detach().to(local_tensor(divided).device)
