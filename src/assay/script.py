@@ -73,13 +73,13 @@ def start(
     """
     if is_off():
         return Run(None)
+    tag, desc = _text("tag", tag), _text("desc", desc)
     spec, written = _describe(config, code_dirs)
     spec = replace(spec, keep_output=keep_output)
     if resumable:
         spec = replace(spec, launch={SCRIPT: list(spec.known_secrets().command(sys.orig_argv))})
         resume = resume or os.environ.pop(RESUME_VARIABLE, None)  # for the first run alone
     home = _open_home(project)
-    tag = str(tag or "")
     if in_notebook():
         finish_with_cells()
         finish_before()
@@ -87,9 +87,19 @@ def start(
     if view is not None:
         recorder = _resumed(view, home, written, spec)
     else:
-        recorder = start_run(home, spec, tag=tag, desc=str(desc or ""))
+        recorder = start_run(home, spec, tag=tag, desc=desc)
     obey_sigterm()
     return finish_with_python(ScriptRun(recorder))
+
+
+def _text(name: str, value: Any) -> str:
+    """Return a tag or description; InputError for settings, which are easily given in its place."""
+    if value is not None and not isinstance(value, str | int | float | os.PathLike):
+        raise InputError(
+            f"The {name} of a run is text, not {type(value).__name__}.",
+            fix="assay.start(config=...) takes the settings of the run",
+        )
+    return "" if value is None else str(value)
 
 
 def _run_to_resume(

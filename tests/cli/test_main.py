@@ -19,7 +19,7 @@ import pytest
 import assay as face
 from assay import __main__ as door
 from assay.cli import main as cli
-from assay.cli.main import COMMANDS, commands, main
+from assay.cli.main import COMMANDS, ELSEWHERE, commands, main
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError, RecordError
 from assay.record import tracebacks
@@ -126,8 +126,10 @@ def test_every_file_with_a_command_is_in_the_table() -> None:
 
 def test_a_command_that_does_not_exist_names_its_neighbour(assay: Assay) -> None:
     near, far = assay("shwo"), assay("frobnicate")
+    elsewhere = assay("train")
 
     assert (near.code, far.code) == (2, 2)
+    assert elsewhere.err == "error: There is no command `train`.\n  fix: did you mean `run`?\n"
     assert near.err == "error: There is no command `shwo`.\n  fix: did you mean `show`?\n"
     assert "the commands are init, run, " in far.err
     assert near.out == far.out == ""
@@ -138,6 +140,8 @@ def test_a_command_that_does_not_exist_names_its_neighbour(assay: Assay) -> None
     [
         (["ls", "--jsn"], "`assay ls` has no option `--jsn`.\n  fix: did you mean `--json`?"),
         (["ls", "--zzz"], "`assay ls` has no option `--zzz`.\n  fix: `assay ls --help` shows how"),
+        (["ls", "--where"], "has no option `--where`.\n  fix: `assay ls --help` shows how"),
+        (["run", "a.toml", "--name", "x"], "`--name`.\n  fix: `assay run --help` shows them"),
         (["--vers"], "`assay` has no option `--vers`.\n  fix: did you mean `--version`?"),
         (
             ["board"],
@@ -413,3 +417,8 @@ def test_a_group_of_commands_alone_shows_what_it_has(capsys: pytest.CaptureFixtu
         assert said.out.startswith(f"Usage: assay {name} ") and "error" not in said.out + said.err
     assert main(["board"]) == 2
     assert "`assay board` needs the argument RUN|EXPR." in capsys.readouterr().err
+
+
+def test_what_another_tool_calls_a_command_is_no_command_here_and_leads_to_one() -> None:
+    assert not ELSEWHERE.keys() & COMMANDS.keys()
+    assert {here.split()[0] for here in ELSEWHERE.values()} <= COMMANDS.keys()

@@ -37,6 +37,7 @@ import assay
 from assay.config import loads, plain
 from assay.core import run_file
 from assay.core.errors import AssayError, InputError, RecordError
+from assay.core.event_log import Ended, read_events
 from assay.record.recordable import MAX_ITEMS, recordable
 from assay.record.start import Run
 from assay.store.artifacts import artifacts
@@ -279,6 +280,51 @@ def test_whatever_a_config_is_a_run_starts_or_says_what_is_wrong_with_it(
         run.finish()
         assert run.folder is not None
         assert loads(run.folder.config_toml.read_text()).problems == ()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", GIVEN)
+def test_whatever_an_end_is_given_it_is_recorded_or_refused_and_the_run_stays_open(
+    tmp_path: Path, kind: str
+) -> None:
+    ends: tuple[tuple[Any, ...], ...] = (
+        (GIVEN[kind],),
+        ("failed", GIVEN[kind]),
+        ("failed", "", GIVEN[kind]),
+    )
+    for end in ends:
+        run = assay.start(project=tmp_path, keep_output=False)
+        try:
+            run.finish(*end)
+        except InputError as error:
+            assert "A run ends as finished, failed or stopped" in str(error) or "text" in str(error)
+            run.finish("failed")
+
+        assert run.folder is not None
+        assert run_file.read(run.folder.path).status == "failed"
+
+
+def test_an_exception_is_the_reason_of_an_end_and_brings_its_traceback(tmp_path: Path) -> None:
+    run = assay.start(project=tmp_path, keep_output=False)
+    try:
+        math.sqrt(-1)
+    except ValueError as error:
+        run.finish("failed", error)
+
+    assert run.folder is not None
+    record = run_file.read(run.folder.path)
+    assert (record.status, record.newest.reason) == ("failed", "ValueError: math domain error")
+    *_, end = (each.fact for each in read_events(run.folder.events))
+    assert isinstance(end, Ended) and "math.sqrt(-1)" in end.traceback
+
+
+@pytest.mark.parametrize("name", ["tag", "desc"])
+def test_settings_in_place_of_a_tag_are_told_apart_from_it(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=f"The {name} of a run is text, not dict.") as caught:
+        assay.start(**{name: {"lr": 0.1}}, project=tmp_path)  # type: ignore[arg-type]
+
+    assert "assay.start(config=...)" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_numbers_are_numbers_and_the_others_text(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from assay.cli.terminal import echo, paint, use_color
-from assay.core.errors import AssayError, ConfigError, InputError, did_you_mean
+from assay.core.errors import AssayError, ConfigError, InputError, did_you_mean, suggested
 from assay.core.version import version
 
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
@@ -79,6 +79,25 @@ Help and completion read this table and import nothing.
 """
 
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
+
+ELSEWHERE = {
+    **dict.fromkeys(("train", "fit", "launch"), "run"),
+    **dict.fromkeys(("list", "history", "status"), "ls"),
+    **dict.fromkeys(("info", "describe"), "show"),
+    **dict.fromkeys(("dashboard", "serve", "server", "web"), "ui"),
+    **dict.fromkeys(("evaluate", "eval"), "test"),
+    **dict.fromkeys(("delete", "remove"), "rm"),
+    **dict.fromkeys(("tune", "search"), "sweep"),
+    "clean": "gc",
+    "compare": "diff",
+    "export": "pack",
+    "rehearse": "check --rehearse",
+    "rename": "tag",
+    "reproduce": "replay",
+    "tensorboard": "board",
+    "validate": "check",
+}
+"""What other tools call a command -> what it is here."""
 
 _MODULES = "it imports the modules that the config names, and a Python config is a program itself"
 _FOREIGN = (
@@ -152,7 +171,9 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
-            fix = did_you_mean(name, COMMANDS) or f"the commands are {', '.join(COMMANDS)}"
+            here = ELSEWHERE.get(name)
+            near = suggested([here]) if here else did_you_mean(name, COMMANDS)
+            fix = near or f"the commands are {', '.join(COMMANDS)}"
             raise InputError(f"There is no command `{name}`.", fix=fix)
         return super().resolve_command(ctx, args)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from assay.core.errors import RecordError
 from assay.core.json_codec import dumps, from_plain, parse_json, to_plain
@@ -20,6 +20,7 @@ _VERSION = 1
 MAX_BYTES = 64 << 20
 
 EndStatus = Literal["finished", "failed", "stopped"]
+END_STATUSES: tuple[EndStatus, ...] = get_args(EndStatus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,11 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, overload
 
 from assay.core import signals
-from assay.core.event_log import EndStatus, RunFact
+from assay.core.errors import InputError
+from assay.core.event_log import END_STATUSES, EndStatus, RunFact
 from assay.core.run_file import RunFile
 from assay.record.ending import ending
-from assay.record.recordable import encoded, text_of
+from assay.record.recordable import encoded, shown, text_of
 from assay.record.recorder import RunRecorder
 
 Thing = TypeVar("Thing")
@@ -204,8 +205,28 @@ class Run:
             self._recorder.keycode(thing)
         return thing
 
-    def finish(self, status: EndStatus = "finished", reason: str = "", traceback: str = "") -> None:
-        """End the run. The second time does nothing."""
+    def finish(
+        self,
+        status: EndStatus = "finished",
+        reason: str | BaseException = "",
+        traceback: str = "",
+    ) -> None:
+        """End the run. The second time does nothing.
+
+        `reason` is a text, or the exception that ended it. InputError for another status: the run
+        is still open then.
+        """
+        given: object = status
+        if not isinstance(given, str) or given not in END_STATUSES:
+            *some, last = END_STATUSES
+            raise InputError(
+                f"A run ends as {', '.join(some)} or {last}, not {shown(given)}.",
+                fix='run.finish("failed", reason="the loss is nan")',
+            )
+        if isinstance(reason, BaseException):
+            _, reason, its_traceback = ending(reason)
+            traceback = traceback or its_traceback
+        reason, traceback = text_of(reason), text_of(traceback)
         if self._recorder is not None:
             self._recorder.finish(status, reason, traceback)
         if self in _OPEN:
