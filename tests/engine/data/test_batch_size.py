@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,3 +106,11 @@ def test_a_loader_takes_micro_batches_alone() -> None:
 
     assert (loader.batch_size, loader.arithmetic) == (8, "8 = 2 accumulate x 4")
     assert [list(window.sizes or ()) for window in loader.windows(0, 0)] == [[4, 4], [4, 4], []]
+
+
+@pytest.mark.parametrize("name", ["whole", "micro", "accumulate"])
+def test_a_size_that_is_no_whole_number_is_refused_as_one(name: str) -> None:
+    sizes: dict[str, Any] = {"whole": 8, name: 2.5}
+
+    with pytest.raises(InputError, match=r" is 2\.5; it must be a whole number\."):
+        batch_size(**sizes)

@@ -446,3 +446,28 @@ def test_a_method_of_a_process_can_be_its_batch_hook_and_must_return_the_batch()
 
     with pytest.raises(InputError, match="The batch_hook returned nothing"):
         engine(Mixing(net())).run()
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"model": nn.Linear}, "The model of Supervised is the class Linear, not an object of it."),
+        ({"criterion": nn.MSELoss}, "The criterion of Supervised is the class MSELoss"),
+        ({"criterion": nn.MSELoss}, r"fix: Write MSELoss\(...\)."),
+        ({"criterion": "mse"}, "The criterion of Supervised cannot be called: it is 'mse'."),
+        ({"optimizer": torch.optim.SGD}, "The optimizer of Supervised is the class SGD"),
+        ({"optimizer": 0.1}, "The optimizer of Supervised is no optimizer: it is 0.1."),
+    ],
+)
+def test_a_part_of_another_kind_is_refused_when_it_is_given(
+    given: dict[str, Any], text: str
+) -> None:
+    model = net()
+    parts = {
+        "model": model,
+        "criterion": nn.MSELoss(),
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+    }
+
+    with pytest.raises(InputError, match=text):
+        Supervised(**{**parts, **given})

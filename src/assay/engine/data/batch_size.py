@@ -70,8 +70,10 @@ def batch_size(
 
 def _check_positive(split: str, **sizes: int | None) -> None:
     for name, value in sizes.items():
+        place = name if name == "accumulate" else f"data.{split}.{name}"
+        if value is not None and not hasattr(value, "__index__"):
+            raise InputError(f"{place} is {value!r}; it must be a whole number.")
         if value is not None and value < 1:
-            place = name if name == "accumulate" else f"data.{split}.{name}"
             raise InputError(f"{place} is {value}; it must be at least 1.")
 
 

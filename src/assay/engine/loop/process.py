@@ -173,6 +173,7 @@ class Supervised(Process):
         criterion_args: Mapping[str, str] | None = None,
         reduction: Reduction | None = None,
     ) -> None:
+        _check_kinds(model, criterion, optimizer)
         self.model = model
         self.criterion: Any = criterion
         self.metrics = dict(metrics or {})
@@ -306,6 +307,23 @@ def predicted(pred: Any) -> dict[str, Any]:
     if found := named or (tensors if len(tensors) == 1 else []):
         return {**fields, "pred": fields[found[0]]}
     return fields
+
+
+def _check_kinds(model: Any, criterion: Any, optimizer: Any) -> None:
+    """Refuse what cannot be a part of Supervised: a class for an object, a name, a number."""
+    for name, given in {"model": model, "criterion": criterion, "optimizer": optimizer}.items():
+        if isinstance(given, type):
+            what = f"The {name} of Supervised is the class {given.__name__}, not an object of it."
+            raise InputError(what, fix=f"Write {given.__name__}(...).")
+    for name, given in {"model": model, "criterion": criterion}.items():
+        if given is not None and not callable(given):
+            what = f"The {name} of Supervised cannot be called: it is {given!r:.80}."
+            raise InputError(what, fix="Give a module, such as torch.nn.MSELoss().")
+    if optimizer is not None and not hasattr(optimizer, "param_groups"):
+        raise InputError(
+            f"The optimizer of Supervised is no optimizer: it is {optimizer!r:.80}.",
+            fix="Give one, such as torch.optim.SGD(model.parameters(), lr=0.1).",
+        )
 
 
 def _several(names: Part | Sequence[Part]) -> tuple[Part, ...]:
