@@ -159,6 +159,10 @@ def told(assay: Assay, text: str, *arguments: str, code: int = 2) -> list[dict[s
     return problems
 
 
+def kinds(problems: Sequence[dict[str, object]]) -> list[object]:
+    return [each["kind"] for each in problems]
+
+
 def places(problems: Sequence[dict[str, object]]) -> list[tuple[object, object, object]]:
     return [(each["kind"], each["line"], each["column"]) for each in problems]
 
@@ -327,6 +331,70 @@ def test_a_type_that_cannot_be_resolved_is_told_strictly_and_refuses_nothing(ass
     )
 
 
+# --- what a run needs -----------------------------------------------------------------------------------------------
+
+
+TRAINABLE = {
+    "model": 'type = "torch.nn.Linear"\nargs = [1, 1]\n',
+    "process": 'type = "assay.engine.Supervised"\ncriterion = { type = "torch.nn.MSELoss" }\n',
+    "optimizer": 'type = "torch.optim.AdamW"\n',
+    "data.train": 'source = { type = "torch.utils.data.TensorDataset" }\nbatch_size = 1\n',
+    "train": "epochs = 1\n",
+}
+
+
+def trainable(*left_out: str, above: str = "") -> str:
+    sections = [f"[{name}]\n{text}" for name, text in TRAINABLE.items() if name not in left_out]
+    return above + "".join(sections)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (trainable("optimizer"), "[optimizer]"),
+        (trainable("model", "data.train"), "[model], [data]"),
+        (trainable("process"), "[process]"),
+        (trainable("train"), "[train]"),
+        (trainable(), ""),
+        (trainable("optimizer") + '[backward]\ntype = "assay.engine.OptimizerStep"\n', ""),
+        (trainable("optimizer", above='runner = "evaluate"\n'), ""),
+        (
+            trainable("process", "optimizer", "train"),
+            "",
+        ),  # parts alone, which nobody means to train
+    ],
+)
+def test_a_config_to_train_that_lacks_a_section_for_it_has_a_note(
+    assay: Assay, text: str, names: str
+) -> None:
+    Path("a.toml").write_text(text)
+
+    found = json.loads(assay("check", "a.toml", "--json", "--shape").out)
+
+    said = [each["message"] for each in found if each["kind"] == "missing-section"]
+    assert said == (
+        [f"`assay run` needs {names}, which this config does not have"] if names else []
+    )
+    assert not any(each["severity"] == "error" for each in found if each in said)
+
+
+@pytest.mark.parametrize("name", ["model", "process", "optimizer", "data"])
+def test_a_section_that_is_none_is_one_that_is_not_there(assay: Assay, name: str) -> None:
+    Path("a.toml").write_text(trainable())
+
+    checked = assay("check", "a.toml", f"{name}=null", "--shape")
+    trained = assay("run", "a.toml", f"{name}=null")
+
+    assert f"`assay run` needs [{name}], which" in checked.out
+    assert f"The config has no section [{name}], which a run needs." in trained.err
+
+
+def test_a_split_that_is_none_has_no_source(assay: Assay) -> None:
+    (problem,) = told(assay, trainable(), "+data.valid=null", "--shape")
+
+    assert problem["message"] == "`data.valid` has no `source`"
+
+
 # --- what is not given -----------------------------------------------------------------------------------------------
 
 
@@ -371,7 +439,7 @@ def test_every_default_and_everything_injected_is_listed(assay: Assay) -> None:
         "process.model": "the role `model`",
         "process.backward": "the type `OptimizerStepBase`",
     }
-    assert taken["problems"] == []
+    assert kinds(taken["problems"]) == ["missing-section"]  # there is no data
     for key in [*defaults, "optimizer.params"]:
         assert f"  {key} " in said.out
     assert "torch.optim.AdamW  a.toml:8" in said.out
@@ -410,10 +478,8 @@ def test_the_type_of_a_parameter_decides_what_was_typed(assay: Assay) -> None:
 
 
 def test_any_parameter_of_a_target_may_be_overridden_and_no_other(assay: Assay) -> None:
-    assert (
-        told(assay, CONFIG, "optimizer.weight_decay=0.1", "process.criterion.reduction=sum", code=0)
-        == []
-    )
+    changes = "optimizer.weight_decay=0.1", "process.criterion.reduction=sum"
+    assert kinds(told(assay, CONFIG, *changes, code=0)) == ["missing-section"]  # there is no data
     (problem,) = told(assay, CONFIG, "optimizer.weight_deacy=0.1")
     assert (problem["source"], problem["column"], problem["fix"]) == (
         "<cli>",

@@ -235,7 +235,7 @@ def _check(
 
     The problems of each stage are printed at once unless `quiet`.
     """
-    from assay.compose import Examiner, problems_of_shape
+    from assay.compose import Examiner, missing_sections, problems_of_shape
     from assay.config import expand
     from assay.config.expansion import problems_of_sections, unique_problems, variations
 
@@ -254,6 +254,12 @@ def _check(
         if not quiet:
             _show(further, after=bool(problems))
         problems += further
+    if not any(problem.severity == "error" for problem in problems):
+        # A section that seems to be missing may be one whose name is wrong.
+        missing = unique_problems(configs, missing_sections)
+        if not quiet:
+            _show(missing, after=bool(problems))
+        problems += missing
     return _Checked(
         config=config,
         problems=problems,

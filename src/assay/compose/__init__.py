@@ -6,6 +6,7 @@ before.
 
 from assay.compose.checks import Examiner as Examiner
 from assay.compose.checks import examined as examined
+from assay.compose.checks import missing_sections as missing_sections
 from assay.compose.checks import problems_of_shape as problems_of_shape
 from assay.compose.checks import sound as sound
 from assay.compose.data_tools import audit_data as audit_data

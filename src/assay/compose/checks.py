@@ -20,12 +20,12 @@ from assay.config.external_values import with_external_values
 from assay.config.loading import Config
 from assay.config.reference_numbers import asks_lengths, asks_machine, with_lengths, with_machine
 from assay.config.references import is_plain
-from assay.config.tree import Table
+from assay.config.tree import Leaf, Table, get_at
+from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from assay.build import Examined
-    from assay.core.diagnostics import Problem
 
 
 def problems_of_shape(config: Config) -> list[Problem]:
@@ -121,7 +121,6 @@ class Examiner:
 
 def _without_torch(config: Config) -> Examined:
     from assay.build import Examined
-    from assay.core.diagnostics import Origin, Problem
 
     problem = Problem(
         kind="missing-package",
@@ -167,8 +166,47 @@ def _refuse(problems: Iterable[Problem]) -> None:
         raise ConfigError(errors)
 
 
+MOST_MISSING = 2
+"""Sections that a config may lack and still look like one that is meant to be trained."""
+
+
+def needed_to_train(config: Config) -> tuple[str, ...]:
+    """Return the sections without which `assay run` cannot train a config."""
+    # A [backward] of the user's own may make its optimizers itself.
+    has_own_backward = get_at(config.root, ("backward", "type")) is not None
+    return ("model", "process", *(() if has_own_backward else ("optimizer",)), "data", "train")
+
+
+def missing_sections(config: Config) -> list[Problem]:
+    """Return a note on what a config that is meant to be trained lacks for it.
+
+    It is no error: `assay test` needs less, and a config may be one of parts alone.
+    """
+    root = config.root
+    runner = root.items.get("runner")
+    is_other = isinstance(runner, Leaf) and runner.value not in (None, "train")
+    missing = [name for name in needed_to_train(config) if not _has(root, name)]
+    if is_other or not missing or len(missing) > MOST_MISSING:
+        return []
+    names = ", ".join(f"[{name}]" for name in missing)
+    return [
+        Problem(
+            kind="missing-section",
+            message=f"`assay run` needs {names}, which this config does not have",
+            origin=Origin(source=root.origin.source),
+            severity="note",
+        )
+    ]
+
+
+def _has(root: Table, name: str) -> bool:
+    """Return whether a section is there; one that is none counts as absent."""
+    node = root.items.get(name)
+    return node is not None and not (isinstance(node, Leaf) and node.value is None)
+
+
 def _require(config: Config, *sections: str) -> None:
-    missing = [name for name in sections if name not in config.root.items]
+    missing = [name for name in dict.fromkeys(sections) if not _has(config.root, name)]
     if not missing:
         return
     names = ", ".join(f"[{name}]" for name in missing)

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.compose.checks import passed
+from assay.compose.checks import needed_to_train, passed
 from assay.compose.launch_ranks import TASK, RankTask, asked_processes, config_of, task_of
 from assay.compose.launch_settings import Launch
 from assay.compose.make_engine import evaluation_plan, join_pipeline
@@ -23,7 +23,6 @@ from assay.compose.make_parts import make_process
 from assay.compose.run_scope import RunScope, open_run_scope
 from assay.compose.tasks import make_task
 from assay.config.loading import Config
-from assay.config.tree import get_at
 from assay.config.typed_sections import sections_of
 from assay.core.errors import InputError
 from assay.core.json_codec import dumps, read_json
@@ -70,8 +69,7 @@ def rehearse(config: Config, wanted: RehearsalRequest | None = None) -> Rehearsa
     from assay.engine.rehearse.ladder import rehearse as climb
 
     wanted = wanted or RehearsalRequest()
-    has_own = get_at(config.root, ("backward", "type")) is not None
-    config, _ = passed(config, *(() if has_own else ("optimizer",)), "data", "train")
+    config, _ = passed(config, *needed_to_train(config))
     device = pick_device(wanted.device, must_exist=False)
     limit = wanted.memory_bytes or memory_of(device)
     layout = _layout(config, wanted.processes)

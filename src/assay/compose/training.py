@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assay.compose.add_callbacks import AnyRecorder, add_callbacks
-from assay.compose.checks import passed, sound
+from assay.compose.checks import needed_to_train, passed, sound
 from assay.compose.initial_weights import initial_weights
 from assay.compose.launch_ranks import check_shared, is_spread, spread_config
 from assay.compose.launch_settings import Launch, RunResult
@@ -24,7 +24,6 @@ from assay.compose.trust import Tell, Trust, at_home
 from assay.compose.unfinished import cut_off, is_cut_off, refuse_without_config, unfinished
 from assay.config import load, open_config
 from assay.config.loading import Config
-from assay.config.tree import get_at
 from assay.core.errors import InputError
 from assay.core.events import Handler
 from assay.core.ports import NullRecorder
@@ -41,10 +40,7 @@ def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
     A wrong config raises before anything is written; once there is a record, what is raised inside
     ends up in the result and in the record. `parent` is the run whose config this is.
     """
-    # A [backward] of the user's own may make its optimizers itself.
-    has_own_backward = get_at(config.root, ("backward", "type")) is not None
-    sections = ("data", "train") if has_own_backward else ("optimizer", "data", "train")
-    config, found = passed(config, *sections)
+    config, found = passed(config, *needed_to_train(config))
     if not launch.no_file and not launch.ranks_folder and (view := cut_off(config)) is not None:
         again = replace(launch, after=f"the job was started again: resuming {view.id}")
         return resume_run(view, "", config, again, ResumeOptions(take_over=True))

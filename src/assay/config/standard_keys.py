@@ -155,7 +155,8 @@ def source_problems(root: Table) -> Iterator[Problem]:
     if not isinstance(data, Table) or "task" in root.items:
         return
     for name, split in data.items.items():
-        if isinstance(split, Table) and not _is_given(split, "source"):
+        is_none = isinstance(split, Leaf) and split.value is None
+        if is_none or (isinstance(split, Table) and not _is_given(split, "source")):
             path = ("data", name)
             example = 'add source = { type = "module.Name" }'
             yield _missing(
