@@ -105,7 +105,7 @@ def command(
         _refuse_with_shape(arguments, defaults=defaults, data=data, rehearse=rehearse)
     given_more = [*arguments, *layout_overrides(layout)]
     config = read_config("check", given_more, user_dir=user_dir, trust=trust)
-    found = _check(config, variant, shape=shape, strict=strict, quiet=as_json)
+    found = _check(config, variant, shape=shape, strict=strict, listed=listed, quiet=as_json)
     report = _Report(found)
     if defaults and found.examined:
         report.taken = _taken(found.config, found.examined)
@@ -229,7 +229,13 @@ class _Checked:
 
 
 def _check(
-    config: Config, variant: str | None, *, shape: bool, strict: bool, quiet: bool
+    config: Config,
+    variant: str | None,
+    *,
+    shape: bool,
+    strict: bool,
+    listed: bool,
+    quiet: bool,
 ) -> _Checked:
     """Check every config of a file, or one variant alone.
 
@@ -254,7 +260,7 @@ def _check(
         if not quiet:
             _show(further, after=bool(problems))
         problems += further
-    if not any(problem.severity == "error" for problem in problems):
+    if not listed and not any(problem.severity == "error" for problem in problems):
         # A section that seems to be missing may be one whose name is wrong.
         missing = unique_problems(configs, missing_sections)
         if not quiet:

@@ -243,5 +243,5 @@ def _near_files(file: Path) -> str:
         return f"The folder {file.parent} does not exist."
     near = difflib.get_close_matches(file.name, names, n=3) or names[:3]
     if not near:
-        return f"There is no config in {file.parent.resolve()}."
+        return f"There is no config in {file.parent.resolve()}: write one, or give the path of one."
     return f"Near it there is: {', '.join(str(file.parent / name) for name in near)}."
