@@ -249,23 +249,23 @@ def _check(
     if variant is not None and not of_file:
         config = expand(config, [variant], sweep=False)[0]
     configs = list(variations(config)) if variant is None else [config]
-    problems = [*unique_problems(configs, problems_of_shape), *of_file]
-    if not quiet:
-        _show(problems)  # at once: the signatures take an import of torch
+    problems: list[Problem] = []
+
+    def tell(found: list[Problem]) -> None:
+        if not quiet:
+            _show(found, after=bool(problems))
+        problems.extend(found)
+
+    # At once: the signatures take an import of torch.
+    tell([*unique_problems(configs, problems_of_shape), *of_file])
     examined = None
     examiner = Examiner(strict=strict)
     if not shape and not any(problem.kind == "too-many" for problem in problems):
-        further = _not_told(problems, examiner.problems(configs))
+        tell(_not_told(problems, examiner.problems(configs)))
         examined = examiner.examined(config)
-        if not quiet:
-            _show(further, after=bool(problems))
-        problems += further
     if not listed and not any(problem.severity == "error" for problem in problems):
         # A section that seems to be missing may be one whose name is wrong.
-        missing = unique_problems(configs, missing_sections)
-        if not quiet:
-            _show(missing, after=bool(problems))
-        problems += missing
+        tell(unique_problems(configs, missing_sections))
     return _Checked(
         config=config,
         problems=problems,
