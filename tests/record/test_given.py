@@ -320,8 +320,10 @@ def test_an_exception_is_the_reason_of_an_end_and_brings_its_traceback(tmp_path:
 
 @pytest.mark.parametrize("name", ["tag", "desc"])
 def test_settings_in_place_of_a_tag_are_told_apart_from_it(tmp_path: Path, name: str) -> None:
+    given: dict[str, Any] = {name: {"lr": 0.1}}
+
     with pytest.raises(InputError, match=f"The {name} of a run is text, not dict.") as caught:
-        assay.start(**{name: {"lr": 0.1}}, project=tmp_path)  # type: ignore[arg-type]
+        assay.start(**given, project=tmp_path)
 
     assert "assay.start(config=...)" in str(caught.value)
     assert list(tmp_path.iterdir()) == []

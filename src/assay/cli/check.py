@@ -264,7 +264,7 @@ def _check(
         tell(_not_told(problems, examiner.problems(configs)))
         examined = examiner.examined(config)
     if not listed and not any(problem.severity == "error" for problem in problems):
-        # A section that seems to be missing may be one whose name is wrong.
+        # Not beside errors: a section that seems to be missing may be one whose name is wrong.
         tell(unique_problems(configs, missing_sections))
     return _Checked(
         config=config,

@@ -13,7 +13,7 @@ import click
 
 from assay.cli.failure_hint import failure_hint
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
-from assay.cli.usage_errors import like_option
+from assay.cli.usage_errors import did_you_mean_option
 from assay.core.errors import AssayError, InputError
 from assay.core.terminal import folded
 
@@ -273,7 +273,7 @@ def _no_option(argument: str) -> InputError:
     key = next(iter(keys_named(word.replace("-", "_"))), "")
     near = written = ""
     if "." not in name and not key:
-        near = like_option(name, options)
+        near = did_you_mean_option(name, options)
     if key or has_value:
         written = f"write `{key or word}={value if has_value else '...'}`"
     fix = " or ".join(filter(None, [near.removesuffix("?"), written]))

@@ -97,7 +97,7 @@ ELSEWHERE = {
     "tensorboard": "board",
     "validate": "check",
 }
-"""What other tools call a command -> what it is here."""
+"""Names that other tools give to commands, each with the command that does it here."""
 
 _MODULES = "it imports the modules that the config names, and a Python config is a program itself"
 _FOREIGN = (

@@ -17,7 +17,7 @@ def input_error(error: click.UsageError) -> InputError:
     match error:
         case click.NoSuchOption(option_name=name, possibilities=near):
             message = f"`{path}` has no option `{name}`."
-            return InputError(message, fix=like_option(name, near or ()) or how)
+            return InputError(message, fix=did_you_mean_option(name, near or ()) or how)
         case click.MissingParameter(param=click.Parameter() as parameter):
             if isinstance(parameter, click.Option):
                 what = f"the option {' or '.join(parameter.opts)}"
@@ -33,13 +33,15 @@ def input_error(error: click.UsageError) -> InputError:
             return _no_such_command(path, error) or _other(path, error, how)
 
 
-def like_option(name: str, options: Iterable[str]) -> str:
+def did_you_mean_option(name: str, options: Iterable[str]) -> str:
     """Return `did you mean `--tag`?` with the option most like `name`, or "" when none is near.
 
     Options are compared without their dashes, which all of them share.
 
-    >>> like_option("--tga", ["--tag", "--on"]), like_option("--name", ["--tag", "--on"])
-    ('did you mean `--tag`?', '')
+    >>> did_you_mean_option("--tga", ["--tag", "--on"])
+    'did you mean `--tag`?'
+    >>> did_you_mean_option("--name", ["--tag", "--on"])
+    ''
     """
     by_word = {option.lstrip("-"): option for option in options if option.startswith("-")}
     return suggested([by_word[word] for word in nearest(name.lstrip("-"), by_word)])

@@ -20,12 +20,16 @@ from assay.config.external_values import with_external_values
 from assay.config.loading import Config
 from assay.config.reference_numbers import asks_lengths, asks_machine, with_lengths, with_machine
 from assay.config.references import is_plain
-from assay.config.tree import Leaf, Table, get_at
+from assay.config.tree import Leaf, Table, get_at, is_given
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from assay.build import Examined
+
+
+MOST_MISSING = 2
+"""Sections that a config may lack and still look like one that is meant to be trained."""
 
 
 def problems_of_shape(config: Config) -> list[Problem]:
@@ -166,10 +170,6 @@ def _refuse(problems: Iterable[Problem]) -> None:
         raise ConfigError(errors)
 
 
-MOST_MISSING = 2
-"""Sections that a config may lack and still look like one that is meant to be trained."""
-
-
 def needed_to_train(config: Config) -> tuple[str, ...]:
     """Return the sections without which `assay run` cannot train a config."""
     # A [backward] of the user's own may make its optimizers itself.
@@ -185,7 +185,7 @@ def missing_sections(config: Config) -> list[Problem]:
     root = config.root
     runner = root.items.get("runner")
     is_other = isinstance(runner, Leaf) and runner.value not in (None, "train")
-    missing = [name for name in needed_to_train(config) if not _has(root, name)]
+    missing = [name for name in needed_to_train(config) if not is_given(root, name)]
     if is_other or not missing or len(missing) > MOST_MISSING:
         return []
     names = ", ".join(f"[{name}]" for name in missing)
@@ -199,14 +199,8 @@ def missing_sections(config: Config) -> list[Problem]:
     ]
 
 
-def _has(root: Table, name: str) -> bool:
-    """Return whether a section is there; one that is none counts as absent."""
-    node = root.items.get(name)
-    return node is not None and not (isinstance(node, Leaf) and node.value is None)
-
-
 def _require(config: Config, *sections: str) -> None:
-    missing = [name for name in dict.fromkeys(sections) if not _has(config.root, name)]
+    missing = [name for name in dict.fromkeys(sections) if not is_given(config.root, name)]
     if not missing:
         return
     names = ", ".join(f"[{name}]" for name in missing)

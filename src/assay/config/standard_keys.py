@@ -9,7 +9,7 @@ from datetime import date, time
 from assay.config.aliases import with_alias
 from assay.config.misplaced_keys import keys_named
 from assay.config.references import is_unresolved, reference_of
-from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, get_at
+from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, get_at, is_given
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean, nearest, suggested
@@ -113,14 +113,9 @@ def _table(
             yield _missing(
                 f"`{dotted(path)}` has no `{inner.name}`", key_origin, path, _example(inner)
             )
-    if key.one_of and not any(_is_given(node, name) for name in key.one_of):
+    if key.one_of and not any(is_given(node, name) for name in key.one_of):
         choices = f"{', '.join(key.one_of[:-1])} or {key.one_of[-1]}"
         yield _missing(f"`{dotted(path)}` has no end", key_origin, path, f"give one of {choices}")
-
-
-def _is_given(table: Table, name: str) -> bool:
-    node = table.items.get(name)
-    return node is not None and not (isinstance(node, Leaf) and node.value is None)
 
 
 def _missing(message: str, origin: Origin, path: KeyPath, fix: str) -> Problem:
@@ -155,8 +150,8 @@ def source_problems(root: Table) -> Iterator[Problem]:
     if not isinstance(data, Table) or "task" in root.items:
         return
     for name, split in data.items.items():
-        is_none = isinstance(split, Leaf) and split.value is None
-        if is_none or (isinstance(split, Table) and not _is_given(split, "source")):
+        is_none = not is_given(data, name)
+        if is_none or (isinstance(split, Table) and not is_given(split, "source")):
             path = ("data", name)
             example = 'add source = { type = "module.Name" }'
             yield _missing(

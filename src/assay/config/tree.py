@@ -78,6 +78,12 @@ class Table:
 Node = Leaf | List | Table
 
 
+def is_given(table: Table, name: str) -> bool:
+    """Return whether a table has a key with a value; one set to none counts as absent."""
+    node = table.items.get(name)
+    return node is not None and not (isinstance(node, Leaf) and node.value is None)
+
+
 def get_at(root: Node, path: KeyPath) -> Node | None:
     """Return the node at `path`, or None."""
     node = root

@@ -213,10 +213,10 @@ class Run:
     ) -> None:
         """End the run. The second time does nothing.
 
-        `reason` is a text, or the exception that ended it. InputError for another status: the run
-        is still open then.
+        `reason` is a text, or the exception that ended the run. InputError for any other status;
+        the run then stays open.
         """
-        given: object = status
+        given: object = status  # a script may give anything
         if not isinstance(given, str) or given not in END_STATUSES:
             *some, last = END_STATUSES
             raise InputError(

@@ -42,7 +42,7 @@ def batch_size(
     >>> batch_size(64, accumulate=4, ranks=2)
     BatchSize(micro=8, accumulate=4, ranks=2)
     """
-    _check_positive(split, batch_size=whole, micro_batch_size=micro, accumulate=accumulate)
+    _check_sizes(split, batch_size=whole, micro_batch_size=micro, accumulate=accumulate)
     if whole is None:
         if micro is None:
             fix = f"Write batch_size = 64 under [data.{split}]."
@@ -68,7 +68,7 @@ def batch_size(
     return BatchSize(micro=micro, accumulate=own // micro, ranks=ranks)
 
 
-def _check_positive(split: str, **sizes: int | None) -> None:
+def _check_sizes(split: str, **sizes: int | None) -> None:
     for name, value in sizes.items():
         place = name if name == "accumulate" else f"data.{split}.{name}"
         if value is not None and not hasattr(value, "__index__"):
