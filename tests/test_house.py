@@ -57,6 +57,11 @@ FORBIDDEN |= {module: FORBIDDEN[room] - {"numpy"} for module, room in OF_ARRAYS.
 # The faces: they load nothing heavy, whatever lies behind them.
 FACE = {"assay", "assay.__main__", "assay.compat"}
 FACE |= {f"assay.compat.{system}" for system in ("alchemy", "framework", "libai", "thexp")}
+ENTRIES_OF_THE_ROOT = {
+    *(".ci", ".gitattributes", ".gitignore", "dev", "pyproject.toml", "requirements"),
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"),
+    *("benchmarks", "docs", "examples", "frontend", "src", "tests"),
+}
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "managers", "misc"}
 
 
@@ -271,6 +276,17 @@ def test_every_module_has_a_docstring() -> None:
 
 def test_every_module_is_named_after_a_thing_of_the_domain() -> None:
     assert [name for name in MODULES if set(name.split(".")) & BANNED_NAMES] == []
+
+
+def test_nothing_lies_in_the_root_or_in_the_source_but_what_belongs_there() -> None:
+    """What a test or a run writes into its working directory is easily committed by accident."""
+    git = ["git", "-C", str(ROOT), "ls-files", "-z"]
+    listed = subprocess.run(git, capture_output=True, check=True, text=True).stdout
+    files = [Path(name) for name in listed.split("\0") if name]
+
+    assert {file.parts[0] for file in files} == ENTRIES_OF_THE_ROOT
+    of_source = {file.suffix for file in files if file.parts[0] == "src"}
+    assert of_source == {".py", ".typed", ".css", ".html", ".js"}
 
 
 @pytest.mark.thorough
