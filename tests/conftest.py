@@ -13,6 +13,7 @@ import gc
 import multiprocessing
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -23,7 +24,7 @@ import psutil
 import pytest
 
 import warm_python
-from row_results import pytest_configure  # noqa: F401 - a hook, found by its name
+from row_results import pytest_configure as configure_row_results
 from rows import fail_on_a_wrong_mark as pytest_runtest_call  # noqa: F401 - a hook, found by its name
 
 if TYPE_CHECKING:
@@ -51,6 +52,29 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 PROCESS = psutil.Process()
 SOURCE = str(Path(__file__).resolve().parent.parent / "src")
+
+
+HOME_OF_SESSION = pytest.StashKey[tuple[pytest.MonkeyPatch, tempfile.TemporaryDirectory[str]]]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Move the home for modules that are collected, and for fixtures that outlive one test.
+
+    Those are set up before the fixture `home`, and would find the projects, settings and queue of
+    the person at this machine.
+    """
+    patch = pytest.MonkeyPatch()
+    folder = tempfile.TemporaryDirectory(prefix="home-of-tests-", ignore_cleanup_errors=True)
+    move_home(patch, Path(folder.name))
+    config.stash[HOME_OF_SESSION] = patch, folder
+    configure_row_results(config)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    patch, folder = config.stash[HOME_OF_SESSION]
+    patch.undo()
+    folder.cleanup()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -147,21 +171,26 @@ def home(nothing_is_left_behind: None, tmp_path_factory: pytest.TempPathFactory)
     """Home folder of the test's own, which hides all settings of the person at this machine."""
     folder = tmp_path_factory.mktemp("home", numbered=True)
     with pytest.MonkeyPatch.context() as patch:
-        for name in [
-            name for name in os.environ if name == "ASSAY" or name.startswith(("ASSAY_", "XDG_"))
-        ]:
-            patch.delenv(name)
-        patch.setenv("HOME", str(folder))
-        patch.setenv("USERPROFILE", str(folder))
-        for name, place in {
-            "XDG_CACHE_HOME": ".cache",
-            "XDG_CONFIG_HOME": ".config",
-            "XDG_DATA_HOME": ".local/share",
-            "XDG_STATE_HOME": ".local/state",
-            "XDG_RUNTIME_DIR": ".run",
-        }.items():
-            patch.setenv(name, str(folder / place))
+        move_home(patch, folder)
         yield folder
+
+
+def move_home(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Make `folder` the home, and take away each variable that settings could come from."""
+    for name in [
+        name for name in os.environ if name == "ASSAY" or name.startswith(("ASSAY_", "XDG_"))
+    ]:
+        patch.delenv(name)
+    patch.setenv("HOME", str(folder))
+    patch.setenv("USERPROFILE", str(folder))
+    for name, place in {
+        "XDG_CACHE_HOME": ".cache",
+        "XDG_CONFIG_HOME": ".config",
+        "XDG_DATA_HOME": ".local/share",
+        "XDG_STATE_HOME": ".local/state",
+        "XDG_RUNTIME_DIR": ".run",
+    }.items():
+        patch.setenv(name, str(folder / place))
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -42,24 +43,58 @@ def test_what_a_test_leaves_behind_fails_it_and_is_put_right(pytester: pytest.Py
         assert said in result.stdout.str(), name
 
 
-@pytest.mark.thorough
 @pytest.mark.slow
-def test_a_test_has_a_home_of_its_own_and_no_setting_of_the_person(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+def test_nothing_of_the_person_at_this_machine_reaches_a_test_its_fixtures_or_what_they_start(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("ASSAY_RUNS_DIR", "/precious")
-    monkeypatch.setenv("HOME", "/precious")
+    precious = tmp_path / "precious"
+    for folder in (".local/share/assay", ".config/assay", ".cache/assay"):
+        (precious / folder).mkdir(parents=True)
+    hostile = os.fsencode(tmp_path) + b"/hostile-\xff"
+    os.makedirs(hostile + b"/.assay")
+    (precious / ".local/share/assay/projects.txt").write_bytes(hostile + b"\n")
+    (precious / ".config/assay/settings.toml").write_text("not = [toml", encoding="utf-8")
+    monkeypatch.setenv("ASSAY_RUNS_DIR", str(precious / "runs"))
+    monkeypatch.setenv("HOME", str(precious))
+    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
     house(
         pytester,
         """
         import os
-        import platformdirs
+        import subprocess
+        import sys
 
-        def test_home():
+        import platformdirs
+        import pytest
+
+        from assay.store.known_projects import known_projects
+
+        SHOW = "from assay.store.known_projects import known_projects; print(known_projects())"
+
+        def places():
+            assert known_projects() == []
+            started = subprocess.run([sys.executable, "-c", SHOW], capture_output=True, text=True)
+            assert started.stdout.split() == ["[]"], started
             assert "ASSAY_RUNS_DIR" not in os.environ
-            assert "precious" not in os.path.expanduser("~")
-            for folder in (platformdirs.user_cache_dir("assay"), platformdirs.user_config_dir("assay")):
-                assert folder.startswith(os.path.expanduser("~"))
+            home = os.path.expanduser("~")
+            folders = [platformdirs.user_cache_dir("assay"), platformdirs.user_config_dir("assay")]
+            assert all(folder.startswith(home) for folder in folders)
+            return home
+
+        COLLECTED = places()
+
+        @pytest.fixture(scope="session")
+        def of_the_session():
+            return places()
+
+        @pytest.fixture(scope="module")
+        def of_the_module():
+            return places()
+
+        def test_home(of_the_session, of_the_module):
+            homes = {COLLECTED, of_the_session, of_the_module}
+            assert not any("precious" in home for home in {places(), *homes})
         """,
     )
 
