@@ -46,6 +46,7 @@ VARYING = (
         "died",
     ),  # as another rank sees it first or last
     (r"^  on .*$", "  on MACHINE"),
+    (r"'/[^'\n]*'", "PATH"),  # the interpreter, quoted where its folder has a space
     (r"/\S*/runs/", "RUNS "),
     (r"(?<!\w)/[\w./-]+", "PATH"),
     (r"\b[0-9a-f]{12}\b", "DIGEST"),
