@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.core import frames, lease, manifest, metrics_file, run_file
-from assay.core.event_log import Edit, RunFact, edit_line, event_line
+from assay.core.event_log import Edit, Ended, RunFact, edit_line, event_line
 from assay.core.ids import folder_name, new_run_id
 from assay.core.json_codec import write_json
 from assay.core.manifest import Manifest, ManifestFile
@@ -146,6 +146,28 @@ def make_checkpoint(
     )
     manifest.write(path, written)
     return path
+
+
+HALF = "half\udcff"
+"""Text that no UTF-8 can hold: Python makes it of a file name with a byte that is no text."""
+
+
+def make_unprintable_run(project: Project) -> Path:
+    """Make a failed run with `HALF` in all of its names and texts, and with such files."""
+    folder = make_run(project, config="lr = 0.1\n", points={HALF: [0.5], "loss": [1.0]})
+    run = run_file.read(folder)
+    attempt = replace(run.attempts[0], host=HALF, command=(HALF,), cwd=f"/{HALF}")
+    write_json(
+        folder / run_file.FILE_NAME,
+        replace(run, tag=HALF, values={HALF: HALF}, attempts=(attempt,)),
+    )
+    for name in (b"config/x\xff.toml", b"artifacts/a\xff.txt"):
+        file = folder / os.fsdecode(name)
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("lr = 0.1\n", encoding="utf-8")
+    (folder / "log.txt").write_bytes(b"half \xff\n")
+    tell_now(folder, Ended(status="failed", step=2, reason=HALF, traceback=HALF))
+    return folder
 
 
 def make_many(project: Project, count: int, config: str) -> None:

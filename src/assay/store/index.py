@@ -16,7 +16,7 @@ from typing import Any
 
 from assay.store.conditions import Condition, Sql
 from assay.store.index_database import names_in, open_database, write_runs
-from assay.store.index_rows import ChangedRun, IndexRow, Kind
+from assay.store.index_rows import ChangedRun, IndexRow, Kind, storable
 from assay.store.layout import Project, RunFolder
 from assay.store.migrations import NewerIndexError
 from assay.store.read_record import read_record
@@ -40,10 +40,11 @@ class Index:
     ) -> set[str]:
         """Return the folders that fulfil a condition. `states`: status and seconds of open runs."""
         sql = Sql(condition)
-        parameters = {**sql.parameters, "now_ns": now_ns, "project": str(self.project.root)}
+        asked = {**sql.parameters, "now_ns": now_ns, "project": str(self.project.root)}
+        parameters = dict(zip(asked, storable(asked.values()), strict=True))
         with self.asked() as database:
             database.execute("CREATE TEMP TABLE now (folder PRIMARY KEY, status, seconds)")
-            now = ((folder, *state) for folder, state in states.items())
+            now = (storable((folder, *state)) for folder, state in states.items())
             database.executemany("INSERT INTO now VALUES (?, ?, ?)", now)
             query = (
                 "SELECT runs.folder FROM runs LEFT JOIN now ON now.folder = runs.folder WHERE "

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticSerializationError, to_json
 
 from assay.core.errors import AssayError, InputError, RecordError
 from assay.query.catalog import Catalog
@@ -43,17 +46,6 @@ class ConflictError(InputError):
     """Edited data was changed by somebody else meanwhile."""
 
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorBody, "description": "Something in the request is wrong."},
-    404: {"model": ErrorBody, "description": "It is not there."},
-    422: {
-        "model": ErrorBody,
-        "description": "It has another form, or a record is damaged.",
-    },
-}
-"""The answers that every route may give beside its own."""
-
-
 def problem_of(error: AssayError) -> tuple[int, ErrorBody]:
     """Return the status and the body for an error that was raised on purpose."""
     status = 400 if isinstance(error, InputError) else 500
@@ -69,9 +61,46 @@ def problem_of(error: AssayError) -> tuple[int, ErrorBody]:
     )
 
 
+class AnyText(JSONResponse):
+    """JSON in which half of a surrogate pair is escaped; pydantic refuses the whole answer.
+
+    Python has such text for a file name that is not UTF-8, and a record may hold it.
+    """
+
+    def render(self, content: Any) -> bytes:
+        try:
+            return to_json(content, inf_nan_mode="strings")
+        except PydanticSerializationError:
+            plain = json.loads(json.dumps(content), parse_constant=str)
+            return json.dumps(plain, separators=(",", ":")).encode()
+
+
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    400: {"model": ErrorBody, "description": "Something in the request is wrong."},
+    404: {"model": ErrorBody, "description": "It is not there."},
+    422: {
+        "model": ErrorBody,
+        "description": "It has another form, or a record is damaged.",
+    },
+}
+"""The answers that every route may give beside its own."""
+
+
+_CONFLICT = {"model": ErrorBody, "description": "Somebody else was faster."}
+
+
+def make_router(*, conflicts: bool = False) -> APIRouter:
+    """Return a router whose routes declare the errors that they may answer with."""
+    problems = {**_PROBLEMS, 409: _CONFLICT} if conflicts else _PROBLEMS
+    return APIRouter(responses=problems, default_response_class=AnyText)
+
+
 def as_json(model: BaseModel, status: int = 200) -> Response:
     """Return a model as it is: hot routes need not have it validated again."""
-    return Response(model.model_dump_json(by_alias=True), status, media_type="application/json")
+    try:
+        return Response(model.model_dump_json(by_alias=True), status, media_type="application/json")
+    except PydanticSerializationError:
+        return AnyText(model.model_dump(mode="json", by_alias=True), status)
 
 
 def site_of(request: Request) -> ProjectSite:

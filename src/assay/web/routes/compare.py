@@ -6,18 +6,18 @@ import math
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from assay.core.errors import AssayError, InputError
 from assay.query.compare import MetricRow, RunComparison, compare
 from assay.query.run import RunView
-from assay.web.answers import PROBLEMS, HomeOf, MissingError, Model, view_of
+from assay.web.answers import HomeOf, MissingError, Model, make_router, view_of
 from assay.web.routes.run import VerdictFacts, verdict_facts
 from assay.web.routes.runs import Ids, RunLine, line_of, split_ids
 
 MAX_RUNS = 50
 
-router = APIRouter(responses=PROBLEMS)
+router = make_router()
 
 
 class KeyLine(Model):

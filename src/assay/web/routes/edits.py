@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import Field
 
 from assay.core.errors import AssayError, InputError
@@ -13,13 +13,13 @@ from assay.query.run_row import ARCHIVED
 from assay.record import edits
 from assay.store.trash import bring_back, remove, removed
 from assay.web.answers import (
-    PROBLEMS,
     ConflictError,
     ErrorBody,
     HomeOf,
     MissingError,
     Model,
     RunId,
+    make_router,
     problem_of,
     row_of,
     view_of,
@@ -32,9 +32,7 @@ from assay.web.site import Home
 MAX_RUNS = 10_000
 MAX_TEXT = 200_000
 
-router = APIRouter(
-    responses={**PROBLEMS, 409: {"model": ErrorBody, "description": "Somebody else was faster."}}
-)
+router = make_router(conflicts=True)
 
 
 class Note(Model):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from fastapi.responses import StreamingResponse
 
-from assay.web.answers import PROBLEMS, HomeOf
+from assay.web.answers import HomeOf, make_router
 from assay.web.live import Watches, server_sent
 
-router = APIRouter(responses=PROBLEMS)
+router = make_router()
 
 
 def watches_of(request: Request) -> Watches:

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import Depends, Path, Query
 from pydantic import Field
 
 from assay.core.errors import AssayError, InputError
@@ -25,7 +25,7 @@ from assay.store.saved_views import (
     view_names,
     write_view,
 )
-from assay.web.answers import PROBLEMS, HomeOf, Model, SiteOf
+from assay.web.answers import HomeOf, Model, SiteOf, make_router
 from assay.web.routes.live import WatchesOf
 from assay.web.routes.runs import AskedOf
 from assay.web.site import key_of
@@ -33,7 +33,7 @@ from assay.web.site import key_of
 MAX_MESSAGES = 500
 MAX_VALUES_RUNS = 20_000
 
-router = APIRouter(responses=PROBLEMS)
+router = make_router()
 
 Name = Annotated[str, Path(max_length=64, pattern="^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request, Response
 from fastapi import Path as PathParameter
+from fastapi import Query, Request, Response
 from pydantic import Field
 
 from assay.core.errors import InputError
@@ -26,7 +26,7 @@ from assay.store.job_journal import JobJournal, queue_dir
 from assay.store.layout import Project
 from assay.store.queue_files import dispatcher_pid
 from assay.web.access import Rules
-from assay.web.answers import PROBLEMS, ErrorBody, HomeOf, Model, SiteOf, plain_text, view_of
+from assay.web.answers import ErrorBody, HomeOf, Model, SiteOf, make_router, plain_text, view_of
 from assay.web.queueing import MAX_RERUNS, RerunSubmitter
 from assay.web.routes.run_files import MAX_TEXT_BYTES
 from assay.web.routes.session import queue_refusal
@@ -35,7 +35,7 @@ from assay.web.site import Home, ProjectSite, key_of
 MAX_JOBS = 10_000
 MAX_JOB = 2**53
 
-router = APIRouter(responses=PROBLEMS)
+router = make_router()
 
 RunName = Annotated[str, Field(max_length=64, pattern="^[a-z0-9]+$")]
 JobId = Annotated[int, PathParameter(ge=1, le=MAX_JOB)]

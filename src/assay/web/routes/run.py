@@ -7,8 +7,6 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import APIRouter
-
 from assay.core.event_log import Edit, Ended, Warned
 from assay.core.json_codec import to_plain
 from assay.core.manifest import Checkpoint
@@ -22,12 +20,12 @@ from assay.query.run import RunView
 from assay.query.text_files import text_files
 from assay.store.artifacts import Artifact
 from assay.store.blobs import FileBlobs
-from assay.web.answers import PROBLEMS, HomeOf, Model, RunId, read_or, row_of, view_of
+from assay.web.answers import HomeOf, Model, RunId, make_router, read_or, row_of, view_of
 from assay.web.routes.run_files import media_of_blob
 from assay.web.routes.runs import RunLine, line_of
 from assay.web.site import Home
 
-router = APIRouter(responses=PROBLEMS)
+router = make_router()
 
 
 class NoteFacts(Model):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 from fastapi.responses import FileResponse
 
 from assay.core.errors import AssayError
@@ -19,11 +19,11 @@ from assay.query.text_files import read_text, text_part
 from assay.store.blobs import FileBlobs
 from assay.store.code_trees import CodeFile, read_tree
 from assay.web.answers import (
-    PROBLEMS,
     HomeOf,
     MissingError,
     Model,
     RunId,
+    make_router,
     plain_text,
     read_or,
     view_of,
@@ -33,7 +33,7 @@ MAX_TEXT_BYTES = 4 << 20
 
 
 MAX_CODE_BYTES = 2 << 20
-router = APIRouter(responses=PROBLEMS)
+router = make_router()
 
 
 class ConfigLine(Model):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 
 from assay.core.errors import InputError
 from assay.query.catalog import Asked, PageColumn, PageGroup
@@ -16,7 +16,7 @@ from assay.query.columns import COLUMNS
 from assay.query.curves import CurveView, draw, file_stamp
 from assay.query.run_row import RunRow
 from assay.query.seed_groups import Spread
-from assay.web.answers import PROBLEMS, HomeOf, Model, as_json
+from assay.web.answers import HomeOf, Model, as_json, make_router
 from assay.web.curve_bytes import pack
 from assay.web.site import Home
 
@@ -25,7 +25,7 @@ MAX_CURVE_RUNS = 1_000
 MAX_CURVES = 20_000
 MAX_POINTS = 8_000
 
-router = APIRouter(responses=PROBLEMS)
+router = make_router()
 
 
 class BestValue(Model):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import getpass
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from assay.core.version import version
 from assay.query.rerun import platform_refusal
 from assay.web.access import LOGIN, WRITE_HEADER, Keys, Rules, session_cookie
-from assay.web.answers import PROBLEMS, ErrorBody, Model, SiteOf, as_json
+from assay.web.answers import ErrorBody, Model, SiteOf, as_json, make_router
 
-router = APIRouter(responses=PROBLEMS)
+router = make_router()
 
 
 class Login(Model):

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import Path, Query, Response
 from pydantic import Field
 
 from assay.core.errors import AssayError, InputError
@@ -26,15 +26,13 @@ from assay.store.tables import (
     table_file,
     table_names,
 )
-from assay.web.answers import PROBLEMS, ConflictError, ErrorBody, HomeOf, MissingError, Model
+from assay.web.answers import ConflictError, HomeOf, MissingError, Model, make_router
 from assay.web.routes.live import WatchesOf
 from assay.web.site import Home
 
 MAX_HISTORY = 2_000
 
-router = APIRouter(
-    responses={**PROBLEMS, 409: {"model": ErrorBody, "description": "Somebody else was faster."}}
-)
+router = make_router(conflicts=True)
 
 Name = Annotated[str, Path(max_length=64, pattern="^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 
