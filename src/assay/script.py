@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import AssayError, InputError
+from assay.core.ports import Recorder
 from assay.core.secret import Secrets, secrets_under
 from assay.core.signals import obey_sigterm
 from assay.core.terminal import in_notebook, visible
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 AUTO = "auto"
 SCRIPT = "script"
 """Key of an attempt's `launch`: the command of a resumable script, as far as it is no secret."""
+
+_under_way: list[Run] = []
+"""Runs of configs that this process trains, the innermost last."""
 
 RESUME_VARIABLE = "ASSAY_RESUME"
 """Environment variable with the id of the run that a resumable script resumes, or "auto"."""
@@ -71,10 +76,15 @@ def start(
     `resumable` says that the script loads the newest checkpoint of the run when `run.step` is not
     0. `assay resume RUN` then runs its command again, with the id of the run in ASSAY_RESUME, which
     stands for a missing `resume`.
+
+    Below `assay run` it returns the run that is under way, which takes no tag or config of its own
+    and ends by itself.
     """
     if is_off():
         return Run(None)
     tag, desc = _text("tag", tag), _text("desc", desc)
+    if _under_way:
+        return _under_way[-1]
     spec, written = _describe(config, code_dirs)
     spec = replace(spec, keep_output=keep_output)
     if resumable:
@@ -91,6 +101,20 @@ def start(
         recorder = start_run(home, spec, tag=tag, desc=desc)
     obey_sigterm()
     return finish_with_python(ScriptRun(recorder))
+
+
+@contextlib.contextmanager
+def under_way(recorder: Recorder) -> Iterator[None]:
+    """Let `assay.start` return the run of `recorder` instead of beginning another.
+
+    On a rank that does not record, nothing is recorded by what it returns.
+    """
+    run_recorder = recorder if isinstance(recorder, RunRecorder) else None
+    _under_way.append(ScriptRun(run_recorder, is_part=True))
+    try:
+        yield
+    finally:
+        _under_way.pop()
 
 
 def _text(name: str, value: Any) -> str:

@@ -29,6 +29,7 @@ from assay.core.signals import heard_line, stopping
 from assay.core.stop import Stop
 from assay.core.terminal import for_terminal
 from assay.record.recorder import RunRecorder
+from assay.script import under_way
 
 if TYPE_CHECKING:
     from assay.core.signals import Signals
@@ -163,6 +164,7 @@ def _run_engine(prepared: PreparedRun, recorder: AnyRecorder, launch: Launch) ->
     add_callbacks(prepared, recorder, launch, saving=_is_saving(prepared, recorder))
     on = scope.sections.train.deterministic
     with (
+        under_way(recorder),
         traced(prepared, recorder, launch),
         entered(scope.plugins),
         deterministic(engine.process.model, enabled=on),

@@ -31,6 +31,7 @@ from assay.core.schema import is_for_inference, is_for_tests
 from assay.core.signals import obeying
 from assay.query.find import find, find_checkpoint
 from assay.record.recorder import RunRecorder
+from assay.script import under_way
 
 if TYPE_CHECKING:
     from assay.engine import Process
@@ -176,7 +177,8 @@ def test_config(
                 set_recorder(scope, recorder)
                 keep_meta(scope, recorder)
                 evaluation |= {"recorder": recorder, "step": weights.step}
-                value = _evaluate(scope, process, loaders, evaluation)
+                with under_way(recorder):
+                    value = _evaluate(scope, process, loaders, evaluation)
             except BaseException as error:  # the result carries it, KeyboardInterrupt too
                 with signals.held():
                     return failed(recorder, config, error, step=0)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from assay.core.errors import RecordError
@@ -11,7 +13,66 @@ from assay.core.event_log import RunFact
 from assay.core.metrics_file import check_name
 
 
-class Recorder(Protocol):
+class Media(Protocol):
+    """Keeper of pictures, tables, sounds and texts: each is a file, and its digest is returned.
+
+    Each takes numpy, torch on any device, and lists; `step` is that of the curves. The digest is ""
+    where nothing is kept, as on the ranks that do not record.
+    """
+
+    @abstractmethod
+    def keep(self, kind: str, name: str, value: Any, step: int | None, **options: Any) -> str:
+        """Keep a value of one of the kinds below."""
+        ...
+
+    def text(self, name: str, text: str, step: int | None = None) -> str:
+        """Keep a text."""
+        return self.keep("text", name, text, step)
+
+    def table(
+        self, name: str, rows: Any, columns: Sequence[str] | None = None, step: int | None = None
+    ) -> str:
+        """Keep rows as CSV: mappings, dataclasses, named tuples or sequences.
+
+        A sequence follows the order of `columns`. A data frame, a mapping of columns and an array
+        are tables too.
+        """
+        return self.keep("table", name, rows, step, columns=columns)
+
+    def histogram(self, name: str, values: Any, step: int | None = None, *, bins: int = 64) -> str:
+        """Keep how the numbers of an array are distributed."""
+        return self.keep("histogram", name, values, step, bins=bins)
+
+    def image(
+        self, name: str, image: Any, step: int | None = None, *, stretch: bool = False
+    ) -> str:
+        """Keep an array as a PNG: height x width, with 1, 3 or 4 channels in front or behind.
+
+        Floats are from 0 to 1, integers from 0 to 255; with `stretch` numbers of any range, as
+        those of a weight. An image of PIL is one too, a batch of images a grid of them.
+        """
+        return self.keep("image", name, image, step, stretch=stretch)
+
+    def images(self, name: str, images: Any, step: int | None = None, *, per_row: int = 8) -> str:
+        """Keep images of one size as one, side by side."""
+        return self.keep("images", name, images, step, per_row=per_row)
+
+    def figure(self, name: str, figure: Any, step: int | None = None) -> str:
+        """Keep what a figure of matplotlib, or the one around its axes, looks like."""
+        return self.keep("figure", name, figure, step)
+
+    def audio(self, name: str, samples: Any, rate: int, step: int | None = None) -> str:
+        """Keep samples (time, or time x channels; floats in -1..1 or ints) as a WAV file."""
+        return self.keep("audio", name, samples, step, rate=rate)
+
+    def video(
+        self, name: str, source: str | os.PathLike[str] | bytes, step: int | None = None
+    ) -> str:
+        """Keep a file of video (or its bytes) as it is."""
+        return self.keep("video", name, source, step)
+
+
+class Recorder(Media, Protocol):
     """Whoever wants to know what happened. Neither call blocks on anything but the local disk."""
 
     def log(self, values: Mapping[str, float], step: int) -> None:
@@ -34,7 +95,7 @@ class Recorder(Protocol):
         ...
 
 
-class NullRecorder:
+class NullRecorder(Media):
     """Forgets everything: for ranks that do not record, and for `--no-file`."""
 
     def log(self, values: Mapping[str, float], step: int) -> None:
@@ -49,14 +110,18 @@ class NullRecorder:
     def artifact(self, source: bytes, name: str) -> str:
         return ""
 
+    def keep(self, kind: str, name: str, value: Any, step: int | None, **options: Any) -> str:
+        return ""
 
-class MemoryRecorder:
-    """Keeps points, facts and artifacts in memory: for tests, notebooks and docs."""
+
+class MemoryRecorder(Media):
+    """Keeps points, facts, artifacts and media in memory: for tests, notebooks and docs."""
 
     def __init__(self) -> None:
         self.points: list[tuple[str, int, float]] = []
         self.facts: list[RunFact] = []
         self.artifacts: dict[str, bytes] = {}
+        self.media: dict[str, Any] = {}
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         numbers = []
@@ -77,6 +142,10 @@ class MemoryRecorder:
     def artifact(self, source: bytes, name: str) -> str:
         self.artifacts[name] = bytes(source)
         return hashlib.sha256(source).hexdigest()
+
+    def keep(self, kind: str, name: str, value: Any, step: int | None, **options: Any) -> str:
+        self.media[name] = value
+        return name
 
     def curve(self, name: str) -> list[tuple[int, float]]:
         """Return the (step, value) pairs of one metric in the order in which they were logged."""

@@ -43,6 +43,26 @@ class Histogram:
         return json.dumps({**fields, "non_finite": self.non_finite}).encode()
 
 
+def encode(kind: str, value: Any, **options: Any) -> bytes:
+    """Return the bytes of a file with a value of one of the kinds of `assay.core.ports.Media`."""
+    match kind:
+        case "text":
+            return encoded(text_of(value))
+        case "table":
+            return table_csv(value, **options)
+        case "histogram":
+            return histogram_of(value, **options).to_json()
+        case "image":
+            return png(picture(value, **options))
+        case "images":
+            return png(grid(value, **options))
+        case "figure":
+            return figure_png(value)
+        case "audio":
+            return wav(value, **options)
+    raise InputError(f"There is no kind of media {kind!r}.")
+
+
 def array_of(value: Any) -> NDArray[Any]:
     """Return numbers as a numpy array on the host, without graph; bfloat16 becomes float32."""
     try:

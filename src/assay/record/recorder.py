@@ -18,6 +18,7 @@ from assay.core import metrics_file, run_file
 from assay.core.errors import AssayError, InputError, LeaseError, RecordError
 from assay.core.event_log import Ended, EndStatus, RunFact, Started, Warned, event_line
 from assay.core.json_codec import sync_file, write_atomic, write_json
+from assay.core.ports import Media
 from assay.core.regular_file import read_bytes
 from assay.core.run_file import Best, RunFile, Summary
 from assay.core.secret import Secrets
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 Listener = Callable[[Mapping[str, float], int], object]
 
 
-class RunRecorder:
+class RunRecorder(Media):
     """Writer of one run, made by `start_run` or `start_attempt` and over after `finish`.
 
     Config and environment are on disk before either of the two returns. A background thread renews
@@ -235,6 +236,14 @@ class RunRecorder:
             return kept.digest
 
         return keep_source(source, name, keep)
+
+    def keep(self, kind: str, name: str, value: Any, step: int | None, **options: Any) -> str:
+        """Keep a value of one of the kinds of `Media`, and return its digest."""
+        if kind != "video":
+            from assay.record import media
+
+            value = media.encode(kind, value, **options)
+        return self.artifact(value, name, kind="image" if kind == "images" else kind, step=step)
 
     def watch(
         self,

@@ -14,9 +14,10 @@ from typing import Any, Protocol, Self, TypeVar, overload
 from assay.core import signals
 from assay.core.errors import InputError
 from assay.core.event_log import END_STATUSES, EndStatus, RunFact
+from assay.core.ports import Media
 from assay.core.run_file import RunFile
 from assay.record.ending import ending
-from assay.record.recordable import encoded, shown, text_of
+from assay.record.recordable import shown, text_of
 from assay.record.recorder import RunRecorder
 
 Thing = TypeVar("Thing")
@@ -28,7 +29,7 @@ class Attachable(Protocol):
     def attach(self, recorder: RunRecorder, /) -> None: ...
 
 
-class Run:
+class Run(Media):
     """Handle of a run in any script, from `assay.start`; a context manager that ends the run.
 
     `step` is where it began: 0, or that from which a resumed run goes on.
@@ -36,8 +37,9 @@ class Run:
     Under ASSAY=off nothing is recorded: `folder` is None and every call does nothing.
     """
 
-    def __init__(self, recorder: RunRecorder | None) -> None:
+    def __init__(self, recorder: RunRecorder | None, *, is_part: bool = False) -> None:
         self._recorder = recorder
+        self._is_part = is_part  # of a run that `assay run` began and ends
         self.is_block = False  # of a `with`: it ends there
         self.id = recorder.id if recorder else ""
         self.folder = recorder.folder if recorder else None
@@ -101,73 +103,11 @@ class Run:
         if self._recorder is not None:
             self._recorder.set_value(name, value)
 
-    def text(self, name: str, text: str, step: int | None = None) -> str:
-        """Keep a text and return the digest of the artifact, "" when nothing is recorded."""
-        return self._keep("text", name, step, lambda _: encoded(text_of(text)))
-
-    def table(
-        self,
-        name: str,
-        rows: Any,
-        columns: Sequence[str] | None = None,
-        step: int | None = None,
-    ) -> str:
-        """Save rows as CSV: mappings, dataclasses, named tuples or sequences.
-
-        A sequence follows the order of `columns`. A data frame, a mapping of columns and an array
-        are tables too.
-        """
-        return self._keep("table", name, step, lambda media: media.table_csv(rows, columns))
-
-    def histogram(self, name: str, values: Any, step: int | None = None, *, bins: int = 64) -> str:
-        """Keep how the numbers of an array are distributed."""
-        return self._keep(
-            "histogram", name, step, lambda media: media.histogram_of(values, bins=bins).to_json()
-        )
-
-    def image(
-        self, name: str, image: Any, step: int | None = None, *, stretch: bool = False
-    ) -> str:
-        """Keep an array as a PNG: height x width, with 1, 3 or 4 channels in front or behind.
-
-        Floats are from 0 to 1, integers from 0 to 255; with `stretch` numbers of any range, as
-        those of a weight. An image of PIL is one too, a batch of images a grid of them.
-        """
-        return self._keep(
-            "image", name, step, lambda media: media.png(media.picture(image, stretch=stretch))
-        )
-
-    def images(self, name: str, images: Any, step: int | None = None, *, per_row: int = 8) -> str:
-        """Keep images of one size as one, side by side."""
-        return self._keep(
-            "image", name, step, lambda media: media.png(media.grid(images, per_row=per_row))
-        )
-
-    def figure(self, name: str, figure: Any, step: int | None = None) -> str:
-        """Keep what a figure of matplotlib, or the one around its axes, looks like."""
-        return self._keep("figure", name, step, lambda media: media.figure_png(figure))
-
-    def audio(self, name: str, samples: Any, rate: int, step: int | None = None) -> str:
-        """Keep samples (time, or time x channels; floats in -1..1 or ints) as a WAV file."""
-        return self._keep("audio", name, step, lambda media: media.wav(samples, rate))
-
-    def video(
-        self, name: str, source: str | os.PathLike[str] | bytes, step: int | None = None
-    ) -> str:
-        """Keep a file of video (or its bytes) as it is."""
-        return (
-            self._recorder.artifact(source, name, kind="video", step=step)
-            if self._recorder is not None
-            else ""
-        )
-
-    def _keep(self, kind: str, name: str, step: int | None, made: Callable[[Any], bytes]) -> str:
-        """Keep the bytes that `made` makes with the media module, imported only here."""
+    def keep(self, kind: str, name: str, value: Any, step: int | None, **options: Any) -> str:
+        """Keep a value of one of the kinds of `Media`."""
         if self._recorder is None:
             return ""
-        from assay.record import media
-
-        return self._recorder.artifact(made(media), name, kind=kind, step=step)
+        return self._recorder.keep(kind, name, value, step, **options)
 
     def artifact(self, source: str | os.PathLike[str] | bytes, name: str = "") -> str:
         """Keep a file, a folder or bytes (which need a name) by content.
@@ -227,7 +167,7 @@ class Run:
             _, reason, its_traceback = ending(reason)
             traceback = traceback or its_traceback
         reason, traceback = text_of(reason), text_of(traceback)
-        if self._recorder is not None:
+        if self._recorder is not None and not self._is_part:
             self._recorder.finish(status, reason, traceback)
         if self in _OPEN:
             _OPEN.remove(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -440,3 +441,39 @@ def test_an_error_in_the_split_names_evaluation_and_ends_the_run() -> None:
 
     assert any("Evaluate at epoch_end 1" in note for note in caught.value.__notes__)
     assert runs.state.metrics == {}
+
+
+class PerClass:
+    """Metric with a part for each class that occurred, as many of other libraries are."""
+
+    def __init__(self) -> None:
+        self.labels: list[int] = []
+
+    def reset(self) -> None:
+        self.labels = []
+
+    def update(self, output: Any) -> None:
+        self.labels += output["target"].flatten().long().tolist()
+
+    def value(self) -> dict[str, float]:
+        return {str(label): float(self.labels.count(label)) for label in set(self.labels)}
+
+
+def test_a_part_that_is_not_measured_any_more_keeps_no_old_value() -> None:
+    recorder = MemoryRecorder()
+    runs = engine(steps=2, recorder=recorder)
+    batches = [[{"target": torch.tensor([0, 1])}], [{"target": torch.tensor([1, 1])}]]
+    runs.process.validation_step = lambda batch: batch  # type: ignore[method-assign]
+
+    class Turns:
+        def __iter__(self) -> Iterator[Any]:
+            return iter(batches.pop(0))
+
+    runs.bus.extend(
+        Evaluate({"valid": Turns()}, every="1 step", metrics={"count": PerClass()}).handlers()
+    )
+
+    runs.run()
+
+    assert recorder.curve("valid/count/0") == [(1, 1.0), (2, pytest.approx(math.nan, nan_ok=True))]
+    assert recorder.curve("valid/count/1") == [(1, 1.0), (2, 2.0)]

@@ -20,7 +20,7 @@ from assay.engine.callbacks.evaluate import evaluate
 from assay.engine.data.batches import blame_device, size_of, to_device
 from assay.engine.loop.process import Process
 from assay.engine.metrics.classes import Average
-from assay.engine.metrics.metric import as_metric, parts_of
+from assay.engine.metrics.metric import Matrix, as_metric, parts_of
 
 # ---------------------------------------------------------------------------------------------------------------- mean
 
@@ -311,9 +311,10 @@ def test_a_class_left_out_of_the_average_still_costs_the_others_their_errors() -
     assert micro.value() == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
 
 
-def test_a_confusion_matrix_has_the_truth_in_its_rows_and_names_what_occurred() -> None:
+def test_a_confusion_matrix_has_the_truth_in_its_rows_and_is_one_number_and_a_table() -> None:
     metric = Confusion(["cat", "dog"])
-    assert metric.matrix().tolist() == [[0, 0], [0, 0]] and metric.value() == {}
+    assert metric.matrix().tolist() == [[0, 0], [0, 0]]
+    assert metric.value() == {"": pytest.approx(math.nan, nan_ok=True)}
 
     metric.update(
         {"pred": torch.tensor([[0, 1], [1, 1]]), "target": torch.tensor([[0, 0], [1, -100]])}
@@ -321,9 +322,21 @@ def test_a_confusion_matrix_has_the_truth_in_its_rows_and_names_what_occurred() 
     metric.update({"pred": torch.tensor([1]), "target": torch.tensor([0])})
 
     assert metric.matrix().tolist() == [[1, 2], [0, 1]]
-    assert metric.value() == {"cat as cat": 1.0, "cat as dog": 2.0, "dog as dog": 1.0}
+    parts = parts_of("valid/conf", metric.value())
+    assert parts["valid/conf"] == 0.5
+    assert parts["valid/conf/matrix"].rows() == (
+        ["true", "cat", "dog"],
+        [["cat", 1, 2], ["dog", 0, 1]],
+    )
     metric.reset()
-    assert metric.value() == {}
+    assert metric.value().keys() == {""}
+
+
+def test_the_picture_of_a_matrix_shows_the_shares_of_each_row() -> None:
+    picture = Matrix(torch.tensor([[3, 1], [0, 0]])).picture()
+
+    assert picture.shape == (320, 320)
+    assert picture[::160, ::160].tolist() == [[0.25, 0.75], [1.0, 1.0]]
 
 
 def test_yes_and_no_are_two_classes() -> None:
@@ -355,8 +368,18 @@ def test_what_two_of_a_kind_have_counted_can_be_put_together(make: Any) -> None:
     first.merge(second), first.merge(idle)
     idle.merge(second)
 
-    assert first.value() == pytest.approx(whole.value())
-    assert idle.value() == pytest.approx(second.value())
+    for merged, alone in ((first, whole), (idle, second)):
+        assert comparable(merged) == pytest.approx(comparable(alone))
+
+
+def comparable(metric: Any) -> list[float]:
+    """All numbers of a metric, those of a matrix included."""
+    parts = parts_of("", metric.value()).values()
+    return [
+        number
+        for part in parts
+        for number in (part.values.flatten().tolist() if isinstance(part, Matrix) else [part])
+    ]
 
 
 @pytest.mark.parametrize("make", [Accuracy, Confusion, F1])
@@ -483,7 +506,8 @@ def test_a_matrix_of_another_library_is_a_file_and_no_metric_of_each_cell() -> N
     results, _ = evaluate(process, [torch.zeros(3)], split="valid", step=7, recorder=recorder)
 
     assert results == {"valid/confusion/total": 10.0}
-    assert recorder.artifacts == {"valid/confusion/counts_step7.csv": b"0,1\n5,1\n0,4\n"}
+    assert recorder.media["valid/confusion/counts.csv"] == [[5, 1], [0, 4]]
+    assert recorder.media["valid/confusion/counts.png"].shape == (320, 320)
 
 
 def test_a_metric_of_another_library_follows_the_output_to_its_device_and_says_what_it_lacks() -> (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -143,6 +144,7 @@ class Evaluate:
             before=lambda: engine.fire(Event.EVAL_STEP_BEGIN),
             after=lambda: engine.fire(Event.EVAL_STEP_END),
         )
+        results |= dict.fromkeys(self._unmeasured(engine, split, results), math.nan)
         state.metrics.update(results)
         state.evaluated[split] = state.step
         state.valid_samples += samples
@@ -154,6 +156,19 @@ class Evaluate:
         engine.recorder.tell(replace(fact, partial=part_of(batches, self.limit)))
         engine.fire(Event.EVAL_END)
         state.split, state.dataloader = "", trained_on
+
+    def _unmeasured(
+        self, engine: Engine, split: str, results: Mapping[str, float]
+    ) -> Iterator[str]:
+        """Yield parts of metrics that an earlier evaluation measured and this one did not.
+
+        Without a new value the old one would stand as the newest.
+        """
+        names = (*getattr(engine.process, "metrics", {}), *self.metrics)
+        within = tuple(f"{split}/{name}/" for name in names)
+        for part in engine.state.metrics:
+            if part.startswith(within) and part not in results:
+                yield part
 
 
 def share_of(batches: Iterable[Any], limit: int | None, ranks: DataParallelGroup) -> Iterable[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, final, get_args
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import InputError, did_you_mean
-from assay.engine.metrics.metric import taken
+from assay.engine.metrics.metric import Matrix, taken
 
 Average = Literal["macro", "micro", "weighted", "none"]
 AVERAGES = get_args(Average)
@@ -60,8 +61,9 @@ class Accuracy:
 class Confusion:
     """Confusion matrix: `matrix()[true, predicted]` counts.
 
-    `classes` is their number or their names; with scores it can be left out. Its value names every
-    pair that occurred, `cat as dog`. Reads what `Accuracy` reads.
+    `classes` is their number or their names; with scores it can be left out. Its value is the share
+    of the diagonal; each evaluation keeps the matrix as a table and as a picture. Reads what
+    `Accuracy` reads.
     """
 
     def __init__(
@@ -139,13 +141,13 @@ class Confusion:
             raise InputError(f"There is no class {name!r}.", fix=fix)
         return self.names.index(name)
 
-    def value(self) -> Mapping[str, float]:
+    def value(self) -> Mapping[str, Any]:
+        """Return the share of samples on the diagonal under "", and the matrix."""
         matrix = self.matrix()
-        pairs = matrix.nonzero().tolist()
-        return {
-            f"{self.name(true)} as {self.name(pred)}": float(matrix[true, pred])
-            for true, pred in pairs
-        }
+        total = int(matrix.sum())
+        share = int(matrix.trace()) / total if total else math.nan
+        names = [self.name(index) for index in range(len(matrix))]
+        return {"": share, "matrix": Matrix(matrix, names)} if total else {"": share}
 
     def _settle(self, classes: int | None) -> None:
         """Fix the number of classes."""

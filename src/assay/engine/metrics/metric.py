@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,8 +27,8 @@ class Metric(Protocol):
         """Take in what the process returned for one batch."""
         ...
 
-    def value(self) -> float | Mapping[str, float]:
-        """Over everything since `reset`; nan when there was nothing."""
+    def value(self) -> float | Mapping[str, Any]:
+        """Over everything since `reset`; nan when there was nothing. A part may be a `Matrix`."""
         ...
 
 
@@ -37,6 +39,38 @@ class Computing(Protocol):
     def update(self, *given: Any) -> Any: ...
     def compute(self) -> Any: ...
     def reset(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Counts or shares by row and column, for a table and a picture of the record.
+
+    `values` has two or more dimensions; more are flattened to rows along the last. `names` are
+    those of the columns, and of the rows of a square matrix.
+    """
+
+    values: Any
+    names: Sequence[str] = ()
+
+    def rows(self) -> tuple[list[str], list[list[Any]]]:
+        """Return the heads of the columns, and the rows; those of a named matrix begin with it."""
+        width = self.values.shape[-1]
+        rows = self.values.reshape(-1, width).tolist()
+        if not self.names:
+            return [str(column) for column in range(width)], rows
+        named = [[name, *row] for name, row in zip(self.names, rows, strict=True)]
+        return ["true", *self.names], named
+
+    def picture(self) -> np.ndarray:
+        """Return the shares of each row from 0, white, to 1, black: height x width."""
+        counts = np.asarray(self.values.tolist(), np.float64).reshape(-1, self.values.shape[-1])
+        totals = np.abs(counts).sum(axis=1, keepdims=True)
+        shares = np.divide(counts, totals, out=np.zeros_like(counts), where=totals > 0)
+        return np.kron(1 - shares, np.ones((max(1, _PICTURE_SIDE // len(counts)),) * 2))
+
+
+_PICTURE_SIDE = 320
+"""Pixels of a side of the picture of a matrix, about."""
 
 
 class Adapted:
@@ -89,19 +123,21 @@ def as_metric(name: str, metric: Any) -> Metric:
 def parts_of(name: str, value: Any) -> dict[str, Any]:
     """Return a metric's result by name: `acc`, `acc/part` of a mapping, `acc/0` of a vector.
 
-    Each part is a number, or an array of two or more dimensions: a matrix of k classes is not split
-    into k^2 metrics.
+    The part "" of a mapping is `acc` itself. Each part is a number or a `Matrix`, as every array of
+    two or more dimensions: one of k classes is not split into k^2 metrics.
 
     >>> parts_of("f1", {"cat": 0.5, "dog": torch.tensor([1.0, 2.0])})
     {'f1/cat': 0.5, 'f1/dog/0': 1.0, 'f1/dog/1': 2.0}
-    >>> parts_of("confusion", torch.eye(2))["confusion"].shape
-    torch.Size([2, 2])
+    >>> parts_of("confusion", torch.eye(2))["confusion"].rows()
+    (['0', '1'], [[1.0, 0.0], [0.0, 1.0]])
     """
+    if isinstance(value, Matrix):
+        return {name: value}
     if isinstance(value, Mapping):
-        parts = [(f"{name}/{part}", item) for part, item in value.items()]
+        parts = [(f"{name}/{part}" if part else name, item) for part, item in value.items()]
     elif isinstance(value, list | tuple) or _dims(value):
         if _dims(value) > 1 and value.shape.count(1) < _dims(value) - 1:
-            return {name: value}
+            return {name: Matrix(value)}
         items = value.reshape(-1).tolist() if _dims(value) else value
         if len(items) == 1:
             return parts_of(name, items[0])
@@ -112,16 +148,6 @@ def parts_of(name: str, value: Any) -> dict[str, Any]:
     for part, item in parts:
         found |= parts_of(part, item)
     return found
-
-
-def matrix_csv(matrix: Any) -> bytes:
-    """Return a matrix as a CSV file with numbered columns.
-
-    An array of more dimensions is flattened to rows along its last one.
-    """
-    rows = matrix.reshape(-1, matrix.shape[-1]).tolist()
-    lines = [range(matrix.shape[-1]), *rows]
-    return "".join(f"{','.join(map(str, line))}\n" for line in lines).encode()
 
 
 TUPLE = ("pred", "target", "loss")

@@ -17,8 +17,8 @@ from torch import Tensor
 from assay.core.errors import InputError, choose, did_you_mean
 from assay.core.json_codec import dumps
 from assay.core.ports import NullRecorder, Recorder
-from assay.engine.metrics.artifact import keep_artifact
-from assay.engine.metrics.metric import matrix_csv, parts_of
+from assay.engine.metrics.artifact import keep_artifact, keep_matrix
+from assay.engine.metrics.metric import Matrix, parts_of
 from assay.engine.optim.losses import LOSS
 
 _MISSING = object()
@@ -42,14 +42,12 @@ class Evaluation:
     data: dict[str, Any] = field(default_factory=dict)
 
     def add(self, name: str, value: Any) -> None:
-        """Add a result: numbers become metrics, matrices artifacts `valid/name_step100.csv`."""
+        """Add a result: numbers become metrics; a matrix is kept as a table and as a picture."""
         for key, part in parts_of(f"{self.split}/{name}", value).items():
-            if isinstance(part, float):
-                self.metrics[key] = part
+            if isinstance(part, Matrix):
+                keep_matrix(self.recorder, part, key, step=self.step)
             else:
-                keep_artifact(
-                    self.recorder, matrix_csv(part), f"{key}_step{self.step}.csv", step=self.step
-                )
+                self.metrics[key] = part
 
 
 class Pipe(Protocol):

@@ -16,12 +16,14 @@ def check_mergeable(
 ) -> None:
     """Raise InputError for a pipe or metric whose results cannot be merged over ranks."""
     for pipe in pipes:
-        if callable(pipe) and hasattr(pipe, "end_eval") and not hasattr(pipe, "join"):
+        can_merge = hasattr(pipe, "share") and hasattr(pipe, "join")
+        if callable(pipe) and hasattr(pipe, "end_eval") and not can_merge:
             name = type(pipe).__name__
             raise InputError(
                 f"The pipe {name} sees the outputs of one rank, and ends as if they were all.",
-                fix=f"Give {name} a method join(shares), which is told its attributes on all ranks"
-                " in their order; or read what Collect gathered in end_eval.",
+                fix=f"Give {name} share(), which returns its state, and join(shares), which gets"
+                " the states of all ranks in their order; or read what Collect gathered in"
+                " end_eval.",
             )
     for name, metric in metrics.items():
         # Its `sync` would add over all processes, not over the last stage only.
