@@ -13,7 +13,7 @@ from assay.core.event_log import RunFact
 from assay.core.metrics_file import check_name
 
 
-class Media(Protocol):
+class MediaKeeper(Protocol):
     """Keeper of pictures, tables, sounds and texts: each is a file, and its digest is returned.
 
     Each takes numpy, torch on any device, and lists; `step` is that of the curves. The digest is ""
@@ -72,7 +72,7 @@ class Media(Protocol):
         return self.keep("video", name, source, step)
 
 
-class Recorder(Media, Protocol):
+class Recorder(MediaKeeper, Protocol):
     """Whoever wants to know what happened. Neither call blocks on anything but the local disk."""
 
     def log(self, values: Mapping[str, float], step: int) -> None:
@@ -95,7 +95,7 @@ class Recorder(Media, Protocol):
         ...
 
 
-class NullRecorder(Media):
+class NullRecorder(MediaKeeper):
     """Forgets everything: for ranks that do not record, and for `--no-file`."""
 
     def log(self, values: Mapping[str, float], step: int) -> None:
@@ -114,7 +114,7 @@ class NullRecorder(Media):
         return ""
 
 
-class MemoryRecorder(Media):
+class MemoryRecorder(MediaKeeper):
     """Keeps points, facts, artifacts and media in memory: for tests, notebooks and docs."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from assay.core import metrics_file, run_file
 from assay.core.errors import AssayError, InputError, LeaseError, RecordError
 from assay.core.event_log import Ended, EndStatus, RunFact, Started, Warned, event_line
 from assay.core.json_codec import sync_file, write_atomic, write_json
-from assay.core.ports import Media
+from assay.core.ports import MediaKeeper
 from assay.core.regular_file import read_bytes
 from assay.core.run_file import Best, RunFile, Summary
 from assay.core.secret import Secrets
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 Listener = Callable[[Mapping[str, float], int], object]
 
 
-class RunRecorder(Media):
+class RunRecorder(MediaKeeper):
     """Writer of one run, made by `start_run` or `start_attempt` and over after `finish`.
 
     Config and environment are on disk before either of the two returns. A background thread renews
@@ -238,7 +238,7 @@ class RunRecorder(Media):
         return keep_source(source, name, keep)
 
     def keep(self, kind: str, name: str, value: Any, step: int | None, **options: Any) -> str:
-        """Keep a value of one of the kinds of `Media`, and return its digest."""
+        """Keep a value of one of the kinds of `MediaKeeper`, and return its digest."""
         if kind != "video":
             from assay.record import media
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self, TypeVar, overload
 from assay.core import signals
 from assay.core.errors import InputError
 from assay.core.event_log import END_STATUSES, EndStatus, RunFact
-from assay.core.ports import Media
+from assay.core.ports import MediaKeeper
 from assay.core.run_file import RunFile
 from assay.record.ending import ending
 from assay.record.recordable import shown, text_of
@@ -29,7 +29,7 @@ class Attachable(Protocol):
     def attach(self, recorder: RunRecorder, /) -> None: ...
 
 
-class Run(Media):
+class Run(MediaKeeper):
     """Handle of a run in any script, from `assay.start`; a context manager that ends the run.
 
     `step` is where it began: 0, or that from which a resumed run goes on.
@@ -104,7 +104,7 @@ class Run(Media):
             self._recorder.set_value(name, value)
 
     def keep(self, kind: str, name: str, value: Any, step: int | None, **options: Any) -> str:
-        """Keep a value of one of the kinds of `Media`."""
+        """Keep a value of one of the kinds of `MediaKeeper`."""
         if self._recorder is None:
             return ""
         return self._recorder.keep(kind, name, value, step, **options)
