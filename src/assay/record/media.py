@@ -44,7 +44,7 @@ class Histogram:
 
 
 def encode(kind: str, value: Any, **options: Any) -> bytes:
-    """Return the bytes of a file with a value of one of the kinds of `assay.core.ports.MediaKeeper`."""
+    """Return the bytes of a file that shows a value of one of the kinds of `MediaKeeper`."""
     match kind:
         case "text":
             return encoded(text_of(value))
