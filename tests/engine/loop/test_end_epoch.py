@@ -166,7 +166,7 @@ def test_a_schedule_of_steps_ends_where_the_run_does() -> None:
     runs.run()
 
     assert runs.process.backward.rate.total == runs.state.step == 12  # type: ignore[attr-defined]
-    assert runs.process.backward.rate.current == pytest.approx(0.0, abs=1e-9)  # type: ignore[attr-defined]
+    assert runs.process.backward.rate.read()[""] == pytest.approx(0.0, abs=1e-9)  # type: ignore[attr-defined]
 
 
 def test_asked_between_two_epochs_it_does_nothing() -> None:

@@ -9,8 +9,11 @@ import torch
 from torch import nn
 
 from assay.core.errors import ArgumentError, InputError
+from assay.core.ports import MemoryRecorder
+from assay.engine import OptimizerStep, Supervised, WarmupLinear
 from assay.engine.checkpoint.optimizer_state import load_optimizer_state, optimizer_state
 from assay.engine.optim.groups import Groups, described
+from engine.toys import engine, net
 
 
 class RootNorm(nn.Module):
@@ -190,3 +193,40 @@ def test_the_state_of_groups_is_kept_by_name() -> None:
     assert torch.equal(
         other.state[again.norm.weight]["exp_avg"], optimizer.state[model.norm.weight]["exp_avg"]
     )
+
+
+# ------------------------------------------------------------------------------------------------------------- the record
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_each_group_with_a_rate_of_its_own_has_a_curve_of_it(deferred: bool) -> None:
+    model = net()
+    weights = list(model.parameters())
+    optimizer = torch.optim.SGD(
+        [
+            {"params": [weights[0]]},
+            {"params": [weights[1]], "lr": 0.2, "name": "head"},
+            {"params": [weights[2]], "lr": 0.1, "weight_decay": 0.1},
+            {"params": [weights[3]], "lr": 0.4},
+        ],
+        lr=0.1,
+    )
+    process = Supervised(model, nn.CrossEntropyLoss(), optimizer)
+    process.backward = OptimizerStep(optimizer, schedule=WarmupLinear(warmup_steps=2))
+    recorder = MemoryRecorder()
+
+    engine(process, steps=4, recorder=recorder, deferred=deferred).run()
+
+    curves = {name for name, _, _ in recorder.points if name.startswith("train/lr")}
+    assert curves == {"train/lr", "train/lr/head", "train/lr/4"}
+    rates = [rate for _, rate in recorder.curve("train/lr")]
+    assert len(rates) == 4 and rates[-1] > 0
+    for name, factor in (("head", 2), ("4", 4)):
+        own = [rate for _, rate in recorder.curve(f"train/lr/{name}")]
+        assert own == pytest.approx([factor * rate for rate in rates])
+
+
+def test_groups_by_rules_are_named_by_their_rules() -> None:
+    groups = Groups(Net(), rules=[{"match": ["encoder.*"], "lr": 0.1}, {"kind": "norm", "lr": 0.2}])
+
+    assert {group["name"] for group in groups} == {"encoder.*", "encoder.*, norm", "rest"}

@@ -177,7 +177,7 @@ def test_the_length_of_the_run_comes_from_the_data_and_a_stream_that_has_none_is
 
     process, rates = supervised(), []
     known = Engine(process, list(stream()))
-    known.on("step_begin")(lambda: rates.append(process.backward.rate.current))
+    known.on("step_begin")(lambda: rates.append(process.backward.rate.read()[""]))
     known.run()
     assert rates == pytest.approx([0.001, 0.5005, *(1 - step / 6 for step in range(6))])
 
@@ -199,7 +199,7 @@ def test_each_group_has_its_own_rate_times_the_factor() -> None:
     rate.set(4)
 
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.06, 0.006])
-    assert rate.current == optimizer.param_groups[0]["lr"]
+    assert rate.read()[""] == optimizer.param_groups[0]["lr"]
 
 
 def test_rates_go_on_after_a_state_was_loaded() -> None:
@@ -212,7 +212,7 @@ def test_rates_go_on_after_a_state_was_loaded() -> None:
     rate.set(5)
 
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.05, 0.005])
-    assert rate.current == pytest.approx(0.05)
+    assert rate.read()[""] == pytest.approx(0.05)
 
 
 def test_the_base_of_a_rate_that_was_scheduled_before_is_what_it_began_with() -> None:
@@ -225,7 +225,7 @@ def test_the_base_of_a_rate_that_was_scheduled_before_is_what_it_began_with() ->
     again.total = 10
     again.set(0)
 
-    assert again.current == 0.1
+    assert again.read()[""] == 0.1
 
 
 @pytest.mark.parametrize("schedule", [None, Constant()])
@@ -267,13 +267,13 @@ def test_a_schedule_that_is_told_nothing_takes_its_length_from_the_run() -> None
         [],
     )
     engine = Engine(process, [(torch.zeros(1, 1), torch.zeros(1, 1))] * 25, epochs=4)
-    engine.on("step_begin")(lambda: rates.append(process.backward.rate.current))
+    engine.on("step_begin")(lambda: rates.append(process.backward.rate.read()[""]))
 
     engine.run()
 
     assert rates[0] == pytest.approx(0.001 * 0.2)
     assert max(rates) == rates[10] == 0.2
-    assert process.backward.rate.current == pytest.approx(0.01 * 0.2)
+    assert process.backward.rate.read()[""] == pytest.approx(0.01 * 0.2)
 
 
 @pytest.mark.row("E46")
@@ -350,8 +350,8 @@ def test_schedulers_of_torch_go_by_the_epoch_or_the_step_as_they_do_alone(
     for step in range(100 * length):
         theirs.set(step)
         ours.set(step)
-        assert theirs.current == expected[step // length]
-        assert ours.current == pytest.approx(expected[step // length], rel=1e-9, abs=1e-12)
+        assert theirs.read()[""] == expected[step // length]
+        assert ours.read()[""] == pytest.approx(expected[step // length], rel=1e-9, abs=1e-12)
 
 
 # ------------------------------------------------------------------------------------------------- schedulers of torch
@@ -413,7 +413,7 @@ def test_a_bare_scheduler_is_stepped_at_every_update() -> None:
     backward = OptimizerStep(optimizer, schedule=StepLR(optimizer, step_size=2, gamma=0.5))
     process, rates = Supervised(model, nn.MSELoss(), backward=backward), []
     engine = Engine(process, [(torch.zeros(1, 1), torch.zeros(1, 1))] * 6)
-    engine.on("step_begin")(lambda: rates.append(backward.rate.current))
+    engine.on("step_begin")(lambda: rates.append(backward.rate.read()[""]))
 
     engine.run()
 
@@ -439,7 +439,7 @@ def test_a_schedule_by_the_epoch_changes_nothing_within_one_and_needs_their_leng
     rates = []
     for step in range(12):
         rate.set(step)
-        rates.append(rate.current)
+        rates.append(rate.read()[""])
 
     assert rates == pytest.approx([0.5] * 3 + [1.0] * 3 + [2 / 3] * 3 + [1 / 3] * 3)
 

@@ -55,7 +55,8 @@ class Groups:
         for parameter in model.parameters():
             if not any(fnmatchcase(name, each) for name in names[id(parameter)] for each in only):
                 continue
-            settings = self._settings(names[id(parameter)], kinds[id(parameter)])
+            own_rules = self._rules_of(names[id(parameter)], kinds[id(parameter)])
+            settings = {key: value for rule in own_rules for key, value in rule.settings.items()}
             frozen = settings.pop("frozen", None)
             if frozen is not None:
                 parameter.requires_grad_(not frozen)
@@ -63,7 +64,10 @@ class Groups:
                 self.frozen.append(names[id(parameter)][0])
                 continue
             label = ", ".join(f"{key} = {value}" for key, value in settings.items())
-            group = by_settings.setdefault(label, {"params": [], "name": label, **settings})
+            name = ", ".join(part for own in own_rules for part in (*own.match, *own.kind))
+            group = by_settings.setdefault(
+                label, {"params": [], "name": name or "rest", **settings}
+            )
             group["params"].append(parameter)
         self.groups = list(by_settings.values())
         if not self.groups:
@@ -84,14 +88,13 @@ class Groups:
                         or f"it has: {', '.join(optimizer.defaults)}",
                     )
 
-    def _settings(self, names: Sequence[str], kinds: frozenset[str]) -> dict[str, Any]:
-        settings: dict[str, Any] = {}
-        for rule in self.rules:
-            if kinds & set(rule.kind) or any(
-                fnmatchcase(name, each) for name in names for each in rule.match
-            ):
-                settings |= rule.settings
-        return settings
+    def _rules_of(self, names: Sequence[str], kinds: frozenset[str]) -> list[_Rule]:
+        return [
+            rule
+            for rule in self.rules
+            if kinds & set(rule.kind)
+            or any(fnmatchcase(name, each) for name in names for each in rule.match)
+        ]
 
     def _refuse_unused(self, names: Mapping[int, Sequence[str]]) -> None:
         for number, rule in enumerate(self.rules):

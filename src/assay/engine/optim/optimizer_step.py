@@ -74,7 +74,7 @@ class OptimizerStep(OptimizerStepBase):
         self.weights = dict(weights or {})
         self.loss = math.nan
         self.losses: dict[str, float] = {}
-        self.lr = self.rate.current
+        self.rates = self.rate.read()
         self.grad_norm: float | None = None
         self.skipped = 0
         self.flag: Tensor | None = None
@@ -145,7 +145,7 @@ class OptimizerStep(OptimizerStepBase):
         elif take:
             unprofiled.step(self.optimizer)
         if self.rate.schedule is not None:
-            self.lr = self.rate.current
+            self.rates = self.rate.read()
             self.rate.set(step + 1)
         self.gradients.clear()
         self._is_clean = True
@@ -180,8 +180,10 @@ class OptimizerStep(OptimizerStepBase):
 
     def points(self) -> dict[str, float]:
         if self.rate.schedule is None and self.deferred is None:
-            self.lr = self.rate.current
-        points = {"train/loss": self.loss, "train/lr": self.lr}
+            self.rates = self.rate.read()
+        points = {"train/loss": self.loss, "train/lr": self.rates[""]}
+        if len(self.rates) > 1:
+            points |= {f"train/lr/{name}": rate for name, rate in self.rates.items() if name}
         if self.grad_norm is not None:
             points["train/grad_norm"] = self.grad_norm
         if self.losses:
@@ -189,17 +191,24 @@ class OptimizerStep(OptimizerStepBase):
         return points
 
     @property
+    def lr(self) -> float:
+        """Learning rate of the first group in the newest update."""
+        return self.rates[""]
+
+    @property
     def needs_weights(self) -> bool:
         return self._window.shares is not None
 
     @property
-    def results(self) -> tuple[float, dict[str, float], float | None, float]:
-        """Recorded results of an update: loss, losses by name, norm and learning rate."""
-        return self.loss, self.losses, self.grad_norm, self.lr
+    def results(self) -> tuple[float, dict[str, float], float | None, dict[str, float]]:
+        """Recorded results of an update: loss, losses by name, norm and learning rates."""
+        return self.loss, self.losses, self.grad_norm, self.rates
 
     @results.setter
-    def results(self, results: tuple[float, dict[str, float], float | None, float]) -> None:
-        self.loss, self.losses, self.grad_norm, self.lr = results
+    def results(
+        self, results: tuple[float, dict[str, float], float | None, dict[str, float]]
+    ) -> None:
+        self.loss, self.losses, self.grad_norm, self.rates = results
 
     def _begin_pass(self, loss: Losses) -> Losses:
         """Begin a backward pass; return the loss, times 0 on a rank that has no batch left."""
@@ -363,12 +372,12 @@ class OptimizerStep(OptimizerStepBase):
         together = torch.stack(numbers.tensors)
         if self.non_finite != "ignore":
             self._finite.mark(flag, [together[:num_counted]])
-        rate = self.rate.current
+        rates = self.rate.read()
 
         def recall(values: Sequence[float]) -> None:
             read = partial(read_at, values)
             self.loss, self.losses = read_losses(unnamed, named, self.weights, read)
-            self.lr = rate
+            self.rates = rates
             self.grad_norm = None if norm is None else values[norm]
 
         def judge(values: Sequence[float], step: int) -> NonFiniteError | None:
@@ -395,12 +404,12 @@ class OptimizerStep(OptimizerStepBase):
         """Return the deferred update of other code, of which only the loss is known."""
         total, weight = loss if isinstance(loss, tuple) else (loss, None)
         numbers = DeferredNumbers(self.parameters[0].device)
-        rate = self.rate.current
+        rates = self.rate.read()
         term = Term([(total, 1.0)], weight).put(numbers)
 
         def recall(values: Sequence[float]) -> None:
             self.loss = term.value(partial(read_at, values))
-            self.lr = rate
+            self.rates = rates
 
         def judge(values: Sequence[float], step: int) -> NonFiniteError | None:
             return None if self.non_finite != "stop" or math.isfinite(self.loss) else blame(step)

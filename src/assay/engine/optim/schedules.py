@@ -329,6 +329,7 @@ class LearningRate:
         self.epoch_length: int | None = None
         self.skipped = 0
         self._counts_epochs = getattr(self.schedule, "unit", "step") == "epoch"
+        self._apart = {number for number, base in enumerate(self.bases) if base != self.bases[0]}
 
     def set(self, step: int) -> None:
         """Set the rates for the update after `step` completed ones."""
@@ -355,10 +356,19 @@ class LearningRate:
             return epoch, None
         return epoch, math.ceil((self.total + self.skipped) / self.epoch_length)
 
-    @property
-    def current(self) -> float:
-        """The rate of the first group."""
-        return float(self.optimizer.param_groups[0]["lr"])
+    def read(self) -> dict[str, float]:
+        """Return the rate of the first group as "", and of others by name where it is another.
+
+        A group without a `name` has its number. One that had another rate once is always there.
+        """
+        groups = self.optimizer.param_groups
+        rates = {"": float(groups[0]["lr"])}
+        for number in range(1, len(groups)):
+            rate = float(groups[number]["lr"])
+            if number in self._apart or rate != rates[""]:
+                self._apart.add(number)
+                rates[str(groups[number].get("name", number + 1))] = rate
+        return rates
 
 
 def _applicable(schedule: Any, optimizer: Optimizer) -> Factor | TorchSchedule:

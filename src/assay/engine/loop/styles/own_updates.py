@@ -67,7 +67,7 @@ class OwnUpdates:
             ):
                 raise self._blame(step + 1)
         for part in self._parts():
-            part.lr = part.rate.current
+            part.rates = part.rate.read()
             if part.rate.schedule is not None:  # else the code may set the rate as well
                 part.rate.set(step + 1)
 
