@@ -145,7 +145,8 @@ def _opening_handler(prepared: PreparedRun, recorder: AnyRecorder, display: Disp
         # Asked for now: the record has everything that the run prints.
         exactness = engine.source.exactness(engine.state.epoch)
         if not exactness.startswith("exact"):
-            warn(f"data.train is {exactness}. A run resumed from a checkpoint sees other data.")
+            sees = "sees" if exactness.startswith("not exact") else "may see"
+            warn(f"data.train is {exactness}. A run resumed from a checkpoint {sees} other data.")
         elif not isinstance(engine.source, Loader) or engine.source is not engine.state.dataloader:
             display.say(f"data.train: {exactness}")
         if isinstance(recorder, RunRecorder):

@@ -176,7 +176,7 @@ def _run_engine(prepared: PreparedRun, recorder: AnyRecorder, launch: Launch) ->
 
 def _restore_callbacks(prepared: PreparedRun, recorder: AnyRecorder) -> None:
     """Restore callbacks, and warn about parts that have not kept the checkpoint's state."""
-    from assay.engine.loop.engine_state import restore_listeners, unlike
+    from assay.engine.loop.engine_state import is_of_engine, restore_listeners, unlike
 
     engine = prepared.engine
     if prepared.loaded is not None:
@@ -184,9 +184,13 @@ def _restore_callbacks(prepared: PreparedRun, recorder: AnyRecorder) -> None:
         prepared.loaded = None
     if prepared.expected is not None:
         for part in unlike(engine, prepared.expected):
+            # What the state of somebody else does to the run, nobody has compared.
+            is_known = is_of_engine(part)
+            effect = (
+                "is not exact" if is_known else "may not be exact; assay verify-resume tries it"
+            )
             message = (
-                f"{part} took its state from the checkpoint and has another now: resume is not"
-                " exact."
+                f"{part} took its state from the checkpoint and has another now: resume {effect}."
             )
             recorder.tell(Warned(message=message, step=engine.state.step))
         prepared.expected = None

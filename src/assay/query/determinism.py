@@ -96,7 +96,10 @@ class _Conditions:
         exactness = self.attempt.exactness if self.attempt is not None else ""
         claim, _, reason = exactness.partition(": ")
         if claim == "not exact":
-            remedy = "draw from torch, numpy or random only; or give the data set set_rng(key)"
+            remedy = (
+                "draw from torch, numpy or random only, and cache nothing drawn; or give the"
+                " data set set_rng(key)"
+            )
             yield Condition(name="data.train", value=claim, kind="trap", why=reason, remedy=remedy)
         elif exactness in ("exact (plan)", "exact (position)"):
             why = (
@@ -105,7 +108,7 @@ class _Conditions:
             )
             yield Condition(name="data.train", value=exactness, kind="safe", why=why)
         elif exactness:
-            why = (
+            why = (reason if claim == "unknown" else "") or (
                 "the first batches came out equal when they were loaded again; of later ones "
                 "nothing is known"
             )

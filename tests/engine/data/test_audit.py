@@ -12,7 +12,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from assay.engine import Loader, Subset
-from assay.engine.data.audit import Audit, audit, digest, leaves
+from assay.engine.data.audit import Audit, audit
+from assay.engine.data.batches import digest, leaves
 from assay.engine.data.bench import bench
 
 
@@ -132,6 +133,7 @@ def test_data_that_differs_between_processes_is_found_with_the_first_difference(
 
     assert result.problems == (
         "data.train is not the same with 0 and 2 workers: the first difference is the sample 0, at position 0",
+        "data.train is not the same from its middle on: the first difference is the sample 8, at position 8",
     )
     assert fact(result, "exactness") == "not exact" and fact(result, "workers") == ""
 

@@ -24,7 +24,7 @@ from assay.core.errors import InputError
 from assay.engine import Engine, Evaluate, Loader, Supervised
 from assay.engine.data.adopt import as_source
 from assay.engine.data.source import Replayed
-from assay.engine.loop.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture, restore, unlike
 from engine.toys import kept, net, same_bits
 
 SIZE = 40
@@ -394,3 +394,27 @@ def test_nothing_is_tried_before_somebody_asks(tmp_path: Path) -> None:
     source = as_source(loader(Own, Counted()))
 
     assert touched == [] and source.steps_per_epoch == 10
+
+
+# ------------------------------------------------------------------------------- a state that waits
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_state_of_data_that_waits_for_the_first_batch_is_the_one_that_was_loaded(
+    workers: int,
+) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+
+    def make() -> Any:
+        return loader(stateful, PLAIN, shuffle=True, num_workers=workers)
+
+    parts: list[Any] = []
+    whole = engine(make())
+    whole.on("step_end")(lambda: parts.append(kept(whole)))
+    whole.run()
+
+    for part in (parts[3], parts[9], parts[-1]):
+        resumed = engine(make())
+        restore(resumed, part)
+        assert unlike(resumed, part) == []

@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from time import perf_counter
-from typing import Any
-from zlib import crc32
+from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
 from assay.core.errors import InputError
 from assay.engine.data.adopt import as_source
-from assay.engine.data.batches import size_of
+from assay.engine.data.batches import digest, leaves, size_of
+from assay.engine.data.fresh_process import CopyError, call_in_copies
 from assay.engine.data.loader import Loader
 from assay.engine.data.randomness import Fetch, private_generators
-from assay.engine.data.source import Source, Window
+from assay.engine.data.source import Source
 from assay.engine.data.workers import Task, Workers
-from assay.engine.numerics.structures import fields_of
+
+T = TypeVar("T")
 
 RANKS = 2
 """Processes among which an epoch is dealt out, to see whether together they load all of it."""
@@ -86,18 +86,23 @@ def speed(batches: Iterable[Any], *, seconds: float = 5.0) -> tuple[float, float
 
 def _of_loader(loader: Loader) -> Audit:
     split, workers = loader.split, loader.workers
-    first_s, rate = speed(window for window in loader.windows(0, 0))
+    exactness = loader.exactness()
+    first_s, rate = _apart(lambda: speed(loader.windows(0, 0)), workers)
     loader.close()
     others = 0 if workers else 2
     tasks = list(loader.tasks(0, 0))
-    whole = _seen(_described(loader, workers, tasks))
-    again = _seen(_described(loader, others, tasks))
     middle = loader.steps_per_epoch // 2
-    rest = _seen(_described(loader, workers, loader.tasks(0, middle)))
+    # In the middle of the second epoch a run has a past, which it lacks when it is resumed there.
+    late = list(loader.tasks(1 if split == "train" else 0, middle))
+    whole, second = _passes(loader, workers, tasks, late)
+    (again,) = _passes(loader, others, tasks)
+    (resumed,) = _passes(loader, workers, late)
     counted = f"data.{split} is not the same with {workers} and {others} workers"
-    resumed = f"data.{split} is not the same from its middle on"
+    differs = f"data.{split} is not the same from its middle on"
     problems = _compared(whole.at, again.at, counted)
-    problems += _compared(_from(whole.at, rest.at), rest.at, resumed)
+    problems += _compared(second.at, resumed.at, differs)
+    if exactness.startswith("not exact") and not problems:
+        problems.append(f"data.{split} is {exactness}")
     index_at = {position: index for position, (index, _) in whole.at.items()}
     dealt, odd = _dealt(loader, index_at)
     counts = Counter(index_at.values())
@@ -105,13 +110,13 @@ def _of_loader(loader: Loader) -> Audit:
     facts = [("samples", _coverage(counts, size, _left_out(loader)))]
     if not problems:
         facts.append(("workers", f"{workers} and {others} load the same"))
-    if len(problems) < 2 and middle:
+    if not problems and middle:
         facts.append(("resume", f"from batch {middle} on it is the same"))
     if dealt:
         facts.append(("processes", dealt))
     problems += odd
     problems += _outside(split, counts, size)
-    facts.append(("exactness", loader.exactness() if not problems else "not exact"))
+    facts.append(("exactness", exactness if not problems else "not exact"))
     facts += _shapes(whole)
     problems += _bad(split, whole)
     facts.append(("generators", _generators(loader)))
@@ -169,48 +174,62 @@ def _dealt(loader: Loader, whole: Mapping[int, Any]) -> tuple[str, list[str]]:
 
 
 def _of_batches(source: Source, split: str, accumulate: int, *, is_once: bool) -> Audit:
-    seen = _Seen()
-    samples = batches = windows = 0
-    begun = perf_counter()
-    first_s = 0.0
-    for number, window in enumerate(source.windows(0, 0)):
-        first_s = first_s or perf_counter() - begun
-        windows += 1
-        samples += window.samples
-        batches += len(window.batches)
-        for place, found, batch in _digests(window, number, accumulate):
-            _add(seen, {place: found}, batch, number)
-    seconds = perf_counter() - begun - first_s
-    problems: list[str] = []
     facts = [("exactness", source.exactness())]
-    if windows > 1 and not is_once:
-        middle = windows // 2
-        rest: dict[int, tuple[Any, int]] = {}
-        for number, window in enumerate(source.windows(0, middle), middle):
-            rest |= {place: found for place, found, _ in _digests(window, number, accumulate)}
+    epoch = 1 if split == "train" else 0
+    num_workers = 1 if is_once else 0  # what can be gone through once is gone through here
+
+    def load(*passes: tuple[int, int]) -> list[_Pass]:
+        return [_loaded(source, epoch, start, accumulate) for epoch, start in passes]
+
+    (whole,) = _apart(lambda: load((0, 0)), num_workers)
+    problems: list[str] = []
+    if whole.windows > 1 and not is_once:
+        middle = whole.windows // 2
+        _, second = _apart(lambda: load((0, 0), (epoch, middle)), num_workers)
+        (resumed,) = _apart(lambda: load((epoch, middle)), num_workers)
         differs = f"data.{split} is not the same when it is gone through again"
-        problems += _compared(_from(seen.at, rest), rest, differs)
-        if not problems:
+        problems += _compared(second.seen.at, resumed.seen.at, differs)
+        if not problems and not facts[0][1].startswith("not exact"):
             facts.append(("resume", f"from batch {middle * accumulate} on it is the same"))
-    facts += _shapes(seen)
-    problems += _bad(split, seen)
+    facts += _shapes(whole.seen)
+    problems += _bad(split, whole.seen)
+    rate = (whole.batches - 1) / whole.rest_s if whole.batches > 1 and whole.rest_s > 0 else 0.0
     return Audit(
         split=split,
-        samples=samples,
-        batches=batches,
+        samples=whole.samples,
+        batches=whole.batches,
         facts=tuple(facts),
         problems=tuple(problems),
-        first_batch_s=first_s,
-        batches_per_s=(batches - 1) / seconds if batches > 1 and seconds > 0 else 0.0,
+        first_batch_s=whole.first_s,
+        batches_per_s=rate,
     )
 
 
-def _digests(
-    window: Window, number: int, accumulate: int
-) -> Iterator[tuple[int, tuple[int, int], Any]]:
-    """Yield place, window number with digest, and batch for each batch of a window."""
-    for i, batch in enumerate(window.batches):
-        yield number * accumulate + i, (number, digest(batch)), batch
+@dataclass(slots=True)
+class _Pass:
+    """One pass over batches that are not made by a `Loader`: contents, counts and seconds."""
+
+    seen: _Seen = field(default_factory=_Seen)
+    samples: int = 0
+    batches: int = 0
+    windows: int = 0
+    first_s: float = 0.0
+    rest_s: float = 0.0
+
+
+def _loaded(source: Source, epoch: int, start: int, accumulate: int) -> _Pass:
+    found = _Pass()
+    begun = perf_counter()
+    for number, window in enumerate(source.windows(epoch, start), start):
+        found.first_s = found.first_s or perf_counter() - begun
+        found.windows += 1
+        found.samples += window.samples
+        found.batches += len(window.batches)
+        for i, batch in enumerate(window.batches):
+            at = {number * accumulate + i: (number, digest(batch))}
+            _add(found.seen, at, batch, number)
+    found.rest_s = perf_counter() - begun - found.first_s
+    return found
 
 
 # ----------------------------------------------------------------------------------------- one pass
@@ -252,8 +271,23 @@ class _Describe:
         return [(index, digest(sample)) for index, sample in numbered], seen
 
 
-def _described(loader: Loader, workers: int, tasks: Iterable[Task]) -> Iterator[tuple[int, Any]]:
-    """Yield (position, description) of each batch."""
+def _passes(loader: Loader, workers: int, *passes: Sequence[Task]) -> list[_Seen]:
+    """Return the contents of passes that follow each other, in OS processes that loaded nothing."""
+    return _apart(lambda: _described(loader, workers, passes), workers)
+
+
+def _apart(function: Callable[[], T], workers: int) -> T:
+    """Call a function that loads in a copy of this OS process, unless workers load for it."""
+    if workers:
+        return function()
+    try:
+        value: T = call_in_copies(function, limit_s=None)[0]
+    except CopyError:
+        return function()  # so that what it raised there is raised here
+    return value
+
+
+def _described(loader: Loader, workers: int, passes: Iterable[Sequence[Task]]) -> list[_Seen]:
     numbered = _NumberedBatches if hasattr(loader.dataset, "__getitems__") else _Numbered
     fetch = Fetch(
         numbered(loader.dataset),
@@ -262,21 +296,24 @@ def _described(loader: Loader, workers: int, tasks: Iterable[Task]) -> Iterator[
         seed=loader.seed,
         split=loader.split,
     )
-    tasks = list(tasks)
-    positions = [position for _, position, _ in tasks]
-    if not workers:
-        yield from zip(positions, (fetch(*task) for task in tasks), strict=True)
-        return
-    pool = Workers(fetch, workers)
+    pool = Workers(fetch, workers) if workers else None
     try:
-        yield from zip(positions, pool.run(tasks), strict=True)
+        return [
+            _seen(
+                (position for _, position, _ in tasks),
+                (fetch(*task) for task in tasks) if pool is None else pool.run(tasks),
+            )
+            for tasks in passes
+        ]
     finally:
-        pool.close()
+        if pool is not None:
+            pool.close()
 
 
-def _seen(described: Iterable[tuple[int, Any]]) -> _Seen:
+def _seen(positions: Iterable[int], described: Iterable[Any]) -> _Seen:
+    """Return what the descriptions of batches say together."""
     whole = _Seen()
-    for position, (samples, part) in described:
+    for position, (samples, part) in zip(positions, described, strict=True):
         whole.at |= {position + i: sample for i, sample in enumerate(samples)}
         whole.shapes += part.shapes
         whole.bad += part.bad
@@ -302,58 +339,7 @@ def _add(seen: _Seen, at: dict[int, tuple[Any, int]], batch: Any, where: Any) ->
     seen.shapes[", ".join(words)] += 1
 
 
-def leaves(batch: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the tensors, arrays and plain values of a batch or sample, by name."""
-    if isinstance(batch, Mapping):
-        for key, value in batch.items():
-            yield from leaves(value, f"{name}.{key}" if name else str(key))
-    elif isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        yield from leaves(dict(zip(batch._fields, batch, strict=True)), name)
-    elif isinstance(batch, list | tuple) and any(
-        not isinstance(item, str | int | float) for item in batch
-    ):
-        for i, value in enumerate(batch):
-            yield from leaves(value, f"{name}[{i}]")
-    elif (fields := fields_of(batch)) is not None:
-        yield from leaves({field: getattr(batch, field) for field in fields}, name)
-    else:
-        yield name, batch
-
-
-def digest(sample: Any) -> int:
-    """32 bits that say whether two samples are the same; what is no value counts by its type."""
-    value = 0
-    for name, leaf in leaves(sample):
-        value = crc32(name.encode(), value)
-        if isinstance(leaf, torch.Tensor):
-            leaf = leaf.detach().cpu()
-            if (
-                leaf.dtype in (torch.bfloat16, torch.complex32)
-                or leaf.dtype.is_complex
-                or leaf.dtype.itemsize == 1
-            ):
-                leaf = leaf.contiguous().reshape(-1).view(torch.uint8)
-            leaf = leaf.numpy()
-        if isinstance(leaf, np.ndarray):
-            value = crc32(
-                np.ascontiguousarray(leaf).tobytes(),
-                crc32(f"{leaf.dtype}{leaf.shape}".encode(), value),
-            )
-        elif isinstance(
-            leaf, bool | int | float | complex | str | bytes | list | tuple | None | np.generic
-        ):
-            value = crc32(repr(leaf).encode("utf-8", "surrogatepass"), value)
-        else:
-            value = crc32(type(leaf).__qualname__.encode(), value)
-    return value
-
-
 # ------------------------------------------------------------------------------------ what it means
-
-
-def _from(whole: Mapping[int, Any], rest: Mapping[int, Any]) -> dict[int, Any]:
-    first = min(rest, default=0)
-    return {position: value for position, value in whole.items() if position >= first}
 
 
 def _compared(one: Mapping[int, Any], other: Mapping[int, Any], problem: str) -> list[str]:

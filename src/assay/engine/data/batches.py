@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any
+from zlib import crc32
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -77,6 +79,52 @@ def mapped(batch: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if fields is not None:
         return with_fields(batch, {name: mapped(getattr(batch, name), function) for name in fields})
     return batch
+
+
+def leaves(batch: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the tensors, arrays and plain values of a batch or sample, by name."""
+    if isinstance(batch, Mapping):
+        for key, value in batch.items():
+            yield from leaves(value, f"{name}.{key}" if name else str(key))
+    elif isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        yield from leaves(dict(zip(batch._fields, batch, strict=True)), name)
+    elif isinstance(batch, list | tuple) and any(
+        not isinstance(item, str | int | float) for item in batch
+    ):
+        for i, value in enumerate(batch):
+            yield from leaves(value, f"{name}[{i}]")
+    elif (fields := fields_of(batch)) is not None:
+        yield from leaves({field: getattr(batch, field) for field in fields}, name)
+    else:
+        yield name, batch
+
+
+def digest(sample: Any) -> int:
+    """32 bits that say whether two samples are the same; what is no value counts by its type."""
+    value = 0
+    for name, leaf in leaves(sample):
+        value = crc32(name.encode(), value)
+        if isinstance(leaf, torch.Tensor):
+            leaf = leaf.detach().cpu()
+            if (
+                leaf.dtype in (torch.bfloat16, torch.complex32)
+                or leaf.dtype.is_complex
+                or leaf.dtype.itemsize == 1
+            ):
+                leaf = leaf.contiguous().reshape(-1).view(torch.uint8)
+            leaf = leaf.numpy()
+        if isinstance(leaf, np.ndarray):
+            value = crc32(
+                np.ascontiguousarray(leaf).tobytes(),
+                crc32(f"{leaf.dtype}{leaf.shape}".encode(), value),
+            )
+        elif isinstance(
+            leaf, bool | int | float | complex | str | bytes | list | tuple | None | np.generic
+        ):
+            value = crc32(repr(leaf).encode("utf-8", "surrogatepass"), value)
+        else:
+            value = crc32(type(leaf).__qualname__.encode(), value)
+    return value
 
 
 def blame_device(batch: Any, device: torch.device, error: BaseException) -> None:

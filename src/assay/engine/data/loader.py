@@ -6,6 +6,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -16,16 +17,21 @@ from torch.utils.data import IterableDataset, TensorDataset
 from assay.core.errors import InputError
 from assay.core.schema import LOADER_CLASHES
 from assay.engine.data.batch_size import batch_size as divided
-from assay.engine.data.batches import pinned
+from assay.engine.data.batches import digest, pinned
 from assay.engine.data.collate import collate as collate_samples
+from assay.engine.data.fresh_process import CopyError, call_in_copies
 from assay.engine.data.pinning import pinned_ahead
 from assay.engine.data.plan import Order, Plan, blocks
-from assay.engine.data.randomness import Fetch, MapDataset, Randomness, randomness_of
+from assay.engine.data.randomness import DRAWN, Fetch, MapDataset, Randomness, randomness_of
 from assay.engine.data.samplers import Listed, order_of
 from assay.engine.data.source import Window
-from assay.engine.data.workers import StartMethod, Task, Workers
+from assay.engine.data.workers import StartMethod, Task, Workers, prepare_worker
 from assay.engine.numerics.seed import checked_seed
 
+REMEMBERS = (
+    "a sample is another one once others were loaded: the data set remembers, and a resumed run"
+    " does not (cache what is read, not what is drawn)"
+)
 Part = tuple[int, list[int]]
 """Position of the first sample, indices."""
 
@@ -112,6 +118,7 @@ class Loader:
         self.warn: Callable[[str], None] = _warn
         self._told = 0
         self._is_tried = False
+        self._unknown = ""
         # a rank that has fewer micro-batches of a window than others repeats one, of size 0
         self.fills = False
         self._accumulate = accumulate or 1
@@ -160,21 +167,50 @@ class Loader:
         )
 
     def exactness(self, epoch: int = 0) -> str:
-        """Return the exactness of a mid-epoch resume; loads a sample if none was loaded yet."""
+        """Return the exactness of a mid-epoch resume; tried unless samples were loaded before."""
         if not self._is_tried and self._load is self.fetch:
-            self._try(epoch)
-        return f"not exact: {', '.join(self.fetch.notes)}" if self.fetch.notes else "exact (plan)"
+            self._is_tried = True
+            try:
+                self._try(epoch)
+            except CopyError as error:
+                self._unknown = str(error)
+            self._told = len(self.fetch.notes)
+        if self.fetch.notes:
+            return f"not exact: {', '.join(self.fetch.notes)}"
+        return f"unknown: {self._unknown}" if self._unknown else "exact (plan)"
 
     def _try(self, epoch: int) -> None:
-        """Load the first sample twice, in a worker if there are any: files are not opened here."""
-        for _, position, indices in islice(self.own_tasks(epoch), 1):
-            first = epoch, position, indices[:1]
-            if self._pool is None:
-                self.fetch(*first)
-            else:
-                list(self._pool.run([first]))
-        self._told = len(self.fetch.notes)
-        self._is_tried = True
+        """Load samples from the beginning and the middle of an epoch in two copies of this process.
+
+        One is in the state of a resumed run; the other loads them in another order, and has loaded
+        them before, under the keys of another epoch. A difference becomes a note.
+        """
+        other = epoch + 1 if self.split == "train" else epoch  # others are always in epoch 0
+        tasks = [(position, indices[:2]) for _, position, indices in self._tried_tasks(epoch)]
+        fresh = [(epoch, *task) for task in tasks]
+        before = [(other, *task) for task in tasks]
+        load = partial(self._digests, fresh)
+        alone, after = call_in_copies(load, partial(self._digests, [*before, *reversed(fresh)]))
+        notes = {*alone[0], *after[0]}
+        if not notes and alone[1] != after[1][len(before) :][::-1]:
+            notes = {REMEMBERS if call_in_copies(load)[0] == alone else DRAWN}
+        self.fetch.notes += sorted(notes)
+
+    def _tried_tasks(self, epoch: int) -> list[Task]:
+        """Return the first micro-batch of the epoch, and one in its middle."""
+        tasks = list(islice(self.own_tasks(epoch), 1))
+        middle = next(self._cuts(epoch, self.steps_per_epoch // 2), [])
+        return tasks + [(epoch, *part) for part in self._own(middle)[:1]]
+
+    def _digests(self, tasks: Iterable[Task]) -> tuple[list[str], list[int]]:
+        """Load batches as a worker does; return notes on loading, and a digest of each batch."""
+        fetch = copy(self.fetch)
+        fetch.notes = []
+        if self.workers:
+            prepare_worker(fetch, number=0, workers=self.workers)
+            if (init := self._options["worker_init"]) is not None:
+                init(0)
+        return fetch.notes, [digest(fetch(*task)) for task in tasks]
 
     @property
     def steps_per_epoch(self) -> int:

@@ -18,6 +18,7 @@ from assay.engine.numerics.seed import SAMPLE, comparable_state, key, key_all, u
 
 Randomness = Literal["sample", "batch", "none"]
 
+DRAWN = "a sample is another one when it is loaded again, from whatever it is drawn"
 MAX_SEARCHED = 5_000
 """Objects of a data set that are searched for generators; the nearest come first."""
 
@@ -154,9 +155,8 @@ class Fetch:
                 self._own = [generator for generator, _ in generators_in(self.dataset)]
                 if not self._own or not self._is_same_twice(epoch, position, first):
                     self._own = []
-                    self.notes.append(
-                        "a sample is another one when it is loaded again, from whatever it is drawn"
-                    )
+                    if DRAWN not in self.notes:
+                        self.notes.append(DRAWN)
         self._is_checked = True
 
     def _is_same_twice(self, epoch: int, position: int, first: Sequence[int]) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from copy import copy
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -13,14 +14,19 @@ import torch
 from torch.utils.data import DataLoader
 
 from assay.core.errors import InputError
-from assay.engine.data.batches import size_of
-from assay.engine.data.randomness import generators_in, key_generator, same
+from assay.engine.data.batches import digest, size_of
+from assay.engine.data.fresh_process import CopyError, call_in_copies
+from assay.engine.data.randomness import generators_in, key_generator
 from assay.engine.numerics.seed import BATCH, key, seed_all, undisturbed
 
 REPLAYED, STATEFUL = "exact (replayed)", "exact (state_dict)"
 TRIED = 3
 """So many batches are loaded again, to see whether they come out equal."""
 OTHERS = "its first batches are others when they are loaded again"
+REMEMBERS = (
+    "its first batches are others once another epoch was loaded: what they come from remembers, and"
+    " a resumed run does not (cache what is read, not what is drawn)"
+)
 _LONG_S = 5.0
 _LOGGER = logging.getLogger("assay")
 
@@ -43,9 +49,10 @@ class Source(Protocol):
     """Interface of anything that yields windows."""
 
     def exactness(self, epoch: int = 0) -> str:
-        """Return the exactness of a mid-epoch resume: "exact (HOW)" or "not exact: WHY".
+        """Return the exactness of a mid-epoch resume.
 
-        It is found out by trying, with the data of `epoch`, when it is asked first.
+        "exact (HOW)", "not exact: WHY", or "unknown: WHY" where it could not be tried. It is found
+        out by trying, with the data of `epoch`, when it is asked first.
         """
         ...
 
@@ -93,7 +100,10 @@ class Replayed:
         """Return the exactness, found once by loading the first batches of an epoch from a copy."""
         if not self._exactness:
             begun = perf_counter()
-            self._exactness = self._tried(epoch)
+            try:
+                self._exactness = self._tried(epoch)
+            except CopyError as error:
+                self._exactness = f"unknown: {error}"
             took = perf_counter() - begun
             if took > _LONG_S:
                 _LOGGER.info(
@@ -109,16 +119,29 @@ class Replayed:
         if isinstance(self.batches, list | tuple):
             return REPLAYED
         twin = Replayed(_copied(self.batches), seed=self.seed)
-        first, again = (list(islice(twin._begun(epoch, 0), TRIED)) for _ in range(2))
-        return REPLAYED if same(first, again) else f"not exact: {self._why()}"
+        fresh = partial(twin._digests, epoch)
+        # A resumed run has loaded nothing before; one that was not interrupted has.
+        first, again = call_in_copies(fresh, partial(twin._digests, epoch + 1, epoch))
+        if first != again:
+            return f"not exact: {self._why(first, fresh)}"
+        return REPLAYED
 
-    def _why(self) -> str:
+    def _digests(self, *epochs: int) -> list[int]:
+        """Load the first batches of epochs, one after another; return digests of the last one's."""
+        digests: list[int] = []
+        for epoch in epochs:
+            digests = [digest(batch) for batch in islice(self._begun(epoch, 0), TRIED)]
+        return digests
+
+    def _why(self, first: list[int], fresh: Callable[[], list[int]]) -> str:
         """Return why the first batches differ when they are loaded again."""
         if getattr(self.batches, "persistent_workers", False):
             return (
                 f"{OTHERS}: its workers keep the state of their generators "
                 "(persistent_workers=False would help)"
             )
+        if call_in_copies(fresh)[0] == first:
+            return REMEMBERS
         return f"{OTHERS}, from whatever they are drawn (`random`, numpy and torch are keyed)"
 
     def _begun(self, epoch: int, done: int) -> Iterator[Any]:
@@ -236,17 +259,28 @@ class StatefulData(Replayed):
 
     def _goes_on(self, epoch: int) -> bool | None:
         """Return True if a loaded state is followed by the expected batches; None if untestable."""
-        twin: Any = _copied(self.batches)
-        source = Replayed(twin, seed=self.seed)
-        whole = []
-        states = []
-        for batch in islice(source._begun(epoch, 0), TRIED):
-            whole.append(batch)
-            states.append(twin.state_dict())
+        source = StatefulData(_copied(self.batches), seed=self.seed)
+        ((whole, state),) = call_in_copies(partial(source._unbroken, epoch))
         if not whole[1:]:
             return None
-        twin.load_state_dict(states[0])
-        return same(whole[1:], list(islice(source._begun(epoch, 1), TRIED - 1)))
+        (rest,) = call_in_copies(partial(source._after, state, epoch))
+        return bool(whole[1:] == rest)
+
+    def _unbroken(self, epoch: int) -> tuple[list[int], Any]:
+        """Return digests of the first batches after another epoch, and the state after one."""
+        self._digests(epoch + 1)
+        digests: list[int] = []
+        states: list[Any] = []
+        for batch in islice(self._begun(epoch, 0), TRIED):
+            digests.append(digest(batch))
+            if not states:
+                states.append(self.batches.state_dict())  # type: ignore[attr-defined]
+        return digests, states[0] if states else None
+
+    def _after(self, state: Any, epoch: int) -> list[int]:
+        """Return digests of the batches that follow after the first, from its state on."""
+        self.batches.load_state_dict(state)  # type: ignore[attr-defined]
+        return [digest(batch) for batch in islice(self._begun(epoch, 1), TRIED - 1)]
 
     def _watched(self, windows: Iterator[Window]) -> Iterator[Window]:
         for window in windows:
@@ -255,6 +289,8 @@ class StatefulData(Replayed):
         self._inside = False
 
     def state_dict(self) -> dict[str, Any]:
+        if self._loaded is not None:  # it waits for the first batch
+            return {"batches": self._loaded}
         return {"batches": self.batches.state_dict() if self._inside else None}  # type: ignore[attr-defined]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

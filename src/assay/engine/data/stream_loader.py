@@ -9,6 +9,7 @@ from contextlib import closing
 from copy import copy
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -17,15 +18,16 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from assay.core.errors import AssayError, InputError
 from assay.core.parent_death import end_with, main_pid
-from assay.engine.data.batches import size_of
+from assay.engine.data.batches import digest, size_of
 from assay.engine.data.collate import collate as default
-from assay.engine.data.randomness import same
-from assay.engine.data.source import OTHERS, TRIED, Window
+from assay.engine.data.fresh_process import CopyError, call_in_copies
+from assay.engine.data.source import OTHERS, REMEMBERS, TRIED, Window
 from assay.engine.data.streams.stream import Cursor, Pass, Position, Stream
 from assay.engine.numerics.seed import comparable_state, undisturbed
 
 logger = logging.getLogger("assay")
 
+_POSITION = "exact (position)"
 _LOOKED_AT = 2
 """So many items are looked at for draws without a key, here and in each worker."""
 
@@ -87,36 +89,57 @@ class StreamLoader:
 
     def exactness(self, epoch: int = 0) -> str:
         if not self._exactness:
-            replayed = self.stream.replayed()
-            how = f"replayed: {', '.join(replayed)} skips items" if replayed else "position"
-            why = self._differs(epoch)
-            self._exactness = f"not exact: {why}" if why else f"exact ({how})"
+            try:
+                self._exactness = self._tried(epoch)
+            except CopyError as error:
+                self._exactness = f"unknown: {error}"
         return self._exactness
 
-    def _differs(self, epoch: int) -> str:
-        """Load the first batches twice; return why they differ, or ""."""
+    def _tried(self, epoch: int) -> str:
+        """Load the first batches, after another epoch, and from a position on; compare."""
+        before = epoch + 1 if self.split == "train" else epoch
+        fresh = partial(self._digests, epoch)
+        alone, again = call_in_copies(fresh, partial(self._digests, before, epoch))
+        first, position = alone
+        if first != again[0]:
+            if call_in_copies(fresh)[0][0] == first:
+                return f"not exact: {REMEMBERS}"
+            return (
+                f"not exact: {OTHERS}, from whatever a stage draws them (each is keyed that says "
+                "random=True)"
+            )
+        (rest,) = call_in_copies(partial(self._digests_after, position, epoch))
+        if first[1:] != rest:
+            return "not exact: other batches come after a position than came there before"
+        replayed = self.stream.replayed()
+        return f"exact (replayed: {', '.join(replayed)} skips items)" if replayed else _POSITION
+
+    def _digests(self, *epochs: int) -> tuple[list[list[int]], dict[str, Any]]:
+        """Load the first batches of epochs; return those of the last, and the position after one.
+
+        Each batch is a digest.
+        """
         twin = copy(self)
         twin.accumulate = 1
-        first, positions = [], []
+        digests: list[list[int]] = []
+        position: dict[str, Any] = {}
         with undisturbed():
-            for window in islice(twin.windows(epoch, 0), TRIED):
-                first.append(window.batches)
-                positions.append(twin.state_dict())
-            again = [window.batches for window in islice(twin.windows(epoch, 0), TRIED)]
-            if not same(first, again):
-                return (
-                    f"{OTHERS}, from whatever a stage draws them (each is keyed that says "
-                    "random=True)"
-                )
-            if not first[1:]:
-                return ""
-            twin.load_state_dict(positions[0])
-            rest = [window.batches for window in islice(twin.windows(epoch, 1), TRIED - 1)]
-        return (
-            ""
-            if same(first[1:], rest)
-            else "other batches come after a position than came there before"
-        )
+            for epoch in epochs:
+                digests = []
+                for window in islice(twin.windows(epoch, 0), TRIED):
+                    digests.append([digest(batch) for batch in window.batches])
+                    if len(digests) == 1:
+                        position = twin.state_dict()
+        return digests, position
+
+    def _digests_after(self, position: Mapping[str, Any], epoch: int) -> list[list[int]]:
+        """Return digests of the batches after the first, loaded from its position on."""
+        twin = copy(self)
+        twin.accumulate = 1
+        twin.load_state_dict(position)
+        with undisturbed():
+            windows = islice(twin.windows(epoch, 1), TRIED - 1)
+            return [[digest(batch) for batch in window.batches] for window in windows]
 
     @property
     def steps_per_epoch(self) -> int | None:

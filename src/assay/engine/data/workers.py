@@ -399,9 +399,7 @@ def _work(
     # batches for it.
     signals.ignore()
     torch.set_num_threads(1)
-    dataset: Any = fetch.dataset
-    private_torch.set_worker_info(number=number, workers=workers, seed=fetch.seed, dataset=dataset)
-    fetch.alone = True
+    prepare_worker(fetch, number=number, workers=workers)
     on_request(stack)
     fetch.at, at.value = at, NOTHING
     broken = _error_of_init(init, number, fetch.split)
@@ -413,6 +411,13 @@ def _work(
             task = connection.recv()
             connection.send_bytes(_answer(fetch, task, broken, number))
             fetch.notes = []
+
+
+def prepare_worker(fetch: Fetch, *, number: int, workers: int) -> None:
+    """Let data sets find that they are loaded in a worker process, and keep no generators here."""
+    dataset: Any = fetch.dataset
+    private_torch.set_worker_info(number=number, workers=workers, seed=fetch.seed, dataset=dataset)
+    fetch.alone = True
 
 
 def _error_of_init(

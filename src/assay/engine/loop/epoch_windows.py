@@ -42,7 +42,8 @@ class EpochWindows:
             windows = source.windows_after(state.epoch, state.epoch_samples)
         else:
             windows = source.windows(state.epoch, state.epoch_step)
-        if state.epoch_step and "(replayed" in source.exactness(state.epoch):
+        is_middle = bool(state.epoch_step) and not isinstance(source, Loader)
+        if is_middle and "(replayed" in source.exactness(state.epoch):
             windows = _replayed(windows, state.epoch_step)
         if pipeline is not None:
             windows = pipeline.drop_unused_windows(windows)
