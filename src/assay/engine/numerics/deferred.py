@@ -84,7 +84,8 @@ class DeferredSteps:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.flag = torch.zeros((), device=device)
+        # Fused optimizers take it in float32 alone, whatever torch's default dtype is.
+        self.flag = torch.zeros((), dtype=torch.float32, device=device)
         self.waiting: list[DeferredStep] = []
         self.loss = math.nan
         self._fetched_at = perf_counter()

@@ -33,8 +33,9 @@ class FiniteCheck:
         """Choose the way to check from the first gradients that there are."""
         device = grads[0].device
         if all(_is_plain(grad) and grad.device == device for grad in grads):
-            self._found = torch.zeros(1, device=device)
-            self._one = torch.ones(1, device=device)
+            # The kernel takes float32 alone, whatever torch's default dtype is.
+            self._found = torch.zeros(1, dtype=torch.float32, device=device)
+            self._one = torch.ones(1, dtype=torch.float32, device=device)
 
     def are_finite(self, grads: list[Tensor]) -> bool:
         """Return whether all entries are finite; waits for the device."""

@@ -114,8 +114,8 @@ class ScaledOptimizerStep(OptimizerStep):
                 parameter.grad = grad.coalesce()
                 grad = parameter.grad.values()
             kinds.setdefault((grad.device, grad.dtype), []).append(grad)
-        found = [torch.zeros(1, device=device) for device, _ in kinds]
+        found = [torch.zeros(1, dtype=torch.float32, device=device) for device, _ in kinds]
         for (device, _), flag, grads in zip(kinds, found, kinds.values(), strict=True):
-            inverse = torch.full((1,), 1.0 / self.scale, device=device)
+            inverse = torch.full((1,), 1.0 / self.scale, dtype=torch.float32, device=device)
             private_torch.check_and_unscale_(grads, flag, inverse)
         return not any(flag.item() for flag in found)
