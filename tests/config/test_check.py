@@ -640,6 +640,9 @@ def test_what_a_notebook_defines_is_refused_with_where_to_put_it() -> None:
     assert "a file beside the config, as model.py" in found.fix
 
 
+PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau"
+
+
 @pytest.mark.parametrize(
     ("changes", "fixes"),
     [
@@ -658,6 +661,22 @@ def test_what_a_notebook_defines_is_refused_with_where_to_put_it() -> None:
         (
             ['plugins=[{ type = "assay.engine.EarlyStop", metric = "valid/lss", mode = "min" }]'],
             ["did you mean `valid/loss`?"],
+        ),
+        ([f'schedule={{ type = "{PLATEAU}" }}'], []),
+        (
+            [f'schedule={{ type = "{PLATEAU}" }}', "data.valid=@delete"],
+            ["give [data.valid], or another split"] * 2,
+        ),
+        (
+            [f'schedule={{ type = "{PLATEAU}" }}', "evaluate.every=never"],
+            ["give [data.valid], or another split"] * 2,
+        ),
+        (
+            [
+                "schedule={ type = 'assay.engine.TorchSchedule', metric = 'valid/ac',"
+                f" scheduler = {{ type = '{PLATEAU}' }} }}"
+            ],
+            ["did you mean `valid/acc`?"],
         ),
     ],
 )

@@ -130,6 +130,19 @@ def test_a_run_that_goes_on_at_the_end_of_an_epoch_knows_the_loss_of_the_step_be
     assert list(read_series(run / "metrics.bin")["valid/acc"].steps) == [8, 16, 24, 32]
 
 
+def test_a_run_that_was_limited_goes_on_to_the_bits_of_one_that_was_not(
+    assay, toy: Path, uninterrupted: str
+) -> None:
+    limited = assay("run", "toy.toml", "--max-steps", "10")
+    assert limited.returncode == 0, limited.stderr
+    assert "limit of 10 steps" in limited.stderr
+
+    resumed = assay("resume", "last")
+
+    assert resumed.returncode == 0, resumed.stderr
+    assert last_digest(only_run(toy)) == uninterrupted
+
+
 def test_nan_ends_the_run_with_the_weights_of_before(assay, toy: Path) -> None:
     failed = assay("run", "toy.toml", "optimizer.lr=1e30", "train.clip_norm=1e30")
     assert failed.returncode == 1

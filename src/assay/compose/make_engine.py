@@ -68,7 +68,7 @@ def make_engine(
     engine, length = _build_engine(scope, launch, process, train, bind or scope.context.bind)
     backward = getattr(process, "backward", None)
     if backward is not None:  # without one the engine says so
-        backward.start(0, total=engine.state.max_steps, epoch_length=engine.state.epoch_length)
+        engine.bounds.start_schedule(engine.state, backward)
     parallel = _join_ranks(scope, engine)
     if isinstance(engine.source, Loader):
         scope.closing.callback(engine.source.close)  # may be made of the user's DataLoader
@@ -97,8 +97,6 @@ def _build_engine(
     if section.until == "last" and epochs is not None and steps is not None:
         source = as_source(train, accumulate=accumulate)
         epochs, steps, length = larger(source, epochs=epochs, steps=steps)
-    if launch.max_steps is not None:
-        steps = launch.max_steps if steps is None else min(steps, launch.max_steps)
     engine = Engine(
         process,
         train,
@@ -112,6 +110,7 @@ def _build_engine(
         bind=bind,
         stop=Stop(),
         log_every=parse_steps(scope.sections.log.every),
+        max_steps=launch.max_steps,
     )
     return engine, length
 

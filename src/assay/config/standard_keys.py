@@ -224,16 +224,28 @@ def evaluation_problems(root: Table) -> Iterator[Problem]:
             yield from _never_measured(
                 root, (*path, "metric"), measured, names, "it never stops the run"
             )
+    for path in _plateaus(root):
+        what = "the learning rate never changes"
+        yield from _never_measured(root, path, measured, names, what, unless_given="valid/loss")
 
 
 def _never_measured(
-    root: Table, path: KeyPath, splits: list[str], names: list[str] | None, what: str
+    root: Table,
+    path: KeyPath,
+    splits: list[str],
+    names: list[str] | None,
+    what: str,
+    *,
+    unless_given: str = "",
 ) -> Iterator[Problem]:
     """Yield a metric that nothing measures.
 
-    `names` are the metrics of each split, None where they are unknown.
+    `names` are the metrics of each split, None where they are unknown. A metric that is not given
+    is `unless_given`, told at the table that lacks it.
     """
-    leaf = get_at(root, path)
+    leaf, owner = get_at(root, path), get_at(root, path[:-1])
+    if leaf is None and owner is not None and unless_given:
+        leaf, path = Leaf(unless_given, origin=owner.origin), path[:-1]
     if not isinstance(leaf, Leaf) or not isinstance(leaf.value, str) or is_unresolved(leaf):
         return
     split, _, rest = leaf.value.partition("/")
@@ -260,7 +272,21 @@ def _never_measured(
 
 
 _SUPERVISED = ("assay.engine.Supervised", "assay.engine.loop.process.Supervised")
+_PLATEAU = ("torch.optim.lr_scheduler.ReduceLROnPlateau",)
+_TORCH_SCHEDULE = ("assay.engine.TorchSchedule", "assay.engine.optim.schedules.TorchSchedule")
 _EARLY_STOP = ("assay.engine.EarlyStop", "assay.engine.callbacks.early_stop.EarlyStop")
+
+
+def _plateaus(root: Table) -> Iterator[KeyPath]:
+    """Yield the places of the metrics that schedules follow."""
+    schedule = root.items.get("schedule")
+    names = schedule.items if isinstance(schedule, Table) and schedule.target is None else {}
+    paths: list[KeyPath] = [("schedule", name) for name in names] or [("schedule",)]
+    for path in paths:
+        follows = _target_at(root, path) in _TORCH_SCHEDULE
+        of_torch = (*path, "scheduler") if follows else path
+        if _target_at(root, of_torch) in _PLATEAU:
+            yield (*path, "metric")
 
 
 def _measured_names(root: Table) -> list[str] | None:

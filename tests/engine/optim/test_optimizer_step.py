@@ -430,7 +430,7 @@ def test_after_a_non_finite_stop_the_same_objects_train_again() -> None:
     runs = spoilt_engine(non_finite="stop")
     with pytest.raises(NonFiniteError):
         runs.run()
-    again = engine(runs.process, Loader(points(8), batch_size=8), steps=1)
+    again = engine(runs.process, Loader(points(8), batch_size=8), steps=3)
 
     again.run()
 

@@ -22,7 +22,6 @@ from torch.optim.lr_scheduler import (
     MultiStepLR,
     OneCycleLR,
     PolynomialLR,
-    ReduceLROnPlateau,
     SequentialLR,
     StepLR,
 )
@@ -423,8 +422,8 @@ def test_a_bare_scheduler_is_stepped_at_every_update() -> None:
 def test_what_cannot_be_followed_by_the_step_is_refused() -> None:
     optimizer = sgd()
 
-    with pytest.raises(InputError, match="ReduceLROnPlateau follows a metric"):
-        LearningRate(optimizer, ReduceLROnPlateau(optimizer))
+    with pytest.raises(InputError, match="metric is 'valid/acc', and StepLR follows the steps"):
+        TorchSchedule(StepLR(optimizer, 3), metric="valid/acc")
     with pytest.raises(InputError, match="StepLR was made for another optimizer"):
         LearningRate(optimizer, StepLR(sgd(), 3))
     with pytest.raises(InputError, match="is a Linear; a schedule gives a factor"):
@@ -442,6 +441,77 @@ def test_a_schedule_by_the_epoch_changes_nothing_within_one_and_needs_their_leng
         rates.append(rate.read()[""])
 
     assert rates == pytest.approx([0.5] * 3 + [1.0] * 3 + [2 / 3] * 3 + [1 / 3] * 3)
+
+
+@pytest.mark.parametrize(
+    ("make", "total", "said"),
+    [
+        (lambda _: WarmupCosine(warmup_steps=21), 20, "takes 21 steps, and the run has 20"),
+        (lambda _: WarmupStep(3, warmup_steps=21), 20, "takes 21 steps, and the run has 20"),
+        (
+            lambda _: WarmupExponential(0.9, warmup_epochs=6, unit="epoch"),
+            20,
+            "takes 6 epochs, and the run has 5",
+        ),
+        (lambda o: OneCycleLR(o, 1.0, total_steps=19), 20, "OneCycleLR has 19 steps, and .* 20"),
+        (
+            lambda o: TorchSchedule(OneCycleLR(o, 1.0, total_steps=4), unit="epoch"),
+            20,
+            "OneCycleLR has 4 steps, and the run has 5 epochs",
+        ),
+    ],
+)
+def test_a_schedule_that_does_not_fit_the_run_is_refused_before_it(
+    make: Callable[[Any], Any], total: int, said: str
+) -> None:
+    optimizer = sgd()
+    rate = LearningRate(optimizer, make(optimizer))
+
+    with pytest.raises(InputError, match=said):
+        rate.start(0, total=total, epoch_length=4)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda _: WarmupCosine(warmup_steps=20),
+        lambda _: WarmupLinear(warmup_ratio=0.99),
+        lambda _: WarmupPoly(warmup_epochs=5, unit="epoch"),
+        lambda o: OneCycleLR(o, 1.0, total_steps=20),
+        lambda o: TorchSchedule(OneCycleLR(o, 1.0, total_steps=5), unit="epoch"),
+        lambda o: CosineAnnealingLR(o, 3),
+    ],
+)
+def test_a_schedule_that_just_fits_gives_a_rate_for_every_update_of_the_run(
+    make: Callable[[Any], Any],
+) -> None:
+    optimizer = sgd()
+    rate = LearningRate(optimizer, make(optimizer))
+
+    rate.start(0, total=20, epoch_length=4)
+    first = rate.read()
+    rate.walk(20)
+
+    assert rate.read() == first
+
+
+def test_a_scheduler_that_ends_within_a_run_of_unknown_length_is_an_error_of_the_user() -> None:
+    optimizer = sgd()
+    rate = LearningRate(optimizer, OneCycleLR(optimizer, 1.0, total_steps=10))
+    rate.start(0, total=None, epoch_length=None)
+
+    with pytest.raises(InputError, match="OneCycleLR ends after 10 steps"):
+        rate.walk(20)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("name", ["lr", "momentum", "weight_decay"])
+def test_a_setting_that_is_not_finite_is_refused(name: str, value: float) -> None:
+    optimizer = sgd()
+    optimizer.param_groups[0][name] = value
+
+    with pytest.raises(InputError, match=f"{name} of SGD is {value}"):
+        LearningRate(optimizer)
 
 
 @pytest.mark.parametrize(

@@ -16,18 +16,22 @@ from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bounds as they were given; with none of them a run is one epoch. InputError below 1."""
+    """Bounds as they were given; with none of them a run is one epoch. InputError below 1.
+
+    `max_steps` is the limit of one launch: it stops the run, and schedules count on without it.
+    """
 
     epochs: int | None = None
     steps: int | None = None
     samples: int | None = None
     seconds: float | None = None
+    max_steps: int | None = None
 
     def __post_init__(self) -> None:
         given = (self.epochs, self.steps, self.samples, self.seconds)
         if given == (None, None, None, None):
             object.__setattr__(self, "epochs", 1)
-        for name in ("epochs", "steps", "samples", "seconds"):
+        for name in ("epochs", "steps", "samples", "seconds", "max_steps"):
             bound = getattr(self, name)
             if bound is not None and bound <= 0:
                 raise InputError(f"{name} is {bound}; it must be greater than 0.")
@@ -36,15 +40,13 @@ class Bounds:
         """Set the bounds of the state in epochs and steps, and the length of an epoch."""
         state.epoch_length = source.steps_per_epoch
         state.max_epochs = self.epochs
-        known = [self.steps] if self.steps is not None else []
-        if self.epochs is not None and state.epoch_length is not None:
-            known.append(self.epochs * state.epoch_length)
-        state.max_steps = min(known, default=None)
+        state.max_steps = _least(self.steps, _last_of_epochs(state), self.max_steps)
 
     def reached(self, state: State) -> str:
         """Return the bound that a run has reached, such as "limit of 5 epochs"; "" for none."""
-        if self.steps is not None and state.step >= self.steps:
-            return f"limit of {_counted(self.steps, 'step')}"
+        steps = _least(self.steps, self.max_steps)
+        if steps is not None and state.step >= steps:
+            return f"limit of {_counted(steps, 'step')}"
         if self.epochs is not None and state.epoch >= self.epochs:
             return f"limit of {_counted(self.epochs, 'epoch')}"
         if self.samples is not None and state.samples >= self.samples:
@@ -65,24 +67,25 @@ class Bounds:
         state.epoch_step = len(source) - left
         if state.max_epochs is not None:
             left += (state.max_epochs - state.epoch - 1) * len(source)
-            last = state.step + left
-            state.max_steps = last if self.steps is None else min(last, self.steps)
+            state.max_steps = _least(state.step + left, self.steps, self.max_steps)
 
     def start_schedule(self, state: State, backward: OptimizerStepBase) -> None:
         """Let the schedule count from here, also after epochs that were ended early.
 
         The bound in steps is lowered by the steps that they left out, which a schedule that counts
-        epochs takes as made.
+        epochs takes as made. InputError for a schedule that does not fit the run.
         """
         length = state.epoch_length
         if length is not None:
             place = state.epoch * length + state.epoch_step
-            if state.max_epochs is not None and state.max_steps is not None:
-                last = state.step + max(0, state.max_epochs * length - place)
-                state.max_steps = min(state.max_steps, last)
+            if state.max_steps is not None:
+                state.max_steps = _least(state.max_steps, _last_of_epochs(state))
             if place != state.step:
                 backward.skip_steps(place - state.step)
-        backward.start(state.step, total=state.max_steps, epoch_length=length)
+        total = state.max_steps
+        if self.max_steps is not None and total == self.max_steps:
+            total = _least(self.steps, _last_of_epochs(state))
+        backward.start(state.step, total=total, epoch_length=length)
 
     def handlers(self, state: State, finish: Callable[[], None]) -> list[Handler]:
         """Return the handlers that call `finish` once enough samples or seconds were used."""
@@ -133,6 +136,18 @@ class _SecondBound:
     def end_step(self) -> None:
         if perf_counter() - self.begun >= self.seconds:
             self.finish()
+
+
+def _last_of_epochs(state: State) -> int | None:
+    """Return the last step of the last epoch; None if nobody can know."""
+    if state.max_epochs is None or state.epoch_length is None:
+        return None
+    place = state.epoch * state.epoch_length + state.epoch_step
+    return state.step + max(0, state.max_epochs * state.epoch_length - place)
+
+
+def _least(*bounds: int | None) -> int | None:
+    return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def _counted(number: int, unit: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -38,6 +39,7 @@ from assay.engine.numerics.buffers import NoBuffers, kept_buffers
 from assay.engine.numerics.seed import StepRandomness, checked_seed
 from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.losses import Losses
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 from assay.engine.parallel.pipeline import Pipeline
 
 _LOGGER = logging.getLogger("assay")
@@ -48,9 +50,11 @@ class Engine:
 
     Either by `run()`, or by hand: `for batch in engine`. `process` may be written in any style that
     `as_process` knows. `train` is a `Loader` or any iterable of batches. Bounds: `epochs`, `steps`
-    (optimizer updates), `samples`, `seconds`; without any, one epoch. Randomness of forward and
-    backward is keyed by (seed, step, micro-step), so a resumed run draws what the uninterrupted one
-    would have drawn. The seed is given once, here or to the loader: each takes that of the other.
+    (optimizer updates), `samples`, `seconds`; without any, one epoch. `max_steps` stops the run as
+    well, but is no length for a schedule: resumed without it, the run continues on the same curve.
+    Randomness of forward and backward is keyed by (seed, step, micro-step), so a resumed run draws
+    what the uninterrupted one would have drawn. The seed is given once, here or to the loader: each
+    takes that of the other.
 
     `deferred`, the default on all devices but the CPU: no step waits for the device. Loss, norm and
     logged values are fetched together after 64 steps or a second, and before a handler is called
@@ -81,6 +85,7 @@ class Engine:
         deferred: bool | None = None,
         stop: Stop | None = None,
         log_every: int = 1,
+        max_steps: int | None = None,
     ) -> None:
         self.process: Process = as_process(process)
         data, seed = seeded(train, seed)
@@ -106,7 +111,7 @@ class Engine:
         self._by_hand: HandTrainer | None = None
         self._results: StepResults | None = None
         self._epoch: EpochLoop | None = None
-        self.bounds = Bounds(epochs, steps, samples, seconds)
+        self.bounds = Bounds(epochs, steps, samples, seconds, max_steps)
         self.bounds.apply(self.state, self.source)
         self.bus = Bus(bind or bind_by_name(roles_of(self)))
         self._defers = self.device.type != "cpu" if deferred is None else deferred
@@ -120,6 +125,9 @@ class Engine:
                 self.bus.add(fetch)
         self.bus.extend(handlers)
         self.bus.extend(self.bounds.handlers(self.state, self.finish))
+        backward = getattr(self.process, "backward", None)
+        if isinstance(backward, OptimizerStepBase):
+            self.bus.extend(backward.handlers(self.state))
 
     def run(self) -> State:
         """Train to the bound, or until something calls `stop`; return the state.
@@ -331,6 +339,7 @@ class Engine:
             buffers=kept_buffers(model) if backward.non_finite != "ignore" else NoBuffers(),
             pipeline=self.pipeline,
             key_of=loop.key,
+            start_schedule=partial(self.bounds.start_schedule, state, backward),
             can_repeat=can_repeat,
         )
         self._results = StepResults(

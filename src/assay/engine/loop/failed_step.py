@@ -33,6 +33,7 @@ class FailedStep:
     """Finds out why a step failed; may run its forward and backward passes once more.
 
     `buffers` are those of before the step, `key_of(i)` is the random key of its micro-batch `i`.
+    `start_schedule` puts the schedule to the step of the state.
     `can_repeat`: a step whose numbers were read later can be run again. In a loop by hand the
     engine does not know what computes the gradients.
     """
@@ -46,6 +47,7 @@ class FailedStep:
         buffers: Buffers,
         pipeline: Pipeline | None,
         key_of: Callable[[int], int],
+        start_schedule: Callable[[], None],
         can_repeat: bool,
     ) -> None:
         self.process = process
@@ -57,6 +59,7 @@ class FailedStep:
         self.buffers = buffers
         self.pipeline = pipeline
         self.key_of = key_of
+        self.start_schedule = start_schedule
         self.can_repeat = can_repeat
 
     def explain(self, window: Window, error: BaseException) -> None:
@@ -91,9 +94,7 @@ class FailedStep:
         state = self.state
         for name, count in bad.before.items():
             setattr(state, name, count)
-        self.process.backward.start(
-            state.step, total=state.max_steps, epoch_length=state.epoch_length
-        )
+        self.start_schedule()
         if state.error is not None:
             state.error.add_note(f"before that: {error}")
             return

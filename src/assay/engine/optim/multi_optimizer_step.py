@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError, did_you_mean
+from assay.core.events import Handler
 from assay.engine.numerics.deferred import DeferredUpdate
 from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase, Stateful
+from assay.engine.optim.plateau import Progress
 
 
 class MultiOptimizerStep(OptimizerStepBase):
@@ -119,6 +121,9 @@ class MultiOptimizerStep(OptimizerStepBase):
         self._updated = tuple(self._due)
         self._go_to(step + 1)
         return taken
+
+    def handlers(self, progress: Progress) -> list[Handler]:
+        return [each for part in self.by_name.values() for each in part.handlers(progress)]
 
     def skip_steps(self, count: int) -> None:
         for part in self.by_name.values():

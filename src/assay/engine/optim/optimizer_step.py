@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
+from assay.core.events import Handler
 from assay.core.optimizer_closure import needs_closure
 from assay.engine.numerics.deferred import DeferredNumbers, DeferredUpdate, Slot
 from assay.engine.numerics.dtensor import local_parameters
@@ -41,6 +42,7 @@ from assay.engine.optim.losses import (
     worth_nothing,
 )
 from assay.engine.optim.optimizer_step_base import NonFinite, OptimizerStepBase
+from assay.engine.optim.plateau import Progress
 from assay.engine.optim.schedules import LearningRate, Schedule
 from assay.engine.optim.window_losses import Term, WindowLosses, check_names, read_losses
 
@@ -174,9 +176,10 @@ class OptimizerStep(OptimizerStepBase):
         self.rate.skipped = count
 
     def start(self, step: int, *, total: int | None, epoch_length: int | None) -> None:
-        self.rate.total = total
-        self.rate.epoch_length = epoch_length
-        self.rate.set(step)
+        self.rate.start(step, total=total, epoch_length=epoch_length)
+
+    def handlers(self, progress: Progress) -> list[Handler]:
+        return self.rate.handlers(progress)
 
     def points(self) -> dict[str, float]:
         if self.rate.schedule is None and self.deferred is None:

@@ -10,8 +10,10 @@ from typing import Any, Literal, Protocol
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from assay.core.events import Handler
 from assay.engine.checkpoint.optimizer_state import NamedState
 from assay.engine.numerics.deferred import DeferredUpdate
+from assay.engine.optim.plateau import Progress
 
 NonFinite = Literal["stop", "skip", "ignore"]
 
@@ -61,6 +63,10 @@ class OptimizerStepBase(ABC):
 
     def start(self, step: int, *, total: int | None, epoch_length: int | None) -> None:  # noqa: B027
         """Begin or resume the run after `step` completed steps of `total`, None if unknown."""
+
+    def handlers(self, progress: Progress) -> list[Handler]:
+        """Return the handlers of what follows the `progress` of the run, such as a metric."""
+        return []
 
     def skip_steps(self, count: int) -> None:  # noqa: B027
         """Count `count` steps missing from past epochs as made, in a schedule of epochs.

@@ -2,7 +2,7 @@
 
 So nothing of a schedule needs to be saved, and going on from any step is exact. A scheduler of
 torch has a state: it is put to the step that is asked for, if need be by stepping it from its
-beginning.
+beginning. ReduceLROnPlateau alone is no function of the step: it follows a metric (`plateau`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from assay.core.errors import InputError
+from assay.core.events import Handler
+from assay.engine.optim.plateau import PlateauFollower, Progress
 
 Unit = Literal["step", "epoch"]
 
@@ -123,6 +125,15 @@ class _Warmup:
         if step < warmup:
             return self.start + (1.0 - self.start) * step / warmup
         return self._decayed(step, warmup, total)
+
+    def check_length(self, total: int) -> None:
+        """Raise InputError for a warm-up that is longer than the run of `total` steps or epochs."""
+        warmup = self._warmup(total)
+        if warmup > total:
+            raise InputError(
+                f"The warm-up takes {warmup:,} {self.unit}s, and the run has {total:,}.",
+                fix=f"Lower warmup_{self.unit}s, or give warmup_ratio, a share of the run.",
+            )
 
     def _warmup(self, total: int | None) -> int:
         if self.warmup is not None:
@@ -251,18 +262,22 @@ class WarmupExponential(_Warmup):
 class TorchSchedule:
     """Schedule of `torch.optim.lr_scheduler`, stepped per optimizer step or per epoch.
 
-    A scheduler of torch without this wrapper is stepped per optimizer step.
+    A scheduler of torch without this wrapper is stepped per optimizer step. ReduceLROnPlateau is
+    stepped after each evaluation, with the value of `metric`: valid/loss where none is given.
     """
 
-    def __init__(self, scheduler: LRScheduler, *, unit: Unit = "step") -> None:
-        if isinstance(scheduler, ReduceLROnPlateau):
+    def __init__(
+        self, scheduler: LRScheduler, *, unit: Unit = "step", metric: str | None = None
+    ) -> None:
+        follows = isinstance(scheduler, ReduceLROnPlateau)
+        if metric is not None and not follows:
             raise InputError(
-                "ReduceLROnPlateau follows a metric: its rate is no function of the step.",
-                fix="Use a schedule such as assay.engine.WarmupCosine, or step it in a handler"
-                " of eval_end.",
+                f"metric is {metric!r}, and {type(scheduler).__name__} follows the steps.",
+                fix="Leave metric out: it is for ReduceLROnPlateau.",
             )
         self.scheduler = scheduler
-        self.unit = unit
+        self.metric = (metric or "valid/loss") if follows else None
+        self.unit: Unit = "step" if follows else unit
         self.optimizer: Optimizer = scheduler.optimizer
         self._count = 0
         self._first = copy.deepcopy(scheduler.state_dict())
@@ -270,7 +285,12 @@ class TorchSchedule:
         self._left = self._owned()
 
     def put(self, count: int) -> None:
-        """Set the groups to their values after `count` steps (or epochs), in either direction."""
+        """Set the groups to their values after `count` steps (or epochs), in either direction.
+
+        InputError for a count that the scheduler does not have.
+        """
+        if self.metric is not None:
+            return  # the metric decides, and a checkpoint keeps the rate that it has led to
         # A loaded state is of another count.
         if count < self._count or self._left != self._owned():
             self.scheduler.load_state_dict(copy.deepcopy(self._first))
@@ -291,9 +311,26 @@ class TorchSchedule:
                 self._advance(count)
         self._left = self._owned()
 
+    def check_length(self, total: int) -> None:
+        """Raise InputError for a scheduler that ends before the run of `total` steps or epochs."""
+        last = getattr(self.scheduler, "total_steps", None)  # OneCycleLR raises beyond it
+        if isinstance(last, int) and last < total:
+            raise InputError(
+                f"{type(self.scheduler).__name__} has {last:,} steps, and the run has {total:,}"
+                f" {self.unit}s.",
+                fix=f"Give it total_steps = {total}.",
+            )
+
     def _advance(self, count: int) -> None:
         while self._count < count:
-            self.scheduler.step()
+            try:
+                self.scheduler.step()
+            except ValueError as error:
+                raise InputError(
+                    f"{type(self.scheduler).__name__} ends after {self._count:,} {self.unit}s:"
+                    f" {error}",
+                    fix="Make it as long as the run, or bound the run: [train] steps.",
+                ) from error
             self._count += 1
 
     def _owned(self) -> list[dict[str, Any]]:
@@ -318,6 +355,7 @@ class LearningRate:
     """
 
     def __init__(self, optimizer: Optimizer, schedule: Schedule | None = None) -> None:
+        _refuse_non_finite(optimizer)
         self.optimizer = optimizer  # not its groups: loading a state replaces their list
         self.schedule: Factor | TorchSchedule | None = (
             None if schedule is None else _applicable(schedule, optimizer)
@@ -330,6 +368,38 @@ class LearningRate:
         self.skipped = 0
         self._counts_epochs = getattr(self.schedule, "unit", "step") == "epoch"
         self._apart = {number for number, base in enumerate(self.bases) if base != self.bases[0]}
+
+    def start(self, step: int, *, total: int | None, epoch_length: int | None) -> None:
+        """Set the length of the run, and the rates after `step` completed updates.
+
+        InputError for a schedule that does not fit the length.
+        """
+        self.total, self.epoch_length = total, epoch_length
+        if self._counts_epochs:
+            _, total = self._in_epochs(step)
+        if total is not None and isinstance(self.schedule, TorchSchedule | _Warmup):
+            self.schedule.check_length(total)
+        self.set(step)
+
+    def walk(self, steps: int) -> None:
+        """Set the rates of the first `steps` updates one after another, and those of the first.
+
+        InputError where the schedule has none, or one that is not finite.
+        """
+        for step in range(1, steps):
+            self.set(step)
+            for group in self.optimizer.param_groups:
+                if not math.isfinite(group["lr"]):
+                    rate = float(group["lr"])
+                    raise InputError(f"After {step:,} steps the schedule sets the rate {rate}.")
+        self.set(0)
+
+    def handlers(self, progress: Progress) -> list[Handler]:
+        """Return the handlers of a schedule that follows a metric of `progress`."""
+        schedule = self.schedule
+        if not isinstance(schedule, TorchSchedule) or schedule.metric is None:
+            return []
+        return PlateauFollower(schedule.scheduler, schedule.metric, progress).handlers()
 
     def set(self, step: int) -> None:
         """Set the rates for the update after `step` completed ones."""
@@ -369,6 +439,21 @@ class LearningRate:
                 self._apart.add(number)
                 rates[str(groups[number].get("name", number + 1))] = rate
         return rates
+
+
+def _refuse_non_finite(optimizer: Optimizer) -> None:
+    """Raise InputError for an infinite or NaN setting; an optimizer of others may mean it so."""
+    is_of_torch = type(optimizer).__module__.startswith("torch.")
+    for group in optimizer.param_groups:
+        for name, value in group.items():
+            numbers = value if isinstance(value, tuple) else (value,)
+            if (is_of_torch or name == "lr") and any(
+                isinstance(number, float) and not math.isfinite(number) for number in numbers
+            ):
+                raise InputError(
+                    f"{name} of {type(optimizer).__name__} is {value}: it must be finite.",
+                    fix=f"Set [optimizer] {name}.",
+                )
 
 
 def _applicable(schedule: Any, optimizer: Optimizer) -> Factor | TorchSchedule:
