@@ -238,3 +238,22 @@ def test_every_key_of_an_older_system_stands_in_a_section_that_is_looked_at() ->
     sections = {alias.old.partition(".")[0] for alias in aliases._aliases()}
 
     assert sections == {"data", *aliases._WITH_OLDER_KEYS, *aliases._OLDER_SECTIONS}
+
+
+@pytest.mark.parametrize("suffix", [".toml", ".yaml", "an override"])
+def test_a_variable_as_hydra_names_it_is_one_here_with_a_note(
+    suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AN_UNSET_ONE", raising=False)
+    reference = "net-${oc.env:AN_UNSET_ONE,64}"
+    texts = {".toml": f'tag = "{reference}"\nseed = 1', ".yaml": f"tag: {reference}\nseed: 1"}
+    overrides = ["seed=${oc.env:AN_UNSET_ONE,64}"] if suffix not in texts else []
+
+    config = loads(texts.get(suffix, "seed = 1"), overrides, source=f"a{suffix}")
+
+    if overrides:
+        assert plain(config.root) == {"seed": 64}
+        return
+    assert plain(config.root) == {"tag": "net-64", "seed": 1}
+    assert [note.message for note in config.notes] == ["`${oc.env:X}` is `${env:X}` here"]
+    assert plain(loads('tag = "$${oc.env:X}"').root) == {"tag": "$${oc.env:X}"}

@@ -80,9 +80,8 @@ def trees(content: Mapping[str, Any]) -> dict[str, Table]:
         else:
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder) / f"a{suffix}"
-                found[suffix], problems, _ = python.read_all(
-                    text, f"a{suffix}", path=file, user_dirs=[Path(folder)]
-                )
+                read = python.read_all(text, f"a{suffix}", path=file, user_dirs=[Path(folder)])
+                found[suffix], problems = read.root, read.problems
         assert problems == [], (suffix, text)
     found["mapping"], problems = objects.read(content, "<python>")
     assert problems == []

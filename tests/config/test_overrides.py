@@ -13,6 +13,7 @@ from assay.config.merge import merged
 from assay.config.overrides import is_override, typed_text
 from assay.config.reference_numbers import Draws
 from assay.config.references import Uses
+from assay.config.settings import Settings
 from assay.config.sources.literals import value_of
 from assay.config.sources.toml import read
 from assay.config.tree import Table, get_at, key_origin_at, plain
@@ -37,7 +38,7 @@ def base() -> Table:
 
 
 def apply(root: Table, arguments: list[str] | tuple[str, ...]) -> tuple[Table, list[Problem]]:
-    made = merged(root, arguments, Draws(), Uses())
+    made = merged(root, arguments, Draws(), Uses(), Settings(Path.cwd()))
     return made.written, list(made.problems)
 
 

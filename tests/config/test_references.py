@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from math import inf
 from typing import Any
 
@@ -151,7 +152,7 @@ def test_a_value_remembers_where_it_was_asked_for_and_where_it_came_from() -> No
         (
             "x = 'a ${} b'",
             "`${}` is no reference",
-            "write ${path.to.a.key}, ${.beside}, ${env:NAME}, ${global:NAME}, ${random:int:0:9}, ${device:count} or"
+            "write ${path.to.a.key}, ${.beside}, ${env:NAME}, ${env:NAME,default}, ${global:NAME}, ${random:int:0:9}, ${device:count} or"
             " ${length:data.train}, or $${ for the two characters",
         ),
         ("x = '${a'", "`${` is not closed", "write $${ for the two characters"),
@@ -300,6 +301,68 @@ def test_the_environment_is_read_like_an_override_and_is_never_a_reference() -> 
         plain(with_external_values(tree({"a": "${b} $${env:N}${env:N}"}), environ, {})[0])["a"]
         == "${b} $${env:N}8"
     )
+
+
+@pytest.mark.parametrize(
+    ("reference", "unset"),
+    [
+        ("${env:X,64}", 64),
+        ("${env:X, 64 }", 64),
+        ("${env:X,'64'}", "64"),
+        ("${env:X,none}", None),
+        ("${env:X,}", ""),
+        ("${env:X,a, b}", "a, b"),
+        ("at ${env:X,64} of it", "at 64 of it"),
+        ("${global:X,false}", False),
+    ],
+)
+def test_a_variable_that_is_not_set_has_its_default(reference: str, unset: object) -> None:
+    root = tree({"a": reference})
+
+    kept, problems = with_external_values(root, {}, {})
+    is_set = with_external_values(root, {"X": "7"}, {"X": 7})[0]
+
+    assert problems == [] and plain(kept) == {"a": unset}
+    assert plain(is_set) == {"a": "at 7 of it" if "of it" in reference else 7}
+    assert plain(resolved(root)[0]) == plain(root)
+
+
+def test_a_default_for_a_key_that_is_a_text_stays_one() -> None:
+    root = tree({"tag": "${env:X,12}", "desc": "${env:X,'12'}"})
+
+    assert plain(with_external_values(root, {}, {})[0]) == {"tag": "12", "desc": "12"}
+
+
+WORDS = ("env", "evn", "global", "globl", "random", "randm", "length", "device", "oc.env", "", "a")
+RESTS = (
+    ":",
+    ":X",
+    ":1X",
+    ":X,",
+    ":X,{",
+    ":int:0",
+    ":int:0:9",
+    ":data.train",
+    ":data",
+    ":count",
+    ".",
+)
+
+
+@given(st.sampled_from(WORDS), st.sampled_from(RESTS), st.sampled_from(["", " ", "x", ",y", ":"]))
+@settings(max_examples=300, deadline=None)
+def test_what_is_suggested_for_a_malformed_reference_is_another_one_and_is_right(
+    word: str, rest: str, more: str
+) -> None:
+    text = f"${{{word}{rest}{more}}}"
+
+    for problem in resolved(tree({"x": text}))[1]:
+        suggested = re.findall(r"did you mean `([^`]*)`", problem.fix)
+        assert text not in suggested
+        for other in suggested:
+            if other.startswith("${"):
+                again = resolved(drawn(tree({"x": other}), Draws())[0])[1]
+                assert again == []
 
 
 def test_a_missing_environment_variable_is_named() -> None:

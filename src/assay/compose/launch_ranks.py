@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,8 +57,8 @@ SECONDS_TO_SHARE = 10.0
 class RankTask:
     """Task that every rank reads: a final config, and the run to resume, if there is one.
 
-    `origins` are those of the config's nodes in the files of the user. `options` are further
-    arguments of the function that does it.
+    `origins` are those of the config's nodes in the files of the user, `outside` is what a config
+    in Python read. `options` are further arguments of the function that does it.
     """
 
     launch: Mapping[str, Any]
@@ -74,6 +74,7 @@ class RankTask:
     resumed: str = ""
     checkpoint: str = ""
     options: Mapping[str, Any]
+    outside: Mapping[str, Any] = field(default_factory=dict)
 
 
 def asked_processes(config: Config, launch: Launch) -> int:
@@ -196,6 +197,7 @@ def task_of(config: Config, launch: Launch, **options: Any) -> RankTask:
         variant=config.variant,
         point=config.point,
         options=options,
+        outside=dict(config.outside),
     )
 
 
@@ -298,6 +300,7 @@ def config_of(task: RankTask, folder: Path, rank: int) -> Config:
         settings=Settings(Path(task.settings)),
         variant=task.variant,
         point=task.point,
+        outside=task.outside,
     )
 
 

@@ -19,7 +19,7 @@ from assay.compose.unfinished import (
     refuse_without_checkpoints,
     told_differences,
 )
-from assay.config import dump, load
+from assay.config import dump
 from assay.config.loading import Config
 from assay.config.secret_keys import without_secrets
 from assay.core.errors import InputError
@@ -65,11 +65,11 @@ def resume_run(
     """Train a new attempt of a run from its checkpoint `name`, "" for the newest."""
     from assay.config import changed_keys
 
-    old = load(view.folder.config_toml)
-    changes = changed_keys(old.root, without_secrets(config.root))
+    old = view.config
+    changes = changed_keys(old, without_secrets(config.root))
     changed = [change.key for change in changes]
     if not options.force:
-        refuse_other_data(view.id, old.root, config.root, changes)
+        refuse_other_data(view.id, old, config.root, changes)
         if not name:
             refuse_without_checkpoints(view)
     if is_spread(config, launch):
@@ -161,7 +161,7 @@ def _begin(
 ) -> RunRecorder:
     """Open the record for a new attempt, and log what is different from the attempt before."""
     secrets = secrets_of(config)
-    config_toml = dump(without_secrets(config.root, secrets))
+    config_toml = dump(without_secrets(config.root, secrets), with_origins=True)
     project = home_of(view) or project_around(None)
     engine = prepared.engine
     spec = attempt_spec(config, launch, project, secrets, engine)

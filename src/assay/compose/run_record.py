@@ -16,10 +16,12 @@ from assay.compose.run_scope import RunScope
 from assay.compose.unfinished import job_of
 from assay.config import config_hash, dump, seedless_hash
 from assay.config.check import standard_defaults
+from assay.config.external_values import with_external_values
 from assay.config.loading import Config
 from assay.config.references import outside_used
 from assay.config.secret_keys import redacted_keys, without_secrets
-from assay.config.tree import dotted, plain
+from assay.config.sources.outside_reads import ARGV
+from assay.config.tree import Leaf, dotted, plain, walk
 from assay.config.typed_sections import sections_of
 from assay.core import defaults_file
 from assay.core.defaults_file import Taken
@@ -27,7 +29,7 @@ from assay.core.errors import AssayError, InputError
 from assay.core.event_log import EndStatus
 from assay.core.ports import NullRecorder
 from assay.core.secret import Secrets, secrets_under
-from assay.core.secret_names import REDACTED, is_opaque, sureness
+from assay.core.secret_names import REDACTED, sureness
 from assay.core.signals import Terminated, number_of
 from assay.query.previous_run import since_previous
 from assay.query.run import RunView
@@ -36,6 +38,7 @@ from assay.record.ending import ending
 from assay.record.info import info_lines
 from assay.record.opening import start_run
 from assay.record.recorder import RunRecorder
+from assay.store.authorship import digest_of_secret
 from assay.store.layout import Project, find_project, open_project
 
 if TYPE_CHECKING:
@@ -57,7 +60,7 @@ def new_record(
     project = project_around(config.path)
     sections = sections_of(config.root)
     secrets = secrets_of(config)
-    config_toml = dump(without_secrets(config.root, secrets))
+    config_toml = dump(without_secrets(config.root, secrets), with_origins=True)
     engine = None if prepared is None else prepared.engine
     spec = attempt_spec(config, launch, project, secrets, engine)
     used = engine.device if engine is not None else device
@@ -89,7 +92,7 @@ def attempt_spec(
 ) -> AttemptSpec:
     """Return what the record of an attempt begins with, but for its config, seeds and devices."""
     config_without_defaults = config.named or config.root
-    launched = {**launch.recorded(), **recorded_of(config)}
+    launched = {**launch.recorded(), **recorded_of(config, secrets)}
     if engine is not None:
         launched["fused"] = is_fused(engine)
     return AttemptSpec(
@@ -139,27 +142,43 @@ def set_recorder(scope: RunScope, recorder: RunRecorder | NullRecorder) -> None:
     )
 
 
-def recorded_of(config: Config) -> dict[str, Any]:
+def recorded_of(config: Config, secrets: Secrets) -> dict[str, Any]:
     """Return launch metadata: variant, sweep point, values from outside, job id."""
-    sources: dict[str, Mapping[str, Any]] = {"env": os.environ, "global": config.settings.variables}
-    outside = {}
-    for each in outside_used(config.root):
-        kind, _, name = each.partition(":")
-        outside[each] = _outside(name, sources[kind].get(name))
     which = {
         "user_dirs": [str(path.resolve()) for path in config.user_dirs],
         "variant": config.variant,
         "point": config.point,
-        "outside": outside,
+        "outside": _outside_of(config, secrets),
         "job": job_of()[0],
     }
     return {key: value for key, value in which.items() if value}
 
 
-def _outside(name: str, value: Any) -> Any:
-    if sureness(name) or (isinstance(value, str) and is_opaque(value, 24)):
-        return REDACTED
-    return Secrets().tree(value, name)
+def _outside_of(config: Config, secrets: Secrets) -> dict[str, Any]:
+    """Return the values from outside that the saved config does not hold, by name.
+
+    They are what a config in Python read, and the secrets: of variables by `env:X`, else by key. A
+    digest stands in the place of a secret, which tells two of them apart.
+    """
+    outside: dict[str, Any] = {}
+    for name, value in config.outside.items():
+        variable = name.partition(":")[2]
+        if name == ARGV:
+            pairs = zip(value, secrets.command(value), strict=True)
+            outside[name] = [clean.replace(REDACTED, digest_of_secret(w)) for w, clean in pairs]
+        elif value is None or (not sureness(variable) and secrets.tree(value, variable) == value):
+            outside[name] = value
+        else:
+            outside[name] = digest_of_secret(str(value))
+    sources: dict[str, Mapping[str, Any]] = {"env": os.environ, "global": config.settings.variables}
+    for name in outside_used(config.root):
+        kind, _, variable = name.partition(":")
+        outside[name] = digest_of_secret(str(sources[kind].get(variable, "")))
+    kept = without_secrets(config.root, secrets)
+    for (path, given), (_, left) in zip(walk(config.root), walk(kept), strict=True):
+        if isinstance(given, Leaf) and given is not left:
+            outside[dotted(path)] = digest_of_secret(str(given.value))
+    return outside
 
 
 def is_fused(engine: Engine) -> bool:
@@ -204,17 +223,24 @@ def project_around(path: Path | None) -> Project:
 def refuse_redacted(config: Config, run_id: str, *, part: str = "") -> None:
     """Raise InputError for a saved config that lacks secrets: none is ever written into a record.
 
-    With `part` those in this section alone count.
+    A secret that the config names as a variable is there if the variable is set. With `part` those
+    in this section alone count.
     """
-    missing = [dotted(path) for path in redacted_keys(config.root) if not part or path[0] == part]
-    if missing:
-        raise InputError(
-            f"The record of {run_id} keeps no secrets, and its config had some:"
-            f" {', '.join(missing[:5])}.",
-            where=str(config.path or ""),
-            fix=f'resume and rerun take {missing[0]}=VALUE; a config that says "${{env:NAME}}"'
-            " loses nothing",
-        )
+    missing = {dotted(path): "" for path in redacted_keys(config.root)}
+    _, unset = with_external_values(config.root, os.environ, config.settings.variables)
+    missing |= {problem.key: problem.fix for problem in unset}
+    keys = [key for key in missing if not part or key.partition(".")[0] == part]
+    if not keys:
+        return
+    way = next(filter(None, (missing[key] for key in keys)), "")
+    raise InputError(
+        f"The record of {run_id} keeps no secrets, and its config had some: {', '.join(keys[:5])}.",
+        where=str(config.path or ""),
+        fix=f"{way}; or resume and rerun take {keys[0]}=VALUE"
+        if way
+        else f'resume and rerun take {keys[0]}=VALUE; a config that says "${{env:NAME}}" finds it'
+        " again",
+    )
 
 
 def code_outside(folders: Sequence[Path], project: Project) -> list[Path]:

@@ -105,12 +105,14 @@ def open_run_scope(
     joins: bool = False,
     resumes: str = "",
     device: Device | None = None,
+    part: str = "",
 ) -> Iterator[RunScope]:
     """Open the scope of a run; close everything that was opened for it at exit.
 
     `joins`: together with the other ranks of the run, which all have to name the same `resumes`.
 
-    `device` is one that is known already, in place of the one of `launch`.
+    `device` is one that is known already, in place of the one of `launch`. With `part` only this
+    section is built, and secrets of others need not be there.
     """
     from assay.build import Context, user_code
     from assay.engine.loop.device import pick_device
@@ -120,7 +122,7 @@ def open_run_scope(
         device = _device_of_rank(launch)
     elif device is None:
         device = pick_device(the_one_device(launch))
-    root = _with_external_values(config)
+    root = _with_secrets(config, part)
     sections = sections_of(root)
     with ExitStack() as stack:
         stack.enter_context(debugging(on=launch.debug))
@@ -276,8 +278,10 @@ def _console() -> Any:
     return Console()
 
 
-def _with_external_values(config: Config) -> Table:
+def _with_secrets(config: Config, part: str) -> Table:
+    """Return the config with the values of variables that it does not hold: the secrets."""
     root, problems = with_external_values(config.root, os.environ, config.settings.variables)
-    if problems:
-        raise ConfigError(problems)
+    missing = [each for each in problems if not part or each.key.partition(".")[0] == part]
+    if missing:
+        raise ConfigError(missing)
     return root

@@ -17,8 +17,7 @@ from assay.compose.run_record import ended, failed, new_record, set_recorder
 from assay.compose.run_scope import RunScope, open_run_scope
 from assay.compose.tasks import evaluation_of, keep_meta
 from assay.compose.training import train
-from assay.compose.trust import Tell, Trust, at_home
-from assay.config import load
+from assay.compose.trust import Tell, Trust, at_home, open_saved
 from assay.config.loading import Config, open_config
 from assay.config.tree import Table, delete_at, from_plain, get_at, plain
 from assay.core.diagnostics import Origin
@@ -110,7 +109,7 @@ def test_with_own_weights(
 def recorded(address: str, *, trust: Trust = False, tell: Tell = lambda line: None) -> Config:
     """Return the config of a run, with the modules and settings that the run had."""
     view, _ = find(address)
-    return at_home(load(view.saved_config), view, use="test it", trust=trust, tell=tell)
+    return at_home(open_saved(view), view, use="test it", trust=trust, tell=tell)
 
 
 def is_config(address: str) -> bool:

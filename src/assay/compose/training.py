@@ -20,9 +20,8 @@ from assay.compose.run_record import new_record, project_around, tell_defaults
 from assay.compose.run_scope import open_run_scope
 from assay.compose.tasks import make_task
 from assay.compose.tracing import tracing_handlers
-from assay.compose.trust import Tell, Trust, at_home
+from assay.compose.trust import Tell, Trust, at_home, open_saved
 from assay.compose.unfinished import cut_off, is_cut_off, refuse_without_config, unfinished
-from assay.config import load, open_config
 from assay.config.loading import Config
 from assay.core.errors import InputError
 from assay.core.events import Handler
@@ -102,7 +101,7 @@ def config_of_run(
     """
     view, _ = find(address)
     refuse_without_config(view, fix="run it again")
-    config = open_config(view.saved_config, overrides, user_dir=None)
+    config = open_saved(view, overrides)
     return at_home(config, view, use=use, trust=trust, tell=tell)
 
 
@@ -127,7 +126,7 @@ def resume(
     if view.kind != "train":
         raise InputError(f"The run {view.id} is a test: there is nothing to resume.")
     refuse_without_config(view, fix=f'run it again, with assay.start(..., resume="{view.id}")')
-    saved = open_config(view.saved_config, overrides, user_dir=None)
+    saved = open_saved(view, overrides)
     config = sound(at_home(saved, view, use="resume it", trust=trust, tell=tell))
     options = ResumeOptions(
         take_over=take_over or is_cut_off(view), verify=verify, force=force, is_trusted=True
@@ -187,9 +186,9 @@ def load_model(address: str, checkpoint: str = "", *, trust: bool = False) -> Mo
     view, named = find(address)
     name = named or checkpoint or ("best" if view.best_checkpoint is not None else "latest")
     folder = checkpoint_of(view, name).path
-    saved = load(view.saved_config)
+    saved = open_saved(view)
     config = at_home(saved, view, use="build its model", trust=trust, tell=_warn, part="model")
-    with open_run_scope(config, Launch(device="cpu")) as scope:
+    with open_run_scope(config, Launch(device="cpu"), part="model") as scope:
         make_task(scope)
         model = scope.build("model")
         load_model_state(model, evaluated_weights(folder))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from assay.compose.run_record import refuse_redacted
 from assay.config.allow_list import parts_of
-from assay.config.loading import Config
+from assay.config.loading import Config, open_config
 from assay.config.settings import Settings
 from assay.config.tree import Table, walk
 from assay.core.errors import InputError
@@ -56,6 +56,11 @@ Trust = bool | Callable[[Foreign], bool]
 """Permission for a foreign record to run: an answer, or a function that asks."""
 
 Tell = Callable[[str], None]
+
+
+def open_saved(view: RunView, overrides: Sequence[str] = ()) -> Config:
+    """Return the saved config of a run, with changed keys; `at_home` has to permit its use."""
+    return open_config(view.saved_config, overrides, outside=view.kept_outside)
 
 
 def at_home(

@@ -13,6 +13,7 @@ from assay.config.older_systems.importing import install
 from assay.config.older_systems.lookup import older_calls, older_name
 from assay.config.older_systems.tables import system_of
 from assay.config.overrides import Setting
+from assay.config.references import IN_TEXT, each_text_below
 from assay.config.sources.literals import value_of
 from assay.config.tree import (
     KeyPath,
@@ -121,6 +122,36 @@ def with_own_calls(node: Node) -> tuple[Node, list[Problem]]:
     ]
 
 
+_HYDRAS_VARIABLE = "oc.env:"
+
+
+def with_own_references(node: Node) -> tuple[Node, list[Problem]]:
+    """Rewrite Hydra's `${oc.env:X}` as `${env:X}`, with one note."""
+    found: list[Origin] = []
+
+    def changed(leaf: Leaf, text: str, _: KeyPath) -> Node:
+        renamed = _with_own_variables(text)
+        if renamed == text:
+            return leaf
+        found.append(leaf.origin)
+        return replace(leaf, value=renamed, typed=None if leaf.typed is None else renamed)
+
+    node = each_text_below(node, (), changed)
+    message = "`${oc.env:X}` is `${env:X}` here"
+    return node, [
+        Problem(kind="alias", severity="note", message=message, origin=origin)
+        for origin in found[:1]
+    ]
+
+
+def _with_own_variables(text: str) -> str:
+    def own(reference: re.Match[str]) -> str:
+        inside = (reference["inside"] or "").strip()
+        return f"${{{inside[3:]}}}" if inside.startswith(_HYDRAS_VARIABLE) else reference[0]
+
+    return IN_TEXT.sub(own, text)
+
+
 def _with_own_keys(by_key: Mapping[str, Value]) -> dict[str, Value]:
     """Return what belongs to the keys of another system's call by the keys here."""
     return {_OTHER_CALLS.get(key, key): value for key, value in by_key.items()}
@@ -133,6 +164,8 @@ def applied(root: Table) -> tuple[Table, list[Problem]]:
     the name here.
     """
     own, notes = with_own_calls(root)
+    own, further = with_own_references(own)
+    notes += further
     assert isinstance(own, Table)
     own, theirs = _translated(own)
     notes += theirs
@@ -255,6 +288,9 @@ def renamed(setting: Setting) -> tuple[Setting | None, list[Problem]]:
     """Rename the key of a setting, with a note, if it is an alias; None if nothing is to be set."""
     if setting.parts[-1:] == ("_target_",):
         setting = replace(setting, parts=(*setting.parts[:-1], "type"))
+    if setting.value is not None:
+        text = None if setting.text is None else _with_own_variables(setting.text)
+        setting = replace(setting, value=with_own_references(setting.value)[0], text=text)
     aliases = _aliases() if _may_be_older(setting.parts) else OF_TORCH
     matching = (each for each in aliases if _is_under(setting.parts, parse_dotted(each.old)))
     alias = next(matching, None)

@@ -154,6 +154,7 @@ def _made(config: Config, variant: Variant | None, point: Point) -> Config:
         config.overrides,
         config.draws,
         config.uses,
+        config.settings,
         changes,
         is_whole=not config.read_problems,
     )

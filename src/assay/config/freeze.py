@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from datetime import date, time
 from typing import Any
 
@@ -12,12 +13,17 @@ import tomli_w
 from assay.config.references import objects_used
 from assay.config.secret_keys import without_secrets
 from assay.config.sources.toml import read
-from assay.config.tree import NONE, Leaf, List, Node, Scalar, Table, same
+from assay.config.tree import NONE, Leaf, List, Node, Scalar, Table, same, walk
 from assay.core import schema
 from assay.core.errors import AssayError
 from assay.core.keys import Key
 
 _TRAINED_SPLIT = "train"
+
+_FROM_OUTSIDE = re.compile(
+    r"(?:from|default of) (?:env|global):.*|(?:drawn|known) by [^\x00-\x1f\x7f]*", re.ASCII
+)
+"""Note on the origin of a value that no file of a config holds."""
 
 
 def canonical(root: Table, *, seed: bool = True) -> str:
@@ -51,20 +57,37 @@ def hash_of_all_keys(root: Table, *, seed: bool = True) -> str:
     ).hexdigest()
 
 
-def dump(root: Table) -> str:
+def dump(root: Table, *, with_origins: bool = False) -> str:
     """Return `root` as TOML that reads back as an equal tree.
 
-    That is tried here; a tree for which it fails is refused.
+    That is tried here; a tree for which it fails is refused. With `with_origins` a comment behind a
+    value says that it came from outside, was drawn, or is one of the machine.
     """
     try:
         text = tomli_w.dumps(_for_toml(root))
         text.encode("utf-8")
+        if with_origins:
+            text = _with_comments(text, root)
         is_equal = same(read(text, "<dump>", excerpt=True), root)
     except (AssayError, ValueError, TypeError, RecursionError) as error:
         raise AssayError(f"The config cannot be written as TOML: {error}") from error
     if not is_equal:
         raise AssayError("The config cannot be written as TOML: it would read back as another one.")
     return text
+
+
+def _with_comments(text: str, root: Table) -> str:
+    """Return TOML with the origin of each value that the files of a config do not hold."""
+    notes = {path: node.origin.note for path, node in walk(root) if node.origin.note}
+    lines = text.split("\n")
+    comments: dict[int, dict[str, None]] = {}
+    for path, node in walk(read(text, "<dump>", excerpt=True)) if notes else ():
+        found = _FROM_OUTSIDE.search(notes.get(path, "")) if isinstance(node, Leaf) else None
+        if found is not None and node.origin.line == node.origin.end_line:
+            comments.setdefault(node.origin.line - 1, {})[found[0]] = None
+    for line, told in comments.items():
+        lines[line] += f"  # {', '.join(told)}"
+    return "\n".join(lines)
 
 
 def _what_counts(root: Table, *, seed: bool) -> dict[str, Node]:

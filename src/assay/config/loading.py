@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from assay.config.aliases import applied
+from assay.config.external_values import with_recorded_values
 from assay.config.merge import merged
 from assay.config.reference_numbers import Draws
 from assay.config.references import Uses
@@ -51,7 +52,8 @@ class Config:
     which `read_problems` concern the text alone, and `notes` what was read as something else
     (`file_notes`: in the file); `check_shape` reports these and everything else. `named` is `root`
     with every target under its one name, once the signature stage has looked at it: the tree that
-    is hashed. `unaliased` is the file with the keys of other systems as they were given.
+    is hashed. `unaliased` is the file with the keys of other systems as they were given. `outside`
+    holds what a config in Python read from outside: variables by `env:X`, and `argv`.
     """
 
     root: Table
@@ -73,6 +75,7 @@ class Config:
     draws: Draws = field(default_factory=Draws)
     uses: Uses = field(default_factory=Uses)
     settings: Settings = field(default_factory=lambda: Settings(Path.cwd()))
+    outside: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def user_dir(self) -> Path:
@@ -120,14 +123,17 @@ def open_config(
     overrides: Sequence[str] = (),
     *,
     user_dir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    outside: Mapping[str, Any] | None = None,
 ) -> Config:
     """Read a config like `load`, but keep the mistakes inside the file in `Config.problems`.
 
-    Of several `user_dir` the first that has a module wins.
+    Of several `user_dir` the first that has a module wins. `outside` are the values that a record
+    keeps beside this config; its references to them have these values.
     """
     if not isinstance(given, str | os.PathLike):
         root, problems = objects.read(given, "<python>")
         return _config(root, problems, {}, overrides, None, _user_dirs(user_dir, Path()))
+    outside = outside or {}
     file = Path(given)
     source = os.fspath(given)
     user_dirs = _user_dirs(user_dir, file.parent)
@@ -136,10 +142,12 @@ def open_config(
     if problems:
         root = Table({}, Origin(source=source))
     elif file.suffix.lower() == PYTHON:
-        root, problems, files = python.read_all(text, source, path=file, user_dirs=user_dirs)
+        read = python.read_all(text, source, path=file, user_dirs=user_dirs)
+        root, problems, files, outside = read.root, read.problems, read.files, read.outside
     else:
         root, problems = READERS.get(file.suffix.lower(), toml.read_all)(text, source)
-    return _config(root, problems, files, overrides, file, user_dirs)
+        root = with_recorded_values(root, outside)
+    return _config(root, problems, files, overrides, file, user_dirs, outside)
 
 
 def open_text(
@@ -168,6 +176,7 @@ def _config(
     overrides: Sequence[str],
     path: Path | None,
     user_dirs: tuple[Path, ...],
+    outside: Mapping[str, Any] = MappingProxyType({}),
 ) -> Config:
     unaliased = root
     told = [problem for problem in read_problems if problem.severity == "note"]
@@ -176,7 +185,8 @@ def _config(
     notes = [*told, *notes]
     draws = Draws()
     uses = Uses()
-    made = merged(root, overrides, draws, uses, is_whole=not read_problems)
+    settings = Settings(path.resolve().parent if path is not None else Path.cwd())
+    made = merged(root, overrides, draws, uses, settings, is_whole=not read_problems)
     return Config(
         root=made.root,
         written=made.written,
@@ -192,7 +202,8 @@ def _config(
         notes=(*notes, *made.notes),
         draws=draws,
         uses=uses,
-        settings=Settings(path.resolve().parent if path is not None else Path.cwd()),
+        settings=settings,
+        outside=outside,
     )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from assay.config.aliases import renamed, with_alias, with_older_arguments
+from assay.config.external_values import with_external_values
 from assay.config.overrides import RefusedError, Setting, apply_setting, setting_of
 from assay.config.reference_numbers import Draws, drawn
 from assay.config.reference_resolver import resolved
-from assay.config.references import Uses, objects_used
+from assay.config.references import Uses, objects_used, outside_used
+from assay.config.settings import Settings
 from assay.config.tree import Table
 from assay.core import schema
 from assay.core.diagnostics import Problem
@@ -38,6 +41,7 @@ def merged(
     overrides: Sequence[str],
     draws: Draws,
     uses: Uses,
+    settings: Settings,
     changes: Iterable[Change] = (),
     *,
     is_whole: bool = True,
@@ -56,6 +60,10 @@ def merged(
     if not is_whole:
         problems = [problem for problem in problems if problem.kind not in _LEADS_NOWHERE]
     root = _without(root, _templates(written, root, uses))
+    if outside_used(root):
+        # What is not set stays a reference, which the check reports; and so do secrets.
+        variables = settings.variables
+        root, _ = with_external_values(root, os.environ, variables, with_secrets=False)
     return Merged(root=root, written=written, problems=tuple(problems), notes=tuple(notes))
 
 

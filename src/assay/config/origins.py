@@ -1,4 +1,4 @@
-"""Origins of a tree as plain data, for an OS process that reads a dump of the tree."""
+"""Origins of a tree, and its values as typed, for an OS process that reads a dump of the tree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from assay.core.json_codec import from_plain, to_plain
 
 
 def origins_of(node: Node) -> dict[str, Any]:
-    """Return the origin of a node, of its keys and of all nodes below it."""
+    """Return the origin of a node, of its keys and of all nodes below it; of a leaf as typed."""
     found: dict[str, Any] = {"at": to_plain(node.origin)}
     match node:
         case Table():
@@ -21,7 +21,7 @@ def origins_of(node: Node) -> dict[str, Any]:
         case List():
             found["items"] = [origins_of(item) for item in node.items]
         case Leaf():
-            pass
+            found["typed"] = node.typed
     return found
 
 
@@ -40,4 +40,4 @@ def with_origins(node: Node, origins: Mapping[str, Any]) -> Node:
             pairs = zip(node.items, origins["items"], strict=True)
             return List(tuple(with_origins(item, at) for item, at in pairs), origin)
         case Leaf():
-            return replace(node, origin=origin)
+            return replace(node, origin=origin, typed=origins.get("typed"))

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from assay.config.references import IN_TEXT, LENGTH, MACHINE, each_text, insides
+from assay.config.references import IN_TEXT, LENGTH, MACHINE, RANDOM, each_text, insides
 from assay.config.tree import (
     KeyPath,
     Leaf,
@@ -17,8 +17,6 @@ from assay.config.tree import (
     walk,
 )
 from assay.core.diagnostics import Origin, Problem
-
-_RANDOM = re.compile(r"random:(?P<kind>int|float):(?P<low>[^:]+):(?P<high>[^:]+)")
 
 
 class Draws:
@@ -51,7 +49,7 @@ def drawn(root: Table, draws: Draws) -> tuple[Table, list[Problem]]:
         if not inside.startswith("random:"):
             return None
         try:
-            spec = _RANDOM.fullmatch(inside)
+            spec = RANDOM.fullmatch(inside)
             if spec is None:
                 raise ValueError(f"`${{{inside}}}` asks for no random number")
             return draws.value(path, leaf.origin, found.start(), spec)

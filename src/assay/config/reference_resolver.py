@@ -11,6 +11,7 @@ from assay.config.references import (
     each_text,
     each_text_below,
     is_kept,
+    is_well_formed,
     reference_of,
     target_of,
     text_of,
@@ -40,8 +41,8 @@ _MAX_CHAIN = 100  # references to references
 
 
 _FORMS = (
-    "write ${path.to.a.key}, ${.beside}, ${env:NAME}, ${global:NAME}, ${random:int:0:9},"
-    " ${device:count} or"
+    "write ${path.to.a.key}, ${.beside}, ${env:NAME}, ${env:NAME,default}, ${global:NAME},"
+    " ${random:int:0:9}, ${device:count} or"
     " ${length:data.train}, or $${ for the two characters"
 )
 
@@ -145,12 +146,8 @@ class _Resolver:
                 leaf, path, "unknown-reference", f"`${{{inside}}}` leads out of the config"
             )
         if target is None:
-            kind, colon, rest = inside.strip().partition(":")
-            near = nearest(kind, ("env", "global", "random", "length")) if colon else []
-            whole = [f"{near[0]}:{rest}"] if near else nearest(inside.strip(), MACHINE)
-            fix = f"did you mean `${{{whole[0]}}}`?" if whole else _FORMS
             raise self.stop(
-                leaf, path, "unknown-reference", f"`${{{inside}}}` is no reference", fix
+                leaf, path, "unknown-reference", f"`${{{inside}}}` is no reference", _meant(inside)
             )
         target = fitted(self.root, target)
         if get_at(self.root, target) is None:
@@ -199,6 +196,15 @@ class _Resolver:
             Problem(kind=kind, message=message, origin=leaf.origin, key=dotted(path), fix=fix)
         )
         return _UnresolvedError()
+
+
+def _meant(inside: str) -> str:
+    """Return the fix for a malformed reference: one that was meant, if it would be right."""
+    kind, colon, rest = inside.strip().partition(":")
+    near = nearest(kind, ("env", "global", "random", "length")) if colon else []
+    likely = [f"{near[0]}:{rest}"] if near else nearest(inside.strip(), MACHINE)
+    is_right = bool(likely) and likely[0] != inside.strip() and is_well_formed(likely[0])
+    return f"did you mean `${{{likely[0]}}}`?" if is_right else _FORMS
 
 
 def _size(node: Node) -> int:

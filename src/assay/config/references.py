@@ -1,11 +1,11 @@
 """Strings with a meaning. Never code.
 
 `"@model"` is an object, `"${a.b}"` a value, `"${.b}"` and `"${..b}"` values beside and above.
-`"${env:X}"` and `"${global:X}"` come from outside, `"${random:int:0:9}"` is drawn,
-`"${device:count}"` and `"${length:data.train}"` are known when a run starts, `"run:last@best"` is a
-run. A tree keeps the written form of what is decided later: object references, references to the
-outside and to the machine, runs and the escapes `"@@text"` and `"$${"`. So resolving twice is
-resolving once, and a saved tree reads back as it was.
+`"${env:X}"`, `"${env:X,default}"` and `"${global:X}"` come from outside, `"${random:int:0:9}"` is
+drawn, `"${device:count}"` and `"${length:data.train}"` are known when a run starts,
+`"run:last@best"` is a run. A tree keeps the written form of what is decided later: object
+references, secrets from outside, references to the machine, runs and the escapes `"@@text"` and
+`"$${"`. So resolving twice is resolving once, and a saved tree reads back as it was.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ from assay.config.tree import (
 from assay.core.diagnostics import Origin
 
 IN_TEXT = re.compile(r"\$\$\{|\$\{(?P<inside>[^{}]*)\}|\$\{")
-OUTSIDE = re.compile(r"(?P<kind>env|global):(?P<name>[A-Za-z_][\w-]*)", re.ASCII)
+OUTSIDE = re.compile(
+    r"(?P<kind>env|global):(?P<name>(?a:[A-Za-z_][\w-]*))(?:,(?P<default>.*))?", re.DOTALL
+)
 LENGTH = re.compile(r"length:data\.(?P<split>[A-Za-z_][\w-]*)", re.ASCII)
+RANDOM = re.compile(r"random:(?P<kind>int|float):(?P<low>[^:]+):(?P<high>[^:]+)")
 
 MACHINE = ("device:count",)
 """References that the machine of the run resolves: the devices. Recorded when a run starts."""
@@ -89,11 +92,11 @@ def escaped(text: str) -> str:
 
 
 def outside_used(root: Table) -> list[str]:
-    """Every `env:X` and `global:X` that `root` mentions, each once, in order."""
+    """Return every `env:X` and `global:X` that `root` mentions, each once, in order."""
     texts = (
         node.value
         for _, node in walk(root)
-        if isinstance(node, Leaf) and isinstance(node.value, str)
+        if isinstance(node, Leaf) and isinstance(node.value, str) and "${" in node.value
     )
     return list(
         dict.fromkeys(f"{kind}:{name}" for text in texts for kind, name in external_names(text))
@@ -103,7 +106,7 @@ def outside_used(root: Table) -> list[str]:
 def external_names(text: str) -> list[tuple[str, str]]:
     """Return the kind and name of each variable that a string takes from outside.
 
-    >>> external_names("${env:HOME}/${global:sets}")
+    >>> external_names("${env:HOME}/${global:sets,mnist}")
     [('env', 'HOME'), ('global', 'sets')]
     """
     found = (OUTSIDE.fullmatch(inside.strip()) for inside in insides(text))
@@ -237,16 +240,15 @@ def target_of(inside: str | None, path: KeyPath) -> KeyPath | None:
     return (*path[: len(path) - dots], *target) if dots else target
 
 
+def is_well_formed(inside: str) -> bool:
+    """Return whether `${inside}` says what comes from outside, is drawn or is of the machine."""
+    return inside in MACHINE or any(form.fullmatch(inside) for form in (OUTSIDE, LENGTH, RANDOM))
+
+
 def is_kept(inside: str) -> bool:
     """Return whether `${inside}` is resolved elsewhere: from outside, by the machine, or bad."""
     inside = inside.strip()
-    is_length = bool(LENGTH.fullmatch(inside))
-    return (
-        bool(OUTSIDE.fullmatch(inside))
-        or is_length
-        or inside in MACHINE
-        or inside.startswith("random:")
-    )
+    return is_well_formed(inside) or inside.startswith("random:")
 
 
 def text_of(value: Scalar) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from assay.config.tree import KeyPath, Leaf, List, Node, Table, walk
 from assay.core.secret import Secrets
-from assay.core.secret_names import REDACTED
+from assay.core.secret_names import is_redacted
 
 _REFERENCE = re.compile(r"@[A-Za-z_][\w.\[\]-]*")
 
@@ -26,13 +26,7 @@ def without_secrets(
 
 def redacted_keys(root: Table) -> list[KeyPath]:
     """Return the paths of what was left out of a saved config."""
-    return [
-        path for path, node in walk(root) if isinstance(node, Leaf) and _is_redacted(node.value)
-    ]
-
-
-def _is_redacted(value: object) -> bool:
-    return isinstance(value, str) and REDACTED in value
+    return [path for path, node in walk(root) if isinstance(node, Leaf) and is_redacted(node.value)]
 
 
 def _cleaned(node: Node, name: str, secrets: Secrets, has_references: bool) -> Node:

@@ -11,6 +11,12 @@ from typing import Literal
 REDACTED = "<redacted>"
 """Word in the place of a secret."""
 
+
+def is_redacted(value: object) -> bool:
+    """Return whether a value is, or holds, the word in the place of a secret."""
+    return isinstance(value, str) and REDACTED in value
+
+
 Sureness = Literal["", "perhaps", "surely"]
 
 _WORDS_OF_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")

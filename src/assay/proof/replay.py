@@ -19,14 +19,13 @@ from typing import Any, NoReturn
 from assay.compose.run_record import refuse_redacted
 from assay.compose.run_scope import check_device
 from assay.compose.trust import Trust, home_of, permit
-from assay.config import open_config
-from assay.config.settings import Settings
+from assay.config import dump, open_config
+from assay.config.loading import Config
 from assay.core import run_file
 from assay.core.errors import AssayError, InputError
 from assay.core.event_log import Edit
 from assay.core.json_codec import to_plain
 from assay.core.run_file import Attempt
-from assay.core.secret_names import REDACTED
 from assay.core.verdict import Verdict
 from assay.proof.compare_runs import compare_runs
 from assay.proof.differences import Comparison
@@ -129,7 +128,7 @@ def permit_again(view: RunView, span: StepRange, *, use: str, trust: Trust) -> N
     Call it before `train_again`.
     """
     attempt = span.attempts[-1]
-    saved = open_config(config_of(view, attempt), [], user_dir=None)
+    saved = _config_of(view, attempt)
     code = f"the {attempt.code.files} files that were kept with it"
     permit(view, saved.root, use=use, code=code, trust=trust)
     refuse_redacted(saved, view.id)
@@ -146,7 +145,8 @@ def train_again(
     attempt = span.attempts[-1]
     scratch = make_scratch_project(view, attempt, folder / "project")
     task = TrainingTask(
-        config=str(_write_config(view, attempt, folder)),
+        # Beside the code, where its project is found.
+        config=str(_write_config(view, attempt, folder / "project" / f"replay-{view.id}.toml")),
         user_dirs=[str(path) for path in scratch.user_dirs],
         settings=str(scratch.project.root),
         threads=attempt.environment.get("torch", {}).get("threads"),
@@ -167,10 +167,14 @@ def train_again(
     return again
 
 
-def _write_config(view: RunView, attempt: Attempt, folder: Path) -> Path:
-    """Copy the config beside the code, where its project is found."""
-    path = folder / "project" / f"replay-{view.id}.toml"
-    shutil.copyfile(config_of(view, attempt), path)
+def _config_of(view: RunView, attempt: Attempt) -> Config:
+    outside = attempt.launch.get("outside")
+    return open_config(config_of(view, attempt), outside=outside)
+
+
+def _write_config(view: RunView, attempt: Attempt, path: Path) -> Path:
+    """Write the config of an attempt with the values that it had."""
+    path.write_text(dump(_config_of(view, attempt).root), encoding="utf-8")
     return path
 
 
@@ -229,7 +233,7 @@ def _begun(view: RunView, span: StepRange, project: Path, user_dirs: Sequence[Pa
         summaries={},
         best=None,
     )
-    shutil.copyfile(config_of(view, span.attempts[-1]), folder.config_toml)
+    _write_config(view, span.attempts[-1], folder.config_toml)
     run_file.write(folder.path, file)
     return folder.path
 
@@ -244,8 +248,6 @@ def _link_or_copy(source: str, to: str) -> None:
 def _changed_inputs(view: RunView, span: StepRange) -> dict[str, tuple[str, str]]:
     """Return inputs that can change bits and are different here, with both values."""
     found: dict[str, tuple[str, str]] = {}
-    home = home_of(view)
-    known = Settings(home.root).variables if home is not None else {}
     for attempt in span.attempts:
         for device in attempt.devices:
             if not _is_here(device):
@@ -255,18 +257,6 @@ def _changed_inputs(view: RunView, span: StepRange) -> dict[str, tuple[str, str]
         threads = torch_then.get("threads", 1)
         if threads > (os.cpu_count() or 1):  # libraries use no more than there are
             found.setdefault("threads", (str(threads), f"at most {os.cpu_count()}"))
-        for name, both in _unlike_variables(attempt, known).items():
-            found.setdefault(name, both)
-    return found
-
-
-def _unlike_variables(attempt: Attempt, known: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return the variables of the user's settings that an attempt had otherwise."""
-    found: dict[str, tuple[str, str]] = {}
-    for name, value in attempt.launch.get("outside", {}).items():
-        kind, _, variable = name.partition(":")
-        if kind == "global" and value != REDACTED and known.get(variable) != value:
-            found[name] = (str(value), str(known.get(variable, "")))
     return found
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from assay.compose.trust import home_of, kept_dirs
 from assay.core.errors import InputError
 from assay.core.run_file import Attempt
-from assay.core.secret_names import REDACTED
 from assay.query.run import RunView
 from assay.record.environment import VARIABLES
 from assay.store.code_trees import code_blobs, read_tree
@@ -24,9 +23,6 @@ _OF_THE_PLACE = frozenset(
     }
 )
 """Variables that say where a process runs, not how it computes."""
-
-_STEERING = ("DYLD_", "LD_", "PYTHON")
-"""Prefixes of variables that say which code a process loads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +95,6 @@ def _environment(attempt: Attempt, was: Path, folder: Path) -> dict[str, str]:
         for name, value in kept.items()
         if name in VARIABLES and name not in _OF_THE_PLACE
     }
-    for name, value in attempt.launch.get("outside", {}).items():
-        kind, _, variable = name.partition(":")
-        steers = variable.startswith(_STEERING)
-        if kind == "env" and isinstance(value, str) and value != REDACTED and not steers:
-            found[variable] = value
     paths = [Path(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     inside = [restored(path, was, folder) if path.is_relative_to(was) else path for path in paths]
     found["PYTHONPATH"] = os.pathsep.join(map(str, inside))

@@ -154,9 +154,10 @@ def code_store(run: RunView) -> Blobs:
 
 def _config(left: RunView, right: RunView) -> tuple[ChangedKey, ...]:
     changes = changed_keys(left.config, right.config)
-    return tuple(
+    in_config = [
         ChangedKey(change.key, written(change.before), written(change.after)) for change in changes
-    )
+    ]
+    return (*in_config, *_changed_texts(left.outside, right.outside))
 
 
 def _metrics(left: RunView, right: RunView, *, costs: bool) -> tuple[MetricChanged, ...]:
@@ -168,8 +169,11 @@ def _metrics(left: RunView, right: RunView, *, costs: bool) -> tuple[MetricChang
 
 
 def _environment(left: RunView, right: RunView) -> tuple[ChangedKey, ...]:
-    a = dict(flat(left.environment))
-    b = dict(flat(right.environment))
+    return _changed_texts(left.environment, right.environment)
+
+
+def _changed_texts(left: Mapping[str, Any], right: Mapping[str, Any]) -> tuple[ChangedKey, ...]:
+    a, b = dict(flat(left)), dict(flat(right))
     return tuple(
         ChangedKey(key, a.get(key), b.get(key))
         for key in dict.fromkeys([*a, *b])

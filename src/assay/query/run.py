@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from assay.config.references import outside_used
 from assay.config.sources import toml
 from assay.config.tree import Table
 from assay.core import lease as leases
@@ -24,6 +25,7 @@ from assay.core.json_codec import from_plain
 from assay.core.manifest import Checkpoint
 from assay.core.regular_file import read_bytes
 from assay.core.run_file import IMPORTED, UNSAVED, Best, Code, Kind, RunFile, Status, Summary
+from assay.core.secret_names import is_redacted
 from assay.core.verdict import Verdict
 from assay.query.chart import middles
 from assay.query.formatting import duration, number
@@ -141,13 +143,37 @@ class RunView:
 
     @cached_property
     def config(self) -> Table:
-        """Saved config as a tree with its references as written; ConfigError when it is damaged."""
+        """Saved config as a tree, secrets as references; ConfigError when it is damaged."""
+        if not self.kept_outside:
+            return self._config_as_saved
+        from assay.config.external_values import with_recorded_values  # the rules of secrets
+
+        return with_recorded_values(self._config_as_saved, self.kept_outside)
+
+    @cached_property
+    def _config_as_saved(self) -> Table:
         source = str(self.folder.config_toml)
         return (
             toml.read(self.config_text, source)
             if self.config_text
             else Table({}, Origin(source=source))
         )
+
+    @property
+    def kept_outside(self) -> Mapping[str, Any]:
+        """Values from outside that the newest attempt kept beside its config, by `env:X`."""
+        kept = self._file.newest.launch.get("outside") if self._file and self._file.attempts else {}
+        return kept if isinstance(kept, Mapping) else {}
+
+    @cached_property
+    def outside(self) -> Mapping[str, Any]:
+        """Values from outside that the config does not hold: what its program read, and secrets.
+
+        Secrets are digests. Older records kept all values here that their config names.
+        """
+        names = outside_used(self._config_as_saved)
+        kept = self.kept_outside.items()
+        return {key: value for key, value in kept if is_redacted(value) or key not in names}
 
     @cached_property
     def desc(self) -> str:

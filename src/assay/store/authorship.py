@@ -23,6 +23,7 @@ from platformdirs import user_data_path
 
 from assay.core.json_codec import dumps
 from assay.core.run_file import Attempt, RunFile
+from assay.core.secret_names import REDACTED
 from assay.store.layout import RunFolder
 
 KEY_NAME = "authorship.key"
@@ -61,6 +62,20 @@ def is_own(folder: RunFolder, run: RunFile) -> bool:
 def is_moved(folder: RunFolder, run: RunFile) -> bool:
     """Return whether the record lies elsewhere than where it was made."""
     return os.path.realpath(folder.path) != run.made_at
+
+
+def digest_of_secret(text: str) -> str:
+    """Return what stands for a secret in a record: equal for equal secrets of this user.
+
+    Nobody can try passwords against it without this user's key. Where no key can be kept all
+    secrets are alike.
+    """
+    try:
+        key = _key(make=True)
+    except OSError:
+        return REDACTED
+    data = text.encode("utf-8", "surrogateescape")
+    return f"{REDACTED} {blake2b(data, key=key, person=b'secret', digest_size=8).hexdigest()}"
 
 
 def _digest(key: bytes, folder: RunFolder, run: RunFile) -> str:

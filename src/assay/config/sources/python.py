@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from assay.config.lazy import Section, calling_frame
 from assay.config.older_systems.importing import names_left_out, offer
 from assay.config.sources.objects import OversizedError, lifted, mark
+from assay.config.sources.outside_reads import reads_from_outside
 from assay.config.sources.positions import MAX_BYTES, too_deep, too_large
 from assay.config.sources.python_sections import (
     sections_of,
@@ -39,13 +40,21 @@ DEFAULTS = Path(__file__).resolve().parents[1] / "defaults"
 _OWN = str(DEFAULTS.parent)
 
 
-def read_all(
-    text: str, source: str, *, path: Path, user_dirs: Sequence[Path]
-) -> tuple[Table, list[Problem], dict[str, str]]:
-    """Return the tree of a config file, its problems, and the texts of it and its imports."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonConfig:
+    """Tree of a config file, its problems, the texts of it and its imports, and what it read."""
+
+    root: Table
+    problems: list[Problem]
+    files: dict[str, str]
+    outside: Mapping[str, Any]
+
+
+def read_all(text: str, source: str, *, path: Path, user_dirs: Sequence[Path]) -> PythonConfig:
+    """Execute a config file and return what came of it."""
     loading = _Loading(user_dirs)
     empty = Table({}, Origin(source=source))
-    with loading.active():
+    with loading.active(), reads_from_outside(loading.is_own) as outside:
         try:
             module = loading.run(path, source=source, text=text)
             root, problems = sections_of(module, loading.files[str(path)], loading.files)
@@ -55,7 +64,9 @@ def read_all(
             root, problems = empty, list(error.problems)
         except RecursionError:
             root, problems = empty, [too_deep(Origin(source=source))]
-    return root, [*problems, *loading.notes], {source: text, **loading.texts()}
+    files = {source: text, **loading.texts()}
+    problems = [*problems, *loading.notes]
+    return PythonConfig(root=root, problems=problems, files=files, outside=outside)
 
 
 def get_config(path: str | os.PathLike[str]) -> Section:
@@ -128,6 +139,14 @@ class _Loading:
             for path, file in self.files.items()
             if not Path(path).is_relative_to(DEFAULTS)
         }
+
+    def is_own(self, filename: str) -> bool:
+        """Return whether code of this file belongs to the config: of it, or of the user's."""
+        if filename in self.files:
+            return True
+        path = Path(filename)
+        is_below = any(path.is_relative_to(folder) for folder in self.user_dirs)
+        return is_below and not {"site-packages", "dist-packages"}.intersection(path.parts)
 
     @contextmanager
     def active(self) -> Iterator[None]:
