@@ -6,7 +6,14 @@ export interface Curve {
   /** 0 is the curve; else the attempt that went back behind these points. */
   branch: number;
   raw: boolean;
+  /** Whether x never goes back, as it may where it is another metric. */
+  ordered: boolean;
   total: number;
+  /** Of the whole curve, whatever part of it is drawn. */
+  points: number;
+  lastValue: number;
+  least: number;
+  most: number;
   first: number;
   last: number;
   /** How wide the ranges of x are; 0 when there are none. */
@@ -15,10 +22,14 @@ export interface Curve {
   bad: number;
   badAt: number | null;
   xs: Float64Array;
+  /** The value at each x: of a range, its first point. */
+  values: Float64Array;
   lows: Float64Array;
   highs: Float64Array;
   means: Float64Array;
   counts: Float64Array;
+  /** The moving average at each x, when the look smooths. */
+  smooths: Float64Array | null;
 }
 
 export interface CurveAnswer {
@@ -27,7 +38,16 @@ export interface CurveAnswer {
   revisions: Record<string, number>;
 }
 
-type Head = Omit<Curve, "xs" | "lows" | "highs" | "means" | "counts"> & { n: number };
+type Value = number | "nan" | "inf" | "-inf";
+type Columns = "xs" | "values" | "lows" | "highs" | "means" | "counts" | "smooths";
+type Head = Omit<Curve, Columns | "lastValue" | "least" | "most"> & { n: number; smooth: boolean; lastValue: Value; least: Value; most: Value };
+
+const VALUES = { nan: NaN, inf: Infinity, "-inf": -Infinity };
+
+/** Return a number that JSON may not have. */
+function parsed(value: Value): number {
+  return typeof value === "number" ? value : VALUES[value];
+}
 
 /** Return the curves in an answer; their columns are views of its bytes. */
 export function unpack(buffer: ArrayBuffer): CurveAnswer {
@@ -40,13 +60,12 @@ export function unpack(buffer: ArrayBuffer): CurveAnswer {
     at += 8 * n;
     return found;
   };
-  const curves = head.curves.map(({ n, ...rest }): Curve => {
+  const curves = head.curves.map(({ n, smooth, lastValue, least, most, ...rest }): Curve => {
+    const facts = { ...rest, lastValue: parsed(lastValue), least: parsed(least), most: parsed(most) };
     const xs = column(n);
-    if (rest.raw) {
-      const values = column(n);
-      return { ...rest, xs, lows: values, highs: values, means: values, counts: ones(n) };
-    }
-    return { ...rest, xs, lows: column(n), highs: column(n), means: column(n), counts: column(n) };
+    const values = column(n);
+    const [lows, highs, means, counts] = rest.raw ? [values, values, values, ones(n)] : [column(n), column(n), column(n), column(n)];
+    return { ...facts, xs, values, lows, highs, means, counts, smooths: smooth ? column(n) : null };
   });
   return { curves, missing: head.missing, revisions: head.revisions };
 }
@@ -55,6 +74,8 @@ export function unpack(buffer: ArrayBuffer): CurveAnswer {
 export function extended(old: Curve, fresh: Curve): Curve {
   const from = fresh.xs[0];
   if (from === undefined) return old;
+  // One whose x goes back and forth comes whole each time.
+  if (!fresh.ordered || !old.ordered) return fresh;
   const keep = lowerBound(old.xs, from);
   const joined = (a: Float64Array, b: Float64Array): Float64Array => {
     const both = new Float64Array(keep + b.length);
@@ -68,15 +89,21 @@ export function extended(old: Curve, fresh: Curve): Curve {
     ...old,
     raw,
     total: Math.max(old.total, fresh.total),
+    points: fresh.points,
+    lastValue: fresh.lastValue,
+    least: fresh.least,
+    most: fresh.most,
     first: Math.min(old.first, fresh.first),
     last: Math.max(old.last, fresh.last),
     bad: Math.max(old.bad, fresh.bad),
     badAt: old.badAt ?? fresh.badAt,
     xs: joined(old.xs, fresh.xs),
+    values: raw ? means : joined(old.values, fresh.values),
     lows: raw ? means : joined(old.lows, fresh.lows),
     highs: raw ? means : joined(old.highs, fresh.highs),
     means,
     counts: joined(old.counts, fresh.counts),
+    smooths: old.smooths && fresh.smooths && joined(old.smooths, fresh.smooths),
   };
 }
 

@@ -1,7 +1,7 @@
 /** Lines on a canvas: what a path through very many points holds. */
 import { describe, expect, it } from "vitest";
 import type { Curve } from "../api/curves";
-import { drawLine, type Line } from "./drawing";
+import { drawLine, extent, placesOnLog, valueAt, type Line } from "./drawing";
 
 type Point = [number, number];
 
@@ -24,7 +24,7 @@ function canvas() {
 
 function drawn(lows: number[], highs: number[], pixels: number): Point[][] {
   const n = lows.length;
-  const curve = { xs: Float64Array.from(lows.keys()), lows: Float64Array.from(lows), highs: Float64Array.from(highs), raw: false } as Curve;
+  const curve = { xs: Float64Array.from(lows.keys()), lows: Float64Array.from(lows), highs: Float64Array.from(highs), raw: false, ordered: true } as Curve;
   const line = { color: "", dash: [], curve, smooth: null, isLeft: false, band: null } as unknown as Line;
   const { to, outlines } = canvas();
   const scales = { x: (value: number) => (value * pixels) / n, y: (value: number) => -value, low: 0, high: n, isCrowded: false };
@@ -58,5 +58,33 @@ describe("a dense curve", () => {
     const bottoms = outline!.slice(half).reverse();
     const touches = tops.slice(1).map(([, top], at) => top <= bottoms[at]![1] && bottoms[at + 1]![1] >= tops[at]![1]);
     expect(touches.every(Boolean)).toBe(true);
+  });
+});
+
+describe("a curve whose x goes back and forth", () => {
+  const xs = Float64Array.from([0, 5, 10, 5.5, 0.5]);
+  const ys = Float64Array.from([1, 2, 3, 4, 5]);
+  const curve = { xs, values: ys, means: ys, lows: ys, highs: ys, raw: true, ordered: false, first: 0, last: 10 } as unknown as Curve;
+  const line = { color: "", dash: [], curve, smooth: null, isLeft: false, band: null } as unknown as Line;
+
+  it("is drawn on each of its passes within a zoom", () => {
+    const { to, outlines } = canvas();
+    const scales = { x: (value: number) => value, y: (value: number) => value, low: 4, high: 6, isCrowded: false };
+    drawLine(to, line, scales, 1, false);
+    expect(outlines.flat()).toEqual([...xs].map((x, at) => [x, ys[at]]));
+    expect(extent([line], { low: 4, high: 6 }, { cutOutliers: false, log: false })!.y).toEqual([2, 4]);
+  });
+
+  it("has under the cursor the nearest point, of two passes the newer", () => {
+    expect(valueAt(line, 9)).toMatchObject({ x: 10, value: 3 });
+    expect(valueAt(line, 5.25)).toMatchObject({ x: 5.5, value: 4 });
+  });
+});
+
+describe("a logarithmic axis", () => {
+  it("counts what it has no place for", () => {
+    const ys = Float64Array.from([-1, 0, 1, 2]);
+    const curve = { xs: Float64Array.from([0, 1, 2, 3]), means: ys, lows: ys, highs: ys, raw: true, ordered: true } as unknown as Curve;
+    expect(placesOnLog([{ curve } as Line], null)).toEqual({ hidden: 2, left: 2 });
   });
 });

@@ -34,7 +34,7 @@ const DENSE = 2;
 /** Draw one line. `ratio` is how many pixels of the canvas one of the page has. */
 export function drawLine(to: CanvasRenderingContext2D, line: Line, scales: Scales, ratio: number, isStrong: boolean): void {
   const { curve } = line;
-  const [from, until] = shown(curve.xs, scales.low, scales.high);
+  const [from, until] = shown(curve, scales.low, scales.high);
   to.lineJoin = "round";
   to.strokeStyle = to.fillStyle = line.color;
   to.setLineDash(line.isLeft ? [] : line.dash.map((each) => each * ratio));
@@ -60,7 +60,7 @@ export function drawLine(to: CanvasRenderingContext2D, line: Line, scales: Scale
     to.globalAlpha = 1;
     to.lineWidth = (isStrong ? 2.5 : 1.25) * ratio;
     if (curve.raw || line.band) stroke(to, curve.xs, curve.means, scales, from, until, ratio);
-    else if ((scales.isCrowded || !line.dash.length) && isDense(curve.xs, scales, from, until)) ribbon(to, curve, scales, from, until);
+    else if (curve.ordered && (scales.isCrowded || !line.dash.length) && isDense(curve.xs, scales, from, until)) ribbon(to, curve, scales, from, until);
     else spans(to, curve, scales, from, until);
   }
   to.globalAlpha = 1;
@@ -68,9 +68,9 @@ export function drawLine(to: CanvasRenderingContext2D, line: Line, scales: Scale
 }
 
 /** Return the indices of the points between two values of x, with one more on either side. */
-function shown(xs: Float64Array, low: number, high: number): [number, number] {
-  // A curve over another metric is in no order: all of it is drawn.
-  if (xs.length && xs[0]! > xs[xs.length - 1]!) return [0, xs.length];
+function shown({ xs, ordered }: Curve, low: number, high: number): [number, number] {
+  // A curve over another metric may go back and forth: all of it is drawn.
+  if (!ordered) return [0, xs.length];
   return [Math.max(0, lowerBound(xs, low) - 1), Math.min(xs.length, lowerBound(xs, high) + 1)];
 }
 
@@ -247,7 +247,7 @@ export function extent(
   let top = -Infinity;
   const all: number[] = [];
   for (const { curve, smooth, band } of lines) {
-    const [from, until] = within ? shown(curve.xs, within.low, within.high) : [0, curve.xs.length];
+    const [from, until] = within ? shown(curve, within.low, within.high) : [0, curve.xs.length];
     left = Math.min(left, curve.first);
     right = Math.max(right, curve.last);
     const below = band ? band.lows : smooth && cutOutliers ? smooth : curve.lows;
@@ -275,22 +275,49 @@ export function extent(
   return { x: [left, right], y: [bottom, top], outside };
 }
 
+/** Return how many points a logarithmic y axis has no place for, and how many it shows. */
+export function placesOnLog(lines: readonly Line[], within: { low: number; high: number } | null): { hidden: number; left: number } {
+  let hidden = 0;
+  let left = 0;
+  for (const { curve } of lines) {
+    const [from, until] = within ? shown(curve, within.low, within.high) : [0, curve.xs.length];
+    for (let i = from; i < until; i++) {
+      if (curve.lows[i]! <= 0) hidden++;
+      if (curve.highs[i]! > 0) left++;
+    }
+  }
+  return { hidden, left };
+}
+
 /** Return the value of a line at x: that of the last point at or before it; null before its first and after its end. */
 export function valueAt(line: Line, x: number): { x: number; value: number; low: number; high: number } | null {
-  const { xs, means } = line.curve;
-  const { lows, highs } = line.band ?? line.curve;
+  const { xs, ordered } = line.curve;
+  if (!ordered) return pointAt(line, newest(xs, x));
   if (!xs.length || x < xs[0]! || x > line.curve.last) return nearest(line, x);
-  const at = Math.max(0, lowerBound(xs, x + 1e-9 * Math.abs(x)) - 1);
-  return { x: xs[at]!, value: line.smooth?.[at] ?? means[at]!, low: lows[at]!, high: highs[at]! };
+  return pointAt(line, Math.max(0, lowerBound(xs, x + 1e-9 * Math.abs(x)) - 1));
+}
+
+function pointAt(line: Line, at: number): { x: number; value: number; low: number; high: number } | null {
+  const { xs, values } = line.curve;
+  const { lows, highs } = line.band ?? line.curve;
+  return at < 0 ? null : { x: xs[at]!, value: line.smooth?.[at] ?? values[at]!, low: lows[at]!, high: highs[at]! };
+}
+
+/** Return the index of the point that is nearest to x; of several passes, the newest. -1 when there is none. */
+function newest(xs: Float64Array, x: number): number {
+  let found = -1;
+  let least = Infinity;
+  for (let i = 0; i < xs.length; i++) {
+    const off = Math.abs(xs[i]! - x);
+    if (off <= least) [found, least] = [i, off];
+  }
+  return found;
 }
 
 /** A curve of one point, or the cursor a little beside an end: the end itself. */
 function nearest(line: Line, x: number): { x: number; value: number; low: number; high: number } | null {
-  const { xs, means, first, last } = line.curve;
-  const { lows, highs } = line.band ?? line.curve;
-  if (!xs.length) return null;
+  const { xs, first, last } = line.curve;
   const slack = 0.02 * (last - first);
-  if (x < first - slack || x > last + slack) return null;
-  const at = x < first ? 0 : xs.length - 1;
-  return { x: xs[at]!, value: line.smooth?.[at] ?? means[at]!, low: lows[at]!, high: highs[at]! };
+  if (!xs.length || x < first - slack || x > last + slack) return null;
+  return pointAt(line, x < first ? 0 : xs.length - 1);
 }

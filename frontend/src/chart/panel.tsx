@@ -8,14 +8,13 @@ import { copyText } from "../parts/copy";
 import { say } from "../parts/toast";
 import type { Zoom } from "../state/address";
 import type { Style } from "../state/colors";
-import { count, duration, moment, number } from "../state/format";
+import { count, duration, exact, moment, number } from "../state/format";
 import { useShared } from "../state/site";
 import { bandOf } from "./band";
-import { valueAt, type Line } from "./drawing";
+import { placesOnLog, valueAt, type Line } from "./drawing";
 import { movedPanel, type Layout, type PanelOptions, type PanelSpec } from "./layout";
 import { Plot, type Hover, type Mark } from "./plot";
 import type { Sheet } from "./sheets";
-import { smoothed } from "./smooth";
 import { useSheet, useSheetVersion, type Axis } from "./use-sheet";
 import styles from "./panels.module.css";
 
@@ -88,7 +87,7 @@ function usePanelSheet({ spec, sheet, axis, zoom }: PanelProps): { sheet: Sheet;
 
 function useLines(props: PanelProps): { lines: readonly Line[]; isKnown: boolean } {
   const { spec, runs, looks } = props;
-  const { sheet, axis } = usePanelSheet(props);
+  const { sheet } = usePanelSheet(props);
   const version = useSheetVersion(sheet);
   useEffect(() => {
     const unmount = spec.metrics.map((metric) => sheet.mount(metric));
@@ -99,7 +98,7 @@ function useLines(props: PanelProps): { lines: readonly Line[]; isKnown: boolean
     for (const metric of spec.metrics) sheet.need(ids, metric);
   }, [sheet, runs, spec.metrics, version]);
   // eslint-disable-next-line react-hooks/exhaustive-deps -- the sheet changes in place, which the version says
-  const fresh = useMemo(() => linesOf(sheet, spec.metrics, runs, looks, axis.smooth), [sheet, spec.metrics, runs, looks, axis.smooth, version]);
+  const fresh = useMemo(() => linesOf(sheet, spec.metrics, runs, looks), [sheet, spec.metrics, runs, looks, version]);
   // Until the curves of a new look have come, those of the old one stay.
   const shown = useRef(fresh.lines);
   if (fresh.isComplete || fresh.lines.length) shown.current = fresh.lines;
@@ -145,9 +144,17 @@ function Curves(props: PanelProps) {
       {hover && <Values at={hover} lines={lines} strong={strong} kind={kind} xName={axis.x} />}
       {error && !lines.length && <p className={styles.note}>{error.problem.what}</p>}
       {!error && isKnown && !lines.length && <p className={styles.note}>no points{axis.x && !["time", "elapsed"].includes(axis.x) ? ` with ${axis.x}` : ""}</p>}
+      {options.logY && lines.length > 0 && <LogNote lines={lines} zoom={zoom} />}
       <Summary lines={lines} title={spec.key} />
     </>
   );
+}
+
+/** A logarithmic axis has no place for 0 and below: say so where something is left out. */
+function LogNote({ lines, zoom }: { lines: readonly Line[]; zoom: Zoom | null }) {
+  const { hidden, left } = useMemo(() => placesOnLog(lines, zoom), [lines, zoom]);
+  if (!hidden) return null;
+  return left ? <div className={styles.outside}>{count(hidden)} at or below 0</div> : <p className={styles.note}>nothing above 0, which a logarithmic axis could show</p>;
 }
 
 /** The curves for whoever cannot see them. */
@@ -165,38 +172,24 @@ function Summary({ lines, title }: { lines: readonly Line[]; title: string }) {
         </tr>
       </thead>
       <tbody>
-        {shown.map((line) => {
-          const { low, high, last } = facts(line);
-          return (
-            <tr key={line.key}>
-              <td>{line.label}</td>
-              <td>{number(last)}</td>
-              <td>{number(low)}</td>
-              <td>{number(high)}</td>
-            </tr>
-          );
-        })}
+        {shown.map(({ key, label, curve }) => (
+          <tr key={key}>
+            <td>{label}</td>
+            <td>{number(curve.lastValue)}</td>
+            <td>{number(curve.least)}</td>
+            <td>{number(curve.most)}</td>
+          </tr>
+        ))}
       </tbody>
     </table>
   );
 }
 
-function facts({ curve }: Line): { low: number; high: number; last: number } {
-  let low = NaN;
-  let high = NaN;
-  let last = NaN;
-  for (let i = 0; i < curve.xs.length; i++) {
-    if (curve.lows[i]! < low || low !== low) low = curve.lows[i]!;
-    if (curve.highs[i]! > high || high !== high) high = curve.highs[i]!;
-    if (curve.means[i] === curve.means[i]) last = curve.means[i]!;
-  }
-  return { low, high, last };
-}
-
 function CurveTable(props: PanelProps) {
   const { lines } = useLines(props);
-  const rows = lines.filter((line) => !line.isLeft).map((line) => ({ line, ...facts(line) }));
-  const csv = () => ["run,last,lowest,highest,points", ...rows.map((row) => [quoted(row.line.label), row.last, row.low, row.high, row.line.curve.total].join(","))].join("\n");
+  const rows = lines.filter((line) => !line.isLeft);
+  const values = ({ curve }: Line) => [curve.lastValue, curve.least, curve.most].map(exact);
+  const csv = () => ["run,last,lowest,highest,points", ...rows.map((row) => [quoted(row.label), ...values(row), row.curve.points].join(","))].join("\n");
   return (
     <>
       <table className={styles.table}>
@@ -212,15 +205,17 @@ function CurveTable(props: PanelProps) {
         </thead>
         <tbody>
           {rows.map((row) => (
-            <tr key={row.line.key}>
+            <tr key={row.key}>
               <td>
-                <span className={styles.swatch} style={{ background: row.line.color }} /> {row.line.label}
+                <span className={styles.swatch} style={{ background: row.color }} /> {row.label}
               </td>
-              <td title={String(row.last)}>{number(row.last)}</td>
-              <td title={String(row.low)}>{number(row.low)}</td>
-              <td title={String(row.high)}>{number(row.high)}</td>
-              <td>{count(row.line.curve.total)}</td>
-              <td>{row.line.curve.bad ? count(row.line.curve.bad) : ""}</td>
+              {[row.curve.lastValue, row.curve.least, row.curve.most].map((value, at) => (
+                <td key={at} title={exact(value)}>
+                  {number(value)}
+                </td>
+              ))}
+              <td>{count(row.curve.points)}</td>
+              <td>{row.curve.bad ? count(row.curve.bad) : ""}</td>
             </tr>
           ))}
         </tbody>
@@ -302,7 +297,7 @@ function PanelMenu({ spec, layout, panels, metrics, onLayout, onLarge, onTable }
 }
 
 /** Return what a panel draws: a line for each run or group and metric, branches that were left behind below. */
-function linesOf(sheet: Sheet, metrics: readonly string[], runs: readonly PanelRun[], looks: ReadonlyMap<string, Style>, smooth: number): { lines: Line[]; isComplete: boolean } {
+function linesOf(sheet: Sheet, metrics: readonly string[], runs: readonly PanelRun[], looks: ReadonlyMap<string, Style>): { lines: Line[]; isComplete: boolean } {
   const lines: Line[] = [];
   let isComplete = true;
   metrics.forEach((metric, order) => {
@@ -321,7 +316,7 @@ function linesOf(sheet: Sheet, metrics: readonly string[], runs: readonly PanelR
             key: `${run.id} ${metric}`,
             label: `${label} (${band.count})`,
             curve: band.curve,
-            smooth: smooth > 0 ? smoothed(band.curve, smooth) : null,
+            smooth: band.curve.smooths,
             isLeft: false,
             band: band.count > 1 ? { lows: band.lows, highs: band.highs } : null,
           });
@@ -337,7 +332,7 @@ function linesOf(sheet: Sheet, metrics: readonly string[], runs: readonly PanelR
           key: `${run.id} ${metric} ${curve.branch}`,
           color: isLeft ? LEFT_BEHIND : look.color,
           curve,
-          smooth: smooth > 0 && !isLeft ? smoothed(curve, smooth) : null,
+          smooth: isLeft ? null : curve.smooths,
           isLeft,
           band: null,
         });

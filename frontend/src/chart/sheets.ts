@@ -13,6 +13,7 @@ export interface Look {
   points: number;
   logx: boolean;
   branches: boolean;
+  smooth: number;
 }
 
 const MOST_METRICS = 40;
@@ -266,7 +267,7 @@ export class Sheet {
   }
 
   private query(metrics: readonly string[]): string {
-    const { x, low, high, points, logx, branches, project } = this.look;
+    const { x, low, high, points, logx, branches, smooth, project } = this.look;
     const parts = metrics.map((metric) => `metric=${encodeURIComponent(metric)}`);
     parts.push(`points=${points}`);
     if (project) parts.push(`project=${project}`);
@@ -275,6 +276,7 @@ export class Sheet {
     if (high !== null) parts.push(`high=${high}`);
     if (logx) parts.push("log=true");
     if (branches) parts.push("branches=true");
+    if (smooth) parts.push(`smooth=${smooth}`);
     return parts.join("&");
   }
 

@@ -8,11 +8,12 @@ export interface Axis {
   /** "" for the step; "time", "elapsed", "epoch" or a metric. */
   x: string;
   logX: boolean;
+  /** The weight of what came before in the moving average of all points. */
   smooth: number;
 }
 
 /** Return the sheet of a look. What changes meanwhile on the server comes to it by itself. */
-export function useSheet(axis: Pick<Axis, "x" | "logX">, zoom: Zoom | null, points = 320): Sheet {
+export function useSheet(axis: Axis, zoom: Zoom | null, points = 320): Sheet {
   const { project } = useShared();
   const look: Look = {
     project,
@@ -22,6 +23,7 @@ export function useSheet(axis: Pick<Axis, "x" | "logX">, zoom: Zoom | null, poin
     points,
     logx: axis.logX,
     branches: true,
+    smooth: axis.smooth,
   };
   const key = keyOf(look);
   // eslint-disable-next-line react-hooks/exhaustive-deps -- the key says all of the look

@@ -1,6 +1,6 @@
 /** Numbers, times and sizes as people read them: four digits that count, units always. */
 
-/** Return a number with four digits that count. */
+/** Return a number with four digits that count, and all those of its whole part below a million. */
 export function number(value: number | null | undefined): string {
   if (value === null || value === undefined) return "";
   if (Number.isNaN(value)) return "nan";
@@ -12,7 +12,7 @@ export function number(value: number | null | undefined): string {
     const [digits, power] = value.toExponential(3).split("e");
     return `${trimmed(digits!)}e${Number(power)}`;
   }
-  return trimmed(value.toPrecision(4));
+  return size >= 1e4 ? String(Math.round(value)) : trimmed(value.toPrecision(4));
 }
 
 function trimmed(text: string): string {
@@ -32,9 +32,16 @@ export function cell(value: unknown): string {
   return typeof value === "string" ? value : JSON.stringify(value);
 }
 
+/** Return a number with all its digits, also those of a whole one that is larger than JavaScript prints exactly. */
+export function exact(value: number): string {
+  if (Number.isNaN(value)) return "nan";
+  if (!Number.isFinite(value)) return value > 0 ? "inf" : "-inf";
+  return Number.isInteger(value) && Math.abs(value) > Number.MAX_SAFE_INTEGER && Math.abs(value) < 1e21 ? String(BigInt(value)) : String(value);
+}
+
 /** Return the whole value of a cell: for a title, and to copy. */
 export function whole(value: unknown): string {
-  return typeof value === "number" ? String(value) : cell(value);
+  return typeof value === "number" ? exact(value) : cell(value);
 }
 
 export function duration(seconds: number | null | undefined): string {

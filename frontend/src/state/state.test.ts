@@ -1,6 +1,5 @@
-/** Logic of the page that needs no browser: addresses, numbers, colours of a terminal, smoothing. */
+/** Logic of the page that needs no browser: addresses, numbers, colours of a terminal. */
 import { describe, expect, it } from "vitest";
-import { smoothed } from "../chart/smooth";
 import { parseColumn, parseSearch, parseZoom, showColumn, showZoom, stringifySearch, workspaceSearch } from "./address";
 import { age, bytes, count, duration, number } from "./format";
 
@@ -38,14 +37,5 @@ describe("numbers", () => {
     expect([0.5, 33, 75, 3700, 90000].map(duration)).toEqual(["0.5 s", "33 s", "1 min 15 s", "1 h 1 min", "1 d 1 h"]);
     expect([12, 1500, 2.5e9].map(bytes)).toEqual(["12 B", "1.5 kB", "2.5 GB"]);
     expect(age(0, 90)).toBe("1 min ago");
-  });
-});
-
-describe("smoothing", () => {
-  it("begins at the first value, and leaves a constant as it is", () => {
-    const curve = (...values: number[]) => ({ means: Float64Array.from(values), counts: new Float64Array(values.length).fill(1) });
-    expect(Array.from(smoothed(curve(2, 2, 2), 0.9))).toEqual([2, 2, 2]);
-    expect(Array.from(smoothed(curve(4, 0), 0.5))).toEqual([4, 4 / 3]);
-    expect(smoothed(curve(NaN, 1), 0.5)[0]).toBeNaN();
   });
 });

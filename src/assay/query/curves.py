@@ -31,7 +31,8 @@ class CurveView:
     `x` is "" for the axis that the run gave the metric, "step", "time" (unix seconds), "elapsed"
     (seconds since the first point of the run), "epoch", or a metric. `low` and `high` bound the x
     axis, None is open. At least `points` ranges of x are told apart, at most twice as many; with
-    `log` they are equally wide on a logarithmic axis.
+    `log` they are equally wide on a logarithmic axis. `smooth` is the weight of what came before in
+    an exponential moving average of all points, 0 for none.
     """
 
     x: str = ""
@@ -40,28 +41,39 @@ class CurveView:
     points: int = 600
     log: bool = False
     branches: bool = False
+    smooth: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
     """One curve as it is drawn.
 
-    Of a reduced curve each item stands for a range of x that holds points: its first x, the
-    smallest, largest and mean value, and how many finite values there are; the last x is in
-    `last_x`. Of one that `is_raw` each is a point, and `lows`, `highs` and `means` are the same
-    array. Values that are not finite are left out and counted.
+    Of a reduced curve each item stands for a range of x that holds points: its first x and the value
+    there, the smallest, largest and mean value, and how many finite values there are; the last x is
+    in `last_x`. Of one that `is_raw` each is a point, and `values`, `lows`, `highs` and `means` are
+    the same array. Values that are not finite are left out and counted. `smooths` has the moving average at
+    each x. `is_ordered`: x never goes back, as it may where it is another metric.
+
+    `last`, `least` and `most` are values of the whole curve of `points` points, whatever the view.
     """
 
     run: str
     metric: str
     branch: int
     xs: NDArray[np.float64]
+    values: NDArray[np.float64]
     lows: NDArray[np.float64]
     highs: NDArray[np.float64]
     means: NDArray[np.float64]
     counts: NDArray[np.float64]
+    smooths: NDArray[np.float64] | None
     is_raw: bool
+    is_ordered: bool
     total: int
+    points: int
+    last: float
+    least: float
+    most: float
     first_x: float
     last_x: float
     width: float
@@ -257,10 +269,15 @@ def _xs(series: Mapping[str, Series], one: Series, view: CurveView) -> NDArray[n
     return np.where(at >= 0, other.values[order][np.maximum(at, 0)], np.nan)
 
 
+_MOST_OF_DISORDER = 20_000
+"""Ranges at most of a curve whose x goes back and forth, of which no part can be left out."""
+
+
 class _ReducedCurve(NamedTuple):
     """Points of a curve as they are drawn: of each range of x the extremes and the mean."""
 
     xs: NDArray[np.float64]
+    values: NDArray[np.float64]
     lows: NDArray[np.float64]
     highs: NDArray[np.float64]
     means: NDArray[np.float64]
@@ -273,31 +290,46 @@ def _drawn(part: _Part, low: float, high: float, width: float, view: CurveView) 
     None where it has no point.
     """
     xs, values = part.xs, part.values
-    is_in_order = not bool((xs[1:] < xs[:-1]).any())
+    is_ordered = not bool((xs[1:] < xs[:-1]).any())
+    smooths = smoothed(values, view.smooth) if view.smooth else None
     first_x, last_x = part.low, part.high
-    if is_in_order:
+    if is_ordered:
         first_x, last_x = float(xs[0]), float(xs[-1])
-    if is_in_order and (low > first_x or high < last_x):
-        xs, values = _within(xs, values, low, high)
+    if is_ordered and (low > first_x or high < last_x):
+        within = _within(xs, low, high)
+        xs, values = xs[within], values[within]
+        smooths = None if smooths is None else smooths[within]
     total = len(xs)
     if not total:
         return None
     finite = np.isfinite(values)
     non_finite = total - int(np.count_nonzero(finite))
-    is_raw = total <= 2 * view.points or (is_in_order and not width)
+    is_raw = total <= 2 * view.points or (is_ordered and not width)
     if is_raw:
         known = np.where(finite, values, np.nan) if non_finite else values
-        reduced = _ReducedCurve(xs, known, known, known, finite.astype(np.float64))
+        reduced = _ReducedCurve(xs, known, known, known, known, finite.astype(np.float64))
     else:
-        starts = _range_starts(xs, width, view, is_in_order=is_in_order)
+        if is_ordered:
+            starts = _range_starts(xs, width, view)
+        else:
+            seen = max(1, int(np.count_nonzero((xs >= low) & (xs <= high))))
+            count = min(total, _MOST_OF_DISORDER, math.ceil(view.points * total / seen))
+            starts = np.linspace(0, total, count, endpoint=False).astype(np.int64)
         reduced = _reduced(xs, values, finite, starts)
+        smooths = None if smooths is None else smooths[starts]
     return Curve(
         run=part.run,
         metric=part.metric,
         branch=part.branch,
         **reduced._asdict(),
+        smooths=smooths,
         is_raw=is_raw,
+        is_ordered=is_ordered,
         total=total,
+        points=len(part.values),
+        last=float(part.values[-1]),
+        least=float(np.fmin.reduce(part.values)),
+        most=float(np.fmax.reduce(part.values)),
         first_x=first_x,
         last_x=last_x,
         width=width,
@@ -306,21 +338,49 @@ def _drawn(part: _Part, low: float, high: float, width: float, view: CurveView) 
     )
 
 
-def _within(
-    xs: NDArray[np.float64], values: NDArray[np.float64], low: float, high: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def smoothed(values: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
+    """Return the exponential moving average at each value, without a bias to zero at the begin.
+
+    `weight` is that of what came before, above 0 and below 1. A value that is not finite changes
+    nothing; before the first finite one the average is nan.
+
+    >>> smoothed(np.array([4.0, np.nan, 0.0]), 0.5).tolist()
+    [4.0, 4.0, 1.3333333333333333]
+    """
+    finite = np.isfinite(values)
+    numbers = values[finite]
+    # Within a block the average is a sum that is scaled by powers of the weight; they must not
+    # overflow.
+    length = max(1, min(len(numbers), int(_MOST_POWER / -math.log(weight))))
+    padded = np.zeros(-(-len(numbers) // length) * length)
+    padded[: len(numbers)] = numbers
+    powers = weight ** np.arange(length)
+    sums = np.cumsum(padded.reshape(-1, length) / powers, axis=1) * powers
+    before = 0.0
+    for block in sums:
+        block += weight * powers * before
+        before = block[-1]
+    seen = np.cumsum(np.ones(len(numbers)))
+    averages = sums.ravel()[: len(numbers)] * (1 - weight) / -np.expm1(seen * math.log(weight))
+    at = np.cumsum(finite) - 1
+    return (
+        np.where(at >= 0, averages[np.maximum(at, 0)], np.nan) if len(numbers) else values * np.nan
+    )
+
+
+_MOST_POWER = 100.0
+"""Largest exponent of e that a power of a weight may reach."""
+
+
+def _within(xs: NDArray[np.float64], low: float, high: float) -> slice:
     """Return the points with x between two limits, and the one before and behind; x ascends."""
     begin = max(0, int(np.searchsorted(xs, low, side="left")) - 1)
     end = int(np.searchsorted(xs, high, side="right")) + 1
-    return xs[begin:end], values[begin:end]
+    return slice(begin, end)
 
 
-def _range_starts(
-    xs: NDArray[np.float64], width: float, view: CurveView, *, is_in_order: bool
-) -> NDArray[np.int64]:
-    """Return the index of the first point of each range of x that is drawn as one."""
-    if not is_in_order:
-        return np.linspace(0, len(xs), view.points, endpoint=False).astype(np.int64)
+def _range_starts(xs: NDArray[np.float64], width: float, view: CurveView) -> NDArray[np.int64]:
+    """Return the index of the first point of each range of x that is drawn as one; x ascends."""
     if view.log:
         return _starts(xs, np.geomspace(xs[0], xs[-1], view.points))
     first = math.floor(xs[0] / width)
@@ -343,7 +403,7 @@ def _reduced(
         means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
     lows = np.fmin.reduceat(numbers, starts)
     highs = np.fmax.reduceat(numbers, starts)
-    return _ReducedCurve(xs[starts], lows, highs, means, counts)
+    return _ReducedCurve(xs[starts], numbers[starts], lows, highs, means, counts)
 
 
 def _starts(xs: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -1,8 +1,8 @@
 """Curves as bytes: a head of JSON, then float64 columns, little-endian, one curve after the other.
 
 u32 length of the head, the head (UTF-8, padded with blanks to whole words of eight bytes), then for
-each curve of `curves` in the head its columns: x and value when it is raw; else x, lowest, highest,
-mean and count.
+each curve of `curves` in the head its columns: x and value; when it is not raw, then lowest, highest,
+mean and count; then the moving average when it is smooth.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def pack(curves: Sequence[Curve], facts: Mapping[str, Any]) -> bytes:
     head += b" " * (-(len(head) + 4) % 8)
     parts = [len(head).to_bytes(4, "little"), head]
     for curve in curves:
-        columns = [curve.xs, curve.means] if curve.is_raw else _columns(curve)
+        columns = [curve.xs, curve.values]
+        if not curve.is_raw:
+            columns += [curve.lows, curve.highs, curve.means, curve.counts]
+        if curve.smooths is not None:
+            columns.append(curve.smooths)
         parts += [np.ascontiguousarray(column, dtype="<f8").tobytes() for column in columns]
     return b"".join(parts)
-
-
-def _columns(curve: Curve) -> list[Any]:
-    return [curve.xs, curve.lows, curve.highs, curve.means, curve.counts]
 
 
 def _head(curve: Curve) -> dict[str, Any]:
@@ -42,13 +42,24 @@ def _head(curve: Curve) -> dict[str, Any]:
         "branch": curve.branch,
         "n": len(curve),
         "raw": curve.is_raw,
+        "ordered": curve.is_ordered,
+        "smooth": curve.smooths is not None,
         "total": curve.total,
+        "points": curve.points,
+        "lastValue": _shown(curve.last),
+        "least": _shown(curve.least),
+        "most": _shown(curve.most),
         "first": _finite(curve.first_x),
         "last": _finite(curve.last_x),
         "width": curve.width,
         "bad": curve.non_finite,
         "badAt": _finite(curve.non_finite_x),
     }
+
+
+def _shown(value: float) -> float | str:
+    """Return a number, or the text of one that JSON has not: "nan", "inf", "-inf"."""
+    return value if math.isfinite(value) else repr(value)
 
 
 def _finite(value: float) -> float | None:

@@ -200,6 +200,7 @@ def curves(
     points: Annotated[int, Query(ge=1, le=MAX_POINTS)] = 600,
     log: bool = False,
     branches: bool = False,
+    smooth: Annotated[float, Query(ge=0, lt=1)] = 0.0,
     since: Annotated[str, Query(max_length=60_000, description="ID:X with commas between.")] = "",
     width: Annotated[list[float], Query(max_length=500, description="One for each metric.")] = [],  # noqa: B006
 ) -> Response:
@@ -218,7 +219,9 @@ def curves(
     etag = _etag(home, rows, str(request.url.query))
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers={"etag": etag})
-    view = CurveView(x=x, low=low, high=high, points=points, log=log, branches=branches)
+    view = CurveView(
+        x=x, low=low, high=high, points=points, log=log, branches=branches, smooth=smooth
+    )
     begins = _since(since)
     widths = dict(zip(metric, width, strict=False))
     found = []
