@@ -58,6 +58,11 @@ def taking(
     heads: Sequence[Head] = (),
     anything: Any = None,
     bare=None,  # type: ignore[no-untyped-def]
+    bare_on=True,  # type: ignore[no-untyped-def]
+    bare_name="x",  # type: ignore[no-untyped-def]
+    bare_width=1,  # type: ignore[no-untyped-def]
+    bare_rate=0.1,  # type: ignore[no-untyped-def]
+    bare_names=(),  # type: ignore[no-untyped-def]
 ) -> None: ...
 
 
@@ -195,3 +200,74 @@ def test_the_settled_tree_holds_what_was_meant_and_needs_no_command_line() -> No
     assert plain(found.canonical(config.root))["b"]["type"] == "torch.nn.MaxPool2d"
     assert isinstance(config.root, Table)
     assert plain(config.root)["a"]["betas"] == "0.8,0.9"
+
+
+VALUES = ("no", "yes", "true", "a", "3", "1.10", True, False, 0, 1, 3, 1.1, 2.5)
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("name", ["on", "name", "width", "rate", "names"])
+def test_a_default_without_annotation_judges_a_scalar_as_an_annotation_does(
+    name: str, value: object
+) -> None:
+    annotated, bare = judge(name, value), judge(f"bare_{name}", value)
+
+    allowed_of_numbers = (name == "width" and isinstance(value, float)) or (
+        name == "names" and not isinstance(value, str)
+    )
+    if allowed_of_numbers:
+        assert bare.misfits == () and bare.value == value
+        return
+    assert [each.said for each in bare.misfits] == [each.said for each in annotated.misfits]
+    if not annotated.misfits:
+        assert bare.value == annotated.value and type(bare.value) is type(annotated.value)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    ["name=0123", "name=1.10", "name=true", "name=12e4567", "names=a,b", "on=false", "width=3"],
+)
+def test_what_is_typed_is_read_by_the_type_of_a_default_as_by_an_annotation(argument: str) -> None:
+    annotated, bare = typed(argument), typed(f"bare_{argument}")
+
+    assert bare.misfits == annotated.misfits == ()
+    assert (
+        list(bare.value) == list(annotated.value)
+        if "," in argument
+        else (bare.value == annotated.value and type(bare.value) is type(annotated.value))
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("bare_on", None),
+        ("bare_width", [3, 3]),
+        ("bare_width", 0.5),
+        ("bare_name", {"a": 1}),
+        ("bare_names", ["a"]),
+        ("bare", "no"),
+    ],
+)
+def test_a_default_says_less_than_an_annotation(name: str, value: object) -> None:
+    found = judge(name, value)
+
+    assert found.misfits == () and found.value == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fix"),
+    [
+        ("bare_on", "no", "write false"),
+        ("on", "yes", "write true"),
+        ("bare_name", 1.1, 'write it in quotes: "1.1"'),
+        ("bare_width", "3", "write it without quotes: 3"),
+        ("bare_width", "same", "annotate `bare_width` if it takes other types than its default's"),
+    ],
+)
+def test_a_scalar_of_another_type_than_the_default_is_told_with_a_fix(
+    name: str, value: object, fix: str
+) -> None:
+    (misfit,) = judge(name, value).misfits
+
+    assert misfit.fix == fix

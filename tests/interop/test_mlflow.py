@@ -11,11 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from assay.core.errors import InputError, RecordError
 from assay.interop import mlflow_database, mlflow_run
 from assay.interop.foreign_run import ForeignRun
 from assay.interop.mlflow import find
+from assay.interop.mlflow_run import parameter_of
 from foreign_files import unpacked
 
 NUMBERS = [2.0, math.nan, 0.5, math.inf, -math.inf, 0.25]
@@ -267,3 +270,32 @@ def test_thousands_of_parameters_and_parts_of_a_name_are_bounded(
 
     assert "3 of 8 parameters were left out" in run.warnings
     assert ".".join("a" * 60) in run.config
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((text, text) for text in ("12e4567", "001", "1.10", "1_000", "1e10", "0x10", "+5", "5.")),
+        *((text, text) for text in ("NaN", "", " 5", "1" * 30, "1e999", "-0", "٣")),
+        ("0.003", 0.003),
+        ("1e-05", 1e-5),
+        ("1e+22", 1e22),
+        ("-1.5", -1.5),
+        ("16", 16),
+        ("inf", math.inf),
+        ("True", True),
+        ("None", None),
+    ],
+)
+def test_a_parameter_is_a_number_only_if_a_number_is_written_so(text: str, value: object) -> None:
+    found = parameter_of(text)
+
+    assert found == value and type(found) is type(value)
+
+
+@given(st.floats(allow_nan=False) | st.integers(-(10**17), 10**17))
+@settings(max_examples=200, deadline=None)
+def test_every_number_that_was_logged_is_one_again(number: float) -> None:
+    found = parameter_of(str(number))
+
+    assert found == number and type(found) is type(number)

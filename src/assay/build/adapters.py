@@ -64,6 +64,11 @@ _PHRASES = {
 """What pydantic finds wrong, in the words of the shape stage."""
 
 
+_KINDS_OF_DEFAULTS = (bool, int, float, str, list, tuple)
+_SWITCHES = {"yes": True, "on": True, "no": False, "off": False}
+"""Words for true and false in YAML 1.1, which are texts here."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
     """Mistake inside a value: its place, the message ("must be ...") and the fix.
@@ -132,6 +137,7 @@ class Judged:
 
 def judged(target: Callable[..., Any], parameter: Parameter, node: Node) -> Judged:
     """Check `node` as the value of `parameter`; return its conversion and every mistake."""
+    parameter = _with_type_of_default(parameter, node)
     first = _judged(target, parameter, node)
     if not first.misfits:
         return first
@@ -143,12 +149,30 @@ def judged(target: Callable[..., Any], parameter: Parameter, node: Node) -> Judg
         return first
     (misfit,) = first.misfits
     fix = _EXAMPLE if "a number" in misfit.said else ""
+    if not parameter.written:
+        fix = f"annotate `{parameter.name}` if it takes other types than its default's"
     for say, part in _mended(get_at(node, misfit.inside) or node):
         mended = _with_part(node, misfit.inside, part)
         if not _judged(target, parameter, mended).misfits:
             fix = say
             break
     return replace(first, misfits=(replace(misfit, fix=fix),))
+
+
+def _with_type_of_default(parameter: Parameter, node: Node) -> Parameter:
+    """Return `parameter` with the type of its default as hint, if it has no annotation.
+
+    A default says less than an annotation: it is a hint for scalars alone, None fits, and so does
+    any number in the place of another.
+    """
+    kind = type(parameter.default)
+    value = type(scalar(node)) if isinstance(node, Leaf) else None
+    is_checked = value not in (None, type(None)) and kind in _KINDS_OF_DEFAULTS
+    if parameter.written or not is_checked:
+        return parameter
+    if (kind is int and value is float) or (kind in (list, tuple) and value is not str):
+        return parameter
+    return replace(parameter, hint=kind)
 
 
 def _with_part(node: Node, inside: KeyPath, part: Node) -> Node:
@@ -163,6 +187,9 @@ def _mended(node: Node) -> Iterator[tuple[str, Node]]:
             other = value_of(text)
             if not isinstance(other, str):
                 yield f"write it without quotes: {text}", from_plain(other, node.origin)
+            elif text.lower() in _SWITCHES:
+                is_on = _SWITCHES[text.lower()]
+                yield f"write {str(is_on).lower()}", Leaf(is_on, node.origin)
         case Leaf(bool() as value):
             yield f'write it in quotes: "{str(value).lower()}"', Leaf(str(value), node.origin)
         case Leaf(0 | 1 as value):

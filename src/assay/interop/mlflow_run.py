@@ -34,8 +34,8 @@ _STATUSES: Mapping[str, EndStatus] = {
 _STATUS_OF_MODELS = {"1": "pending", "2": "ready", "3": "failed"}
 _CONTEXT = "mlflow.data.context"
 _SYSTEM = "mlflow."
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE)
-_WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
+_NUMBER = re.compile(r"-?\d{1,20}(\.\d{1,20})?(e[+-]\d{1,3})?|-?inf|nan", re.ASCII)
+_WHOLE = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ def as_foreign_run(kept: MlflowRun, root: Path) -> ForeignRun:
     return ForeignRun(
         tag=kept.name or tags.get("mlflow.runName") or kept.id,
         desc=tags.get("mlflow.note.content", ""),
-        config=nested({key: _value(text) for key, text in params.items()}),
+        config=nested({key: parameter_of(text) for key, text in params.items()}),
         values={
             **{key: text for key, text in tags.items() if not key.startswith(_SYSTEM)},
             **_told_of_datasets(kept.datasets),
@@ -163,7 +163,7 @@ def _told_of_models(models: list[MlflowModel]) -> dict[str, Any]:
         }
         about |= {"step": model.step} if model.role == "output" else {"role": "input"}
         parts = {
-            "params": {key: _value(text) for key, text in model.params.items()},
+            "params": {key: parameter_of(text) for key, text in model.params.items()},
             "metrics": model.metrics,
             "tags": {key: text for key, text in model.tags.items() if not key.startswith(_SYSTEM)},
         }
@@ -204,14 +204,17 @@ def _files(folder: Path | None, root: Path, warnings: list[str]) -> Iterator[For
             )
 
 
-def _value(text: str) -> Any:
-    """A parameter as it was before MLflow made text of it, where that is beyond doubt."""
+def parameter_of(text: str) -> Any:
+    """Return a parameter as it was before MLflow made text of it, where that is beyond doubt.
+
+    A number is what Python writes so: `12e4567` is the digest of a commit, `1.10` a version.
+    """
     if text in ("True", "False", "None"):
         return {"True": True, "False": False, "None": None}[text]
     if _WHOLE.fullmatch(text):
         return int(text)
-    is_number = _NUMBER.fullmatch(text) and not text.lstrip("+-").isdigit()
-    return float(text) if is_number and not re.match(r"[+-]?0\d", text) else text
+    number = float(text) if _NUMBER.fullmatch(text) else None
+    return number if number is not None and repr(number) == text else text
 
 
 def _ns(ms: int) -> int:
