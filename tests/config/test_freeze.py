@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date, datetime, time, timedelta, timezone
 from math import inf, nan
 from typing import Any
@@ -8,11 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.config.freeze import canonical, config_hash, dump, seedless_hash
+from assay.config.freeze import canonical, config_hash, dump, origins_noted, seedless_hash
 from assay.config.loading import loads, open_text
 from assay.config.reference_resolver import resolved
 from assay.config.sources.toml import read
-from assay.config.tree import Leaf, List, Node, Table, delete_at, from_plain, same, set_at, walk
+from assay.config.tree import (
+    Leaf,
+    List,
+    Node,
+    Table,
+    delete_at,
+    from_plain,
+    get_at,
+    same,
+    set_at,
+    walk,
+)
 from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError
 
@@ -292,3 +304,27 @@ def test_a_broken_config_has_a_canonical_form_too() -> None:
         canonical(tree({"data": 3, "train": 4, "model": "@data.x"}))
         == '{"data":3,"model":"@data.x","train":4}'
     )
+
+
+@given(
+    st.lists(st.sampled_from(["a", "#", "  # from env:Y", '"', "\\", "é", "]", "'"]), max_size=5)
+)
+def test_the_origin_of_a_value_stands_behind_it_and_is_read_back(parts: list[str]) -> None:
+    place = Origin(source="a.toml")
+    outside = replace(place, note="from env:X")
+    text = "".join(parts)
+    items = {"t": {"v": text, "w": text}, "row": [text, text], "n": 1, "deep": [{"a": text}]}
+    root = from_plain(items, place)
+    assert isinstance(root, Table)
+    marked = [("t", "v"), ("row", 1), ("n",)]
+    for path in marked:
+        leaf = get_at(root, path)
+        assert isinstance(leaf, Leaf)
+        root = set_at(root, path, replace(leaf, origin=outside))
+
+    written = dump(root, with_origins=True)
+
+    again = read(written, "<dump>")
+    assert same(again, root)
+    assert origins_noted(written, again) == dict.fromkeys(marked, "from env:X")
+    assert origins_noted(dump(root), read(dump(root), "<dump>")) == {}

@@ -20,10 +20,12 @@ import assay as house
 from assay.compose.run_record import recorded_of, secrets_of
 from assay.config import dump, load, open_config, plain
 from assay.config.diff import changed_keys
+from assay.config.freeze import origins_noted
 from assay.config.secret_keys import without_secrets
 from assay.config.sources.toml import read
 from assay.config.tree import Table
 from assay.core import run_file
+from assay.query.config_rows import config_rows
 from assay.query.diff import diff
 from assay.query.run import RunView
 from assay.store.authorship import signed
@@ -139,6 +141,9 @@ def rerun_is_the_same(assay: Assay, toy: Path, run: RunView, other: dict[str, st
     assert again.file.newest.config_hash == run.file.newest.config_hash
     assert trained_width(again) == trained_width(run)
     assert diff(run, again).config == ()
+    assert origins_noted(again.config_text, again.config) == origins_noted(
+        run.config_text, run.config
+    )
 
 
 def test_is_of_that_model(assay: Assay, toy: Path, run: RunView, other: dict[str, str]) -> None:
@@ -177,9 +182,11 @@ def query_finds_it(assay: Assay, toy: Path, run: RunView, other: dict[str, str])
     assert others and not any(each in done.stdout for each in others)
 
 
-def origin_is_shown(assay: Assay, toy: Path, run: RunView, other: dict[str, str]) -> None:
-    line = next(line for line in run.config_text.splitlines() if line.startswith("width = "))
-    assert re.fullmatch(r"width = \d+  # (from|drawn by|known by) \S.*", line), line
+def origin_is_shown(run: RunView) -> None:
+    row = next(row for row in config_rows(run) if row.key == "model.width")
+    assert row.kind == "resolved"
+    assert re.match(r"from env:|from global:|drawn by \$\{|known by \$\{", row.origin), row
+    assert f"width = {row.value}  # {row.origin}\n" in run.config_text
 
 
 READERS = [
@@ -216,7 +223,7 @@ def test_every_reader_has_the_value_that_a_run_had_and_diff_names_it(
     assert changed["model.width"] == tuple(map(str, widths))
     assert first.file.newest.seedless_hash != second.file.newest.seedless_hash
     if kind.name == "toy.toml":
-        origin_is_shown(assay, toy, first, {})
+        origin_is_shown(first)
     else:
         assert set(changed) - {"model.width"} <= {f"env:{VARIABLE}", "argv"} and len(changed) == 2
     monkeypatch.chdir(toy)

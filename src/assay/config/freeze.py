@@ -13,7 +13,7 @@ import tomli_w
 from assay.config.references import objects_used
 from assay.config.secret_keys import without_secrets
 from assay.config.sources.toml import read
-from assay.config.tree import NONE, Leaf, List, Node, Scalar, Table, same, walk
+from assay.config.tree import NONE, KeyPath, Leaf, List, Node, Scalar, Table, same, walk
 from assay.core import schema
 from assay.core.errors import AssayError
 from assay.core.keys import Key
@@ -24,6 +24,8 @@ _FROM_OUTSIDE = re.compile(
     r"(?:from|default of) (?:env|global):.*|(?:drawn|known) by [^\x00-\x1f\x7f]*", re.ASCII
 )
 """Note on the origin of a value that no file of a config holds."""
+
+_COMMENT = re.compile(r",?  # (?P<note>.*)")
 
 
 def canonical(root: Table, *, seed: bool = True) -> str:
@@ -88,6 +90,19 @@ def _with_comments(text: str, root: Table) -> str:
     for line, told in comments.items():
         lines[line] += f"  # {', '.join(told)}"
     return "\n".join(lines)
+
+
+def origins_noted(text: str, root: Table) -> dict[KeyPath, str]:
+    """Return the origins that `dump` wrote behind the values of `text`, whose tree is `root`."""
+    lines = text.split("\n")
+    found = {}
+    for path, node in walk(root):
+        if isinstance(node, Leaf) and 0 < node.origin.end_line <= len(lines):
+            behind = lines[node.origin.end_line - 1][node.origin.end_column - 1 :]
+            comment = _COMMENT.fullmatch(behind)
+            if comment is not None and _FROM_OUTSIDE.fullmatch(comment["note"]):
+                found[path] = comment["note"]
+    return found
 
 
 def _what_counts(root: Table, *, seed: bool) -> dict[str, Node]:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from assay.config.aliases import applied
 from assay.config.external_values import with_recorded_values
+from assay.config.freeze import origins_noted
 from assay.config.merge import merged
 from assay.config.reference_numbers import Draws
 from assay.config.references import Uses
 from assay.config.settings import Settings
 from assay.config.sources import ini, json, objects, python, toml, yaml
 from assay.config.sources.positions import MAX_BYTES
-from assay.config.tree import Node, Table
+from assay.config.tree import Leaf, Node, Table, get_at, set_at
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError
 from assay.core.regular_file import NotRegularFileError, read_start
@@ -133,7 +134,6 @@ def open_config(
     if not isinstance(given, str | os.PathLike):
         root, problems = objects.read(given, "<python>")
         return _config(root, problems, {}, overrides, None, _user_dirs(user_dir, Path()))
-    outside = outside or {}
     file = Path(given)
     source = os.fspath(given)
     user_dirs = _user_dirs(user_dir, file.parent)
@@ -146,8 +146,9 @@ def open_config(
         root, problems, files, outside = read.root, read.problems, read.files, read.outside
     else:
         root, problems = READERS.get(file.suffix.lower(), toml.read_all)(text, source)
-        root = with_recorded_values(root, outside)
-    return _config(root, problems, files, overrides, file, user_dirs, outside)
+        if outside is not None:
+            root = with_recorded_values(_with_noted_origins(root, text), outside)
+    return _config(root, problems, files, overrides, file, user_dirs, outside or {})
 
 
 def open_text(
@@ -205,6 +206,15 @@ def _config(
         settings=settings,
         outside=outside,
     )
+
+
+def _with_noted_origins(root: Table, text: str) -> Table:
+    """Return the tree of a saved config with the origins that stand behind its values."""
+    for path, note in origins_noted(text, root).items():
+        leaf = get_at(root, path)
+        assert isinstance(leaf, Leaf)
+        root = set_at(root, path, replace(leaf, origin=replace(leaf.origin, note=note)))
+    return root
 
 
 def _user_dirs(

@@ -168,13 +168,14 @@ def train_again(
 
 
 def _config_of(view: RunView, attempt: Attempt) -> Config:
-    outside = attempt.launch.get("outside")
+    outside = attempt.launch.get("outside", {})
     return open_config(config_of(view, attempt), outside=outside)
 
 
 def _write_config(view: RunView, attempt: Attempt, path: Path) -> Path:
     """Write the config of an attempt with the values that it had."""
-    path.write_text(dump(_config_of(view, attempt).root), encoding="utf-8")
+    text = dump(_config_of(view, attempt).root, with_origins=True)
+    path.write_text(text, encoding="utf-8")
     return path
 
 

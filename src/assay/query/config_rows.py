@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from assay.config.freeze import origins_noted
 from assay.config.overrides import is_override
 from assay.config.sources import toml
 from assay.config.tree import (
@@ -32,7 +33,10 @@ Kind = Literal["file", "override", "default", "injected", "resolved"]
 
 @dataclass(frozen=True, slots=True)
 class ConfigRow:
-    """One value. `origin` is a place (`digits.toml:12`), an argument, or whose default it is."""
+    """One value.
+
+    `origin` is a place (`digits.toml:12`, `from env:X`), an argument, or whose default it is.
+    """
 
     key: str
     value: str
@@ -47,7 +51,11 @@ def config_rows(run: RunView) -> list[ConfigRow]:
     """
     given = _given(run)
     overrides = _overrides(run)
-    rows = [_row(path, node, given, overrides) for path, node in _leaves(run.config)]
+    origins = origins_noted(run.config_text, run.config)
+    rows = [
+        _row(path, node, given, overrides, origins.get(path, ""))
+        for path, node in _leaves(run.config)
+    ]
     known = {row.key for row in rows}
     for each in defaults_file.read(run.path):
         kind: Kind = "injected" if each.injected else "default"
@@ -89,7 +97,11 @@ def _leaves(root: Table) -> Iterator[tuple[KeyPath, Node]]:
 
 
 def _row(
-    path: KeyPath, node: Node, given: Sequence[tuple[str, Table]], overrides: dict[KeyPath, str]
+    path: KeyPath,
+    node: Node,
+    given: Sequence[tuple[str, Table]],
+    overrides: dict[KeyPath, str],
+    origin: str,
 ) -> ConfigRow:
     key = dotted(path)
     value = written(node) or ""
@@ -103,7 +115,7 @@ def _row(
                 key, value, "file", f"{name}:{there.origin.line}" if there.origin.line else name
             )
     # A script that gave its config as a dictionary has no file that could be named.
-    return ConfigRow(key, value, "resolved" if given else "file")
+    return ConfigRow(key, value, "resolved" if given or origin else "file", origin)
 
 
 def _given(run: RunView) -> list[tuple[str, Table]]:
