@@ -142,6 +142,20 @@ def test_an_exported_csv_comes_back_as_it_was(
     )
 
 
+def test_a_csv_file_that_no_table_holds_is_refused_and_makes_none(
+    project: Project, assay: Assay, tmp_path: Path
+) -> None:
+    file = tmp_path / "large.csv"
+    for text, bound in (("a\n" + "1\n" * 10_001, "10,000 rows"), ("a," * 500 + "b\n", "500 col")):
+        file.write_text(text)
+
+        said = assay("table", "import", "large", str(file))
+
+        assert said.code == 2
+        assert f"A table has at most {bound}" in said.err
+        assert not table_file(project, "large").exists()
+
+
 def test_a_table_that_is_damaged_is_named_and_stops_nothing(project: Project, assay: Assay) -> None:
     assay("table", "set", "good", "a", "b", "c")
     table_file(project, "bad").write_text("[[[", encoding="utf-8")

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,12 +18,28 @@ from assay.core import run_file
 from assay.core.errors import InputError
 from assay.core.event_log import Edit
 from assay.core.run_file import Best
-from assay.query.expression import MAX_TERMS, KnownNames, parse, show
+from assay.query.expression import (
+    MAX_LENGTH,
+    MAX_NESTING,
+    MAX_TERMS,
+    KnownNames,
+    mentions,
+    parse,
+    show,
+)
+from assay.query.found_runs import FoundRuns, find_runs
 from assay.query.listing import list_runs
 from assay.store.conditions import Both, Condition, Either, Field, FieldComparison, Has, Not, OneOf
 from assay.store.layout import Project
+from expression_corpus import texts_of
 from run_folders import edit, hold_lease, make_many, make_project, make_run
 
+PARTS = [
+    *["lr", "loss", "tag", "note", "model.hidden", "`lr`", "config.lr", "created", "age", "status"],
+    *["=", "!=", "<", ">=", "~", "!~", "and", "or", "not", "in", "(", ")", "[", "]", ",", "!"],
+    *["1", "1_", ".5", "1e9", "nan", "inf", "-", "none", "true", '"x"', "'", '"', "\\", "7d"],
+    *["2026-11-20", "9" * 20, "9" * 5_000, "\ud83d", "\0", " ", " ", " ", "\n", "٣", "[1]"],
+]
 SRC = Path(__file__).resolve().parents[2] / "src"
 NAMES = KnownNames(
     metrics=["train/loss", "valid/acc", "a-b", "weird name!"],
@@ -219,11 +236,89 @@ def test_a_mistake_in_a_long_expression_is_shown_on_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["(" * 5000 + "lr", "not " * 5000 + "lr", " and ".join(["lr"] * 5000)]
+    ("text", "bound"),
+    [
+        ("(" * 4000 + "lr", f"more than {MAX_NESTING} `not` and"),
+        ("not " * 4000 + "lr", f"more than {MAX_NESTING} `not` and"),
+        (" and ".join(["lr"] * 2000), f"more than {MAX_TERMS} parts"),
+        ("lr in (" + "1, " * 6000 + "2)", "more than 1,000 values"),
+    ],
 )
-def test_an_expression_without_end_is_refused_and_not_followed(text: str) -> None:
-    with pytest.raises(InputError, match=f"more than {MAX_TERMS} parts"):
+def test_an_expression_without_end_is_refused_and_not_followed(text: str, bound: str) -> None:
+    with pytest.raises(InputError, match=bound):
         parse(text, NAMES)
+
+
+@pytest.mark.parametrize(
+    "text", ["lr = 1" + "0" * MAX_LENGTH, "1" * 100_000 + "x", "(" * 100_000, "tag = a " * 20_000]
+)
+def test_an_expression_that_is_too_long_is_refused_before_it_is_read(text: str) -> None:
+    with pytest.raises(InputError, match="it has more than 20,000 characters") as caught:
+        parse(text, NAMES)
+
+    assert len(caught.value.where) < 200
+
+
+@pytest.mark.parametrize("length", [100, MAX_LENGTH, 100_000])
+def test_every_kind_of_text_is_answered_or_refused_in_words_at_once(
+    four: Project, length: int
+) -> None:
+    long_ago = FoundRuns.of(find_runs(four).rows)
+    names = long_ago.names()
+    for kind, text in texts_of(length).items():
+        begun = time.process_time()
+        for read in (lambda text=text: parse(text, names), lambda text=text: mentions(text)):
+            try:
+                long_ago.matching(read())
+            except InputError as error:
+                assert len(str(error)) < 1_000, kind
+        # A token that is read again from each of its characters takes ten seconds.
+        assert time.process_time() - begun < 2, kind
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=12).map("".join))
+def test_any_row_of_parts_is_an_expression_that_can_be_asked_or_refused(
+    four: Project, text: str
+) -> None:
+    try:
+        ids(four, text)
+    except InputError as error:
+        assert error.what
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("lr < 99999999999999999999", "ab"),
+        ("lr = 99999999999999999999", ""),
+        ("lr > -1" + "0" * 5_000, "ab"),
+        ("loss.count < 1e400", "abc"),
+        ("created < 9999-12-31", "abcd"),
+        ("created in (2020-01-01, 9999-12-31)", ""),
+        ("age < " + "9" * 400 + "d", "abcd"),
+        ("lr in (" + "1, " * 1_000 + "0.1)", "a"),
+        (" and ".join(["lr < 1"] * MAX_TERMS), "ab"),
+        (" or ".join(["lr = 0.1", *["not lr"] * (MAX_TERMS // 2 - 1)]), "ac"),
+        ("not (" * (MAX_NESTING // 2) + "lr < 1" + ")" * (MAX_NESTING // 2), "ab"),
+        ("lr and (loss or " * MAX_NESTING + "tag" + ")" * MAX_NESTING, "abd"),
+    ],
+)
+def test_large_numbers_and_expressions_up_to_the_bounds_are_answered(
+    four: Project, where: str, expected: str
+) -> None:
+    assert ids(four, where) == expected
+
+
+@pytest.mark.parametrize("text", ["1__0", "1_", "1_.5", "5.__"])
+def test_a_number_that_is_none_is_refused_in_words(text: str) -> None:
+    with pytest.raises(InputError, match=f"`{text}` is no number"):
+        parse(f"lr = {text}", NAMES)
+
+
+def test_words_are_looked_for_up_to_a_bound(four: Project) -> None:
+    assert ids(four, grep="zebra " * MAX_TERMS) == "c"
+    with pytest.raises(InputError, match=f"At most {MAX_TERMS} words"):
+        ids(four, grep="zebra " * 4_000)
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

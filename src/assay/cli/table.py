@@ -13,6 +13,7 @@ from assay.cli.completion import complete_expression, complete_runs, complete_ta
 from assay.cli.terminal import echo, paint, use_color
 from assay.core.errors import InputError, RecordError, did_you_mean
 from assay.core.json_codec import dumps
+from assay.core.regular_file import read_bytes
 from assay.core.terminal import visible
 from assay.query.catalog import Asked, Catalog
 from assay.query.find import select_runs
@@ -22,7 +23,14 @@ from assay.query.result_tables import ShownCell, ShownRow, ShownTable, follow, s
 from assay.record import table_edits
 from assay.record.table_edits import TableChange
 from assay.store.layout import Project
-from assay.store.tables import Link, ResultTable, read_history, read_table, table_names
+from assay.store.tables import (
+    MAX_BYTES,
+    Link,
+    ResultTable,
+    read_history,
+    read_table,
+    table_names,
+)
 
 FORMS = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json"}
 
@@ -197,12 +205,13 @@ def export(name: str, file: str | None, form: str | None) -> int:
 def import_(name: str, file: str) -> int:
     project = project_here()
     try:
-        text = Path(file).read_text(encoding="utf-8-sig")
+        text = read_bytes(file, MAX_BYTES, follow=True).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"The file cannot be read: {error}", where=file) from error
+    rows = table_edits.csv_rows(text)
     if name not in table_names(project):
         table_edits.create(project, name)
-    table = table_edits.import_csv(project, name, text)
+    table = table_edits.fill(project, name, rows, what="imported")
     echo("\n".join(_lines(shown(table, _catalog(project)))))
     return 0
 

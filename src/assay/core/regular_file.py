@@ -110,6 +110,14 @@ def read_start(path: Place, count: int, *, follow: bool = False) -> bytes:
         os.close(descriptor)
 
 
+def read_part(path: Place, start: int, end: int) -> bytes:
+    """Read the bytes of a regular file from `start` to `end`; none behind the file's end."""
+    with open(open_regular(path), "rb") as file:
+        # Seeking fails at places that no file of this disk can have.
+        file.seek(min(start, os.fstat(file.fileno()).st_size))
+        return file.read(max(0, end - start))
+
+
 def kind_of_mode(mode: int) -> str:
     """Return the kind of an entry of this mode in words, "" for a regular file.
 

@@ -6,6 +6,7 @@ parameters of a query.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from typing import NoReturn, assert_never, get_args
 
 from assay.core.errors import InputError, did_you_mean
 from assay.core.run_file import Kind, Status
+from assay.core.terminal import elided
 from assay.store.conditions import (
     RUN_FIELDS,
     STATISTICS,
@@ -33,6 +35,8 @@ from assay.store.conditions import (
 
 MAX_TERMS = 200
 MAX_LENGTH = 20_000
+MAX_LISTED = 1_000  # SQLite finds the place of each among all of them
+MAX_NESTING = 12  # SQLite's parser has room for 15 of the worst kind
 _UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _TEXT_FIELDS = {
     "status",
@@ -55,16 +59,18 @@ _CLOSED: dict[str, tuple[str, ...]] = {
 _WORDS = {"and", "or", "not", "in"}
 _CONFIG = "config."
 _LISTED = 12
+_SHOWN_CELLS = 80
 
+# Possessive: no token is tried again in parts, so that the time grows with the length alone.
 _TOKEN = re.compile(
-    r"""\s*(?:
-      (?P<number>[+-]?(?:\d[\d_]*\.?[\d_]*|\.\d+)(?:[eE][+-]?\d+)?(?![\w./:@-])|[+-]?(?:inf|nan)(?![\w./:@-]))
-    | (?P<duration>\d+(?:\.\d+)?(?:s|min|m|h|d|w))(?![\w./:@-])
+    r"""\s*+(?:
+      (?P<number>[+-]?(?:\d[\d_]*+(?:\.[\d_]*+)?+|\.\d++)(?:[eE][+-]?\d++)?+(?![\w./:@-])|[+-]?(?:inf|nan)(?![\w./:@-]))
+    | (?P<duration>\d++(?:\.\d++)?+(?:s|min|m|h|d|w))(?![\w./:@-])
     | (?P<date>\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?)(?![\w./:@-])
-    | (?P<text>"(?:[^"\\]|\\.)*"|'[^']*')
-    | (?P<quoted>`[^`]+`)
+    | (?P<text>"(?:[^"\\]|\\.)*+"|'[^']*+')
+    | (?P<quoted>`[^`]++`)
     | (?P<operator>==|!=|<=|>=|!~|=~|&&|\|\||[=<>~!(),\[\]])
-    | (?P<name>[^\W\d](?:[\w./:@-]|\[\d+\])*|\d[\w./:@-]*)
+    | (?P<name>[^\W\d](?:[\w./:@-]|\[\d++\])*+|\d[\w./:@-]*+)
     )""",
     re.VERBOSE,
 )
@@ -104,7 +110,8 @@ class _Lexeme:
 def parse(text: str, names: KnownNames) -> Condition:
     """Return the condition stated by `text`.
 
-    InputError with the place of a mistake and the nearest known name.
+    InputError with the place of a mistake and the nearest known name, and for a text that is too
+    long or nested too deeply to be answered at once.
 
     >>> show(parse("not lr<.1 and tag~cnn", KnownNames(config=["lr"])))
     'not config.lr < 0.1 and tag ~ "cnn"'
@@ -148,12 +155,19 @@ def unknown_name(name: str, names: KnownNames) -> tuple[str, str]:
     listed = f"there are {', '.join(known[:_LISTED])}{', ...' * (len(known) > _LISTED)}"
     nested = [f"`{each}`" for each in known if each.endswith(f".{name}")][:3]
     meant = f"did you mean {' or '.join(nested)}?" if nested else did_you_mean(name, known, 3)
-    return f"no run has anything called `{name}`", meant or listed
+    return f"no run has anything called `{elided(name, _SHOWN_CELLS)}`", meant or listed
 
 
 def mentions(text: str) -> Mentions:
-    """The condition that every word of `text` is found in what was said about a run."""
-    return Mentions(tuple(text.split()))
+    """Return the condition that every word of `text` is found in what was said about a run.
+
+    InputError for more words than are looked for at once.
+    """
+    words = tuple(text.split())
+    if len(words) > MAX_TERMS or len(text) > MAX_LENGTH:
+        what = f"At most {MAX_TERMS} words, of {MAX_LENGTH:,} characters, are looked for at once."
+        raise InputError(what, fix=f"{len(words):,} words were given: give fewer")
+    return Mentions(words)
 
 
 def show(condition: Condition) -> str:
@@ -216,6 +230,8 @@ class _ExpressionParser:
         self.tokens = self._split()
         self.at = 0
         self.terms = 0
+        self.nesting = 0
+        self.listed = 0
 
     def whole(self) -> Condition:
         if self.now.kind == "end":
@@ -229,7 +245,7 @@ class _ExpressionParser:
             fix = (
                 "write `and` or `or` between two comparisons" if self.now.kind != "operator" else ""
             )
-            self._wrong(self.now, f"`{self.now.text}` is not expected here", fix)
+            self._wrong(self.now, f"{_quoted(self.now)} is not expected here", fix)
         return condition
 
     @property
@@ -237,8 +253,12 @@ class _ExpressionParser:
         return self.tokens[self.at]
 
     def _split(self) -> list[_Lexeme]:
-        tokens, at = [], 0
+        tokens: list[_Lexeme] = []
+        at = 0
         end = len(self.text.rstrip())
+        if end > MAX_LENGTH:
+            what = f"the expression is too long: it has more than {MAX_LENGTH:,} characters"
+            self._wrong(_Lexeme("end", "", MAX_LENGTH, end), what)
         while at < end:
             found = _TOKEN.match(self.text, at)
             if found is None or found.lastgroup is None:
@@ -284,14 +304,18 @@ class _ExpressionParser:
         self.terms += 1
         if self.terms > MAX_TERMS:
             self._wrong(self.now, f"the expression is too long: it has more than {MAX_TERMS} parts")
-        if self._taken("not", "!"):
-            return Not(self._not())
-        if self._taken("("):
-            inner = self._either()
-            if not self._taken(")"):
-                self._wrong(self.now, f"a `)` is missing before {_quoted(self.now)}")
-            return inner
-        return self._comparison()
+        token = self.now
+        if not self._taken("not", "!", "("):
+            return self._comparison()
+        self.nesting += 1
+        if self.nesting > MAX_NESTING:
+            what = f"the expression is nested too deeply: more than {MAX_NESTING} `not` and `(`"
+            self._wrong(token, what)
+        inner = self._either() if token.text == "(" else Not(self._not())
+        if token.text == "(" and not self._taken(")"):
+            self._wrong(self.now, f"a `)` is missing before {_quoted(self.now)}")
+        self.nesting -= 1
+        return inner
 
     def _comparison(self) -> Condition:
         token = self.now
@@ -330,6 +354,10 @@ class _ExpressionParser:
             )
         values = [self._value(field, "=")]
         while self._taken(","):
+            self.listed += 1
+            if self.listed > MAX_LISTED:
+                what = f"the expression is too long: it lists more than {MAX_LISTED:,} values"
+                self._wrong(self.now, what)
             values.append(self._value(field, "="))
         if not self._taken(")", "]"):
             self._wrong(self.now, f"a `)` is missing before {_quoted(self.now)}")
@@ -340,7 +368,7 @@ class _ExpressionParser:
         value: Value
         match token.kind:
             case "number":
-                value = _number(token.text)
+                value = self._number(token)
             case "duration":
                 digits = re.match(r"[\d.]+", token.text)
                 assert digits is not None
@@ -359,6 +387,12 @@ class _ExpressionParser:
                 self._wrong(token, f"a value is expected here, not {_quoted(token)}")
         self.at += 1
         return self._fitting(value, field, operator, token)
+
+    def _number(self, token: _Lexeme) -> int | float:
+        for kind in (int, float):  # a whole number of thousands of digits is read as inf
+            with contextlib.suppress(ValueError):
+                return kind(token.text)
+        self._wrong(token, f"{_quoted(token)} is no number")
 
     def _unescaped(self, token: _Lexeme) -> str:
         try:
@@ -383,7 +417,7 @@ class _ExpressionParser:
                     if field.name in ("age", "duration")
                     else ""
                 )
-                self._wrong(token, f"`{_named(field)}` is a number, `{token.text}` is none", fix)
+                self._wrong(token, f"`{_named(field)}` is a number, {_quoted(token)} is none", fix)
             return value
         if field.kind == "run" or field.kind in ("label", "note", "desc"):
             if operator in ("<", "<=", ">", ">="):
@@ -402,14 +436,14 @@ class _ExpressionParser:
             known = _CLOSED.get(field.name, ()) if operator in ("=", "!=") else ()
             if known and value not in known:
                 fix = did_you_mean(value, known) or f"there are {', '.join(known)}"
-                self._wrong(token, f"no run can have the {field.name} `{value}`", fix)
+                self._wrong(token, f"no run can have the {field.name} {_quoted(token)}", fix)
         return value
 
     def _moment(self, value: Value, token: _Lexeme) -> int:
         try:
             return round(datetime.fromisoformat(str(value)).timestamp() * 1e9)
         except (ValueError, OverflowError):
-            self._wrong(token, f"`{token.text}` is no date", "for example created > 2026-11-20")
+            self._wrong(token, f"{_quoted(token)} is no date", "for example created > 2026-11-20")
 
     def _field(self, token: _Lexeme) -> Field:
         name = token.text.strip("`") if token.kind == "quoted" else token.text
@@ -443,11 +477,4 @@ def _line(text: str, token: _Lexeme) -> tuple[int, int]:
 
 
 def _quoted(token: _Lexeme) -> str:
-    return token.text if token.kind == "end" else f"`{token.text}`"
-
-
-def _number(text: str) -> int | float:
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
+    return token.text if token.kind == "end" else f"`{elided(token.text, _SHOWN_CELLS)}`"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from assay.core.errors import AssayError, RecordError
 from assay.core.job import QUEUE_JOB, Job, JobState
+from assay.core.regular_file import read_part
 from assay.query.run import RunView
 from assay.query.run_row import RunRow
 from assay.store.device_leases import DeviceLease, QueueDevice
@@ -89,9 +89,7 @@ def job_text(job: int, start: int, end: int, folder: Path | None = None) -> byte
         journal.job(job)
         log = job_log(job_folder(journal.folder, job))
     try:
-        with open(os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-            file.seek(start)
-            return file.read(max(0, end - start))
+        return read_part(log, start, end)
     except FileNotFoundError:
         return b""
     except OSError as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay.core.errors import RecordError
-from assay.core.regular_file import read_bytes
+from assay.core.regular_file import read_bytes, read_part
 from assay.store.layout import RunFolder
 
 _RANK = re.compile(r"(\d{1,6})\.txt")
@@ -50,15 +50,11 @@ def text_part(folder: RunFolder, name: str, start: int, end: int) -> bytes | Non
     if path is None:
         return None
     try:
-        # Not blocked by a pipe, and not led elsewhere by a link, whatever was put there since.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return read_part(path, start, end)
     except OSError as error:
         raise RecordError(
             f"{path.name} cannot be read: {error.strerror}.", where=str(path)
         ) from error
-    with open(descriptor, "rb") as file:
-        file.seek(start)
-        return file.read(max(0, end - start))
 
 
 def read_text(path: Path, limit: int = 1 << 20) -> str | None:

@@ -110,41 +110,51 @@ def fill(
     """Add rows whose cells stand under titles of columns; columns that are not there are made."""
     with _alone(project, name):
         table = _read(project, name)
-        for row in rows:
-            keys = {}
-            for title in row:
-                table, keys[title] = _with_column(table, title)
-            cells = {keys[title]: _cell(cell) for title, cell in row.items() if cell != ""}
-            table = replace(
-                table, rows=(*table.rows, TableRow(key=_fresh("r", table), cells=cells))
+        _check_rows(len(table.rows) + len(rows))
+        keys: dict[str, str] = {}
+        for title in dict.fromkeys(title for row in rows for title in row):
+            table, keys[title] = _with_column(table, title)
+        fresh = [
+            TableRow(
+                key=f"r{number}",
+                cells={keys[title]: _cell(cell) for title, cell in row.items() if cell != ""},
             )
-        if len(table.rows) > MAX_ROWS:
-            raise InputError(f"A table has at most {MAX_ROWS:,} rows.")
+            for number, row in enumerate(rows, _next_number(table))
+        ]
+        table = replace(table, rows=(*table.rows, *fresh))
         write_table(project, table)
         _note(project, name, TableEdit(what=what, new=len(rows)))
         return table
 
 
-def import_csv(project: Project, name: str, text: str) -> ResultTable:
-    """Add the rows of a CSV file with a head; apostrophes that hide formulas are removed."""
+def csv_rows(text: str) -> list[dict[str, Cell]]:
+    """Return the rows of a CSV file with a head, for `fill`.
+
+    Apostrophes that hide formulas are removed. InputError for what is no CSV, or more of it than a
+    table holds.
+    """
     file = io.StringIO(text.removeprefix("\ufeff"))
+    lines: list[list[str]] = []
     try:
-        lines = list(csv.reader(file, strict=True))
+        for line in csv.reader(file, strict=True):
+            lines.append(line)
+            _check_rows(len(lines) - 1)  # the first one is the head
     except csv.Error as error:
         raise InputError(f"This is no CSV: {error}.") from error
     if not lines or not any(lines[0]):
         raise InputError("This CSV has no head: its first line has to name the columns.")
+    _check_columns(len(lines[0]))
     head = [title.strip() or f"column {i}" for i, title in enumerate(lines[0], 1)]
     if len(set(head)) < len(head):
         raise InputError("Two columns of this CSV have the same name.")
-    rows = []
+    rows: list[dict[str, Cell]] = []
     for number, line in enumerate(lines[1:], 2):
         if line and len(line) != len(head):
             raise InputError(f"Line {number} has {len(line)} cells, the head has {len(head)}.")
         if line:
             cells = map(_unhidden, line)
             rows.append(dict(zip(head, cells, strict=True)))
-    return fill(project, name, rows, what="imported")
+    return rows
 
 
 def remove(project: Project, name: str) -> None:
@@ -170,9 +180,9 @@ def _changed(table: ResultTable, asked: TableChange) -> tuple[ResultTable, Any]:
         case "cell":
             return _with_cell(table, asked)
         case "add-row":
-            if len(table.rows) >= MAX_ROWS:
-                raise InputError(f"A table has at most {MAX_ROWS:,} rows.")
-            return replace(table, rows=(*table.rows, TableRow(key=_fresh("r", table)))), None
+            _check_rows(len(table.rows) + 1)
+            row = TableRow(key=f"r{_next_number(table)}")
+            return replace(table, rows=(*table.rows, row)), None
         case "remove-row":
             row = _row(table, asked.row)
             others = tuple(each for each in table.rows if each.key != row.key)
@@ -260,8 +270,7 @@ def _with_column(
     for each in table.columns:
         if not is_new and title in (each.key, each.title):
             return table, each.key
-    if len(table.columns) >= MAX_COLUMNS:
-        raise InputError(f"A table has at most {MAX_COLUMNS} columns.")
+    _check_columns(len(table.columns) + 1)
     base = slug(title).replace(".", "-") or "column"
     taken = {each.key for each in table.columns}
     key = next(
@@ -272,11 +281,22 @@ def _with_column(
     return replace(table, columns=(*table.columns, TableColumn(key=key, title=title))), key
 
 
-def _fresh(prefix: str, table: ResultTable) -> str:
+def _check_rows(count: int) -> None:
+    if count > MAX_ROWS:
+        raise InputError(f"A table has at most {MAX_ROWS:,} rows.")
+
+
+def _check_columns(count: int) -> None:
+    if count > MAX_COLUMNS:
+        raise InputError(f"A table has at most {MAX_COLUMNS} columns.")
+
+
+def _next_number(table: ResultTable) -> int:
+    """Return a number above those of all keys such as `r7`."""
     numbers = [
-        int(row.key[1:]) for row in table.rows if row.key[:1] == prefix and row.key[1:].isdecimal()
+        int(row.key[1:]) for row in table.rows if row.key[:1] == "r" and row.key[1:].isdecimal()
     ]
-    return f"{prefix}{max(numbers, default=0) + 1}"
+    return max(numbers, default=0) + 1
 
 
 def _moved(items: tuple[Any, ...], item: Any, to: Any) -> tuple[tuple[Any, ...], int]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import Any, Literal, assert_never
+
+from assay.store.config_items import cell
+from assay.store.index_rows import storable
 
 FieldKind = Literal["run", "metric", "config", "result", "label", "note", "desc"]
 Operator = Literal["=", "!=", "<", "<=", ">", ">=", "~", "!~"]
@@ -105,17 +108,22 @@ class Sql:
     """The WHERE of a condition, and its parameters by name."""
 
     def __init__(self, condition: Condition) -> None:
-        self.parameters: dict[str, Value] = {}
-        self.where = self._of(condition)
+        self.parameters: dict[str, Any] = {}
+        self.where = f"({self._of(condition)})"
 
     def _of(self, condition: Condition) -> str:
         match condition:
-            case Both(left, right):
-                return f"({self._of(left)} AND {self._of(right)})"
-            case Either(left, right):
-                return f"({self._of(left)} OR {self._of(right)})"
+            # Brackets where they are needed alone: SQLite's parser has a stack of a hundred places.
+            case Both():
+                parts = _chain(condition, Both)
+                return " AND ".join(
+                    f"({self._of(part)})" if isinstance(part, Either) else self._of(part)
+                    for part in parts
+                )
+            case Either():
+                return " OR ".join(map(self._of, _chain(condition, Either)))
             case Not(inner):
-                return f"(NOT {self._of(inner)})"
+                return f"NOT ({self._of(inner)})"
             case Has(field) if field.kind == "metric":
                 # A metric that was never a number was logged all the same.
                 return self._having(field, lambda column: "count > 0")
@@ -173,8 +181,17 @@ class Sql:
 
     def _bound(self, value: Value) -> str:
         name = f"p{len(self.parameters)}"
-        self.parameters[name] = value
+        (self.parameters[name],) = storable((cell(value),))
         return f":{name}"
+
+
+def _chain(condition: Condition, kind: type[Both | Either]) -> Iterator[Condition]:
+    """Yield the parts of `a and b and c`, which nest no deeper than they were written."""
+    if isinstance(condition, kind):
+        yield from _chain(condition.left, kind)
+        yield from _chain(condition.right, kind)
+    else:
+        yield condition
 
 
 def fields_of(condition: Condition) -> Iterator[Field]:

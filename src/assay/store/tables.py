@@ -10,6 +10,7 @@ import json
 import os
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ import tomli_w
 
 from assay.core.errors import InputError, RecordError
 from assay.core.json_codec import from_plain, to_plain, write_atomic
-from assay.core.regular_file import read_bytes
+from assay.core.regular_file import read_bytes, size_text
 from assay.store.layout import Project, refusal, shared_folder
 
 FORMAT = 1
@@ -176,8 +177,12 @@ def write_table(project: Project, table: ResultTable) -> None:
     data = {"format": FORMAT, **_without_nothing(to_plain(table))}
     data.pop("name")
     text = _HEAD.format(name=table.name) + tomli_w.dumps(data)
+    written = text.encode("utf-8", "replace")
+    if len(written) > MAX_BYTES:
+        what = f"The table would have {size_text(len(written))}; at most {size_text(MAX_BYTES)} are"
+        raise InputError(f"{what} read.", where=str(path), fix="make two tables of it")
     try:
-        write_atomic(path, text.encode("utf-8", "replace"), durable=False)
+        write_atomic(path, written, durable=False)
     except OSError as error:
         raise refusal(error, path, "The table cannot be written") from error
 
@@ -200,8 +205,8 @@ def _check(table: ResultTable, where: str) -> None:
         ("columns", [each.key for each in table.columns]),
         ("rows", [each.key for each in table.rows]),
     ):
-        twice = next((key for key in keys if keys.count(key) > 1), None)
-        if twice is not None:
+        if len(set(keys)) < len(keys):
+            ((twice, _),) = Counter(keys).most_common(1)
             raise RecordError(
                 f"Two {what} of the table {table.name} have the key {twice!r}.", where=where
             )

@@ -42,19 +42,26 @@ class MissingError(InputError):
     """Something is asked for that is not there."""
 
 
+class BusyError(AssayError):
+    """The server does as much at once as it is meant to; the same request may succeed later."""
+
+
 class ConflictError(InputError):
     """Edited data was changed by somebody else meanwhile."""
 
 
 def problem_of(error: AssayError) -> tuple[int, ErrorBody]:
     """Return the status and the body for an error that was raised on purpose."""
-    status = 400 if isinstance(error, InputError) else 500
-    if isinstance(error, MissingError):
-        status = 404
-    if isinstance(error, ConflictError):
-        status = 409
-    if isinstance(error, RecordError):
-        status = 422  # the record is damaged; the server is not
+    # Of the classes that an error belongs to, the first one says it. A damaged record is no fault
+    # of the server.
+    statuses: dict[type[AssayError], int] = {
+        MissingError: 404,
+        ConflictError: 409,
+        RecordError: 422,
+        BusyError: 503,
+        InputError: 400,
+    }
+    status = next((code for kind, code in statuses.items() if isinstance(error, kind)), 500)
     place = (error.start, error.end) if isinstance(error, ExpressionError) else (None, None)
     return status, ErrorBody(
         what=error.what, where=error.where, fix=error.fix, start=place[0], end=place[1]

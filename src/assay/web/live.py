@@ -18,6 +18,7 @@ from assay.core.ids import id_of_folder
 from assay.query.job_queue import QueueChanges
 from assay.query.run_row import RunRow
 from assay.store.refresh_index import Synchronized
+from assay.web.answers import BusyError
 from assay.web.site import Home
 
 LOOK_S = 0.2
@@ -29,10 +30,6 @@ BEAT_S = 15.0
 MAX_STREAMS = 64
 
 _LOG = logging.getLogger("assay.web")
-
-
-class TooManyStreamsError(AssayError):
-    """More pages are open than this server serves."""
 
 
 @dataclass(eq=False, slots=True)
@@ -73,11 +70,13 @@ class Watch:
         self._has_joined = False
 
     def open(self, loop: asyncio.AbstractEventLoop) -> EventStream:
-        """Begin a stream. TooManyStreamsError when there are enough."""
+        """Begin a stream. BusyError when there are enough."""
         stream = EventStream(loop)
         with self._lock:
             if len(self._streams) >= MAX_STREAMS:
-                raise TooManyStreamsError(f"At most {MAX_STREAMS} pages are open at once.")
+                raise BusyError(
+                    f"At most {MAX_STREAMS} pages are open at once.", fix="close one, then reload"
+                )
             self._streams.add(stream)
             self._has_joined = True
             if self._thread is None and not self._is_closed:

@@ -107,12 +107,13 @@ class ColumnNames(Model):
 Ids = Annotated[str, Query(max_length=40_000, description="Ids with commas between.")]
 Text = Annotated[str, Query(max_length=20_000)]
 Texts = Annotated[list[str], Query(max_length=200)]
+SortKeys = Annotated[list[str], Query(max_length=20)]  # SQLite joins at most 64 tables
 
 
 def asked(
     where: Text = "",
     grep: Text = "",
-    sort: Texts = ["-created"],  # noqa: B006 - a default of the API, never changed
+    sort: SortKeys = ["-created"],  # noqa: B006 - a default of the API, never changed
     column: Texts = [],  # noqa: B006
     group: Texts = [],  # noqa: B006
     tests: bool = False,

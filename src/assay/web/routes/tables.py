@@ -259,7 +259,7 @@ def export_table(
 @router.post("/api/tables/{name}/import")
 def import_table(home: HomeOf, watches: WatchesOf, name: Name, given: CsvText) -> TableFacts:
     """Add the rows of a CSV file."""
-    table_edits.import_csv(home.project, name, given.text)
+    table_edits.fill(home.project, name, table_edits.csv_rows(given.text), what="imported")
     return _changed(home, watches, name)
 
 
@@ -277,7 +277,8 @@ def _rows_of(home: Home, given: NewTable) -> list[dict[str, Cell]]:
     """Return a row for each run or group: its tag, and a link for each column."""
     where = given.where
     if given.runs:
-        where = " or ".join(f'id = "{each}"' for each in given.runs if each.isalnum())
+        listed = ", ".join(f'"{each}"' for each in given.runs if each.isalnum())
+        where = f"id in ({listed})"
     columns = [name for name in given.columns if name != "tag"]
     group = ("config",) if given.group else ()
     page = home.catalog.page(Asked(where=where, group=group, limit=table_edits.MAX_ROWS))
