@@ -178,6 +178,8 @@ def _facts(view: RunView) -> Iterator[str]:
         yield _fact("code", _code(view))
         if run.newest.exactness:
             yield _fact("exactness", visible(run.newest.exactness))
+        if run.newest.code_state:
+            yield _fact("your code", visible(run.newest.code_state))
     yield _fact("folder", visible(_short(view.path)))
 
 

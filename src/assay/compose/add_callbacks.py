@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.debug import debug_handlers
@@ -18,6 +19,7 @@ from assay.record.recorder import RunRecorder
 
 if TYPE_CHECKING:
     from assay.engine import Display, Engine, Save
+    from assay.engine.callbacks.code_state import CodeState
 
 AnyRecorder = RunRecorder | NullRecorder
 
@@ -53,6 +55,7 @@ def add_callbacks(
     if launch.stop_at is not None:
         bus.add(_stop_handler(prepared.engine, launch))
     bus.add(_opening_handler(prepared, recorder, display))
+    bus.extend(_code_state(prepared, recorder).handlers())
 
 
 def _add_evaluation(prepared: PreparedRun) -> None:
@@ -132,11 +135,7 @@ def _opening_handler(prepared: PreparedRun, recorder: AnyRecorder, display: Disp
     from assay.engine import Loader
 
     engine, loaders = prepared.engine, prepared.loaders
-
-    def warn(message: str) -> None:
-        if isinstance(recorder, NullRecorder):
-            display.say(message)
-        recorder.tell(Warned(message=message, step=engine.state.step))
+    warn = partial(_warn, prepared, recorder)
 
     def open_run() -> None:
         is_evaluated = bool(loaders) or evaluation_plan(prepared.scope)[0] == "never"
@@ -156,6 +155,26 @@ def _opening_handler(prepared: PreparedRun, recorder: AnyRecorder, display: Disp
         if isinstance(loader, Loader):
             loader.warn = warn
     return Handler(event=Event.RUN_BEGIN, fn=open_run, priority=100, name="Display.opening")
+
+
+def _warn(prepared: PreparedRun, recorder: AnyRecorder, message: str) -> None:
+    if isinstance(recorder, NullRecorder):
+        prepared.say(message)
+    recorder.tell(Warned(message=message, step=prepared.engine.state.step))
+
+
+def _code_state(prepared: PreparedRun, recorder: AnyRecorder) -> CodeState:
+    """Return the callback that says which state of the user's code no checkpoint keeps."""
+    from assay.engine.callbacks.code_state import MOST_NAMED, CodeState
+
+    def report(finding: str, warnings: list[str]) -> None:
+        if prepared.scope.is_first:
+            for message in warnings[:MOST_NAMED]:
+                _warn(prepared, recorder, message)
+        if isinstance(recorder, RunRecorder):
+            recorder.set_code_state(finding)
+
+    return CodeState(report)
 
 
 def _describe_run(engine: Engine, *, is_evaluated: bool) -> list[str]:

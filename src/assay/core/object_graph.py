@@ -7,7 +7,7 @@ import logging
 import sys
 import types
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -32,6 +32,10 @@ _PLAIN = (
     logging.Logger,
 )
 _HEAP_TYPE = 1 << 9  # a class written in Python: the slots of others lead to modules and globals
+
+
+Parts = Callable[[Any], Iterable[tuple[str, Any]]]
+"""Function from an object to (path, object) of each of its parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +73,15 @@ def path_to(start: object, kept: Mapping[str, object]) -> Held | None:
     return None
 
 
-def inside(start: object, *, limit: int | None = None) -> Iterator[tuple[Any, str]]:
-    """Yield `start` and the objects that it references, nearest first, with their paths."""
+def inside(
+    start: object, *, limit: int | None = None, parts: Parts | None = None
+) -> Iterator[tuple[Any, str]]:
+    """Yield `start` and the objects that it references, nearest first, with their paths.
+
+    `parts` yields what an object references in the place of `parts_of`.
+    """
     limit = MAX_OBJECTS if limit is None else limit
+    parts = parts or parts_of
     seen = {id(start)}
     todo: deque[tuple[Any, str]] = deque([(start, "")])
     # what attributes give may be made on the spot: an id means nothing once its object is gone
@@ -79,8 +89,8 @@ def inside(start: object, *, limit: int | None = None) -> Iterator[tuple[Any, st
     while todo and len(seen) <= limit:
         thing, way = todo.popleft()
         yield thing, way
-        for step, inner in _inside(thing):
-            if id(inner) not in seen and not issubclass(type(inner), _PLAIN):
+        for step, inner in parts(thing):
+            if id(inner) not in seen:
                 seen.add(id(inner))
                 alive.append(inner)
                 todo.append((inner, way + step))
@@ -99,7 +109,17 @@ def being_sent() -> object | None:
     return None
 
 
-def _inside(thing: Any) -> Iterator[tuple[str, Any]]:
+def is_plain(thing: object) -> bool:
+    """Return True for an object that holds nothing, or that is sent by its name."""
+    return issubclass(type(thing), _PLAIN)
+
+
+def parts_of(thing: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of an object that are not plain, with the path to each."""
+    return ((step, inner) for step, inner in all_parts_of(thing) if not is_plain(inner))
+
+
+def all_parts_of(thing: Any) -> Iterator[tuple[str, Any]]:
     """Yield the parts of an object with the path to each; none of the object's own code runs."""
     kind = type(thing)  # not isinstance, which asks the object what it is
     if issubclass(kind, dict):

@@ -101,6 +101,8 @@ class Attempt:
     seeds: Mapping[str, int] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
     exactness: str = ""
+    code_state: str = ""
+    """State of the user's code that no checkpoint keeps, as far as the first steps show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

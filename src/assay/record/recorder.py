@@ -206,6 +206,10 @@ class RunRecorder(MediaKeeper):
         """Write into `run.json` how exactly this attempt can be resumed."""
         self._update_attempt(exactness=exactness)
 
+    def set_code_state(self, finding: str) -> None:
+        """Write into `run.json` what state of the user's code no checkpoint keeps."""
+        self._update_attempt(code_state=finding)
+
     def set_value(self, name: str, value: Any) -> None:
         """Write a named result that is no curve into `run.json`."""
         check_text(name, "the name of a value")

@@ -49,6 +49,12 @@ export function Proof({ run }: TabProps) {
             <dd>{run.exactness}</dd>
           </div>
         )}
+        {run.codeState && (
+          <div>
+            <dt>state of your code</dt>
+            <dd>{run.codeState}</dd>
+          </div>
+        )}
         {run.configHash && (
           <div>
             <dt>config</dt>

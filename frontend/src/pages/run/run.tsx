@@ -171,6 +171,7 @@ function Title({ run }: { run: RunFacts }) {
         {newest && newest.devices.length > 0 && <Fact name="device" value={newest.devices.join(", ")} />}
         {newest?.host && <Fact name="host" value={newest.host} />}
         {run.exactness && <Fact name="exactness" value={run.exactness} />}
+        {run.codeState && <Fact name="state of your code" value={run.codeState} />}
         {line.attempts > 1 && <Fact name="attempts" value={String(line.attempts)} />}
         {run.parent && <Fact name="of" value={run.parent} />}
         {line.reason && line.status !== "finished" && <Fact name="cause" value={line.reason} isBad />}

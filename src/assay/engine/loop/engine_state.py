@@ -42,12 +42,12 @@ class EngineParts(Protocol):
 
 def capture(engine: EngineParts) -> dict[str, Any]:
     """Everything a checkpoint keeps, by part; each listener with a state is a part of its own."""
-    parts = _own(engine)
+    parts = own_parts(engine)
     return parts if engine.pipeline is None else engine.pipeline.merge_checkpoint(parts)
 
 
-def _own(engine: EngineParts) -> dict[str, Any]:
-    """The same of what this process has of the model."""
+def own_parts(engine: EngineParts) -> dict[str, Any]:
+    """Return the same of what this OS process has of the model."""
     model, backward = engine.process.model, engine.process.backward
     parts = {"model": model.state_dict(), "state": engine.state.state_dict()}
     parts |= {name: part.state_dict() for name, part in backward.parts(model).items()}
@@ -111,7 +111,7 @@ def resume(engine: EngineParts, saver: Saver, name: str | int = "") -> int:
 
 def unlike(engine: EngineParts, parts: Mapping[str, Any]) -> list[str]:
     """Return the parts of a loaded checkpoint that differ from the engine's present state."""
-    now = _own(engine)
+    now = own_parts(engine)
     if engine.pipeline is not None:
         parts = engine.pipeline.local_checkpoint(parts)
     return [

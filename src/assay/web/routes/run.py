@@ -164,6 +164,7 @@ class RunFacts(Model):
     parent: str
     origin: dict[str, str]
     exactness: str
+    code_state: str
     config_hash: str
     seedless_hash: str
     notes: list[NoteFacts]
@@ -206,6 +207,7 @@ def run(home: HomeOf, run_id: RunId) -> RunFacts:
         parent=view.file.parent,
         origin=view.origin,
         exactness=newest.exactness if newest else "",
+        code_state=newest.code_state if newest else "",
         config_hash=newest.config_hash if newest else "",
         seedless_hash=newest.seedless_hash if newest else "",
         notes=[_note(str(each.new), each) for each in view.notes],

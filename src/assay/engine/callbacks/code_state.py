@@ -1,0 +1,171 @@
+"""Callback that looks for state of the user's code that no checkpoint keeps, in the first steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from assay.core.events import At, Event, Handler
+from assay.engine.checkpoint.hidden_state import (
+    Hidden,
+    Snapshot,
+    compare_snapshots,
+    take_snapshot,
+)
+from assay.engine.checkpoint.kept_files import KeptFiles
+from assay.engine.loop.engine import Engine
+from assay.engine.loop.engine_state import own_parts, stateful
+from assay.engine.numerics.structures import tensors_in
+
+LAST = 3
+"""Number of steps after which nothing is looked at any more."""
+NOTHING = "nothing seen that a checkpoint lacks"
+MOST_NAMED = 5
+
+_NAMES = {
+    "number": "a plain value",
+    "collection": "a collection",
+    "tensor": "a tensor",
+    "generator": "a random generator",
+    "iterator": "an iterator",
+    "cache": "a cache",
+    "file": "a file",
+}
+_FIXES = {
+    "generator": "draw from torch, numpy or random: they are keyed by the step",
+    "cache": "cache nothing but what the arguments alone determine",
+    "file": "keep in no file how far training is",
+}
+_FIXES_BY_ROOT = {
+    "model": "register_buffer keeps a tensor, get_extra_state anything else",
+    "criterion": "register_buffer keeps a tensor, get_extra_state anything else",
+    "optimizer": "keep it in self.state or in a parameter group",
+    "schedule": "compute it from the step",
+}
+_FIX = "keep it in a callback with state_dict and load_state_dict"
+
+
+class CodeState:
+    """Callback that compares the user's objects before and after the first steps.
+
+    `report` is called once, with the finding for the record and the warnings. Later steps cost
+    nothing.
+    """
+
+    def __init__(self, report: Callable[[str, list[str]], object]) -> None:
+        self.report = report
+        self._snapshots: list[Snapshot] = []
+        self._blind = ""
+        self._is_over = False
+        self._files: KeptFiles | None = None
+
+    def handlers(self) -> list[Handler]:
+        # After all others: what they change in a step belongs to it.
+        return [
+            Handler(event=Event.RUN_BEGIN, fn=self.begin, priority=_LATE),
+            Handler(event=Event.RUN_END, fn=self.finish, priority=_LATE),
+            Handler(event=Event.EXCEPTION, fn=self.finish, priority=_LATE),
+        ]
+
+    def begin(self, engine: Engine) -> None:
+        """Look at everything before the first step, and again after the first and the last."""
+        self._look(engine)
+        step = engine.state.step
+        when = At(frozenset({step + 1, step + LAST}))
+        look = Handler(event=Event.STEP_END, fn=self.look_again, when=when, priority=_LATE)
+        engine.bus.add(look)
+        self._files = KeptFiles(lambda: engine.is_loading)
+        self._files.start()
+
+    def look_again(self, engine: Engine) -> None:
+        """Look at everything after a step; report after the last one."""
+        self._look(engine)
+        if self._blind or len(self._snapshots) > 2:
+            self.finish()
+
+    def finish(self) -> None:
+        """Report what has changed, unless it was reported."""
+        snapshots, self._snapshots = self._snapshots, []
+        files, self._files = self._files.stop() if self._files is not None else [], None
+        if self._blind and not self._is_over:
+            self.report(self._blind, [])
+        elif len(snapshots) > 1:
+            hidden = [Hidden(path, "file") for path in files]
+            hidden += compare_snapshots(snapshots[0], snapshots[1], snapshots[-1])
+            finding = describe_hidden(hidden, is_whole=snapshots[-1].is_whole)
+            self.report(finding, [_warning(each) for each in hidden])
+        self._is_over = True
+
+    def _look(self, engine: Engine) -> None:
+        if self._blind:
+            return
+        try:
+            self._snapshots.append(self._snapshot(engine))
+        except Exception as error:  # of whatever class the user has: it must not end the run
+            self._blind = f"unknown: it could not be looked at ({type(error).__name__}: {error})"
+
+    def _snapshot(self, engine: Engine) -> Snapshot:
+        state = engine.state
+        own = own_parts(engine)
+        known = [engine, engine.source, engine.recorder, engine.bus, state, state.dataloader]
+        known += [*_data_of(engine.source), *stateful(engine).values()]
+        known += getattr(engine.process, "metrics", {}).values()  # each evaluation resets them
+        return take_snapshot(roots_of_code(engine), kept=tensors_in(own), known=known)
+
+
+_LATE = 1_000_000
+
+
+def roots_of_code(engine: Engine) -> dict[str, Any]:
+    """Return the objects of a run that the user may have written, by name."""
+    process: Any = engine.process
+    backward = process.backward
+    roots: dict[str, Any] = {
+        "model": process.model,
+        "criterion": getattr(process, "criterion", None),
+    }
+    for name, optimizer in backward.optimizers.items():
+        roots[f"optimizer {name}".rstrip()] = optimizer
+    roots["schedule"] = getattr(getattr(backward, "rate", None), "schedule", None)
+    adapted = (getattr(process, name, None) for name in ("thing", "step", "wrapper"))
+    roots["process"] = next((thing for thing in adapted if thing is not None), process)
+    roots["backward"] = backward
+    for handler in engine.bus.order():
+        owner = getattr(handler.fn, "__self__", handler.fn)
+        name = handler.name.partition(".")[0]
+        if not any(owner is root for root in roots.values()):
+            names = [name, *(f"{name} {number}" for number in range(2, len(roots) + 3))]
+            roots[next(each for each in names if each not in roots)] = owner
+    return roots
+
+
+def describe_hidden(hidden: list[Hidden], *, is_whole: bool) -> str:
+    """Return the finding in one line, for the record."""
+    parts = []
+    for is_harmful, name in ((True, "not kept"), (False, "unknown")):
+        paths = [each.path for each in hidden if each.is_harmful == is_harmful]
+        if paths:
+            more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
+            parts.append(f"{name}: {', '.join(paths[:MOST_NAMED])}{more}")
+    if not is_whole:
+        parts.append("unknown: the rest of many objects, which were not all looked at")
+    return "; ".join(parts) or NOTHING
+
+
+def _warning(hidden: Hidden) -> str:
+    root = hidden.path.partition(".")[0].partition(" ")[0]
+    fix = _FIXES.get(hidden.kind) or _FIXES_BY_ROOT.get(root, _FIX)
+    effect = (
+        "changes with each step and is in no checkpoint, so that a resumed run begins it anew"
+        if hidden.is_harmful
+        else "was set in a step and is in no checkpoint, and whether a resumed run sets it to the"
+        " same is unknown"
+    )
+    return f"state of your code: {hidden.path} ({_NAMES[hidden.kind]}) {effect}: {fix}"
+
+
+def _data_of(source: Any) -> Iterator[Any]:
+    """Yield what the data claim of a run speaks of: the data set, or the batches."""
+    for name in ("dataset", "batches", "stream"):
+        if (data := getattr(source, name, None)) is not None:
+            yield data

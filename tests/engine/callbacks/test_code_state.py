@@ -1,0 +1,633 @@
+"""State of the user's code that no checkpoint keeps is named; what a checkpoint keeps is not."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from assay.core.events import Event, Handler
+from assay.engine import Engine, OptimizerStep, Supervised, on
+from assay.engine.callbacks.code_state import NOTHING, CodeState
+from engine.toys import hard_net, loader, net, points
+
+SEEN: list[float] = []
+STEPS = 0
+
+
+class Net(nn.Module):
+    """A model to derive ones with a hidden state from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = net()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x + self.shift(x))
+
+    def shift(self, x: Tensor) -> Any:
+        return 0.0
+
+
+class Counts(Net):
+    count = 0
+
+    def shift(self, x: Tensor) -> Any:
+        self.count += 1
+        return 0.01 * self.count
+
+
+class CountsInClass(Net):
+    count = 0
+
+    def shift(self, x: Tensor) -> Any:
+        CountsInClass.count += 1
+        return 0.01 * CountsInClass.count
+
+
+class Lists(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses: list[float] = []
+
+    def shift(self, x: Tensor) -> Any:
+        self.losses.append(float(x.sum().detach()))
+        return 0.01 * len(self.losses)
+
+
+class Queues(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory: deque[Tensor] = deque(maxlen=2)
+
+    def shift(self, x: Tensor) -> Any:
+        self.memory.append(x.detach().mean())
+        return sum(self.memory)
+
+
+class Averages(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = torch.zeros(4)
+
+    def shift(self, x: Tensor) -> Any:
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return self.mean
+
+
+class InPlace(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4), persistent=False)
+
+    def shift(self, x: Tensor) -> Any:
+        self.mean.mul_(0.9).add_(x.detach().mean(0))
+        return self.mean
+
+
+class Caches(Net):
+    noise: Tensor | None = None
+
+    def shift(self, x: Tensor) -> Any:
+        if self.noise is None:
+            self.noise = torch.rand(4)
+        return self.noise
+
+
+class Remembers(Net):
+    @functools.cache  # noqa: B019
+    def drawn(self, size: int) -> Tensor:
+        return torch.rand(size)
+
+    def shift(self, x: Tensor) -> Any:
+        return self.drawn(x.shape[1])
+
+
+@functools.cache
+def drawn(size: int) -> Tensor:
+    return torch.rand(size)
+
+
+class RemembersOutside(Net):
+    def shift(self, x: Tensor) -> Any:
+        return drawn(x.shape[1])
+
+
+class Draws(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(1)
+
+    def shift(self, x: Tensor) -> Any:
+        return torch.rand(4, generator=self.generator)
+
+
+class DrawsByNumpy(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tools = {"rng": np.random.default_rng(1)}
+
+    def shift(self, x: Tensor) -> Any:
+        return self.tools["rng"].random()
+
+
+class DrawsByPython(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = random.Random(1)
+
+    def shift(self, x: Tensor) -> Any:
+        return self.rng.random()
+
+
+class Iterates(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = itertools.count()
+
+    def shift(self, x: Tensor) -> Any:
+        return 0.01 * next(self.numbers)
+
+
+class Generates(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = self.make()
+
+    def make(self) -> Iterator[float]:
+        value = 0.0
+        while True:
+            value += 0.01
+            yield value
+
+    def shift(self, x: Tensor) -> Any:
+        return next(self.numbers)
+
+
+class WritesGlobal(Net):
+    def shift(self, x: Tensor) -> Any:
+        global STEPS
+        STEPS += 1
+        return 0.01 * STEPS
+
+
+class AppendsGlobal(Net):
+    def shift(self, x: Tensor) -> Any:
+        SEEN.append(1.0)
+        return 0.01 * len(SEEN)
+
+
+OPENED: list[IO[Any]] = []
+
+
+def opened(mode: str) -> IO[Any]:
+    OPENED.append(Path(__file__).open(mode))  # noqa: SIM115
+    return OPENED[-1]
+
+
+@pytest.fixture(autouse=True)
+def files_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+    while OPENED:
+        OPENED.pop().close()
+
+
+class Reads(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.file = opened("rb")
+
+    def shift(self, x: Tensor) -> Any:
+        return self.file.read(1)[0] / 256
+
+
+class ReadsLines(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.file = opened("r")
+
+    def shift(self, x: Tensor) -> Any:
+        return len(next(self.file)) / 256
+
+
+class Nested(Net):
+    """Its state is in an object of an object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.helpers = {"a": [Helper()]}
+
+    def shift(self, x: Tensor) -> Any:
+        return self.helpers["a"][0].next()
+
+
+class Helper:
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def next(self) -> float:
+        self.value += 0.01
+        return self.value
+
+
+class Hooked(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        count = 0
+
+        def hook(*_: Any) -> None:
+            nonlocal count
+            count += 1
+
+        self.layers.register_forward_hook(hook)
+
+
+class KeepsInFile(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.path = Path("count.txt")
+
+    def shift(self, x: Tensor) -> Any:
+        count = int(self.path.read_text()) if self.path.exists() else 0
+        self.path.write_text(str(count + 1))
+        return 0.01 * count
+
+
+class Logs(Net):
+    """Writes a file, and reads another one."""
+
+    def shift(self, x: Tensor) -> Any:
+        with Path("log.txt").open("a") as file:
+            file.write(f"{float(x.detach().sum())}\n")
+        return len(Path(__file__).read_text()) / 1e6
+
+
+MODELS = {
+    KeepsInFile: "not kept: count.txt",
+    Counts: "not kept: model.count",
+    CountsInClass: f"not kept: {__name__}.CountsInClass.count",
+    Lists: "not kept: model.losses",
+    Queues: "not kept: model.memory",
+    Averages: "not kept: model.mean",
+    InPlace: "not kept: model.mean",
+    Caches: "unknown: model.noise",
+    Remembers: f"unknown: {__name__}.Remembers.drawn",
+    RemembersOutside: f"unknown: {__name__}.drawn",
+    Draws: "not kept: model.generator",
+    DrawsByNumpy: "not kept: model.tools['rng']",
+    DrawsByPython: "not kept: model.rng",
+    Iterates: "not kept: model.numbers",
+    Generates: "not kept: model.numbers",
+    WritesGlobal: f"not kept: {__name__}.STEPS",
+    AppendsGlobal: f"not kept: {__name__}.SEEN",
+    Reads: "not kept: model.file",
+    ReadsLines: "not kept: model.file",
+    Nested: "not kept: model.helpers['a'][0].value",
+    Hooked: "not kept: model.layers._forward_hooks[...](count)",
+}
+
+
+def look(process: Any, *handlers: Any, steps: int = 5, data: Any = None) -> tuple[str, list[str]]:
+    """Train a few steps; return what is found and the warnings."""
+    reports: list[tuple[str, list[str]]] = []
+    watch = CodeState(lambda finding, warnings: reports.append((finding, warnings)))
+    Engine(
+        process, loader() if data is None else data, steps=steps, handlers=[*handlers, watch]
+    ).run()
+    (report,) = reports
+    return report
+
+
+def supervised(model: nn.Module, **given: Any) -> Supervised:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    given = given or {"optimizer": optimizer}
+    return Supervised(model, nn.MSELoss(), **given)
+
+
+@pytest.mark.parametrize("kind", MODELS, ids=lambda kind: kind.__name__)
+def test_a_state_that_a_model_hides_is_named_with_its_place(kind: type[Net]) -> None:
+    finding, warnings = look(supervised(kind()))
+
+    assert finding == MODELS[kind]
+    (warning,) = warnings
+    assert warning.startswith(f"state of your code: {finding.partition(': ')[2]} (")
+    assert ("begins it anew" in warning) == finding.startswith("not kept")
+
+
+class Kept(Counts):
+    """Keeps its count."""
+
+    def get_extra_state(self) -> Any:
+        return self.count
+
+    def set_extra_state(self, state: Any) -> None:
+        self.count = state
+
+
+class Buffered(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def shift(self, x: Tensor) -> Any:
+        self.mean = 0.9 * self.mean + x.detach().mean(0)
+        return self.mean
+
+
+class Constant(Net):
+    """Has attributes of many kinds, none of which changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name, self.sizes, self.table = "a", [1, 2], {"a": torch.ones(4)}
+        self.ready = torch.rand(4)
+        self.generator = torch.Generator().manual_seed(1)
+        self.counter = Counter("abc")
+
+    def shift(self, x: Tensor) -> Any:
+        return self.ready * self.sizes[0]
+
+
+@pytest.mark.parametrize(
+    "kind", [Net, Kept, Buffered, Constant, Logs, hard_net], ids=lambda kind: kind.__name__
+)
+def test_a_model_whose_state_a_checkpoint_keeps_is_not_named(kind: Callable[[], nn.Module]) -> None:
+    assert look(supervised(kind())) == (NOTHING, [])
+
+
+# ------------------------------------------------------------------------------ other than a model
+
+
+class Counting:
+    """A schedule that counts its calls."""
+
+    calls = 0
+
+    def factor(self, step: int, total: int | None) -> float:
+        self.calls += 1
+        return 1 / self.calls
+
+
+class Warming(torch.optim.SGD):
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        self.warmth = 0.0
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        self.warmth = min(1.0, self.warmth + 0.1)
+        return super().step(closure)
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.best = 0.0
+
+    @on("step_end")
+    def listen(self) -> None:
+        self.best += 1
+
+    def handlers(self) -> list[Handler]:
+        return [Handler(event=Event.STEP_END, fn=self.update)]
+
+    def update(self) -> None:
+        self.best += 1
+
+
+class Saved(Listener):
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best = state["best"]
+
+
+class Own(Supervised):
+    seen = 0
+
+    def forward_step(self, batch: Any) -> Any:
+        self.seen += len(batch[0])
+        return super().forward_step(batch)
+
+
+class Loss(nn.Module):
+    calls = 0
+
+    def forward(self, pred: Tensor, target: Tensor) -> Tensor:
+        self.calls += 1
+        return nn.functional.mse_loss(pred, target)
+
+
+def stepping() -> Any:
+    """Return a step whose closure counts."""
+    count = 0
+    model = net()
+
+    def step(batch: Any) -> Tensor:
+        nonlocal count
+        count += 1
+        return nn.functional.mse_loss(model(batch[0]), batch[1]) * (1 + 0.01 * count)
+
+    step.model = model  # type: ignore[attr-defined]
+    step.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # type: ignore[attr-defined]
+    return step
+
+
+def hooking() -> Supervised:
+    counts: dict[str, int] = {"n": 0}
+
+    def hook(batch: Any) -> Any:
+        counts["n"] += 1
+        return batch
+
+    process = supervised(net())
+    process.batch_hook = hook
+    return process
+
+
+def scheduled(schedule: Any) -> Supervised:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return supervised(model, backward=OptimizerStep(optimizer, schedule=schedule))
+
+
+def warmed() -> Supervised:
+    model = net()
+    return supervised(model, optimizer=Warming(model.parameters(), lr=0.01))
+
+
+def own() -> Supervised:
+    model = net()
+    return Own(model, nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.01))
+
+
+def lossy() -> Supervised:
+    model = net()
+    return Supervised(model, Loss(), torch.optim.SGD(model.parameters(), lr=0.01))
+
+
+@pytest.mark.parametrize(
+    ("make", "finding"),
+    [
+        (lambda: scheduled(Counting()), "not kept: schedule.calls"),
+        (warmed, "not kept: optimizer.warmth"),
+        (own, "not kept: process.seen"),
+        (lossy, "not kept: criterion.calls"),
+        (stepping, "not kept: process(count)"),
+        (hooking, "not kept: process.batch_hook(counts)"),
+    ],
+    ids=["schedule", "optimizer", "process", "criterion", "closure", "hook"],
+)
+def test_a_state_that_another_part_hides_is_named_with_its_place(
+    make: Callable[[], Any], finding: str
+) -> None:
+    assert look(make())[0] == finding
+
+
+def test_a_callback_without_a_state_dict_is_named_and_one_with_it_is_not() -> None:
+    assert look(supervised(net()), Listener())[0] == "not kept: Listener.best"
+    assert look(supervised(net()), Saved())[0] == NOTHING
+
+
+def test_a_run_of_one_step_is_looked_at_too() -> None:
+    assert look(supervised(Counts()), steps=1)[0].endswith("model.count")
+
+
+OPTIMIZERS = [
+    name
+    for name, kind in vars(torch.optim).items()
+    if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+    if name not in ("Optimizer", "SparseAdam", "LBFGS", "Muon")
+]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_no_optimizer_of_torch_is_named(name: str) -> None:
+    model = hard_net()
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.01)
+
+    assert look(supervised(model, optimizer=optimizer), steps=4) == (NOTHING, [])
+
+
+def schedulers() -> dict[str, Callable[[Any], Any]]:
+    from torch.optim import lr_scheduler as of
+
+    return {
+        "step": lambda it: of.StepLR(it, 2),
+        "cosine": lambda it: of.CosineAnnealingLR(it, 10),
+        "one cycle": lambda it: of.OneCycleLR(it, 0.1, total_steps=50),
+        "lambda": lambda it: of.LambdaLR(it, lambda step: 0.9**step),
+        "chained": lambda it: of.SequentialLR(
+            it, [of.ConstantLR(it), of.ExponentialLR(it, 0.9)], milestones=[2]
+        ),
+    }
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", schedulers())
+def test_no_scheduler_of_torch_is_named(name: str) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    schedule = schedulers()[name](optimizer)
+
+    assert (
+        look(supervised(model, backward=OptimizerStep(optimizer, schedule=schedule)))[0] == NOTHING
+    )
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(4, 8, batch_first=True, dropout=0.1, num_layers=2)
+        self.attention = nn.TransformerEncoderLayer(8, 2, batch_first=True)
+        self.norm = nn.utils.parametrizations.spectral_norm(nn.Linear(8, 2))
+        self.batch = nn.BatchNorm1d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden, _ = self.rnn(x[:, None])
+        return self.norm(self.batch(self.attention(hidden)[:, 0]))
+
+
+def test_no_module_of_torch_is_named() -> None:
+    assert look(supervised(Recurrent())) == (NOTHING, [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["GPT2", "Bert", "Llama", "T5", "ViT", "Mamba", "GPTNeoX", "Mistral"]
+)
+def test_no_model_of_transformers_is_named(name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    if name == "ViT":
+        config = transformers.ViTConfig(
+            hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+            image_size=8, patch_size=4,
+        )  # fmt: skip
+        model = transformers.ViTModel(config)
+        batch = {"pixel_values": torch.rand(2, 3, 8, 8)}
+    else:
+        sizes = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 2}
+        heads = {"num_attention_heads": 2, "intermediate_size": 32, "num_key_value_heads": 2}
+        of_t5 = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+        config = getattr(transformers, f"{name}Config")(
+            **({"vocab_size": 32, **of_t5} if name == "T5" else sizes | heads)
+        )
+        model = getattr(transformers, f"{name}Model")(config)
+        batch = {"input_ids": torch.randint(0, 32, (2, 8))}
+        if name == "T5":
+            batch["decoder_input_ids"] = batch["input_ids"]
+
+    class Trained(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.model(**batch)[0].mean() * x[:, :2]
+
+    assert look(supervised(Trained()), data=[points(4).tensors] * 5) == (NOTHING, [])
+
+
+class Odd:
+    """Cannot be asked what it is."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("not ready")
+
+
+class HoldsOdd(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.odd = [Odd()]
+
+
+def test_an_object_that_cannot_be_looked_at_ends_no_run_and_is_called_unknown() -> None:
+    finding, _ = look(supervised(HoldsOdd()))
+
+    assert finding == "unknown: it could not be looked at (RuntimeError: not ready)"
+
+
+def test_a_fourth_step_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    own = CodeState._look
+    monkeypatch.setattr(
+        CodeState,
+        "_look",
+        lambda watch, engine: (looks.append(engine.state.step), own(watch, engine)),
+    )
+
+    look(supervised(net()), steps=20)
+
+    assert looks == [0, 1, 3]
