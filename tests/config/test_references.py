@@ -157,6 +157,11 @@ def test_a_value_remembers_where_it_was_asked_for_and_where_it_came_from() -> No
         ),
         ("x = '${a'", "`${` is not closed", "write $${ for the two characters"),
         (
+            "a = 1\nx = '${env:X,${a}}'",
+            "a reference cannot stand inside another",
+            "write the value in its place",
+        ),
+        (
             "[model]\n[x]\ny = '@modle'",
             "`@modle` refers to nothing: there is no `modle`",
             "did you mean `model`?",

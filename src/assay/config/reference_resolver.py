@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -38,6 +39,8 @@ MAX_TEXT = 1_000_000  # characters of one string put together from others
 
 
 _MAX_CHAIN = 100  # references to references
+
+_NESTED = re.compile(r"\$\{[^{}]*\$\{")
 
 
 _FORMS = (
@@ -132,6 +135,14 @@ class _Resolver:
 
         Raises _UnresolvedError when nothing is there.
         """
+        if inside is None and _NESTED.search(str(leaf.value)):
+            raise self.stop(
+                leaf,
+                path,
+                "unknown-reference",
+                "a reference cannot stand inside another",
+                "write the value in its place",
+            )
         if inside is None:
             raise self.stop(
                 leaf,

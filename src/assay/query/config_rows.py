@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from assay.config.freeze import origins_noted
 from assay.config.overrides import is_override
 from assay.config.sources import toml
 from assay.config.tree import (
@@ -49,6 +48,8 @@ def config_rows(run: RunView) -> list[ConfigRow]:
 
     ConfigError when the config is damaged.
     """
+    from assay.config.freeze import origins_noted  # hashes, which a diff of runs does without
+
     given = _given(run)
     overrides = _overrides(run)
     origins = origins_noted(run.config_text, run.config)
