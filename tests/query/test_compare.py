@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from assay.core import run_file
 from assay.core.event_log import Edit
 from assay.core.json_codec import to_plain
 from assay.core.verdict import Verdict
 from assay.query.catalog import Catalog
 from assay.query.compare import CurveDivergence, compare, first_parting
+from assay.query.diff import diff
 from assay.query.importance import importances
 from assay.query.run import RunView
 from assay.query.significance import welch
@@ -40,6 +43,22 @@ def test_what_differs_is_listed_and_what_is_equal_is_counted(project: Project) -
     assert found.equal_config == 1
     assert "differ in seed" in found.sentence
     assert "first different step 2 (loss)" in found.sentence
+
+
+def test_a_value_from_outside_that_no_config_holds_is_compared_here_and_by_diff(
+    project: Project,
+) -> None:
+    folders = [make_run(project, config="seed = 0\n", points={"loss": [1.0]}) for _ in range(2)]
+    for folder, value in zip(folders, ("4", None), strict=True):
+        run = run_file.read(folder)
+        launch = {"outside": {"env:X": value, "argv": ["a"]}}
+        run_file.write(folder, replace(run, attempts=(replace(run.newest, launch=launch),)))
+
+    found = compared(project, *folders)
+
+    assert [(row.key, row.values) for row in found.config] == [("env:X", ("4", "null"))]
+    (change,) = diff(*map(RunView, folders)).config
+    assert (change.key, change.left, change.right) == ("env:X", "4", "null")
 
 
 def test_a_verdict_about_two_of_the_runs_is_there_once_the_newest_first(project: Project) -> None:

@@ -129,9 +129,12 @@ def _fields(comparison: RunComparison) -> dict[str, Any]:
 
 
 def _config(run: RunView) -> dict[str, Any]:
-    """Return the leaves of a saved config as text; nothing of one that is damaged."""
+    """Return a saved config, and values from outside that it does not hold, as text by key.
+
+    Nothing of one that is damaged.
+    """
     try:
-        return flat_config(run)
+        return {**flat_config(run), **dict(flat(run.outside))}
     except AssayError:
         return {}
 
