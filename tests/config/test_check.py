@@ -709,3 +709,25 @@ def test_a_key_that_belongs_to_another_section_is_told_with_its_place(
         load("digits.toml", [key])
 
     assert [problem.fix for problem in caught.value.problems] == [fix]
+
+
+@pytest.mark.parametrize("change", ["tag=a\udcffb", "model.width=\ud800"])
+def test_half_a_character_on_the_command_line_is_named_with_its_key(
+    change: str, project: Path
+) -> None:
+    found = check_shape(open_config("digits.toml", [change]))
+
+    halves = [problem for problem in found if "half of a surrogate pair" in problem.message]
+    assert [problem.key for problem in halves] == [change.partition("=")[0]]
+
+
+def test_half_a_character_of_a_python_config_is_named_with_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.py").write_text('tag = "x\\ud800y"\nseed = 1\n')
+
+    (problem,) = check_shape(open_config("c.py"))
+
+    assert (problem.key, problem.severity) == ("tag", "error")
+    assert problem.message == r"a value has half of a surrogate pair, which is no text: 'x\ud800y'"

@@ -18,7 +18,7 @@ from assay.core.run_file import Best
 from assay.record.recorder import RunRecorder
 
 if TYPE_CHECKING:
-    from assay.engine import Display, Engine, Save
+    from assay.engine import Display, Engine, Evaluate, Save
     from assay.engine.callbacks.code_state import CodeState
 
 AnyRecorder = RunRecorder | NullRecorder
@@ -38,7 +38,7 @@ def add_callbacks(
     logger: Any = logging.getLogger("assay")
     if isinstance(recorder, RunRecorder):
         logger = recorder.logger
-    _add_evaluation(prepared)
+    prepared.evaluate = _add_evaluation(prepared)
     if saving and scope.sections.checkpoint.enabled:
         prepared.save = _make_save(prepared, recorder)
         bus.extend(prepared.save.handlers())
@@ -58,7 +58,7 @@ def add_callbacks(
     bus.extend(_code_state(prepared, recorder).handlers())
 
 
-def _add_evaluation(prepared: PreparedRun) -> None:
+def _add_evaluation(prepared: PreparedRun) -> Evaluate:
     from assay.engine import Evaluate
 
     scope = prepared.scope
@@ -81,6 +81,7 @@ def _add_evaluation(prepared: PreparedRun) -> None:
                 event=Event.STEP_END, fn=evaluate.rehearse, when=first, name="Evaluate.rehearse"
             )
         )
+    return evaluate
 
 
 def _make_save(prepared: PreparedRun, recorder: AnyRecorder) -> Save:

@@ -18,7 +18,7 @@ from assay.core.stop import Stop
 from assay.core.terminal import for_terminal
 
 if TYPE_CHECKING:
-    from assay.engine import Engine, Process, Save
+    from assay.engine import Engine, Evaluate, Process, Save
 
 
 def _print_line(line: str) -> None:
@@ -43,6 +43,8 @@ class PreparedRun:
     """Lines to print at the start."""
     say: Callable[[str], None] = _print_line
     """Prints a line to the person at the terminal."""
+    evaluate: Evaluate | None = None
+    """Callback that evaluates."""
     save: Save | None = None
     """Callback that saves checkpoints, on a rank that writes them."""
 
@@ -65,7 +67,7 @@ def make_engine(
 
     process = make_process(scope, training=True)
     train = make_loader(scope, "train")
-    engine, length = _build_engine(scope, launch, process, train, bind or scope.context.bind)
+    engine, length = build_engine(scope, launch, process, train, bind or scope.context.bind)
     backward = getattr(process, "backward", None)
     if backward is not None:  # without one the engine says so
         engine.bounds.start_schedule(engine.state, backward)
@@ -82,7 +84,7 @@ def make_engine(
     )
 
 
-def _build_engine(
+def build_engine(
     scope: RunScope, launch: Launch, process: Process, train: Iterable[Any], bind: Bind
 ) -> tuple[Engine, str]:
     """Return the engine, and the arithmetic of its length where [train] until asks for it."""

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from assay.compose.add_callbacks import add_callbacks
 from assay.compose.checks import needed_to_train, passed
+from assay.compose.initial_weights import initial_weights
 from assay.compose.launch_ranks import TASK, RankTask, asked_processes, config_of, task_of
 from assay.compose.launch_settings import Launch
-from assay.compose.make_engine import evaluation_plan, join_pipeline
+from assay.compose.make_engine import PreparedRun, build_engine, evaluation_plan, join_pipeline
 from assay.compose.make_loaders import make_loader
 from assay.compose.make_parts import make_process
 from assay.compose.run_scope import RunScope, open_run_scope
@@ -25,17 +28,21 @@ from assay.compose.tasks import make_task
 from assay.config.loading import Config
 from assay.config.typed_sections import sections_of
 from assay.core.errors import InputError
+from assay.core.events import Event
 from assay.core.json_codec import dumps, read_json
+from assay.core.ports import NullRecorder
 from assay.core.rehearsal import FORMAT, Rehearsal
 from assay.store.layout import find_project
 
 if TYPE_CHECKING:
+    from assay.engine import Engine, Evaluate
     from assay.engine.data.source import Window
     from assay.engine.loop.process import Process
     from assay.engine.parallel.layout import Layout
     from assay.engine.rehearse.ladder import Parts, Site
 
 
+_MOST_WALKED = 20_000  # steps of a schedule, for each of which a scheduler of torch takes 10 us
 _REPORT = "report.json"
 _MAX_REPORT_BYTES = 64 << 20
 
@@ -152,27 +159,41 @@ def _layout(config: Config, processes: int) -> Layout:
 
 
 def _parts(scope: RunScope, site: Site, wanted: RehearsalRequest, device: Any) -> Parts:
+    from assay.engine.callbacks.evaluate import metrics_of
     from assay.engine.data.shapes import declared_batch
+    from assay.engine.loop.trainable import check_trainable
+    from assay.engine.parallel.evaluation_gather import check_mergeable
     from assay.engine.rehearse.ladder import Parts
     from assay.engine.rehearse.stages import data_stages
 
     make_task(scope)
-    evaluation = None
+    loaders: dict[str, Any] = {}
     if wanted.batch:
         count = scope.sections.train.accumulate or 1
         train: Any = [declared_batch(wanted.batch)] * count
     else:
         train = _unhurried(make_loader(scope, "train"))
-        evaluation = _evaluated(scope)
+        period, splits = evaluation_plan(scope)
+        if period != "never":
+            loaders = {split: _unhurried(make_loader(scope, split)) for split in splits}
     stages = tuple(data_stages(train))
     process = _process(scope, site)
-    windows = _windows(scope, train, process)
+    engine, _ = build_engine(scope, Launch(), process, train, lambda handler: handler)
+    check_trainable(process, engine.state, scope.device)
+    windows = _windows(scope, engine, train)
+    evaluate = _add_callbacks(scope, site, engine, loaders)
+    metrics = metrics_of(process, evaluate.metrics)
+    if scope.ranks is not None and loaders:
+        is_staged = scope.mesh is not None and scope.mesh.layout.pipeline > 1
+        check_mergeable(evaluate.pipes.pipes, metrics, is_staged=is_staged)
     keep, folder = _checkpoints(scope)
     return Parts(
         process=process,
         windows=windows,
         loader="declared" if wanted.batch else type(train).__name__,
-        evaluation=evaluation,
+        evaluations={split: _first_batch(split, loader) for split, loader in loaders.items()},
+        metrics=metrics,
+        pipes=evaluate.pipes,
         stages=stages,
         device=device,
         checkpoints=keep,
@@ -191,7 +212,9 @@ def _process(scope: RunScope, site: Site) -> Process:
         if site.fakes is not None:
             site.fakes.place(model, scope.device)
         with site.building(site.observer):
-            return make_process(scope, training=True)
+            process = make_process(scope, training=True)
+            initial_weights(scope.root).fill(process.model)
+            return process
     except Exception as error:
         raise BuildFailedError(str(error)) from error
 
@@ -203,34 +226,48 @@ def _unhurried(data: Any) -> Any:
     return data.changed(workers=0) if isinstance(data, Loader) and data.workers else data
 
 
-def _evaluated(scope: RunScope) -> tuple[str, Any] | None:
-    """Return the first batch of the first split that is evaluated."""
-    period, splits = evaluation_plan(scope)
-    if period == "never" or not splits:
-        return None
-    loader: Iterable[Any] = _unhurried(make_loader(scope, splits[0]))
-    batch = next(iter(loader), None)
-    return None if batch is None else (splits[0], batch)
+def _first_batch(split: str, loader: Iterable[Any]) -> Any:
+    """Return the first batch of a split; InputError for none, and for one of unknown size."""
+    from assay.engine.callbacks.evaluate import counted, empty_split
+
+    for batch in loader:
+        counted(batch, split)
+        return batch
+    raise empty_split(split)
 
 
-def _windows(scope: RunScope, train: Iterable[Any], process: Process) -> Iterator[Window]:
+def _add_callbacks(
+    scope: RunScope, site: Site, engine: Engine, loaders: Mapping[str, Any]
+) -> Evaluate:
+    """Make the callbacks of the run and let those of assay look at the engine, as a run begins.
+
+    Return that which evaluates. Plugins of others are not begun: they may write, or reach other
+    machines.
+    """
+    from assay.engine.loop.bus import bind_by_name, roles_of
+
+    prepared = PreparedRun(scope, engine, Path("checkpoints"), loaders=loaders)
+    add_callbacks(prepared, NullRecorder(), Launch(quiet=True), saving=True)
+    bind = bind_by_name(roles_of(engine))
+    with site.building(site.observer):
+        for plugin in scope.plugins:
+            engine.bus.extend(plugin.handlers())
+            if not type(plugin.thing).__module__.startswith("assay.engine.callbacks"):
+                continue
+            for handler in plugin.handlers():
+                if handler.event == Event.RUN_BEGIN and inspect.ismethod(handler.fn):
+                    bind(handler.fn)()
+    assert prepared.evaluate is not None
+    return prepared.evaluate
+
+
+def _windows(scope: RunScope, engine: Engine, train: Iterable[Any]) -> Iterator[Window]:
     """Return the steps of the first epoch, as this rank sees them."""
-    from assay.engine import Engine, Loader
-    from assay.engine.data.source import Source
+    from assay.engine import Loader
 
-    settings = scope.sections.train
-    engine = Engine(
-        process,
-        train,
-        epochs=settings.epochs,
-        steps=settings.steps,
-        accumulate=1 if isinstance(train, Source) else settings.accumulate or 1,
-        seed=scope.seed,
-    )
-    if hasattr(process, "backward"):  # a process without one is told by its first step
-        length = engine.state.epoch_length
-        process.backward.start(0, total=engine.state.max_steps, epoch_length=length)
-    windows = engine.source.windows(0, 0)
+    engine.bounds.start_schedule(engine.state, engine.process.backward)
+    engine.process.backward.walk_schedule(_MOST_WALKED)
+    windows = _counted(engine, engine.source.windows(0, 0))
     if scope.ranks is None:
         return windows
     from assay.engine.parallel.data import join_data_parallel
@@ -238,9 +275,23 @@ def _windows(scope: RunScope, train: Iterable[Any], process: Process) -> Iterato
     if isinstance(train, Loader):
         join_data_parallel(engine, scope.ranks)
     else:  # a declared batch is that of this rank
-        process.backward.ranks = scope.ranks  # type: ignore[attr-defined]
+        engine.process.backward.ranks = scope.ranks  # type: ignore[attr-defined]
     join_pipeline(scope, engine)
     return _begun(scope.ranks, windows)
+
+
+def _counted(engine: Engine, windows: Iterable[Window]) -> Iterator[Window]:
+    """Yield the windows; InputError for none, and for samples that bound the run uncounted."""
+    from assay.engine.loop.epoch_windows import no_batch
+
+    is_empty = True
+    for window in windows:
+        is_empty = False
+        if not window.samples:
+            engine.bounds.refuse_uncounted(window.batches[0])
+        yield window
+    if is_empty:
+        raise no_batch()
 
 
 def _begun(ranks: Any, windows: Iterable[Window]) -> Iterator[Window]:

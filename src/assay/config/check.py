@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -15,7 +16,7 @@ from assay.config.misplaced_keys import suggest_other_section
 from assay.config.overrides import CLI
 from assay.config.standard_keys import evaluation_problems, key_problems, source_problems
 from assay.config.target_names import target_problems
-from assay.config.tree import MAX_DEPTH, KeyPath, Leaf, Node, Table, dotted, get_at
+from assay.config.tree import MAX_DEPTH, KeyPath, Leaf, Node, Table, dotted, get_at, walk
 from assay.config.user_modules import UserModules
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem, at_most
@@ -68,6 +69,7 @@ def _problems(
         problems += source_problems(root)
         problems += evaluation_problems(root)
     problems += at_most(target_problems(root, UserModules(config.user_dirs), trusted))
+    problems += at_most(_half_characters(root))
     return _in_order(config, problems)
 
 
@@ -175,6 +177,25 @@ def _top_level(config: Config, root: Table, *, is_whole: bool) -> Iterator[Probl
                 yield Problem(
                     kind="unused-section", message=message, origin=origin, key=name, fix=fix
                 )
+
+
+def _half_characters(root: Table) -> Iterator[Problem]:
+    """Yield a problem for each key and value that no file can hold: Python and shells make them."""
+    for path, node in walk(root):
+        value = node.value if isinstance(node, Leaf) else ""
+        named = path[-1] if path else ""
+        for what, text in (("value", value), ("key", named)):
+            if isinstance(text, str) and not text.isascii() and _SURROGATE.search(text):
+                yield Problem(
+                    kind="wrong-value",
+                    message=f"a {what} has half of a surrogate pair, which is no text: {text!r}",
+                    origin=node.origin,
+                    key=dotted(path),
+                    fix="write it in UTF-8; of bytes that are no text, the hexadecimal form",
+                )
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _unused_keys(config: Config) -> Iterator[Problem]:

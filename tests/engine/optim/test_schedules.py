@@ -501,7 +501,7 @@ def test_a_scheduler_that_ends_within_a_run_of_unknown_length_is_an_error_of_the
     rate.start(0, total=None, epoch_length=None)
 
     with pytest.raises(InputError, match="OneCycleLR ends after 10 steps"):
-        rate.walk(20)
+        rate.set(11)
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from assay.core.rehearsal import Rehearsal
 from assay.engine import Supervised
+from assay.engine.callbacks.evaluate import metrics_of
 from assay.engine.data.batches import size_of
 from assay.engine.data.source import Window
 from assay.engine.rehearse.ladder import BuildFailedError, Parts, Site, rehearse
@@ -52,7 +53,8 @@ def rehearsed(
             process=built,
             windows=iter([window(batch, micro_batches) for batch in batches]),
             loader="list",
-            evaluation=None if evaluation is None else ("valid", evaluation),
+            evaluations={} if evaluation is None else {"valid": evaluation},
+            metrics=metrics_of(built, {}),
             device=torch.device(device),
         )
 

@@ -253,7 +253,7 @@ def evaluate(
     evaluation = Evaluation(
         split=split, step=step, recorder=recorder if recorder is not None else NullRecorder()
     )
-    used = {} if infer else _metrics(process, metrics or {})
+    used = {} if infer else metrics_of(process, metrics or {})
     measures = _Measures(evaluation, pipes, used)
     logged = LoggedMeans(lambda: loop.batch)
     loop = _BatchLoop(
@@ -278,7 +278,7 @@ def evaluate(
             ranks.reshard()
             gather_evaluation(ranks, evaluation, pipes.pipes, {"": measures.loss, **used})
         if not evaluation.samples:
-            raise _empty(split)
+            raise empty_split(split)
         means = logged.take_means(split, ranks if ranks.is_distributed else None)
         measures.finish(means, with_metrics=not rehearsal)
     return evaluation.metrics, evaluation.samples
@@ -352,7 +352,7 @@ class _Measures:
     def count(self, batch: Any) -> None:
         """Count the samples of a batch."""
         evaluation = self.evaluation
-        evaluation.batch, evaluation.size = batch, _counted(batch, evaluation.split)
+        evaluation.batch, evaluation.size = batch, counted(batch, evaluation.split)
         evaluation.samples += evaluation.size
 
     def add(self, output: Any) -> None:
@@ -390,7 +390,8 @@ def _output_of(forward: Callable[[Any], Any], batch: Any, device: torch.device) 
         raise
 
 
-def _empty(split: str) -> InputError:
+def empty_split(split: str) -> InputError:
+    """Return the error for a split without a batch."""
     return InputError(
         f"The split {split} is empty: there is nothing to evaluate.",
         fix=f"Look at [data.{split}].",
@@ -422,8 +423,11 @@ def _in_step(batches: Iterable[Any], ranks: DataParallelGroup) -> Iterator[tuple
         yield batch, not found
 
 
-def _metrics(process: Process, others: Mapping[str, Any]) -> dict[str, Metric]:
-    """The metrics of a process and `others`, all begun anew. InputError when two have one name."""
+def metrics_of(process: Process, others: Mapping[str, Any]) -> dict[str, Metric]:
+    """Return the metrics of a process and `others`, all begun anew.
+
+    InputError when two have one name.
+    """
     own = getattr(process, "metrics", {})
     if twice := sorted(own.keys() & others.keys()):
         raise InputError(
@@ -436,7 +440,8 @@ def _metrics(process: Process, others: Mapping[str, Any]) -> dict[str, Metric]:
     return metrics
 
 
-def _counted(batch: Any, split: str) -> int:
+def counted(batch: Any, split: str) -> int:
+    """Return the samples of a batch; InputError where nobody knows."""
     count = size_of(batch)
     if not count:
         raise InputError(

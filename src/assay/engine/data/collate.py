@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.utils.data import default_collate
 
+from assay.core.errors import InputError
 from assay.engine.numerics.structures import fields_of, with_fields
 
 
@@ -30,6 +31,37 @@ def collate(samples: Sequence[Any]) -> Any:
         parts = [collate(part) for part in zip(*samples, strict=True)]
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
     return default_collate(list(samples))
+
+
+def refuse_none(samples: Sequence[Any], names: Sequence[str], error: Exception) -> None:
+    """Raise InputError from `error` for a sample that is None or holds one: no batch can."""
+    for name, sample in zip(names, samples, strict=True):
+        path = _path_of_none(sample)
+        if path is not None:
+            inside = "".join(f"[{key!r}]" for key in path)
+            what = f"{name} has None at {inside}" if path else f"{name} is None"
+            raise InputError(
+                f"{what}: no batch can hold it.",
+                fix="Let the data set give something else, or give a collate that leaves it out.",
+            ) from error
+
+
+def _path_of_none(sample: Any) -> tuple[Any, ...] | None:
+    """Return the keys and places that lead to the first None in a sample; None without one."""
+    if sample is None:
+        return ()
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(sample, Mapping):
+        parts = sample.items()
+    elif isinstance(sample, list | tuple):
+        parts = enumerate(sample)
+    elif (fields := fields_of(sample)) is not None:
+        parts = ((name, getattr(sample, name)) for name in fields)
+    for key, part in parts:
+        path = _path_of_none(part)
+        if path is not None:
+            return (key, *path)
+    return None
 
 
 def _has_fields(values: Iterable[Any]) -> bool:

@@ -14,6 +14,7 @@ import torch
 
 from assay.core import object_graph
 from assay.core.errors import InputError
+from assay.engine.data.collate import refuse_none
 from assay.engine.numerics.seed import SAMPLE, comparable_state, key, key_all, undisturbed
 
 Randomness = Literal["sample", "batch", "none"]
@@ -122,6 +123,8 @@ class Fetch:
         try:
             return self.collate(samples)
         except Exception as error:  # whatever it is goes up as it came, with a note
+            names = [f"The sample {index} of data.{self.split}" for index in indices]
+            refuse_none(samples, names, error)
             error.add_note(
                 f"while making a batch of the samples {', '.join(map(str, indices))} of "
                 f"data.{self.split}"

@@ -20,6 +20,7 @@ from assay.core.errors import AssayError, InputError
 from assay.core.parent_death import end_with, main_pid
 from assay.engine.data.batches import digest, size_of
 from assay.engine.data.collate import collate as default
+from assay.engine.data.collate import refuse_none
 from assay.engine.data.fresh_process import CopyError, call_in_copies
 from assay.engine.data.source import OTHERS, REMEMBERS, TRIED, Window
 from assay.engine.data.streams.stream import Cursor, Pass, Position, Stream
@@ -280,7 +281,7 @@ class StreamLoader:
             return iter(loader)
 
     def _collated(self, item: Any) -> Any:
-        return self.collate(item) if isinstance(item, list) else item
+        return _batch_of(item, self.collate)
 
     def _next(self, cursor: Cursor) -> Any:
         """Return the next item; of the first two, check that nothing was drawn without a key."""
@@ -367,13 +368,24 @@ class _Shards(IterableDataset[Any]):
                     return
                 has_tensors = not told and shard == 0 and _holds_tensor(item)
                 told = True
-                batch = self.collate(item) if isinstance(item, list) else item
+                batch = _batch_of(item, self.collate)
                 yield batch, shard, cursor.position(), self._maker() if has_tensors else ""
                 if number < _LOOKED_AT:
                     before = comparable_state()  # to collate may draw
 
     def _maker(self) -> str:
         return next(iter(self.stream.makers()), type(self.stream).__name__)
+
+
+def _batch_of(item: Any, collate: Callable[[list[Any]], Any]) -> Any:
+    """Return the batch of an item: of a list of samples, what `collate` makes of it."""
+    if not isinstance(item, list):
+        return item
+    try:
+        return collate(item)
+    except Exception as error:
+        refuse_none(item, ["A sample of the stream"] * len(item), error)
+        raise
 
 
 def _as_it_is(item: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Handler
@@ -87,11 +88,20 @@ class Bounds:
             total = _least(self.steps, _last_of_epochs(state))
         backward.start(state.step, total=total, epoch_length=length)
 
+    def refuse_uncounted(self, batch: Any) -> None:
+        """Raise InputError if samples bound the run, and nobody knows how many a batch holds."""
+        if self.samples is not None:
+            raise InputError(
+                f"The run is bounded by samples, but how many a {type(batch).__name__} holds is"
+                " unknown.",
+                fix="Give batches of tensors, or bound the run by steps.",
+            )
+
     def handlers(self, state: State, finish: Callable[[], None]) -> list[Handler]:
         """Return the handlers that call `finish` once enough samples or seconds were used."""
         found = []
         if self.samples is not None:
-            check = _SampleBound(state, self.samples, finish)
+            check = _SampleBound(state, self, finish)
             # Also as the run begins: one that is resumed may have had enough.
             for event in (Event.RUN_BEGIN, Event.STEP_END):
                 found.append(Handler(event=event, fn=check.end_step, priority=-100))
@@ -105,20 +115,16 @@ class Bounds:
 class _SampleBound:
     """Ends the run once so many samples were trained."""
 
-    def __init__(self, state: State, samples: int, finish: Callable[[], None]) -> None:
+    def __init__(self, state: State, bounds: Bounds, finish: Callable[[], None]) -> None:
         self.state = state
-        self.samples = samples
+        self.bounds = bounds
         self.finish = finish
 
     def end_step(self) -> None:
         state = self.state
         if state.step and not state.samples:
-            kind = type(state.batch).__name__
-            raise InputError(
-                f"The run is bounded by samples, but how many a {kind} holds is unknown.",
-                fix="Give batches of tensors, or bound the run by steps.",
-            )
-        if state.samples >= self.samples:
+            self.bounds.refuse_uncounted(state.batch)
+        if state.samples >= (self.bounds.samples or 0):
             self.finish()
 
 

@@ -122,6 +122,10 @@ class MultiOptimizerStep(OptimizerStepBase):
         self._go_to(step + 1)
         return taken
 
+    def walk_schedule(self, steps: int) -> None:
+        for part in self.by_name.values():
+            part.walk_schedule(steps)
+
     def handlers(self, progress: Progress) -> list[Handler]:
         return [each for part in self.by_name.values() for each in part.handlers(progress)]
 

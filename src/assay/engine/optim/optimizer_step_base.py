@@ -68,6 +68,12 @@ class OptimizerStepBase(ABC):
         """Return the handlers of what follows the `progress` of the run, such as a metric."""
         return []
 
+    def walk_schedule(self, steps: int) -> None:  # noqa: B027
+        """Set the rates of the run, but of at most so many `steps`, and then those of its start.
+
+        InputError where the schedule has none.
+        """
+
     def skip_steps(self, count: int) -> None:  # noqa: B027
         """Count `count` steps missing from past epochs as made, in a schedule of epochs.
 

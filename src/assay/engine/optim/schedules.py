@@ -382,11 +382,11 @@ class LearningRate:
         self.set(step)
 
     def walk(self, steps: int) -> None:
-        """Set the rates of the first `steps` updates one after another, and those of the first.
+        """Set the rates of the run, but of at most so many `steps`, and then those of its start.
 
         InputError where the schedule has none, or one that is not finite.
         """
-        for step in range(1, steps):
+        for step in range(1, min(steps, self.total or 0)):
             self.set(step)
             for group in self.optimizer.param_groups:
                 if not math.isfinite(group["lr"]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -18,6 +18,8 @@ from assay.engine.data.batches import size_of
 from assay.engine.data.shapes import shape_of
 from assay.engine.data.source import Window
 from assay.engine.loop.process import Process
+from assay.engine.metrics.metric import Metric
+from assay.engine.metrics.outputs import Pipes
 from assay.engine.numerics.private_torch import can_see_operations
 from assay.engine.numerics.structures import tensors_in
 from assay.engine.parallel.pipeline import Pipeline
@@ -53,15 +55,17 @@ class Parts:
     """Process and data of a rehearsal.
 
     `windows` are the steps of the first epoch, `stages` those of the data, `loader` the class that
-    gives the batches. `evaluation` is the first batch of the first split that is evaluated, by its
-    name. There is room for `checkpoints` at once, on a disk with `free_bytes`. `pipeline` are the
-    stages of one rank, where only those are tried.
+    gives the batches. `evaluations` are the first batches of the splits that are evaluated, by
+    name; their outputs go through `pipes` to `metrics`. There is room for `checkpoints` at once, on
+    a disk with `free_bytes`. `pipeline` are the stages of one rank, where only those are tried.
     """
 
     process: Process
     windows: Iterator[Window]
     loader: str
-    evaluation: tuple[str, Any] | None = None
+    evaluations: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    pipes: Pipes = field(default_factory=Pipes)
     stages: tuple[DataStage, ...] = ()
     device: torch.device
     """The device of the run; tensors of the trial may be on another."""
@@ -272,10 +276,17 @@ class _Rehearsing:
         )
 
     def _evaluate(self) -> None:
-        """Try an evaluation step. Its gradients are none, so only a larger batch can matter."""
-        is_called = self.parts.pipeline is None or False in self.trial.boundaries
-        if self.parts.evaluation is not None and is_called:
-            self.evaluation = self.trial.evaluate(self.parts.evaluation[1])
+        """Try an evaluation step of each split.
+
+        Their gradients are none, so only a larger batch can matter.
+        """
+        if self.parts.pipeline is not None and False not in self.trial.boundaries:
+            return
+        parts = self.parts
+        for split, batch in parts.evaluations.items():
+            memory = self.trial.evaluate(split, batch, parts.metrics, parts.pipes)
+            if self.evaluation is None or memory.peak_bytes > self.evaluation.peak_bytes:
+                self.evaluation = memory
 
     def _keep_checkpoint(self) -> None:
         try:

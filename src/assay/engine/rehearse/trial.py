@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -15,9 +16,10 @@ from torch.optim import Optimizer
 
 from assay.core.errors import AssayError
 from assay.core.rehearsal import Finding, PeakMemory
-from assay.engine.data.batches import mapped
+from assay.engine.data.batches import mapped, size_of
 from assay.engine.data.shapes import shape_of
-from assay.engine.metrics.metric import as_metric
+from assay.engine.metrics.metric import Metric
+from assay.engine.metrics.outputs import Evaluation, Pipes
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.structures import tensors_in
@@ -128,8 +130,10 @@ class Trial:
             self._forget_gradients()
         return memory
 
-    def evaluate(self, batch: Any) -> PeakMemory:
-        """Make one evaluation step, measured by the metrics of the process; return its memory."""
+    def evaluate(
+        self, split: str, batch: Any, metrics: Mapping[str, Metric], pipes: Pipes
+    ) -> PeakMemory:
+        """Make one evaluation step, through `pipes` to `metrics`; return its memory."""
         process, ledger = self.process, self.observer.ledger
         process.eval()
         with self._open(), self.stack.watched():
@@ -143,8 +147,11 @@ class Trial:
             self.output = self._guarded(forward, self._held(batch))
             if self.output is None and self.pipeline is not None:
                 return ledger.memory()
-            for name, metric in (getattr(process, "metrics", None) or {}).items():
-                self._measure(name, as_metric(name, metric))
+            evaluation = Evaluation(split=split, batch=batch, size=size_of(batch))
+            if self._try("the pipes", partial(self._pipe, pipes, evaluation)):
+                for name, metric in metrics.items():
+                    self._try(f"the metric {name}", partial(self._measure, metric))
+                self._try("the pipes", partial(pipes.end, evaluation))
             self.output = None
         return ledger.memory()
 
@@ -301,18 +308,28 @@ class Trial:
         except Exception as error:
             self.findings.append(unchecked(f"the step of {type(optimizer).__name__}", error))
 
-    def _measure(self, name: str, metric: Any) -> None:
+    def _pipe(self, pipes: Pipes, evaluation: Evaluation) -> None:
+        pipes.begin(evaluation)
+        self.output = pipes(self.output)
+
+    def _measure(self, metric: Metric) -> None:
+        metric.reset()
+        metric.update(self.output)
+        metric.value()
+        metric.reset()
+
+    def _try(self, what: str, call: Callable[[], object]) -> bool:
+        """Do what follows a step. What only fake tensors cannot do is unchecked: return False."""
         self._begin()
         values = self.observer.values
         try:
-            metric.reset()
-            metric.update(self.output)
-            metric.value()
-            metric.reset()
+            call()
         except Exception as error:
             if values is None or (isinstance(error, AssayError) and not values.guessed):
                 raise self._failed(error) from error
-            self.findings.append(unchecked(f"the metric {name}: {why_not(_root(error))}", error))
+            self.findings.append(unchecked(f"{what}: {why_not(_root(error))}", error))
+            return False
+        return True
 
     def _forget_gradients(self) -> None:
         self.output = None
