@@ -16,15 +16,17 @@ from torch.utils.data import (
 )
 from torch.utils.data import default_collate as torch_collate
 
-from assay.core import object_graph
 from assay.core.errors import InputError
 from assay.engine.data.collate import collate as collate_samples
 from assay.engine.data.loader import Loader, is_dataset
-from assay.engine.data.source import Replayed, Source, StatefulData
+from assay.engine.data.source import (
+    Replayed,
+    ReplayedStream,
+    Source,
+    StatefulData,
+    loader_inside,
+)
 from assay.engine.data.workers import StartMethod
-
-_NEAR = 100
-"""Number of objects inside an IterableDataset that are searched for a DataLoader, nearest first."""
 
 
 def as_source(data: Iterable[Any] | Source, *, accumulate: int = 1, seed: int = 0) -> Source:
@@ -50,6 +52,9 @@ def as_source(data: Iterable[Any] | Source, *, accumulate: int = 1, seed: int = 
         getattr(data, "load_state_dict", None)
     ):
         return StatefulData(data, accumulate=accumulate, seed=seed)  # type: ignore[arg-type]
+    inner = loader_inside(data)
+    if inner is not None and isinstance(inner.dataset, IterableDataset):
+        return ReplayedStream(data, accumulate=accumulate, seed=seed)
     return Replayed(data, accumulate=accumulate, seed=seed)
 
 
@@ -73,9 +78,7 @@ def gives_samples(data: object) -> bool:
     """
     if not isinstance(data, IterableDataset) or isinstance(data, Source):
         return False
-    return not any(
-        isinstance(inner, DataLoader) for inner, _ in object_graph.inside(data, limit=_NEAR)
-    )
+    return loader_inside(data) is None
 
 
 def batched(

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch.utils.data import DataLoader
 
+from assay.core import object_graph
 from assay.core.errors import InputError
 from assay.engine.data.batches import digest, size_of
 from assay.engine.data.fresh_process import CopyError, call_in_copies
 from assay.engine.data.randomness import generators_in, key_generator
+from assay.engine.data.worker_shares import WorkerShare, share_out
 from assay.engine.numerics.seed import BATCH, key, seed_all, undisturbed
 
 REPLAYED, STATEFUL = "exact (replayed)", "exact (state_dict)"
@@ -28,6 +30,8 @@ REMEMBERS = (
     " a resumed run does not (cache what is read, not what is drawn)"
 )
 _LONG_S = 5.0
+_NEAR = 100
+"""Number of objects inside an iterable that are searched for a DataLoader, nearest first."""
 _LOGGER = logging.getLogger("assay")
 
 
@@ -82,6 +86,7 @@ class Replayed:
         self.seed = seed
         self._spent = False
         self._exactness = ""
+        self._is_shared_out = False
         self._generators: list[Any] | None = None
 
     @property
@@ -100,6 +105,7 @@ class Replayed:
         """Return the exactness, found once by loading the first batches of an epoch from a copy."""
         if not self._exactness:
             begun = perf_counter()
+            self._share_out()
             try:
                 self._exactness = self._tried(epoch)
             except CopyError as error:
@@ -124,6 +130,10 @@ class Replayed:
         first, again = call_in_copies(fresh, partial(twin._digests, epoch + 1, epoch))
         if first != again:
             return f"not exact: {self._why(first, fresh)}"
+        dataset = getattr(self.batches, "dataset", None)
+        if isinstance(dataset, WorkerShare):
+            kind = type(dataset.dataset).__name__
+            return f"{REPLAYED[:-1]}: {kind} gives all in each worker, which is left its share)"
         return REPLAYED
 
     def _digests(self, *epochs: int) -> list[int]:
@@ -146,6 +156,7 @@ class Replayed:
 
     def _begun(self, epoch: int, done: int) -> Iterator[Any]:
         """Begin an epoch: return its batches, of which the first is number `done`."""
+        self._share_out()
         for each in (
             self.batches,
             getattr(self.batches, "sampler", None),
@@ -166,6 +177,12 @@ class Replayed:
         if isinstance(self.batches, list | tuple):
             return iter(self.batches)  # draws nothing
         return self._keyed(epoch, done)
+
+    def _share_out(self) -> None:
+        """Let each of several workers give its share of the samples, when they are first needed."""
+        if not self._is_shared_out:
+            self._is_shared_out = True
+            self.batches = share_out(self.batches)
 
     def _keyed(self, epoch: int, done: int) -> Iterator[Any]:
         number = done
@@ -214,6 +231,43 @@ def _copied(batches: Any) -> Any:
         return copy(batches)
     except Exception:  # whatever a class of the user does when it is copied
         return batches
+
+
+class ReplayedStream(Replayed):
+    """Source over a DataLoader of a data set that gives one sample after the other.
+
+    Which samples a batch has depends on the number of workers: a checkpoint keeps it.
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"workers": workers_of(self.batches)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        check_workers(state, self.batches)
+
+
+def workers_of(batches: Any) -> int:
+    """Return the number of workers of a DataLoader, also of one inside an iterable."""
+    loader = loader_inside(batches)
+    return loader.num_workers if loader is not None else 0
+
+
+def loader_inside(batches: object) -> DataLoader[Any] | None:
+    """Return the DataLoader that an iterable is or holds, as `WebLoader` of webdataset does."""
+    things = (thing for thing, _ in object_graph.inside(batches, limit=_NEAR))
+    return next((thing for thing in things if isinstance(thing, DataLoader)), None)
+
+
+def check_workers(state: Mapping[str, Any], batches: Any) -> None:
+    """Raise InputError for the state of another number of workers."""
+    then, now = state.get("workers"), workers_of(batches)
+    if then is not None and then != now:
+        raise InputError(
+            f"data.train was loaded by {then} workers, not {now}: a resumed run would lose samples"
+            " and repeat others.",
+            fix=f"Resume with data.train.workers = {then} (num_workers of a DataLoader). A data set"
+            " with items by index does not depend on it.",
+        )
 
 
 class KeepsState(Protocol):
@@ -289,11 +343,14 @@ class StatefulData(Replayed):
         self._inside = False
 
     def state_dict(self) -> dict[str, Any]:
+        workers = workers_of(self.batches)
         if self._loaded is not None:  # it waits for the first batch
-            return {"batches": self._loaded}
-        return {"batches": self.batches.state_dict() if self._inside else None}  # type: ignore[attr-defined]
+            return {"batches": self._loaded, "workers": workers}
+        batches = self.batches.state_dict() if self._inside else None  # type: ignore[attr-defined]
+        return {"batches": batches, "workers": workers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        check_workers(state, self.batches)
         self._loaded = state["batches"]
 
 
