@@ -25,6 +25,7 @@ from assay.config.secret_keys import without_secrets
 from assay.config.sources.toml import read
 from assay.config.tree import Table
 from assay.core import run_file
+from assay.core.errors import ConfigError
 from assay.query.config_rows import config_rows
 from assay.query.diff import diff
 from assay.query.run import RunView
@@ -102,6 +103,10 @@ KINDS = {
     "env of Hydra": Kind(text=width(f"${{oc.env:{VARIABLE},5}}"), set_to=by_variable),
     "env copied": Kind(
         text=width("${size.width}") + f'\n[size]\nwidth = "${{env:{VARIABLE}}}"\n',
+        set_to=by_variable,
+    ),
+    "env in the tag": Kind(
+        text=width(f"${{env:{VARIABLE}}}").replace('"toy"', f'"toy-${{env:{VARIABLE}}}"'),
         set_to=by_variable,
     ),
     "global": Kind(text=width("${global:width}"), set_to=by_global),
@@ -221,6 +226,7 @@ def test_every_reader_has_the_value_that_a_run_had_and_diff_names_it(
     assert widths == (4, 6) or name == "random"
     changed = {change.key: (change.left, change.right) for change in diff(first, second).config}
     assert changed["model.width"] == tuple(map(str, widths))
+    assert first.tag == ("toy-4" if name == "env in the tag" else "toy")
     assert first.file.newest.seedless_hash != second.file.newest.seedless_hash
     if kind.name == "toy.toml":
         origin_is_shown(first)
@@ -338,6 +344,23 @@ def test_a_secret_is_in_no_file_counts_in_the_comparison_and_is_asked_for_where_
     assert changed.returncode == 0, changed.stderr
     (change,) = diff(first, recorded(toy)[-1]).config
     assert change.key == "data.train.source.password" and "sesame" not in str(change)
+
+
+def test_a_secret_that_is_not_set_is_asked_for_where_it_is_built_and_nowhere_else(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin = f'plugins = [{{ type = "talk.Talk", token = "${{env:{SECRET}}}" }}]\n'
+    (toy / "talk.py").write_text(
+        "class Talk:\n    def __init__(self, token): ...\n    def handlers(self): return []\n"
+    )
+    (toy / "toy.toml").write_text(plugin + SHORT)
+    monkeypatch.chdir(toy)
+    monkeypatch.setenv(SECRET, "sesame")
+    result = house.run("toy.toml", device="cpu")
+    monkeypatch.delenv(SECRET)
+
+    with pytest.raises(ConfigError, match=f"env:{SECRET}.*has no value here"):
+        house.load_model(result.id)
 
 
 NAMES = ("AN_OUTSIDE_A", "AN_OUTSIDE_B_TOKEN", "AN_OUTSIDE_C")

@@ -176,6 +176,9 @@ class _Builder:
 
     def node(self, node: Node, path: KeyPath, extra: Mapping[str, Any]) -> Any:
         if isinstance(node, Leaf):
+            if is_unresolved(node):  # a secret that is not here must not become its own name
+                message = f"`{node.value}` has no value here"
+                self.fail("unknown-reference", message, node.origin, path, "")
             return self.referred(node, path) if is_reference(node) else scalar(node)
         known = self.built.get(path)
         if known is not None and known[0] is node:
