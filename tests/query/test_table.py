@@ -78,9 +78,9 @@ def test_a_list_is_sorted_by_any_column_with_what_has_nothing_last(project: Proj
     def order(sort: str) -> str:
         return "".join(str(tag) for tag in column(project, "tag", sort=sort))
 
-    assert order("loss") == "beacd"
-    assert order("-loss") == "aebcd"
-    assert order("loss.max") == "beacd"
+    assert order("loss") == "beadc"
+    assert order("-loss") == "aebdc"
+    assert order("loss.max") == "beadc"
     assert order("created") == "edcba"
     assert order("age") == "abcde"
     assert order("-tag") == "edcba"

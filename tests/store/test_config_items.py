@@ -11,7 +11,8 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.store.config_items import cell, config_items
+from assay.store.cells import to_cell
+from assay.store.config_items import config_items
 
 scalars = st.one_of(
     st.booleans(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False), st.text(max_size=5)
@@ -36,7 +37,7 @@ def leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
                     each if isinstance(each, dict) else {"": each}, f"{prefix}{key}[{i}]."
                 )
         else:
-            found[f"{prefix}{key}".rstrip(".")] = cell(value)
+            found[f"{prefix}{key}".rstrip(".")] = to_cell(value)
     return found
 
 

@@ -22,6 +22,7 @@ Fact = TypeVar("Fact")
 
 MAX_DEPTH = 100
 _I64 = 1 << 63
+_NON_FINITE = ("nan", "inf", "-inf")
 
 
 def to_plain(value: Any) -> Any:
@@ -132,20 +133,33 @@ def number(value: Any) -> float:
     return float(value)
 
 
+def parse_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return named values as they were before `dumps`: numbers that JSON lacks as numbers.
+
+    >>> parse_numbers({"loss": "inf", "name": "infinite"})
+    {'loss': inf, 'name': 'infinite'}
+    """
+    return {
+        name: float(value) if isinstance(value, str) and value in _NON_FINITE else value
+        for name, value in values.items()
+    }
+
+
 def _dump(value: Any, **layout: Any) -> str:
-    data = _finite(to_plain(value))
+    data = spell_numbers(to_plain(value))
     # Also file names that are not UTF-8: they reach Python as lone surrogates, which no file can
     # hold.
     return escaped_json(json.dumps(data, ensure_ascii=False, **layout))
 
 
-def _finite(value: Any) -> Any:
+def spell_numbers(value: Any) -> Any:
+    """Return plain data with the numbers that JSON lacks as the texts that `dumps` writes."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return repr(float(value))  # float: numpy's own repr says "np.float64(nan)"
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: spell_numbers(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_finite(item) for item in value]
+        return [spell_numbers(item) for item in value]
     return value
 
 

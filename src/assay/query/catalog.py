@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 import threading
 import time
@@ -14,7 +13,8 @@ from typing import Any, Literal
 from assay.core.errors import InputError
 from assay.query.expression import KnownNames, field_named, mentions, parse, unknown_name
 from assay.query.run_row import ARCHIVED, RunRow
-from assay.query.seed_groups import Spread, spread
+from assay.query.seed_groups import group_order, together
+from assay.store.cells import in_order
 from assay.store.conditions import Both, Condition, Field, FieldComparison, fields_of
 from assay.store.index import Index
 from assay.store.index_database import index_file
@@ -380,6 +380,7 @@ class Catalog:
         shown = ordered[asked.offset : asked.offset + asked.limit]
         inside = [folder for key in shown for folder in members[key]]
         values = self._columns(inside, columns)
+        counted = self._counted(members, inside)
         rows = self._rows([members[key][0] for key in shown])
         (ids,) = self._columns(inside, [(PageColumn("id", "run"), Field("run", "id"))])
         groups = []
@@ -387,7 +388,7 @@ class Catalog:
             newest, *_ = within = members[key]
             if newest in rows:
                 run_ids = tuple(str(ids[folder]) for folder in within if folder in ids)
-                cells = [_together([each.get(folder) for folder in within]) for each in values]
+                cells = [together([each.get(folder) for folder in counted[key]]) for each in values]
                 groups.append(PageGroup(key, rows[newest], run_ids, tuple(cells)))
         return Page(
             columns=tuple(column for column, _ in columns),
@@ -395,6 +396,18 @@ class Catalog:
             runs=len(folders),
             groups=tuple(groups),
         )
+
+    def _counted(
+        self, members: Mapping[tuple[Any, ...], list[str]], folders: Sequence[str]
+    ) -> dict[tuple[Any, ...], list[str]]:
+        """Return the runs of each group whose numbers count: those that finished, else all."""
+        (statuses,) = self._columns(
+            folders, [(PageColumn("status", "run"), Field("run", "status"))]
+        )
+        return {
+            key: [folder for folder in within if statuses.get(folder) == "finished"] or within
+            for key, within in members.items()
+        }
 
     def _members(
         self, group: Sequence[str], folders: Sequence[str]
@@ -410,21 +423,15 @@ class Catalog:
     def _ordered_groups(
         self, members: Mapping[tuple[Any, ...], list[str]], sort: str, folders: Sequence[str]
     ) -> list[tuple[Any, ...]]:
-        """Return the keys of groups in order; groups without a value come last."""
+        """Return the keys of groups in order."""
         order = self._order(sort)
         values = self._columns(folders, [(PageColumn("", order.field.kind), order.field)])[0]
-        ranked = []
-        without = []
-        for key, within in members.items():
-            rank = _rank([values.get(folder) for folder in within])
-            if rank is None:
-                without.append(key)
-            else:
-                ranked.append((rank, key))
-        ranked.sort(key=lambda pair: pair[0])
-        if order.descending:
-            ranked.reverse()
-        return [key for _, key in ranked] + without
+        counted = self._counted(members, folders)
+        pairs = [
+            (group_order([values.get(folder) for folder in within]), key)
+            for key, within in counted.items()
+        ]
+        return in_order(pairs, descending=order.descending)
 
 
 def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -435,22 +442,3 @@ def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
         if len(values) > 1 and key not in ("tag", "desc"):
             different[key] = len(values)
     return sorted(different, key=lambda key: (-different[key], key))
-
-
-def _rank(values: Sequence[Any]) -> tuple[int, float, str] | None:
-    """Return a group's sort value: the mean of its numbers, else its first text, else None."""
-    numbers = [value for value in values if isinstance(value, int | float) and math.isfinite(value)]
-    if numbers:
-        return 0, math.fsum(numbers) / len(numbers), ""
-    first = next((value for value in values if value is not None), None)
-    return None if first is None else (1, 0.0, str(first))
-
-
-def _together(values: Sequence[Any]) -> Spread | Any:
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    if all(isinstance(value, int | float) for value in known):
-        return spread([float(value) for value in known])
-    first = known[0]
-    return first if all(value == first for value in known) else None

@@ -31,6 +31,11 @@ class Column:
         """The name that programs get: with the unit, where there is one."""
         return {"duration": "duration_s", "age": "created"}.get(self.name, self.name)
 
+    def sort_value(self, row: RunRow) -> Any:
+        """Return what a run is sorted by."""
+        value = self.get(row)
+        return self.sort_key(value) if self.sort_key is not None and value is not None else value
+
     def value(self, row: RunRow) -> Any:
         """Return the value for programs: a time as ISO text."""
         value = self.get(row)
@@ -67,7 +72,12 @@ COLUMNS: Mapping[str, Column] = {
         Column("kind", lambda row: row.written.kind),
         Column("step", lambda row: row.written.step, to_right=True),
         Column("attempts", lambda row: row.written.attempts, to_right=True),
-        Column("labels", lambda row: row.labels, lambda labels, now_ns: _shown(", ".join(labels))),
+        Column(
+            "labels",
+            lambda row: row.labels,
+            lambda labels, now_ns: _shown(", ".join(labels)),
+            sort_key=lambda labels: ", ".join(sorted(labels)),
+        ),
         Column("note", lambda row: row.note),
         Column("reason", lambda row: row.written.error or row.written.reason or None),
         Column("parent", lambda row: row.written.parent or None),

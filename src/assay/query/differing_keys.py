@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from assay.query.found_runs import FoundRuns
+from assay.store.cells import to_cell
 
 
 def differing_keys(found: FoundRuns) -> list[str]:
@@ -21,5 +22,5 @@ def differing_keys(found: FoundRuns) -> list[str]:
     return [
         key
         for key, each in sorted(values.items())
-        if key not in left_out and any(value != each[0] for value in each)
+        if key not in left_out and any(to_cell(value) != to_cell(each[0]) for value in each)
     ]

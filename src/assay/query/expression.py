@@ -336,9 +336,7 @@ class _ExpressionParser:
         if not self._taken("=", "==", "!=", "<", "<=", ">", ">=", "~", "=~", "!~"):
             return Has(field)
         sign: Operator = {"==": "=", "=~": "~"}.get(operator.text, operator.text)  # type: ignore[assignment]
-        token = self.now
-        is_none = token.kind == "name" and token.text.lower() in ("none", "null")
-        if is_none and sign in ("=", "!="):
+        if _is_none(self.now) and sign in ("=", "!="):
             self.at += 1
             return Not(Has(field)) if sign == "=" else Has(field)
         compared = FieldComparison(field, sign, self._value(field, sign))
@@ -365,6 +363,9 @@ class _ExpressionParser:
 
     def _value(self, field: Field, operator: Operator) -> Value:
         token = self.now
+        if _is_none(token) and operator not in ("~", "!~"):
+            fix = "write `x = none or x in (1, 2)`; the text is written in quotes"
+            self._wrong(token, f"`{token.text}` is compared with = and != alone", fix)
         value: Value
         match token.kind:
             case "number":
@@ -426,13 +427,7 @@ class _ExpressionParser:
                     f"`{_named(field)}` is a text: `{operator}` does not fit",
                     "use = or ~ (a part)",
                 )
-            value = (
-                token.text
-                if isinstance(value, bool)
-                else str(value)
-                if not isinstance(value, str)
-                else value
-            )
+            value = value if isinstance(value, str) else token.text
             known = _CLOSED.get(field.name, ()) if operator in ("=", "!=") else ()
             if known and value not in known:
                 fix = did_you_mean(value, known) or f"there are {', '.join(known)}"
@@ -474,6 +469,10 @@ def _line(text: str, token: _Lexeme) -> tuple[int, int]:
     first = max(text.rfind("\n", 0, token.start) + 1, token.start - room // 2)
     end = text.find("\n", token.start)
     return first, min(len(text) if end < 0 else end, first + room)
+
+
+def _is_none(token: _Lexeme) -> bool:
+    return token.kind == "name" and token.text.lower() in ("none", "null")
 
 
 def _quoted(token: _Lexeme) -> str:

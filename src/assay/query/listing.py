@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from assay.query import project_lookup
 from assay.query.columns import DEFAULT_COLUMNS, Column
 from assay.query.found_runs import find_runs
 from assay.query.run_row import RunRow
 from assay.query.table import RunTable
+from assay.store.cells import in_order
 from assay.store.layout import Project
 
 DEFAULT_SORT = "-created"
@@ -102,20 +102,6 @@ def _searched_projects(
 
 
 def _sorted(rows: Sequence[RunRow], column: Column, *, descending: bool) -> list[RunRow]:
-    """Return rows sorted by a column; missing and nan come last, equal ones newest first.
-
-    `rows` come with the oldest first.
-    """
-    keyed: list[tuple[Any, RunRow]] = []
-    without = []
-    for row in reversed(rows):
-        value = column.get(row)
-        if value is None or value != value:
-            without.append(row)
-        else:
-            keyed.append((column.sort_key(value) if column.sort_key else value, row))
-    if not all(isinstance(key, int | float) for key, _ in keyed):
-        # Results may be anything, and not all things have an order.
-        keyed = [(str(key), row) for key, row in keyed]
-    keyed.sort(key=lambda pair: pair[0], reverse=descending)
-    return [row for _, row in keyed] + without
+    """Return rows sorted by a column, equal ones newest first; `rows` come oldest first."""
+    pairs = ((column.sort_value(row), row) for row in reversed(rows))
+    return in_order(pairs, descending=descending)

@@ -21,7 +21,7 @@ from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError, RecordError, choose
 from assay.core.event_log import Edit, Timed, read_edits, read_events
 from assay.core.ids import id_of_folder
-from assay.core.json_codec import from_plain
+from assay.core.json_codec import from_plain, parse_numbers
 from assay.core.manifest import Checkpoint
 from assay.core.regular_file import read_bytes
 from assay.core.run_file import IMPORTED, UNSAVED, Best, Code, Kind, RunFile, Status, Summary
@@ -415,7 +415,8 @@ class RunView:
     def values(self) -> dict[str, Any]:
         """Results that are no curves, with later corrections."""
         written = self._file.values if self._file is not None else {}
-        return {**written, **{edit.key: edit.new for edit in self.edits if edit.what == "value"}}
+        corrected = {edit.key: edit.new for edit in self.edits if edit.what == "value"}
+        return parse_numbers({**written, **corrected})
 
 
 def epochs_at(epochs: Series | None, steps: Iterable[int]) -> list[int]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.event_log import Edit
+from assay.core.json_codec import parse_numbers
 from assay.core.run_file import UNSAVED, Summary
 from assay.query.status import RunState, seconds_of, state_of
 from assay.store.index import Index
@@ -93,8 +94,7 @@ class RunRow:
     @property
     def values(self) -> dict[str, Any]:
         """Results that are no curves, with later corrections."""
-        values: dict[str, Any] = json.loads(self.written.values_json)
-        return values
+        return parse_numbers(json.loads(self.written.values_json))
 
     @property
     def best(self) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from assay.query.csv_text import csv_text
 from assay.query.formatting import number
 from assay.query.found_runs import FoundRuns
 from assay.query.run_row import RunRow
+from assay.store.cells import in_order
 
 _TAG_CELLS = 24
 _GROUP_FACTS = ("tag", "runs")
@@ -134,7 +135,9 @@ def grouped(found: FoundRuns, columns: Iterable[str] = (), sort: str = "") -> Gr
     ]
     groups.sort(key=lambda group: group.rows[-1].written.created_ns, reverse=True)
     if by:
-        groups = _sorted(groups, by, descending=sort.startswith("-"))
+        sorted_by = next((column for column in chosen if column.name == by), None)
+        pairs = [(_sort_value(group, by, sorted_by), group) for group in groups]
+        groups = in_order(pairs, descending=sort.startswith("-"))
     return GroupTable(tuple(column.name for column in chosen[: len(names)]), tuple(groups))
 
 
@@ -153,26 +156,26 @@ def _cells(
     cells = {}
     for column in columns:
         is_setting = column.name.removeprefix("config.") in settings
-        cells[column.name] = _together([column.get(row) for row in counted], is_setting=is_setting)
+        cells[column.name] = together([column.get(row) for row in counted], is_setting=is_setting)
     return cells
 
 
-def _sorted(groups: Sequence[SeedGroup], by: str, *, descending: bool) -> list[SeedGroup]:
-    """Return groups by the mean of a column, or its shared value; those without one come last."""
-    keyed: list[tuple[Any, SeedGroup]] = []
-    without = []
-    for group in groups:
-        facts = {"tag": group.tag, "runs": len(group.rows)}
-        cell = group.cells[by] if by in group.cells else facts[by]
-        value = cell.mean if isinstance(cell, Spread) else cell
-        if value is None or value != value:
-            without.append(group)
-        else:
-            keyed.append((value, group))
-    if any(not isinstance(value, int | float) for value, _ in keyed):
-        keyed = [(str(value), group) for value, group in keyed]
-    keyed.sort(key=lambda pair: pair[0], reverse=descending)
-    return [group for _, group in keyed] + without
+def _sort_value(group: SeedGroup, by: str, column: Column | None) -> Any:
+    if column is None:
+        return {"tag": group.tag, "runs": len(group.rows)}[by]
+    return group_order([column.sort_value(row) for row in reversed(_finished(group.rows))])
+
+
+def group_order(values: Sequence[Any]) -> Any:
+    """Return what a group is sorted by: the mean of its numbers, else its newest value.
+
+    `values` come with that of the newest run first, None where a run has none.
+    """
+    known = [value for value in values if value is not None]
+    cell = together(known)
+    if isinstance(cell, Spread):
+        return cell.mean
+    return known[0] if known else None
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -204,7 +207,7 @@ def _bests() -> Column:
     return Column("best", lambda row: row.written.best_value)
 
 
-def _together(values: Sequence[Any], *, is_setting: bool) -> Any:
+def together(values: Sequence[Any], *, is_setting: bool = False) -> Any:
     """Return the spread of measured numbers, or the value of a setting that all runs share."""
     known = [value for value in values if value is not None]
     if not known:
@@ -240,8 +243,9 @@ def _shown(cell: Any) -> str:
 def _plain(group: SeedGroup) -> dict[str, Any]:
     cells: dict[str, Any] = {}
     for name, cell in group.cells.items():
-        is_spread = isinstance(cell, Spread)
-        cells[name] = asdict(cell) if is_spread else cell
+        if isinstance(cell, Spread):
+            cell = {**asdict(cell), "std": cell.std if cell.count > 1 else None}
+        cells[name] = cell
     return {
         "tag": group.tag,
         "config": group.key,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -158,6 +159,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _hashable(value: Any) -> Any:
+    if isinstance(value, float) and value != value:
+        return math.nan  # a key equals itself alone
     return value if value is None or isinstance(value, str | int | float) else dumps(value)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never
 
-from assay.store.config_items import cell
+from assay.store.cells import NAN, to_cell
 from assay.store.index_rows import storable
 
 FieldKind = Literal["run", "metric", "config", "result", "label", "note", "desc"]
@@ -175,13 +175,15 @@ class Sql:
             return f"({column} IS NOT NULL AND {found} {'>' if operator == '~' else '='} 0)"
         if operator in ("=", "!="):
             return f"{column} {operator} {self._bound(value)}"
+        if to_cell(value) == NAN:
+            return "0"
         # SQLite has an order between a text and a number; we have none.
         is_same = "= 'text'" if isinstance(value, str) else "IN ('integer', 'real')"
         return f"(typeof({column}) {is_same} AND {column} {operator} {self._bound(value)})"
 
     def _bound(self, value: Value) -> str:
         name = f"p{len(self.parameters)}"
-        (self.parameters[name],) = storable((cell(value),))
+        (self.parameters[name],) = storable((to_cell(value),))
         return f":{name}"
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from assay.store.cells import to_cell
 from assay.store.index_rows import Item
 
 # A line that begins a key or a table, and the lines after it that are indented or close a list.
 _STATEMENT = re.compile(r"[^\n]*\n?(?:[ \t\]][^\n]*\n?)*")
 _MOST_CACHED = 500
+_NONE = "@none"  # TOML has no null
 
 
 def config_items(text: str) -> Iterator[Item]:
@@ -76,19 +77,5 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[Item]:
         elif isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
         else:
-            yield Item("config", f"{prefix}{key}".rstrip("."), cell(value))
-
-
-def cell(value: Any) -> str | int | float | None:
-    """Return a value as the index can hold it: numbers and texts as they are, all else as text."""
-    match value:
-        case None | str() | float():
-            return value
-        case int():
-            if -(2**63) <= value < 2**63:
-                return int(value)
-            return float(value) if abs(value) < 1 << 1000 else str(value)
-        case list() | dict():
-            return json.dumps(value, ensure_ascii=False, default=str)
-        case _:
-            return str(value)
+            known = None if value == _NONE else value
+            yield Item("config", f"{prefix}{key}".rstrip("."), to_cell(known))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from assay.store.cells import from_cell
 from assay.store.conditions import Condition, Sql
 from assay.store.index_database import names_in, open_database, write_runs
 from assay.store.index_rows import ChangedRun, IndexRow, Kind, storable
@@ -75,7 +76,7 @@ class Index:
                     "NULL"
                 )
                 for folder, value in database.execute(query, (kind, name)):
-                    found.setdefault(folder, {})[name] = value
+                    found.setdefault(folder, {})[name] = from_cell(value)
         return found
 
     def all_items(self, kind: Kind, folders: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -92,7 +93,7 @@ class Index:
             names = database.execute(names_in("items", "kind = :kind"), {"kind": kind})
             for (name,) in names.fetchall():
                 for folder, value in database.execute(query, (kind, name)):
-                    found[folder][name] = value
+                    found[folder][name] = from_cell(value)
         return found
 
     @contextlib.contextmanager
@@ -106,7 +107,9 @@ class Index:
                 )
                 self._fill(database)
             database.create_function(
-                "folded", 1, lambda value: None if value is None else str(value).casefold()
+                "folded",
+                1,
+                lambda cell: None if cell is None else str(from_cell(cell)).casefold(),
             )
             yield database
 

@@ -16,6 +16,7 @@ from typing import Any, get_args
 from platformdirs import user_cache_path
 
 from assay.core.directory import PRIVATE, create_file, make_directory
+from assay.store.cells import to_cell
 from assay.store.index_rows import ChangedRun, Grown, IndexedState, IndexRow, Item, Kind, storable
 from assay.store.layout import Project
 from assay.store.migrations import SCHEMA, NewerIndexError, migrate, version_of
@@ -197,8 +198,8 @@ def _is_known(database: sqlite3.Connection, folder: str) -> bool:
 
 
 def _metric(folder: str, name: str, data: Mapping[str, Any]) -> tuple[Any, ...]:
-    # Infinities and nan are texts in JSON; a nan is nothing in a database.
-    numbers = (float(data[key]) for key in ("last", "min", "max", "mean"))
+    # Infinities and nan are texts in JSON.
+    numbers = (to_cell(float(data[key])) for key in ("last", "min", "max", "mean"))
     return (name, folder, *numbers, data["count"])
 
 

@@ -11,6 +11,7 @@ from assay.core.event_log import Edit
 from assay.core.json_codec import from_plain
 from assay.core.lease import Lease
 from assay.core.run_file import Summary
+from assay.store.cells import Cell
 
 Kind = Literal["config", "result", "label", "note", "desc"]
 
@@ -84,7 +85,7 @@ class Item(NamedTuple):
 
     kind: Kind
     name: str
-    value: str | int | float | None
+    value: Cell
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "DROP INDEX items_of_run",
         "CREATE INDEX labels_of_run ON items (folder, name) WHERE kind = 'label'",
     ),
+    # 5: a nan is a value, and a setting of none is none.
+    ("UPDATE runs SET folder_mtime_ns = 0",),
 )
 SCHEMA = len(MIGRATIONS)
 """The newest schema, kept in the file as its `user_version`."""

@@ -14,11 +14,12 @@ from typing import Any
 from assay.core.errors import AssayError
 from assay.core.event_log import Edit, read_edits
 from assay.core.ids import id_of_folder
-from assay.core.json_codec import dumps
+from assay.core.json_codec import dumps, parse_numbers
 from assay.core.lease import read as read_lease
 from assay.core.regular_file import read_bytes, read_start
 from assay.core.run_file import Attempt, RunFile
-from assay.store.config_items import cell, config_items
+from assay.store.cells import to_cell
+from assay.store.config_items import config_items
 from assay.store.index_rows import ChangedRun, IndexRow, Item, storable
 from assay.store.layout import RunFolder, no_folder, run_in
 
@@ -49,7 +50,7 @@ def read_record(
     if run is None:
         run = _nameless_run(folder)
     corrected = {edit.key: edit.new for edit in edits if edit.what == "value"}
-    values = {**run.values, **corrected}
+    values = parse_numbers({**run.values, **corrected})
     tags = [edit.new for edit in edits if edit.what == "tag" and isinstance(edit.new, str)]
     tag = tags[-1] if tags else run.tag
     summarize = summarize or live_summaries
@@ -153,7 +154,7 @@ def _items(
 def _facts(values: Mapping[str, Any], edits: Sequence[Edit], page: str) -> Iterator[Item]:
     """Yield what was written about a run besides its config."""
     for name, value in values.items():
-        yield Item("result", name, cell(value))
+        yield Item("result", name, to_cell(value))
     labels = {edit.key: bool(edit.new) for edit in edits if edit.what == "label"}
     yield from (Item("label", label, 1) for label, has in labels.items() if has)
     notes = [str(edit.new) for edit in edits if edit.what == "note"]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from assay.store.cells import from_cell, sql_order
 from assay.store.conditions import RUN_FIELDS, STATISTICS, Condition, Field, Sql
 from assay.store.index import Index
 from assay.store.index_rows import IndexRow
@@ -29,7 +30,7 @@ RUN_COLUMNS = RUN_FIELDS | {
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    """One key to sort by. Runs that have nothing there come last either way."""
+    """One key to sort by, in the order of `store.cells`."""
 
     field: Field
     descending: bool = False
@@ -171,14 +172,18 @@ def _column(
         word = "WHERE" if field.kind == "run" else "AND"
         query += f" {word} {key} IN ({', '.join(f':{name}' for name in names)})"
         return {
-            folder: value
-            for folder, value in database.execute(query, parameters)
-            if value is not None
+            folder: known
+            for folder, cell in database.execute(query, parameters)
+            if (known := from_cell(cell)) is not None
         }
     # One walk along the key of the column takes less than a look-up for each of thousands of runs.
     wanted = set(folders)
     found = database.execute(query, parameters)
-    return {folder: value for folder, value in found if value is not None and folder in wanted}
+    return {
+        folder: known
+        for folder, cell in found
+        if folder in wanted and (known := from_cell(cell)) is not None
+    }
 
 
 def _select(
@@ -201,7 +206,7 @@ def _select(
         parameters |= sql.parameters
         where.append(sql.where)
     by = [
-        f"{name}{' DESC' if order.descending else ''} NULLS LAST"
+        sql_order(name, descending=order.descending)
         for name, order in zip(orders.names, selected.orders, strict=True)
     ]
     query = (

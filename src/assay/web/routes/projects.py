@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query
 from pydantic import Field
@@ -253,7 +254,7 @@ def values(home: HomeOf, question: AskedOf) -> ValuesFacts:
     return ValuesFacts(
         ids=ids[:MAX_VALUES_RUNS],
         columns={
-            name: column[:MAX_VALUES_RUNS]
+            name: [_drawn(value) for value in column[:MAX_VALUES_RUNS]]
             for name, column in zip(question.columns, columns, strict=True)
         },
         total=len(ids),
@@ -291,6 +292,11 @@ def importance(
         runs=found.runs,
         explained=_known(found.explained),
     )
+
+
+def _drawn(value: Any) -> Any:
+    """Return a value as a scatter plot has it, which has no place for nan and infinities."""
+    return value if not isinstance(value, float) or math.isfinite(value) else None
 
 
 def _known(value: float) -> float | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from assay.core.event_log import Edit, Ended, Warned
-from assay.core.json_codec import to_plain
+from assay.core.json_codec import spell_numbers, to_plain
 from assay.core.manifest import Checkpoint
 from assay.core.run_file import IMPORTED, Attempt, Summary
 from assay.core.verdict import Verdict
@@ -382,7 +382,7 @@ def _results(view: RunView) -> list[ResultFacts]:
             edits.setdefault(edit.key, []).append(note)
     return [
         ResultFacts(name=name, value=value, edits=edits.get(name, []))
-        for name, value in view.values.items()
+        for name, value in spell_numbers(view.values).items()
         if not name.startswith(IMPORTED)
     ]
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Query, Request, Response
 
 from assay.core.errors import InputError
+from assay.core.json_codec import spell_numbers
 from assay.query.catalog import Asked, PageColumn, PageGroup
 from assay.query.columns import COLUMNS
 from assay.query.curves import CurveView, draw, file_stamp
@@ -282,7 +283,7 @@ def line_of(row: RunRow, cells: Sequence[Any] = ()) -> RunLine:
         attempts=written.attempts,
         labels=row.labels,
         best=best,
-        cells=list(cells),
+        cells=spell_numbers(list(cells)),
     )
 
 
@@ -299,13 +300,20 @@ def _head(column: PageColumn) -> ColumnHead:
 
 def _group(group: PageGroup) -> GroupLine:
     cells = [
-        SpreadCell(mean=cell.mean, std=cell.std if cell.count > 1 else None, count=cell.count)
+        SpreadCell(
+            mean=spell_numbers(cell.mean),
+            std=spell_numbers(cell.std) if cell.count > 1 else None,
+            count=cell.count,
+        )
         if isinstance(cell, Spread)
-        else cell
+        else spell_numbers(cell)
         for cell in group.cells
     ]
     return GroupLine(
-        key=list(group.key), newest=line_of(group.newest), ids=list(group.ids), cells=cells
+        key=spell_numbers(list(group.key)),
+        newest=line_of(group.newest),
+        ids=list(group.ids),
+        cells=cells,
     )
 
 

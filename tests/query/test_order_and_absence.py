@@ -1,0 +1,229 @@
+"""One order and one logic of values on every face: numbers, then nan, then texts, then nothing."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from assay.query.catalog import Asked, Catalog
+from assay.query.found_runs import find_runs
+from assay.query.listing import list_runs, runs
+from assay.query.seed_groups import grouped
+from assay.store.layout import Project
+from run_folders import make_project, make_run
+
+VALUES: dict[str, Any] = {
+    "ten": 10,
+    "nan": math.nan,
+    "hundred": 100.0,
+    "none": None,
+    "tiny": 1e-5,
+    "inf": math.inf,
+    "least": -math.inf,
+    "nine": 9,
+}
+UP = ["least", "tiny", "nine", "ten", "hundred", "inf", "nan", "none"]
+DOWN = ["inf", "hundred", "ten", "nine", "tiny", "least", "nan", "none"]
+KINDS = {"config": "clip", "metric": "acc", "result": "score"}
+Face = Callable[[Project, str], list[str]]
+
+
+def toml(value: Any) -> str:
+    return '"@none"' if value is None else repr(value)
+
+
+def add_runs(project: Project, values: dict[str, Any]) -> None:
+    for i, (tag, value) in enumerate(values.items()):
+        make_run(
+            project,
+            tag=tag,
+            age_s=1_000 - i,
+            points={} if value is None else {"acc": [value]},
+            config=f"clip = {toml(value)}\n",
+            values={} if value is None else {"score": value},
+            attempt={"seedless_hash": tag, "config_hash": tag},
+        )
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = make_project(tmp_path_factory.mktemp("order"))
+    add_runs(made, VALUES)
+    return made
+
+
+def page(project: Project, **asked: Any) -> Any:
+    catalog = Catalog(project)
+    catalog.synchronize()
+    try:
+        return catalog.page(Asked(**asked))
+    finally:
+        catalog.close()
+
+
+def csv_tags(text: str) -> list[str]:
+    return [row["tag"] for row in csv.DictReader(io.StringIO(text))]
+
+
+SORTED: dict[str, Face] = {
+    "list": lambda project, sort: [row.tag for row in list_runs(project, sort=sort).rows],
+    "runs": lambda project, sort: [run.tag for run in runs(sort=sort, project=project)],
+    "json": lambda project, sort: [
+        row["tag"] for row in json.loads(list_runs(project, sort=sort, columns=["tag"]).to_json())
+    ],
+    "csv": lambda project, sort: csv_tags(list_runs(project, sort=sort, columns=["tag"]).to_csv()),
+    "groups": lambda project, sort: [
+        group.tag for group in grouped(find_runs(project), [], sort).groups
+    ],
+    "groups as csv": lambda project, sort: csv_tags(grouped(find_runs(project), [], sort).to_csv()),
+    "page": lambda project, sort: [row.run.tag for row in page(project, sort=(sort,)).rows],
+    "groups of the page": lambda project, sort: [
+        group.newest.tag for group in page(project, sort=(sort,), group=("config",)).groups
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("face", SORTED)
+def test_every_face_sorts_numbers_then_nan_then_nothing(
+    project: Project, face: str, kind: str
+) -> None:
+    assert SORTED[face](project, KINDS[kind]) == UP
+    assert SORTED[face](project, f"-{KINDS[kind]}") == DOWN
+
+
+SELECTED: dict[str, Face] = {
+    "list": lambda project, where: [row.tag for row in list_runs(project, where=where).rows],
+    "runs": lambda project, where: [run.tag for run in runs(where, project=project)],
+    "groups": lambda project, where: [
+        group.tag for group in grouped(find_runs(project, where=where)).groups
+    ],
+    "page": lambda project, where: [row.run.tag for row in page(project, where=where).rows],
+}
+
+
+@pytest.mark.parametrize("face", SELECTED)
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("x = none", {"none"}),
+        ("not x", {"none"}),
+        ("x != none", set(VALUES) - {"none"}),
+        ("x", set(VALUES) - {"none"}),
+        ("x = nan", {"nan"}),
+        ("x != nan", set(VALUES) - {"nan", "none"}),
+        ("not x = nan", set(VALUES) - {"nan"}),
+        ("x > 0.5", {"nine", "ten", "hundred", "inf"}),
+        ("x <= 9", {"least", "tiny", "nine"}),
+        ("not x > 0.5", {"least", "tiny", "nan", "none"}),
+        ("x = inf", {"inf"}),
+        ("x < inf", {"least", "tiny", "nine", "ten", "hundred"}),
+        ("x > -inf", {"tiny", "nine", "ten", "hundred", "inf"}),
+        ("x >= nan or x < nan", set()),
+        ("x in (nan, -inf, 10)", {"nan", "least", "ten"}),
+        ("x not in (nan, 10)", set(VALUES) - {"nan", "ten", "none"}),
+        ("x != 10", set(VALUES) - {"ten", "none"}),
+    ],
+)
+def test_every_face_finds_the_same_runs(
+    project: Project, face: str, where: str, expected: set[str]
+) -> None:
+    for name in KINDS.values():
+        assert set(SELECTED[face](project, where.replace("x", name))) == expected, name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_face_shows_nan_as_nan_and_nothing_as_nothing(project: Project, kind: str) -> None:
+    name = KINDS[kind]
+    shown = list_runs(project, sort=name, columns=["tag", name])
+    as_json = {row["tag"]: row[name] for row in json.loads(shown.to_json())}
+    as_csv = {row["tag"]: row[name] for row in csv.DictReader(io.StringIO(shown.to_csv()))}
+    cells = {row.run.tag: row.cells[0] for row in page(project, columns=(name,)).rows}
+    text = dict(line.split() for line in shown.text())
+
+    assert (as_json["nan"], as_json["inf"], as_json["none"]) == ("nan", "inf", None)
+    assert (as_csv["nan"], as_csv["inf"], as_csv["none"]) == ("nan", "inf", "")
+    assert (text["nan"], text["inf"], text["none"]) == ("nan", "inf", "-")
+    assert math.isnan(cells["nan"])
+    assert (cells["inf"], cells["none"]) == (math.inf, None)
+    arrays = shown.to_numpy(name)[name]
+    assert arrays.dtype.kind == "f"
+    assert len(shown.group_by(name)) == len(VALUES)
+
+
+@pytest.mark.parametrize("kind", ["config", "result"])
+def test_texts_come_behind_nan_and_before_nothing(
+    kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    project = make_project(tmp_path_factory.mktemp("texts"))
+    for tag, value in {"b": "auto", "d": 2, "c": math.nan, "a": "zero", "e": 10}.items():
+        written = json.dumps(value) if isinstance(value, str) else value
+        make_run(project, tag=tag, config=f"clip = {written}\n", values={"score": value})
+    make_run(project, tag="f")
+
+    for face in SORTED:
+        if not face.startswith("groups"):
+            assert SORTED[face](project, KINDS[kind]) == ["d", "e", "c", "b", "a", "f"], face
+            assert SORTED[face](project, f"-{KINDS[kind]}") == ["e", "d", "c", "a", "b", "f"], face
+
+
+def test_a_group_with_one_nan_is_nan_on_every_face_and_comes_behind_the_numbers(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    project = make_project(tmp_path_factory.mktemp("groups"))
+    for config, values in {"a": [1.0, 3.0], "b": [1.0, math.nan], "c": [5.0, math.inf]}.items():
+        for seed, value in enumerate(values):
+            make_run(
+                project,
+                tag=config,
+                points={"acc": [value]},
+                config=f"seed = {seed}\n",
+                attempt={"seedless_hash": config},
+            )
+
+    groups = grouped(find_runs(project), ["acc"], "acc")
+    of_page = page(project, sort=("acc",), columns=("acc",), group=("config",)).groups
+
+    assert [group.tag for group in groups.groups] == ["a", "c", "b"]
+    assert [group.newest.tag for group in of_page] == ["a", "c", "b"]
+    for means in (
+        [group.cells["acc"].mean for group in groups.groups],
+        [group.cells[0].mean for group in of_page],
+    ):
+        assert means[:2] == [2.0, math.inf]
+        assert math.isnan(means[2])
+    assert [line.split()[-1] for line in groups.text()[1:]] == ["1.4", "inf", "nan"]
+    assert json.loads(groups.to_json())[2]["acc"] == {"mean": "nan", "std": "nan", "count": 2}
+
+
+def test_the_runs_of_a_group_that_did_not_finish_count_nowhere(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    project = make_project(tmp_path_factory.mktemp("failed"))
+    for value, status in ((0.9, "finished"), (0.7, "finished"), (0.1, "failed")):
+        make_run(
+            project,
+            points={"acc": [value]},
+            config="lr = 1\n",
+            status=status,
+            attempt={"seedless_hash": "one"},
+        )
+
+    (group,) = grouped(find_runs(project), ["acc"]).groups
+    (of_page,) = page(project, columns=("acc",), group=("config",)).groups
+
+    assert group.cells["acc"] == of_page.cells[0]
+    assert group.cells["acc"].mean == pytest.approx(0.8)
+
+
+def test_none_in_a_list_of_values_is_refused_with_what_to_write(project: Project) -> None:
+    with pytest.raises(Exception, match="`none` is compared with = and != alone") as caught:
+        list_runs(project, where="clip in (none, 10)")
+
+    assert "x = none or x in (1, 2)" in str(caught.value)

@@ -1,0 +1,58 @@
+"""The order of values: the same in SQL and in Python, whatever they are."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.store.cells import from_cell, in_order, sql_order, to_cell
+
+values = st.lists(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=3)
+    | st.lists(st.integers(0, 3), max_size=2),
+    max_size=8,
+)
+
+
+@given(values, st.booleans())
+def test_the_index_orders_values_as_lists_do(found: list[Any], descending: bool) -> None:
+    database = sqlite3.connect(":memory:")
+    database.execute("CREATE TABLE cells (place, value)")
+    database.executemany(
+        "INSERT INTO cells VALUES (?, ?)", [(i, to_cell(value)) for i, value in enumerate(found)]
+    )
+
+    order = sql_order("value", descending=descending)
+    by_sql = [i for (i,) in database.execute(f"SELECT place FROM cells ORDER BY {order}, place")]
+
+    assert by_sql == in_order(((value, i) for i, value in enumerate(found)), descending=descending)
+
+
+@given(values, st.booleans())
+def test_numbers_come_before_nan_nan_before_texts_and_nothing_last(
+    found: list[Any], descending: bool
+) -> None:
+    def rank(value: Any) -> int:
+        if value is None or value == "":
+            return 3
+        if isinstance(value, str | list):
+            return 2
+        return 1 if value != value else 0
+
+    ranks = [rank(each) for each in in_order(((v, v) for v in found), descending=descending)]
+
+    assert ranks == sorted(ranks)
+
+
+@given(st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text())
+def test_a_cell_stands_for_the_value_that_it_was_made_of(value: Any) -> None:
+    assert from_cell(to_cell(value)) == value
+    assert math.isnan(from_cell(to_cell(math.nan)))  # type: ignore[arg-type]
