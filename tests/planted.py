@@ -1,4 +1,7 @@
-"""Secrets to be planted: 75 of 42 kinds, drawn from a seed, none of them real."""
+"""Secrets to be planted: 75 of 42 kinds, drawn from a seed, and 60 ways in which texts hold one.
+
+None of them is real.
+"""
 
 from __future__ import annotations
 
@@ -131,3 +134,80 @@ def planted() -> list[Planted]:
     )
     add("cookie", "Cookie", f"session={(it := some(_ALNUM, 32))}", it)
     return found
+
+
+PASSWORDS = ("Tr0ub4dor!3", "correct-horse-battery", "q8Zr3LmX0tYvB5nK", "hunter2-hunter2")
+"""Secrets of no known kind: only what stands around one says that it is one."""
+
+WAYS: tuple[tuple[str, str, str], ...] = (
+    # what it is, the name of a file that says how values are written in it, the text
+    ("a print with =", "a.py", 'print("password={}")'),
+    ("a print of two", "a.py", 'print("password:", "{}")'),
+    ("a logged argument", "a.py", 'log.warning("api_key=%s", "{}")'),
+    ("a second argument", "a.py", 'log.info("user=%s api_key=%s of %s", "admin", "{}", host)'),
+    ("a % of a tuple", "a.py", 'text = "for %s the password is %s" % (user, "{}")'),
+    ("a format", "a.py", 'text = "{{}} has password={{}}".format("me", "{}")'),
+    ("a comment", "a.py", "x = 1  # the password is {}"),
+    ("a docstring", "a.py", 'def login():\n    """Log in (password={})."""\n'),
+    ("a comment of C", "a.cu", "/* api_key: {} */ int x;"),
+    ("a define", "a.h", '#define API_KEY "{}"'),
+    ("an array of C", "a.c", 'static const char api_key[] = "{}";'),
+    (
+        "a default of a variable",
+        "a.py",
+        'key = os.environ.get("DB_PASSWORD") or login(password="{}")',
+    ),
+    ("a default of an option", "a.py", 'parser.add_argument("--api-key", type=str, default="{}")'),
+    ("a default of click", "a.py", '@click.option("--password", default="{}", help="theirs")'),
+    ("a field", "a.py", 'password: str = Field(default="{}")'),
+    ("a nested dictionary", "a.py", 'client_secret = {{"v": {{"now": "{}"}}, "n": 1}}'),
+    ("a template", "a.js", "const clientSecret = `{}`;"),
+    ("an assignment of Go", "a.go", 'password := "{}"'),
+    ("an inline table", "a.toml", 'client_secret = {{ v = "{}" }}'),
+    ("a table", "a.toml", '[service.client_secret]\nv = "{}"\n[train]\nepochs = 3'),
+    ("a dotted key", "a.toml", 'service.client_secret.v = "{}"'),
+    ("a section of INI", "a.ini", "[passwords]\nalice = {}\n"),
+    ("a mapping of YAML", "a.yaml", "client_secret:\n  v: {}\nlr: 0.1\n"),
+    ("a list of YAML", "a.yaml", "api_keys:\n  - {}\nlr: 0.1\n"),
+    ("the next line of YAML", "a.yaml", "client_secret:\n  {}\n"),
+    ("a folded text of YAML", "a.yaml", "client_secret: >-\n  {}\n"),
+    ("an anchor of YAML", "a.yaml", "password: &theirs {}\nagain: *theirs\n"),
+    ("a tag of YAML", "a.yaml", "password: !!str {}\n"),
+    ("a pair of YAML", "a.yaml", "env:\n  - name: DB_PASSWORD\n    value: {}\n"),
+    ("a pair of JSON", "a.json", '[{{"name": "DB_PASSWORD", "value": "{}"}}]'),
+    ("an object of JSON", "a.json", '{{"client_secret": {{"v": "{}"}}}}'),
+    ("a block of Terraform", "a.tf", 'variable "db_password" {{\n  default = "{}"\n}}\n'),
+    ("an instruction of Docker", "Dockerfile", "FROM x\nENV DB_PASSWORD {}\n"),
+    ("a variable of make", "a.mk", "DB_PASSWORD += {}\n"),
+    ("a statement of SQL", "a.sql", "ALTER USER me WITH PASSWORD '{}';"),
+    ("an input of HTML", "a.html", '<input name="password" class="wide" value="{}">'),
+    ("an input, the other way", "a.html", '<input value="{}" type="hidden" name="api_key">'),
+    ("a meta of HTML", "a.html", '<meta name="session-token" content="{}">'),
+    ("an attribute of XML", "a.xml", '<add key="Password" value="{}"/>'),
+    ("an element of XML", "a.xml", "<password>{}</password>"),
+    ("raw text of XML", "a.xml", "<password><![CDATA[{}]]></password>"),
+    ("a property list", "a.xml", "<key>Password</key>\n  <string>{}</string>"),
+    ("a sentence", "a.md", "Log in as me; the password is {}."),
+    ("a sentence of the past", "a.md", "The API key was set to `{}` in May."),
+    ("a sentence with a place", "a.md", "The password for the database is now {}, as before."),
+    ("two words", "a.md", "API key: {}"),
+    ("bold words", "a.md", "**Password:** {}"),
+    ("a cell", "a.md", "| password | `{}` |"),
+    ("an arrow", "a.txt", "password -> {}"),
+    ("a wide colon", "a.txt", "password：{}"),
+    ("Chinese", "a.txt", "密码是 {}"),
+    ("the next line", "a.txt", "client_secret:\n{}\n"),
+    ("a name and a blank", "a.txt", "encryption_key {} loaded"),
+    ("a printed table", "a.txt", "{{'client_secret': {{'v': '{}'}}, 'lr': 0.1}}"),
+    ("an ODBC address", "a.txt", "Driver=x;Server=h;UID=me;PWD={};Port=1"),
+    ("a key of ADO", "a.txt", "Server=h;User Id=me;Password={};"),
+    ("an address with a query", "a.txt", "GET https://h/x?user=me&password={}&n=1"),
+    ("a header", "a.txt", "X-Api-Key: {}"),
+    ("sshpass", "a.txt", "sshpass -p {} ssh me@host"),
+    ("an option in a line", "a.txt", "mysql --user me --password {} db"),
+    ("a list of words", "a.txt", "['mysql', '--password', '{}']"),
+    ("a representation", "a.txt", "Client(url='h', password='{}', n=1)"),
+    ("a shell variable", "a.sh", 'export PGPASSWORD="{}"'),
+    ("PowerShell", "a.ps1", '$env:API_KEY = "{}"'),
+)
+"""Ways in which a text says that something is a secret; `{}` stands for it."""

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from assay.core.secret import Secrets, secrets_under
 from assay.core.secret_names import REDACTED, is_opaque, is_secret, sureness
 from assay.core.secret_texts import Kind, secrets_in
-from planted import Planted, planted
+from assay.record.redaction import kind_of
+from planted import PASSWORDS, WAYS, Planted, planted
 
 PLANTED = planted()
 
@@ -75,6 +76,113 @@ def test_no_planted_secret_is_left(form: str) -> None:
 
     assert left == []
     assert (len(PLANTED), len({it.kind for it in PLANTED}), len(FORMS)) == (75, 42, 13)
+
+
+@pytest.mark.parametrize(("name", "text"), [way[1:] for way in WAYS], ids=[way[0] for way in WAYS])
+def test_whatever_way_a_text_says_that_something_is_a_secret_it_is_replaced(
+    name: str, text: str
+) -> None:
+    for password in PASSWORDS:
+        clean = Secrets().clean(text.format(password), kind_of(name))
+
+        assert clean == text.format(REDACTED)
+
+
+@pytest.mark.parametrize("text", [way[2] for way in WAYS], ids=[way[0] for way in WAYS])
+def test_what_one_text_says_to_be_secret_is_replaced_in_every_other(text: str) -> None:
+    for password in PASSWORDS:
+        secrets = Secrets()
+        for kind in ("text", "data", "code"):
+            secrets.clean(text.format(password), kind)
+
+        assert (
+            secrets.clean(f"its name is {password}, they say")
+            == f"its name is {REDACTED}, they say"
+        )
+        assert secrets.tree({"n": [password]}) == {"n": [REDACTED]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The password is required, optional, base64-encoded, in config.password or at /run/x1.",
+        "The API key was set to None; the secret key is 256 bits; a token is int64.",
+        "the password is too short: 5 of 12 characters, state-of-the-art and case-sensitive",
+        "secret sharing, password hashing with sha256, api_key lookup in utils.py2, passwd file",
+        "password policy: see rfc2617 or user@example.com; encryption key rotation every 90 days",
+        "table keys are x1, y2; the key to resnet50 is depth; tokens: 4096; pass 2 of 3",
+    ],
+)
+def test_sentences_about_secrets_stay_as_they_are(text: str) -> None:
+    assert Secrets().cleaned(text) == (text, 0)
+    comment = f"# {text}\nx = 1\n"
+    assert Secrets().cleaned(comment, "code") == (comment, 0)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'log.warning("password: %s", "missing")\nraise ValueError("api_key=%s", key)\n',
+        'PASSWORD_KEYS = ["password", "api_key"]\nfields = {"password": {"type": "string"}}\n',
+        'url = f"https://h/?token={token}&password={password}"\nquery = "password=%(password)s"\n',
+        'field(name="password", value=value, default=None)\n',
+        'password: str | None = None\nsecret = {"file": path, "name": settings.name}\n',
+        'assert not secrets, "the secret is in config.toml"\ntitle = "Enter your API key"\n',
+    ],
+)
+def test_code_about_secrets_stays_as_it_is(code: str) -> None:
+    assert Secrets().cleaned(code, "code") == (code, 0)
+
+
+def test_ordinary_code_has_few_words_that_look_like_secrets() -> None:
+    """Most of what is found in the standard library are passwords in its examples."""
+    modules = sorted(Path(json.__file__).parents[1].glob("[a-m]*.py"))
+    counts = {
+        path.name: Secrets().cleaned(path.read_text(encoding="utf-8", errors="replace"), "code")[1]
+        for path in modules
+    }
+
+    assert len(counts) > 50
+    assert sum(counts.values()) <= 2, {name: count for name, count in counts.items() if count}
+
+
+def test_a_value_that_is_learnt_is_no_word_that_ordinary_texts_have() -> None:
+    secrets = Secrets()
+
+    secrets.clean("password=config.password secret=required api_key=resnet api_key=model.weights")
+
+    assert secrets.values == ()
+
+
+def test_learning_ends_before_it_makes_every_text_slow() -> None:
+    secrets = Secrets()
+
+    for number in range(3000):
+        secrets.clean(f"password={number:04d}-a1b2c3d4")
+
+    assert len(secrets.values) == 1000
+
+
+def test_everything_below_a_secret_name_is_secret() -> None:
+    data = {
+        "client_secret": {"v": "abc", "deep": [{"w": "xyz", "n": 1234, "is_on": True}]},
+        "env": [{"name": "DB_PASSWORD", "value": "abc"}, {"name": "LR", "value": "abc"}],
+        "key": {"v": "abc"},
+    }
+
+    assert Secrets().tree(data) == {
+        "client_secret": {"v": REDACTED, "deep": [{"w": REDACTED, "n": REDACTED, "is_on": True}]},
+        "env": [{"name": "DB_PASSWORD", "value": REDACTED}, {"name": "LR", "value": "abc"}],
+        "key": {"v": "abc"},
+    }
+
+
+def test_a_secret_that_is_a_key_is_replaced_and_no_value_is_lost() -> None:
+    token, other = (it.text for it in PLANTED if it.kind == "github")
+
+    data = Secrets().tree({token: 1, other: 2, 3: "x"})
+
+    assert data == {REDACTED: 1, f"{REDACTED}-2": 2, 3: "x"}
 
 
 @pytest.mark.parametrize(
@@ -314,12 +422,27 @@ HOSTILE = [
         "https://",
         "M" * 25 + ".",
     ),
+    *("password={", '"""\\', "password:\n", "[password]\n", "password is to ", 'name="password" '),
+    *(
+        'print("password=%s", ',
+        "password:\n  a: b\n",
+        '<input name="password" x="a" ',
+        "api key is be ",
+    ),
+    *(
+        '"password=%s"%(',
+        "password the the ",
+        "密码是 ",
+        "/*",
+        'secret = {"a": "b1c2d3", ',
+        "API key ",
+    ),
     *("a" * 100, "A1", "\\n", "'''", "key\n", "b:a=", "-u a", "@", "\x00", "ſ", "İ"),
 ]
 
 
 @pytest.mark.parametrize("piece", HOSTILE)
-@pytest.mark.parametrize("kind", ["text", "code"])
+@pytest.mark.parametrize("kind", ["text", "code", "data"])
 def test_hostile_texts_are_read_in_the_time_of_a_test(piece: str, kind: Kind) -> None:
     """Quadratic time, 17 s for 50 kB, would take minutes here: the test's time limit ends it."""
     Secrets(["correct-horse-battery"]).cleaned(piece * (200_000 // len(piece)), kind)

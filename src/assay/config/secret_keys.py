@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from assay.config.tree import KeyPath, Leaf, List, Node, Table, walk
-from assay.core.secret import Secrets
+from assay.core.secret import Secrets, name_below
 from assay.core.secret_names import is_redacted
 
 _REFERENCE = re.compile(r"@[A-Za-z_][\w.\[\]-]*")
@@ -26,7 +26,11 @@ def without_secrets(
 
 def redacted_keys(root: Table) -> list[KeyPath]:
     """Return the paths of what was left out of a saved config."""
-    return [path for path, node in walk(root) if isinstance(node, Leaf) and is_redacted(node.value)]
+    return [
+        path
+        for path, node in walk(root)
+        if isinstance(node, Leaf) and any(map(is_redacted, (node.value, *path)))
+    ]
 
 
 def _cleaned(node: Node, name: str, secrets: Secrets, has_references: bool) -> Node:
@@ -40,13 +44,12 @@ def _cleaned(node: Node, name: str, secrets: Secrets, has_references: bool) -> N
             items = tuple(_cleaned(item, name, secrets, has_references) for item in node.items)
             return node if items == node.items else replace(node, items=items)
         case Table():
-            fresh = {
-                key: _cleaned(item, key, secrets, has_references)
+            leaves = {k: n.value for k, n in node.items.items() if isinstance(n, Leaf)}
+            cleaned = [
+                _cleaned(item, name_below(name, key, leaves), secrets, has_references)
                 for key, item in node.items.items()
-            }
-            return (
-                node
-                if all(fresh[key] is node.items[key] for key in fresh)
-                else replace(node, items=fresh)
-            )
+            ]
+            fresh = dict(zip(secrets.keys(node.items), cleaned, strict=True))
+            is_same = all(fresh.get(key) is item for key, item in node.items.items())
+            return node if is_same else replace(node, items=fresh)
     return node

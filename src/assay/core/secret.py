@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import binascii
 import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from assay.core.secret_names import REDACTED, is_distinct, is_given, is_secret, sureness
-from assay.core.secret_texts import Kind, secrets_in
+from assay.core.secret_names import (
+    REDACTED,
+    is_distinct,
+    is_given,
+    is_like_password,
+    is_opaque,
+    is_secret,
+    sureness,
+)
+from assay.core.secret_places import Kind
+from assay.core.secret_texts import secrets_in
 
 _ASSIGNMENT = re.compile(r"(?:--?|\+)?([A-Za-z_][\w.\[\]-]*)=(?=.)", re.DOTALL)
 # Characters that an address has as they are.
@@ -19,12 +29,23 @@ _OPTIONS = frozenset(
 """Options whose value is always a secret, though a variable of that name may hold another."""
 
 
+_IN_MARKUP = {
+    ord(letter): f"&{name};" for letter, name in zip("&<>", ("amp", "lt", "gt"), strict=True)
+}
 _DEEPEST = 200
 """Levels to which data are searched: everything that writes data refuses deeper ones."""
+
+_MOST_LEARNT = 1000
+"""Values found in texts that are replaced from then on: each costs a search in every text."""
+
+_NAME_KEYS = ("name", "key", "id", "field", "variable", "env", "property")
+_VALUE_KEYS = frozenset({"value", "val", "content", "default"})
 
 
 class Secrets:
     """Known secrets, and functions that remove them, and what looks like one, from texts.
+
+    What one text says to be a secret is known from then on, and replaced in every other text.
 
     >>> secrets = Secrets(["correct-horse-battery"])
     >>> secrets.clean("login with correct-horse-battery and ghp_" + "a1B2c3" * 6)
@@ -34,6 +55,8 @@ class Secrets:
     def __init__(self, values: Iterable[str] = ()) -> None:
         self.values: tuple[str, ...] = ()
         self._forms: tuple[str, ...] = ()
+        self._learnt = 0
+        self._lock = threading.Lock()
         self.add(values)
 
     @classmethod
@@ -48,12 +71,23 @@ class Secrets:
     def add(self, values: Iterable[str]) -> None:
         """Replace these values from now on, except those that may be an ordinary word or number."""
         distinct = {value for value in map(str.strip, values) if is_distinct(value)}
-        fresh = distinct - set(self.values)
-        if not fresh:
-            return
-        self.values = tuple(sorted({*self.values, *fresh}, key=len, reverse=True))
-        forms = [form for value in self.values for form in _forms(value)]
-        self._forms = tuple(dict.fromkeys(forms))
+        with self._lock:
+            fresh = distinct - set(self.values)
+            if not fresh:
+                return
+            self.values = tuple(sorted({*self.values, *fresh}, key=len, reverse=True))
+            forms = [form for value in self.values for form in _forms(value)]
+            self._forms = tuple(dict.fromkeys(forms))
+
+    def _learn(self, values: Iterable[str]) -> bool:
+        """Add what was found in a text, unless other texts may have it; return if it is new."""
+        lines = {line.strip() for value in values for line in re.split(r"\n|\\n", value)}
+        kept = [line for line in lines if is_opaque(line) or is_like_password(line)]
+        before = self.values
+        if kept and self._learnt + len(kept) <= _MOST_LEARNT:
+            self.add(kept)
+            self._learnt += len(self.values) - len(before)
+        return self.values != before
 
     def without_known(self, data: bytes) -> bytes:
         """Return bytes of a file without the secrets that are known."""
@@ -73,21 +107,47 @@ class Secrets:
         """
         if len(text) < 6:
             return text, 0
+        text, count = self._without_forms(text)
+        parts, at, found = [], 0, []
+        for begin, end in secrets_in(text, kind):
+            if REDACTED not in text[begin:end]:
+                found.append(text[begin:end])
+                parts += [text[at:begin], _in_place_of(text[begin:end])]
+                at = end
+        if not found:
+            return text, count
+        text = "".join([*parts, text[at:]])
+        again = 0
+        if self._learn(found):  # it may stand elsewhere in this text without its name
+            text, again = self._without_forms(text)
+        return text, count + len(found) + again
+
+    def _without_forms(self, text: str) -> tuple[str, int]:
         count = 0
         for form in self._forms:
             if form in text:
                 count += text.count(form)
                 text = text.replace(form, _in_place_of(form))
-        parts, at = [], 0
-        for begin, end in secrets_in(text, kind):
-            if REDACTED not in text[begin:end]:
-                parts += [text[at:begin], _in_place_of(text[begin:end])]
-                at = end
-                count += 1
-        return "".join([*parts, text[at:]]) if parts else text, count
+        return text, count
+
+    def names(self, names: Sequence[str]) -> list[str]:
+        """Return names without secrets, which still differ from each other.
+
+        >>> Secrets(["correct-horse"]).names(["loss", "correct-horse", "<redacted>"])
+        ['loss', '<redacted>', '<redacted>-2']
+        """
+        cleaned: dict[str, None] = {}
+        for name in names:
+            clean = fresh = self.clean(name)
+            number = 1
+            while fresh in cleaned:
+                number += 1
+                fresh = f"{clean}-{number}"
+            cleaned[fresh] = None
+        return list(cleaned)
 
     def tree(self, value: Any, name: str = "", *, depth: int = 0) -> Any:
-        """Return plain data with clean texts, and with the values of secret names replaced.
+        """Return plain data with clean texts, and with all below secret names replaced.
 
         >>> db = {"password": "hunter2", "url": "pg://me:hunter2@host"}
         >>> Secrets().tree({"lr": 0.1, "db": db})
@@ -95,16 +155,28 @@ class Secrets:
         """
         match value:
             case str():
-                return REDACTED if is_secret(name, value) else self.clean(value)
+                return self._redact(value) if is_secret(name, value) else self.clean(value)
             case int() if not isinstance(value, bool):
                 return REDACTED if is_secret(name, str(value)) else value
             case list() | tuple() if depth < _DEEPEST:
                 return [self.tree(item, name, depth=depth + 1) for item in value]
             case Mapping() if depth < _DEEPEST:
-                return {
-                    key: self.tree(item, str(key), depth=depth + 1) for key, item in value.items()
-                }
+                items = [
+                    self.tree(item, name_below(name, str(key), value), depth=depth + 1)
+                    for key, item in value.items()
+                ]
+                return dict(zip(self.keys(value), items, strict=True))
         return value
+
+    def keys(self, mapping: Mapping[Any, object]) -> list[Any]:
+        """Return the keys of a mapping, those that are texts without secrets."""
+        texts = [key for key in mapping if isinstance(key, str)]
+        clean = dict(zip(texts, self.names(texts), strict=True))
+        return [clean.get(key, key) if isinstance(key, str) else key for key in mapping]
+
+    def _redact(self, value: str) -> str:
+        self._learn([value])
+        return REDACTED
 
     def command(self, words: Sequence[str]) -> tuple[str, ...]:
         """Return the words of a command without the values of options such as `--api-key`.
@@ -117,7 +189,10 @@ class Secrets:
         cleaned = []
         for word in words:
             begin = given.get(id(word))
-            cleaned.append(self.clean(word) if begin is None else word[:begin] + REDACTED)
+            is_plain = begin is None
+            cleaned.append(
+                self.clean(word) if is_plain else word[:begin] + self._redact(word[begin:])
+            )
         return tuple(cleaned)
 
 
@@ -131,7 +206,29 @@ def secrets_under(value: Any, name: str = "", *, depth: int = 0) -> Iterator[str
                 yield from secrets_under(item, name, depth=depth + 1)
         case Mapping() if depth < _DEEPEST:
             for key, item in value.items():
-                yield from secrets_under(item, str(key), depth=depth + 1)
+                yield from secrets_under(item, name_below(name, str(key), value), depth=depth + 1)
+
+
+def name_below(name: str, key: str, siblings: Mapping[Any, object]) -> str:
+    """Return the name that says whether a value is secret: of its key, or of what it belongs to.
+
+    That is a table with such a name, or the other half of a pair.
+
+    >>> name_below("client_secret", "v", {"v": "x"})
+    'client_secret'
+    >>> name_below("env", "value", {"name": "DB_PASSWORD", "value": "x"})
+    'DB_PASSWORD'
+    """
+    if sureness(key) == "surely":
+        return key
+    if sureness(name) == "surely":
+        return name
+    if key.lower() in _VALUE_KEYS:
+        other_halves = (siblings.get(half) for half in _NAME_KEYS)
+        for half in other_halves:
+            if isinstance(half, str) and sureness(half) == "surely":
+                return half
+    return key
 
 
 def _given_in(words: Sequence[str]) -> Iterator[tuple[str, int]]:
@@ -156,7 +253,7 @@ def _in_place_of(secret: str) -> str:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Yield a secret as it is, and as it stands in an address, in JSON and in a header."""
+    """Yield a secret as it is, and as addresses, JSON, headers and markup have it."""
     data = value.encode("utf-8", "surrogateescape")
     yield value
     yield "".join(
@@ -165,3 +262,5 @@ def _forms(value: str) -> Iterator[str]:
     )
     yield value.encode("unicode_escape").decode("ascii").replace('"', '\\"')
     yield binascii.b2a_base64(data, newline=False).decode("ascii").rstrip("=")
+    yield data.hex()
+    yield value.translate(_IN_MARKUP)

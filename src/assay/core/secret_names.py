@@ -24,7 +24,7 @@ _END_OF_NAME = re.compile(
     r"(?:_?\d{1,9}|_(?:value|val|text|raw|plain|b64|base64|old|new|prod|dev|test|live|base)){1,3}$"
 )
 _SURE = re.compile(
-    r"""(?: passwords? | passwd | passphrase | pwd | secrets? | api_?keys? | private_?key(?:_id)?
+    r"""(?: passwords? | passwd | passwort | passphrase | passcode | pwd | secrets? | api_?keys? | private_?key(?:_id)?
     | (?:access|secret|account|auth|signing|encryption|master|license|shared|service)_?key
     | (?:auth|access|refresh|bearer|oauth2?|session|security|api|deploy|csrf|jwt|private|personal|admin|login|sas
         |hub|hf|huggingface|github|gh|gitlab|slack|discord|telegram|wandb|comet|neptune|openai|anthropic|aws|azure|gcp
@@ -48,7 +48,21 @@ _NO_SECRET = re.compile(
 )
 _SCHEME = re.compile(r"(?:basic|bearer|bot|digest|token) {1,4}", re.IGNORECASE)
 
-PATTERNS = (_SURE.pattern, _PERHAPS.pattern, _NEVER.pattern, _NO_SECRET.pattern)
+# Of a sentence or of code: names of algorithms and types, numbers with units, identifiers, paths.
+_ORDINARY = re.compile(
+    r"""(?: (?:sha|md|utf|base|aes|rsa|ed|hs|rs|es|ps|pbkdf|scrypt|crc|x|v|ipv|u?int|float|bf|fp|oauth|rfc|win
+        |python|py|http|tls|ssl|kerberos|ntlm|iso|latin|cp|ascii|pkcs|cuda|cpu|gpu|step|epoch|layer|block)
+        [-_:]?\d[\w.+-]*
+    | [\d.,:%+-]+[A-Za-z]{0,4} | [A-Za-z]+['\u2019][a-z]+ | \w+(?:[.:]\w*)+(?:\(.*)? | \w+/.* | \w+(?:_\w*)+
+    | [\w.+-]+@[\w-]+\.[\w.-]+ | .*(?:://|\.\.\.).* | \W*\w{0,3}\W* )""",
+    re.VERBOSE | re.IGNORECASE | re.DOTALL | re.ASCII,
+)
+_MARKUP = re.compile(r"[()\[\]{}<>;,\"\s\\]|%[-+0-9.]*[sdrfgi(]|\$\{|\w=\w")
+_HYPHENATED = re.compile(r"[a-z]{2,20}(?:-[a-z]{2,20}){2,10}")
+
+PATTERNS = tuple(
+    it.pattern for it in (_SURE, _PERHAPS, _NEVER, _NO_SECRET, _ORDINARY, _MARKUP, _HYPHENATED)
+)
 
 _CHANGE = re.compile(r"(?<=[A-Za-z])[0-9]|(?<=[0-9])[A-Za-z]")
 
@@ -57,10 +71,13 @@ _CHANGE = re.compile(r"(?<=[A-Za-z])[0-9]|(?<=[0-9])[A-Za-z]")
 def sureness(name: str) -> Sureness:
     """Return how surely a variable, key or option of this name holds a secret.
 
-    >>> names = ("HF_TOKEN", "apiKey", "db-password", "pad_token", "KEYBOARD", "max_tokens")
+    >>> names = ("HF_TOKEN", "apiKey", "db-password.v", "pad_token", "KEYBOARD", "max_tokens")
     >>> [sureness(name) for name in names]
     ['surely', 'surely', 'surely', 'perhaps', '', '']
     """
+    above, _, own = name[-100:].rpartition(".")
+    if own and above and sureness(above) == "surely":
+        return "surely"  # all that stands below such a name
     words = _WORDS_OF_CAMEL.sub("_", name[-100:]).lower()
     words = re.sub(r"[^a-z0-9]+", "_", words).strip("_")
     words = _END_OF_NAME.sub("", words) or words
@@ -118,6 +135,26 @@ def is_opaque(text: str, least: int = 12) -> bool:
         any(map(str.isupper, text)) and any(map(str.islower, text)) and any(map(str.isdigit, text))
     )
     return len(text) >= 20 and is_mixed and entropy(text) >= 3.9
+
+
+def is_like_password(word: str) -> bool:
+    """Return whether a word among words, or in a text of code, is none that people write there.
+
+    >>> words = ("hunter2", "Tr0ub4dor&3", "correct-horse-battery", "base64", "config.password")
+    >>> [is_like_password(word) for word in words]
+    [True, True, True, False, False]
+    """
+    if not 6 <= len(word) <= 200 or not is_given(word) or _MARKUP.search(word):
+        return False
+    if is_opaque(word):
+        return True
+    if sureness(word) or _ORDINARY.fullmatch(word):
+        return False
+    if _HYPHENATED.fullmatch(word):
+        return len(word) >= 18
+    core = word.strip("!#$^&*+=~@?.,:-")
+    has_letter = any(map(str.isalpha, core))
+    return has_letter and any(letter.isdigit() or letter in "!#$^&*+=~@?" for letter in core)
 
 
 def entropy(text: str) -> float:

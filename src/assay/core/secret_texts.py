@@ -9,17 +9,21 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from assay.core.secret_names import PATTERNS, entropy, is_opaque, is_secret, sureness
+from assay.core.secret_names import (
+    PATTERNS,
+    entropy,
+    is_like_password,
+    is_opaque,
+    is_secret,
+    sureness,
+)
+from assay.core.secret_places import PLACES, Kind, Places, Span
 
 if TYPE_CHECKING:
     from assay.core.secret_rules import Rule
 
-Kind = Literal["text", "data", "code"]
-"""Kind of a text: prose or output; values, as YAML; code, in which only strings are values."""
-
-Span = tuple[int, int]
 
 # Tokens as gitleaks has them, but of any length, and those of services that it does not know;
 # addresses and headers.
@@ -72,7 +76,7 @@ _OWN_RULES: tuple[Rule, ...] = (
     (
         "header",
         ("cookie:", "cookie'", 'cookie"'),
-        r"(?i:cookie)[\"']?[:,][ \t]{0,4}[\"']?([^\r\n\"']{6,4000})",
+        r"(?i:cookie)[\"']?[:,][ \t]{0,4}[\"']?((?=[\w.!$%*+-]{1,200}=)[^\r\n\"']{6,4000})",
         1,
         0,
         False,
@@ -99,6 +103,16 @@ _OWN_RULES: tuple[Rule, ...] = (
         r"(?<=[\s'\"])(?:-u|--user)(?:['\"],)?[ \t=]{1,4}['\"]?[\w.@-]{1,100}:([^\s'\"]{3,512})",
         *(1, 0, False),
     ),
+    ("odbc", (";pwd=",), r";(?i:pwd)=([^;\s\"']{3,512})", 1, 0, False),
+    ("sshpass", ("sshpass",), r"sshpass[ \t]{1,4}-p[ \t]{0,4}['\"]?([^\s'\"]{3,512})", 1, 0, False),
+    (
+        "chinese",
+        ("密码", "口令", "密钥"),
+        r"(?:密码|口令|密钥)[ \t]{0,4}[是为:：=][ \t]{0,4}[\"'`]?((?=[A-Za-z]{0,60}[0-9!#$%&*+=@?^~-])[!#-&(-_a-~]{6,200})",
+        1,
+        2,
+        False,
+    ),
 )
 _LOWER = {ord(letter): letter.lower() for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 
@@ -111,10 +125,14 @@ _HINT = re.compile(
     r"p(?:ass|wd?|at|rivate)|s(?:ecret|ig|alt)|token|key|auth|c(?:red|ookie)|bearer|dsn|webhook|otp"
 )
 _NAME_CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-."
+_REST_OF_NAME = re.compile(r"[\w.-]{0,40}", re.ASCII)
+_WORD_BEFORE = re.compile(r"([A-Za-z]{2,20})[ \t]\Z")
 _BEHIND_NAME = re.compile(
-    r"""(?P<rest>[\w.-]{0,40}) \\?["'`]? \]?
+    r"""\\?["'`]? (?:\[\d{0,6})?\]? \*{0,2}
     (?: [ \t]{0,8} (?::[ \t]{0,4}[A-Za-z_][\w.\[\]|, ]{0,40}?[ \t]{0,4}(?==))?
-        (?P<operator>=>|:=|\?=|={1,2}|!=|:|>|,) [ \t]{0,8} \(? (?:[A-Za-z_.]{1,40}\()? (?:[rbfuRBFU]{1,2}(?=["']))?
+        (?P<operator>[=-]>|→|[:?+]=|={1,2}|!=|[:：>,|]) \*{0,2} [ \t]{0,8}
+        (?:[&!][\w!./-]{0,60}[ \t]{1,4}){0,2} (?:<!\[CDATA\[)?
+        \(? (?:[A-Za-z_.]{1,40}\()? (?:default[ ]?=[ ]?)? (?:[rbfuRBFU]{1,2}(?=["']))?
     | [ \t]{1,4}(?!-) )
     (?: (?P<quote>\\?(?:\"{3}|'{3}|["'`])) (?P<quoted>(?:(?!(?P=quote))[^\n]){1,2000}) (?P=quote)
     | (?P<plain>[^\s"'`,;)\]}<>&|\\]{1,2000}) )""",
@@ -124,6 +142,7 @@ _LOOKED_AT = 300
 """So much of a value says what it is."""
 
 _REST_OF_WORD = re.compile(r"[^\s\"'`]{0,2000}")
+_REST_OF_ELEMENT = re.compile(r"[^<\]\n]{0,2000}")
 _REST_OF_LINE = re.compile(r"(?:(?![ \t]#)[^\n]){0,2000}")
 
 
@@ -132,9 +151,7 @@ def secrets_in(text: str, kind: Kind) -> list[Span]:
     low = text.lower()
     if len(low) != len(text):  # a letter that is two in lower case
         low = text.translate(_LOWER)
-    found = sorted(
-        [*_of_known_kinds(text, low), *_private_keys(text), *_behind_names(text, low, kind)]
-    )
+    found = sorted([*_of_known_kinds(text, low), *_private_keys(text), *_of_names(text, low, kind)])
     apart: list[Span] = []
     for begin, end in found:
         if apart and begin <= apart[-1][1]:
@@ -148,7 +165,7 @@ def edition() -> str:
     """Return a text that changes with the rules by which secrets are found."""
     from assay.core.secret_rules import SOURCE  # as below
 
-    return repr((SOURCE, _OWN_RULES, _HINT.pattern, _BEHIND_NAME.pattern, *PATTERNS))
+    return repr((SOURCE, _OWN_RULES, _HINT.pattern, _BEHIND_NAME.pattern, *PATTERNS, *PLACES))
 
 
 def _of_known_kinds(text: str, low: str) -> Iterator[Span]:
@@ -219,45 +236,67 @@ def _private_keys(text: str) -> Iterator[Span]:
             yield body.span()
 
 
-def _behind_names(text: str, low: str, kind: Kind) -> Iterator[Span]:
-    """Yield the values that are assigned to secret names, or follow an option of such a name."""
+def _of_names(text: str, low: str, kind: Kind) -> Iterator[Span]:
+    """Yield the values that belong to names of secrets: behind them, else near them."""
     done = 0
+    places = Places(text, kind)
     for hint in _HINT.finditer(low):
         if hint.start() < done:
             continue
-        behind = _BEHIND_NAME.match(text, hint.end())
-        if behind is None:
-            continue
+        end = hint.end() + len(_rest_of_name(text, hint.end()))
         before = text[max(0, hint.start() - 80) : hint.start()]
-        name = (
-            before[len(before.rstrip(_NAME_CHARS)) :]
-            + text[hint.start() : hint.end()]
-            + behind["rest"]
-        )
-        if not sureness(name):
+        begin = hint.start() - len(before) + len(before.rstrip(_NAME_CHARS))
+        name = text[begin:end]
+        how, is_two_words = sureness(name), False
+        if how != "surely" and (word := _WORD_BEFORE.search(text, max(0, begin - 24), begin)):
+            is_two_words = sureness(f"{word[1]} {name}") == "surely"  # "API key"
+        if not how and not is_two_words:
             continue
-        span = _value_of(name, behind, text, kind)
-        if span is not None:
-            done = span[1]
+        span = _value_behind(begin, end, places) if how else None
+        spans = [] if span is None else [span]
+        if not spans and (how == "surely" or is_two_words):
+            spans = places.near(begin, end)
+        for span in spans:
+            done = max(done, span[1])
             yield span
 
 
-def _value_of(name: str, behind: re.Match[str], text: str, kind: Kind) -> Span | None:
-    is_quoted = behind["quoted"] is not None
-    begin, end = behind.span("quoted" if is_quoted else "plain")
-    operator = behind["operator"]
-    if operator is None and not name.startswith("-"):
-        return None  # words of a sentence
-    value = text[begin : min(end, begin + _LOOKED_AT)]
-    is_variable = kind == "code" and not is_quoted
-    if is_variable or (operator == "," and not name.startswith("-")):
-        # Items of a list, arguments of a call, other variables: only what cannot be a word.
-        return (begin, end) if is_opaque(value, 20 if is_variable else 12) else None
-    if kind == "code" and " " in value:
-        return None  # a message
-    if not is_secret(name, value):
+def _rest_of_name(text: str, at: int) -> str:
+    rest = _REST_OF_NAME.match(text, at)
+    return rest[0] if rest else ""
+
+
+def _value_behind(begin: int, end: int, places: Places) -> Span | None:
+    """Return where the value of the name at `begin:end` is, if it is right behind it."""
+    text, kind, name = places.text, places.kind, places.text[begin:end]
+    behind = _BEHIND_NAME.match(text, end)
+    if behind is None:
         return None
-    if not is_quoted and sureness(name) == "surely":
-        rest = (_REST_OF_LINE if kind == "data" else _REST_OF_WORD).match(text, end)
-        end += len(rest[0].rstrip(" \t\r,;.)]}>")) if rest else 0
-    return begin, end
+    is_quoted = behind["quoted"] is not None
+    first, last = behind.span("quoted" if is_quoted else "plain")
+    operator = behind["operator"]
+    value = text[first : min(last, first + _LOOKED_AT)]
+    is_sure = sureness(name) == "surely"
+    is_option = name.startswith("-")
+    is_literal = kind == "code" and not is_quoted and places.is_loose(first)
+    is_variable = kind == "code" and not is_quoted and not is_literal
+    if operator is None and not is_option:
+        # Words of a sentence: only what is none.
+        if not (is_sure and places.is_loose(first) and is_like_password(value)):
+            return None
+    elif is_variable or (operator == "," and not is_option):
+        # Items of a list, arguments of a call, other variables: only what cannot be a word.
+        return (first, last) if is_opaque(value, 20 if is_variable else 12) else None
+    elif operator == "|":  # a cell of a table, or another type
+        return (first, last) if is_like_password(value) else None
+    elif kind == "code" and " " in value:
+        return None  # a message
+    elif not is_secret(name, value) or (is_literal and not is_like_password(value)):
+        return None
+    is_of_query = text[begin - 1 : begin] in ("?", "&")
+    if is_sure and not is_quoted and not is_of_query:
+        is_line = kind == "data" and operator is not None
+        rest = _REST_OF_ELEMENT if operator == ">" else _REST_OF_LINE if is_line else _REST_OF_WORD
+        more = rest.match(text, last)
+        last += len(more[0].rstrip(" \t\r,;.)]}>")) if more else 0
+    return first, last

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from assay.core.secret import Secrets
-    from assay.core.secret_texts import Kind
+    from assay.core.secret_places import Kind
 
 # fmt: off
 _OF_VALUES = frozenset({
