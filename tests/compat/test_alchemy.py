@@ -13,11 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from assay.build import Context
 from assay.config import check_shape, load, open_config, plain
 from assay.core import run_file
 from assay.core.errors import InputError
 from assay.core.event_log import Evaluated, read_events
 from assay.query.run import RunView
+from assay.record.attempt import AttemptSpec
+from assay.record.opening import start_run
 from assay.store.layout import open_project, run_folders
 from assay.store.series import read_series
 from event_reader import read
@@ -227,6 +230,41 @@ def test_no_plugin_writes_or_reads_outside_of_the_working_directory(
     ):
         with pytest.raises(InputError, match="is no path inside of the working directory"):
             plugin()
+
+
+def test_a_backup_and_a_copied_config_hold_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from assay.compat.alchemy.plugins import Backup, FileLogger
+
+    secret = "hunter2-hunter2"
+    monkeypatch.chdir(tmp_path)
+    project = open_project(tmp_path, create=True)
+    (tmp_path / "src" / "deep").mkdir(parents=True)
+    for name in (".env", "src/.env", "src/token.txt", "src/data.bin", "src/deep/id_rsa"):
+        (tmp_path / name).write_text(secret, encoding="utf-8")
+    (tmp_path / "src" / "net.py").write_text(f'password = "{secret}"\nX = 1\n', encoding="utf-8")
+    (tmp_path / "src" / "a.py").write_text(f'X = "{secret}"\n', encoding="utf-8")
+    (tmp_path / "src" / "big.txt").write_text("x" * (6 << 20), encoding="utf-8")
+    (tmp_path / "src" / "link.py").symlink_to(tmp_path / ".env")
+    (tmp_path / "cfg.toml").write_text(f'[user]\npassword = "{secret}"\n', encoding="utf-8")
+    context = Context()
+    with context.use(), start_run(project, AttemptSpec(command=("t.py",), keep_code=False)) as run:
+        context.set("recorder", run)
+        context.set("run_config", load("cfg.toml"))
+        with Backup(paths=["src", ".env", "cfg.toml", "gone"]), FileLogger(log_dir="logs"):
+            pass
+    context.close()
+
+    folder = run.folder.path
+    texts = {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    kept = sorted(str(name) for name in texts if name.parts[0] == "backup")
+    assert kept == ["backup/cfg.toml", "backup/src/a.py", "backup/src/net.py"]
+    assert [name for name, data in texts.items() if secret.encode() in data] == []
+    assert b"X = 1" in texts[Path("backup/src/net.py")]
+    told = run.folder.events.read_text(encoding="utf-8")
+    assert all(f"{name} (" in told for name in (".env", "token.txt", "big.txt", "deep/id_rsa"))
+    assert "there is no gone to copy" in told
 
 
 DATAPIPE = """

@@ -31,8 +31,10 @@ from assay.record.attempt import AttemptSpec
 from assay.record.ending import ending
 from assay.record.opening import start_attempt, start_run
 from assay.record.recorder import RunRecorder
+from assay.store import authorship
 from assay.store.artifacts import artifacts
 from assay.store.blobs import FileBlobs
+from assay.store.code_trees import code_blobs, read_tree
 from assay.store.known_projects import known_projects
 from assay.store.layout import Project, RunFolder, open_project, run_folders
 from assay.store.series import read_series
@@ -748,10 +750,52 @@ def test_lost_points_are_told_in_the_record_itself(project: Project) -> None:
     assert "7 points were lost" in run.folder.log.read_text()
 
 
+def test_a_secret_known_only_at_the_end_leaves_the_whole_record_which_stays_this_users(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project.root / "train.py").write_text('X = "come-later-7788"\n', encoding="utf-8")
+    spec = AttemptSpec(
+        command=("t.py",),
+        config_toml='note = "come-later-7788"\nx = 112233445566\n',
+        config_files={"a.toml": 'note = "come-later-7788"\n'},
+        launch={"note": "come-later-7788"},
+    )
+    with start_run(project, spec, desc="of come-later-7788") as run:
+        run.log({"loss/come-later-7788": 1.0, "loss": 2.0}, 1)
+        run.tell(Evaluated(split="valid", step=1, metrics={"come-later-7788": 1.0}))
+        run.set_value("come-later-7788", ["come-later-7788"])
+        monkeypatch.setenv("LATER_PASSWORD", "come-later-7788")
+        monkeypatch.setenv("LATER_PIN_PASSWORD", "112233445566")
+
+    kept = [*run.folder.path.rglob("*"), *(project.root / ".assay").rglob("*")]
+    assert [p for p in kept if p.is_file() and b"come-later-7788" in p.read_bytes()] == []
+    view = RunView(run.folder)
+    assert authorship.is_own(run.folder, view.file) and view.damages == ()
+    assert set(view.summaries) == {"loss", "loss/<redacted>"}
+    assert view.config_text == 'note = "<redacted>"\nx = 112233445566\n'
+    tree = read_tree(code_blobs(project), view.code.snapshot)
+    assert code_blobs(project).get(tree["train.py"].digest) == b'X = "<redacted>"\n'
+
+
+def test_code_that_another_run_needs_stays_when_a_later_run_knows_its_secret(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project.root / "train.py").write_text('X = "come-later-7788"\n', encoding="utf-8")
+    with start_run(project, AttemptSpec(command=("t.py",))) as first:
+        pass
+    with start_run(project, AttemptSpec(command=("t.py",))) as second:
+        monkeypatch.setenv("LATER_PASSWORD", "come-later-7788")
+
+    blobs = code_blobs(project)
+    before, after = (RunView(run.folder).code.snapshot for run in (first, second))
+    assert before != after
+    assert blobs.get(read_tree(blobs, before)["train.py"].digest) == b'X = "come-later-7788"\n'
+
+
 def test_metrics_that_cannot_be_compacted_leave_the_run_open_to_be_looked_at(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder_module, "compact", lambda path: False)
+    monkeypatch.setattr(recorder_module, "compact", lambda path, names: False)
 
     with begin(project) as run:
         run.log({"a": 1.0}, 1)

@@ -175,7 +175,7 @@ def _outside_of(config: Config, secrets: Secrets) -> dict[str, Any]:
         kind, _, variable = name.partition(":")
         outside[name] = digest_of_secret(str(sources[kind].get(variable, "")))
     kept = without_secrets(config.root, secrets)
-    for (path, given), (_, left) in zip(walk(config.root), walk(kept), strict=True):
+    for (_, given), (path, left) in zip(walk(config.root), walk(kept), strict=True):
         if isinstance(given, Leaf) and given is not left:
             outside[dotted(path)] = digest_of_secret(str(given.value))
     return outside
@@ -198,10 +198,9 @@ def tell_defaults(
     for each in [*standard_defaults(config.root), *found.defaults]:
         if each.key == "optimizer.fused":
             each = replace(each, value=str(is_fused(prepared.engine)))
-        recorder.logger.info(
-            "default %s = %s (%s, %s)", each.key, each.value, each.owner, each.origin
-        )
-        taken.append(Taken(key=each.key, value=each.value, owner=each.owner))
+        value = recorder.secrets.tree(each.value, each.key)
+        recorder.logger.info("default %s = %s (%s, %s)", each.key, value, each.owner, each.origin)
+        taken.append(Taken(key=each.key, value=value, owner=each.owner))
     for one in found.injected:
         recorder.logger.info("injected %s by %s (%s, %s)", one.key, one.by, one.owner, one.origin)
         taken.append(Taken(key=one.key, value=one.by, owner=one.owner, injected=True))

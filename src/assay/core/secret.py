@@ -89,10 +89,14 @@ class Secrets:
             self._learnt += len(self.values) - len(before)
         return self.values != before
 
-    def without_known(self, data: bytes) -> bytes:
-        """Return bytes of a file without the secrets that are known."""
+    def without_known(self, data: bytes, *, numbers: bool = True) -> bytes:
+        """Return bytes of a file without the secrets that are known.
+
+        Those that are `numbers` may be left, for a file in which a number is no text.
+        """
         for form in self._forms:
-            data = data.replace(form.encode("utf-8", "surrogateescape"), REDACTED.encode())
+            if numbers or not form.replace(".", "").isdigit():
+                data = data.replace(form.encode("utf-8", "surrogateescape"), REDACTED.encode())
         return data
 
     def clean(self, text: str, kind: Kind = "text") -> str:
@@ -229,6 +233,17 @@ def name_below(name: str, key: str, siblings: Mapping[Any, object]) -> str:
             if isinstance(half, str) and sureness(half) == "surely":
                 return half
     return key
+
+
+def to_line(values: Iterable[str]) -> bytes:
+    """Return secrets as a line of hexadecimal words, in which one process tells them another."""
+    return " ".join(it.encode("utf-8", "surrogateescape").hex() for it in values).encode() + b"\n"
+
+
+def from_line(line: bytes) -> list[str]:
+    """Return the secrets of such a line."""
+    words = line.decode("ascii").split()
+    return [bytes.fromhex(word).decode("utf-8", "surrogateescape") for word in words]
 
 
 def _given_in(words: Sequence[str]) -> Iterator[tuple[str, int]]:

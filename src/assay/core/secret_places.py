@@ -36,7 +36,9 @@ _PROSE = re.compile(
     | ["'`*]{0,2} [ \t]{0,2} [:=] [ \t]{0,4} ["'`*]{0,2} (?P<assigned>[^\s"'`*]{4,300})""",
     re.VERBOSE | re.ASCII,
 )
-_OPENING = re.compile(r"[\"'`]?[ \t]{0,8}(?:(?P<operator>[:=])[ \t]{0,8})?(?P<bracket>[{\[])")
+_OPENING = re.compile(
+    r"(?P<quote>[\"'`])?[ \t]{0,8}(?:(?P<operator>[:=])[ \t]{0,8})?(?P<bracket>[{\[])"
+)
 _TOKEN = re.compile(
     r"""\\?"(?P<double>(?:[^"\\\n]|\\.)*+)" | \\?'(?P<single>(?:[^'\\\n]|\\.)*+)'
     | (?P<open>[\[{(]) | (?P<close>[\]})]) | \#[^\n]*+ | (?P<plain>[^\s"'\[\]{}(),:=#\\]++) | .""",
@@ -124,7 +126,8 @@ class Places:
         if begin < self._searched:
             return
         opening = _OPENING.match(self.text, end)
-        if opening and (opening["operator"] or (self.kind == "data" and opening["bracket"] == "{")):
+        is_block = opening and opening["quote"] and opening["bracket"] == "{"
+        if opening and (opening["operator"] or (is_block and self.kind != "code")):
             yield from self._in_brackets(opening.start("bracket"))
         elif above := _LINE_ABOVE.match(self.text, end):
             if self.is_loose(begin):

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
+from assay.core.secret import from_line, to_line
+
 if sys.platform != "win32":
     import fcntl
     import termios
@@ -71,6 +73,15 @@ class Capture:
         if threading.current_thread() is not self._watch:
             self._watch.join(DRAIN_S)  # it waits for the helper
 
+    def found(self) -> list[str]:
+        """Return the secrets that the output said to be some; after `stop`, once."""
+        if os.getpid() != self._pid or self._pump.stdout is None or self._pump.stdout.closed:
+            return []
+        with self._pump.stdout as told, contextlib.suppress(OSError, ValueError):
+            os.set_blocking(told.fileno(), False)  # a child may still print, and keep it running
+            return from_line((told.read() or b"").partition(b"\n")[0])
+        return []
+
     def replace(self, secrets: Iterable[str]) -> None:
         """Let these texts be replaced, too, in what is printed from now on."""
         fresh = set(secrets) - self._told
@@ -79,10 +90,9 @@ class Capture:
 
     def _tell(self, secrets: set[str]) -> None:
         self._told |= secrets
-        words = " ".join(text.encode("utf-8", "surrogateescape").hex() for text in secrets)
         with contextlib.suppress(OSError, ValueError):  # the helper has ended
             assert self._pump.stdin is not None
-            self._pump.stdin.write(f"{words}\n".encode("ascii"))
+            self._pump.stdin.write(to_line(secrets))
 
     def _open(self, descriptor: int) -> int:
         """Open a way into the helper that looks like the console; return its writing end."""
@@ -105,7 +115,7 @@ class Capture:
             [sys.executable, "-I", "-S", "-c", _PROGRAM, str(path), *pairs],
             # secrets come this way: arguments are there for everybody to read
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             bufsize=0,
             pass_fds=[*self._sources, *self._sources.values()],

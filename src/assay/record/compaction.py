@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from dataclasses import replace
 from itertools import compress
 from pathlib import Path
 
@@ -19,8 +21,10 @@ EXTENT_BYTES = 1 << 20
 """About so much stands in one extent."""
 
 
-def compact(path: Path) -> bool:
+def compact(path: Path, clean_names: Callable[[Sequence[str]], Sequence[str]] = list) -> bool:
     """Rewrite a finished file by column and put it in the old one's place; True when that is done.
+
+    The metrics get the names that `clean_names` returns, as many and all different.
 
     The new file is read back and compared before it takes the place. On any doubt the old one
     stays.
@@ -30,9 +34,10 @@ def compact(path: Path) -> bool:
         before = read_contents(path)
         if before.damages:
             return False
-        write_compacted(temporary, before.blocks)
+        blocks = [_renamed(block, clean_names) for block in before.blocks]
+        write_compacted(temporary, blocks)
         after = read_contents(temporary)
-        if after.damages or not _same(before.blocks, after.blocks):
+        if after.damages or not _same(blocks, after.blocks):
             return False
         os.replace(temporary, path)
         return True
@@ -41,6 +46,15 @@ def compact(path: Path) -> bool:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def _renamed(block: Block, clean_names: Callable[[Sequence[str]], Sequence[str]]) -> Block:
+    names = tuple(clean_names(block.keys.names))
+    if names == block.keys.names:
+        return block
+    renamed = copy(block)
+    renamed.keys = replace(block.keys, names=names)
+    return renamed
 
 
 def write_compacted(path: Path, blocks: list[Block]) -> None:

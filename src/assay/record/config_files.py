@@ -28,14 +28,16 @@ def write_config(
 ) -> None:
     """Write `config.toml` of an attempt and its given files; those of earlier attempts stay.
 
-    `text` comes without secrets; those in the files are replaced here.
+    `text` comes without secrets, but for those that became known since; they are replaced here, as
+    those in the files are.
     """
     secrets = secrets or Secrets()
-    if attempt > 1 and _differs(folder, text):
+    config = secrets.without_known(text.encode("utf-8", "surrogateescape"), numbers=False)
+    if attempt > 1 and _differs(folder, config):
         kept = folder.config_dir / f"before-attempt-{attempt}"
         make_directory(kept)
         write_atomic(kept / "config.toml", read_bytes(folder.config_toml, MAX_BYTES), durable=False)
-    write_atomic(folder.config_toml, text.encode("utf-8", "surrogateescape"), durable=False)
+    write_atomic(folder.config_toml, config, durable=False)
     names = _kept_names(files)
     for name, content in files.items():
         path = folder.config_dir / names[name]
@@ -46,11 +48,9 @@ def write_config(
         write_atomic(path, data, durable=False)
 
 
-def _differs(folder: RunFolder, text: str) -> bool:
+def _differs(folder: RunFolder, config: bytes) -> bool:
     before = folder.config_toml
-    return before.exists() and read_bytes(before, MAX_BYTES) != text.encode(
-        "utf-8", "surrogateescape"
-    )
+    return before.exists() and read_bytes(before, MAX_BYTES) != config
 
 
 def _kept_names(given: Iterable[str]) -> dict[str, PurePosixPath]:

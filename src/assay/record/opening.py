@@ -53,8 +53,9 @@ def start_run(
     folder = create_run_folder(project, run_id=run_id, tag=tag, created=created)
     with _undone(folder):
         lease = leases.acquire(folder.path, 1)
-        write_config(folder, spec.config_toml or "", spec.config_files, attempt=1, secrets=secrets)
+        # The code first: what it says to be secret is none of the config's business either.
         attempt, problem = _attempt_with_code(folder, spec, project, 1, None, secrets)
+        write_config(folder, spec.config_toml or "", spec.config_files, attempt=1, secrets=secrets)
         run = RunFile(
             id=run_id,
             kind=kind,
@@ -100,13 +101,13 @@ def start_attempt(
         number = _next_number(before)
         is_own = authorship.is_own(folder, before)  # as it was found: what follows changes it
         is_at_home = is_own and not authorship.is_moved(folder, before)
+        home = _home_of(folder, before, is_at_home) if project is None else project
+        old = before.newest if before.attempts else None
+        attempt, problem = _attempt_with_code(folder, spec, home, number, old, secrets)
         if spec.config_toml is not None:
             write_config(
                 folder, spec.config_toml, spec.config_files, attempt=number, secrets=secrets
             )
-        home = _home_of(folder, before, is_at_home) if project is None else project
-        old = before.newest if before.attempts else None
-        attempt, problem = _attempt_with_code(folder, spec, home, number, old, secrets)
         attempt = replace(attempt, from_step=from_step, to_step=from_step, changed=tuple(changed))
         run = replace(before, status="running", sealed=False, attempts=(*before.attempts, attempt))
         if home is not None and not is_at_home:

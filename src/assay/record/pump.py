@@ -16,12 +16,14 @@ import termios
 
 from assay.core import signals
 from assay.core.directory import open_directory
-from assay.core.secret import Secrets
+from assay.core.secret import Secrets, from_line, to_line
 from assay.record.screen import Screen
 
-STDIN = 0
+STDIN, STDOUT = 0, 1
 CHUNK_BYTES = 1 << 16
 RETRY_S = 1.0
+_MOST_LEARNT = 60
+_LONGEST = 500
 
 
 class CapturedStream:
@@ -63,12 +65,13 @@ class CapturedStream:
 
 
 class SecretsInput:
-    """Secrets that the program tells on standard input: a line of hexadecimal words each time."""
+    """Secrets that the program tells on standard input: a line of words each time."""
 
     def __init__(self, secrets: Secrets) -> None:
         self.secrets = secrets
         self.is_open = True
         self.is_told = False
+        self.told: set[str] = set()
         self._rest = b""
 
     def read(self) -> None:
@@ -81,10 +84,9 @@ class SecretsInput:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self.is_told = True
-            words = line.decode("ascii").split()
-            self.secrets.add(
-                bytes.fromhex(word).decode("utf-8", "surrogateescape") for word in words
-            )
+            words = from_line(line)
+            self.secrets.add(words)
+            self.told.update(words)
 
 
 def main(output: str, *pairs: str) -> None:
@@ -122,6 +124,9 @@ def main(output: str, *pairs: str) -> None:
                 stream.follow_size()
     try:
         screen.close()
+        # Few enough for the pipe, so that nobody has to read them.
+        learnt = [it for it in secrets.values if it not in known.told and len(it) <= _LONGEST]
+        os.write(STDOUT, to_line(learnt[:_MOST_LEARNT]))
     except OSError:
         return
 

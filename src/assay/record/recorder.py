@@ -36,16 +36,21 @@ from assay.record.ending import ending
 from assay.record.key_code import source_of
 from assay.record.recordable import check_text, numbers_of, recordable, whole_step
 from assay.record.recorder_thread import RecorderThread
-from assay.record.redaction import clean_file
+from assay.record.redaction import clean_code, clean_record
 from assay.record.run_home import RunHome
 from assay.record.writer import MetricsWriter
+from assay.store import authorship
 from assay.store.code_trees import code_blobs
 from assay.store.known_projects import remember
 from assay.store.layout import Project, RunFolder, refusal
+from assay.store.referenced_blobs import unshared
 from assay.store.series import summaries
 
 if TYPE_CHECKING:
     from assay.record.watched_folders import FolderWatcher
+
+_TEXTS = ("text", "table")
+"""Kinds of artifacts that are texts made here; files are kept as they are."""
 
 Listener = Callable[[Mapping[str, float], int], object]
 
@@ -110,6 +115,7 @@ class RunRecorder(MediaKeeper):
                 on_problem=self._trouble,
                 on_lost=self._lack,
                 on_grown=self._worker.wake,
+                clean_names=self.secrets.names,
             )
         except BaseException:  # raised again: only the open files must not leak
             self._home.close()
@@ -214,6 +220,7 @@ class RunRecorder(MediaKeeper):
         """Write a named result that is no curve into `run.json`."""
         check_text(name, "the name of a value")
         plain = self.secrets.tree(recordable(value, name), name)
+        name = self.secrets.clean(name)
         with self._lock:
             self._update(replace(self.run, values={**self.run.values, name: plain}))
 
@@ -223,16 +230,20 @@ class RunRecorder(MediaKeeper):
         """Keep bytes, a file or a folder by content and return its digest.
 
         The name is data: no file needs to be called so. Files of a folder are named `name/file`.
-        `kind` says how it may be shown (`Artifact`).
+        `kind` says how it may be shown (`Artifact`). Of texts and tables the secrets are replaced.
         """
         self._refuse_if_over()
         check_text(name, "the name of an artifact")
+        name = self.secrets.clean(name)
         whole = None if step is None else whole_step(step)
         # Imported here, as below: few runs use it, and every script would pay at its start.
         from assay.record.artifact_source import keep_source
         from assay.store.artifacts import keep_artifact
 
         def keep(data: bytes, part: str) -> str:
+            if kind in _TEXTS:
+                text = data.decode("utf-8", "surrogateescape")
+                data = self.secrets.clean(text).encode("utf-8", "surrogateescape")
             with self._lock:
                 kept = keep_artifact(
                     self.folder, data, part, at_ns=time.time_ns(), kind=kind, step=whole
@@ -314,6 +325,7 @@ class RunRecorder(MediaKeeper):
             self.lacks += ("all of it: its folder is gone",)
             return
         self._stop_logging()
+        self._stop_capture()
         by_metric, is_compacted = self._compact_metrics()
         self._home.release_reserve()
         if self._ended is None:
@@ -338,6 +350,9 @@ class RunRecorder(MediaKeeper):
         )
         self._write_end()
         self._leave("The run has ended.")
+        if self.secrets.values != self._first_secrets:
+            with contextlib.suppress(OSError, AssayError):
+                self._clean_again()
 
     def _write_end(self) -> None:
         try:
@@ -363,7 +378,7 @@ class RunRecorder(MediaKeeper):
 
     def _compact_metrics(self) -> tuple[Mapping[str, Summary], bool]:
         """Compact the closed metrics; return their summaries, and whether it was possible."""
-        is_compacted = compact(self.folder.metrics)
+        is_compacted = compact(self.folder.metrics, self.secrets.names)
         if not is_compacted:
             with contextlib.suppress(OSError):  # the disk is full or gone; it was told before
                 sync_file(self.folder.metrics)
@@ -418,9 +433,9 @@ class RunRecorder(MediaKeeper):
 
     def _append_event(self, fact: RunFact) -> None:
         values = {each.name: getattr(fact, each.name) for each in fields(fact)}
-        texts = {name: value for name, value in values.items() if isinstance(value, str)}
-        cleaned = {name: self.secrets.clean(text) for name, text in texts.items()}
-        fact = replace(fact, **cleaned)  # type: ignore[arg-type]  # fields of texts are texts
+        texts = {name: it for name, it in values.items() if isinstance(it, str | Mapping)}
+        cleaned = {name: self.secrets.tree(it) for name, it in texts.items()}
+        fact = replace(fact, **cleaned)
         append_line(self.folder.events, event_line(fact, time.time_ns()))
 
     def _make_again(self) -> None:
@@ -480,16 +495,30 @@ class RunRecorder(MediaKeeper):
         self._worker.stop()
         self._home.close()
         logfile.close_log(self._log_file)
+        self._stop_capture()
+
+    def _stop_capture(self) -> None:
         if self._capture is not None:
             self._capture.stop()
-        if self.secrets.values != self._first_secrets:
-            with contextlib.suppress(OSError):
-                self._clean_again()
+            self.secrets.add(self._capture.found())
 
     def _clean_again(self) -> None:
         """Remove secrets that became known later from what is written already."""
-        for path in (self.folder.output, self.folder.log, self.folder.events):
-            clean_file(path, self.secrets)
+        is_own = authorship.is_own(self.folder, self.run)
+        newest = self.run.newest
+        blobs = code_blobs(Project(Path(self.run.project)))
+        code = clean_code(newest.code, blobs, self.secrets) if self.run.project else newest.code
+        newest = replace(newest, code=code)
+        run_file.write(
+            self.folder.path, replace(self.run, attempts=(*self.run.attempts[:-1], newest))
+        )
+        clean_record(self.folder, self.secrets)
+        before, self.run = self.run.newest.code, run_file.read(self.folder.path)
+        if is_own:  # what chooses its code was changed by us
+            self.run = authorship.signed(self.folder, self.run)
+            run_file.write(self.folder.path, self.run)
+        if code != before:
+            blobs.discard(unshared(before.snapshot, self.folder, blobs))
 
     def _refuse_if_over(self) -> None:
         if os.getpid() != self._worker.pid:

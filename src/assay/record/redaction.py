@@ -1,19 +1,27 @@
-"""Secrets taken out of files."""
+"""Secrets taken out of files, of a whole record, and of its code."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from assay.core.errors import AssayError
+from assay.store.code_trees import put_tree, read_tree
+
 if TYPE_CHECKING:
+    from assay.core.ports import Blobs
+    from assay.core.run_file import Code
     from assay.core.secret import Secrets
     from assay.core.secret_places import Kind
+    from assay.store.layout import RunFolder
 
 # fmt: off
 _OF_VALUES = frozenset({
-    ".bash", ".cfg", ".cmake", ".conf", ".env", ".gradle", ".ini", ".json", ".json5", ".mk",
-    ".properties", ".ps1", ".sh", ".sql", ".tf", ".toml", ".xml", ".yaml", ".yml", ".zsh",
+    ".bash", ".cfg", ".cmake", ".conf", ".env", ".gradle", ".ini", ".json", ".json5", ".jsonl",
+    ".mk", ".properties", ".ps1", ".sh", ".sql", ".tf", ".toml", ".xml", ".yaml", ".yml", ".zsh",
 })
 _OF_WORDS = frozenset({"", ".bib", ".html", ".md", ".rst", ".tex", ".txt"})
 # fmt: on
@@ -29,16 +37,52 @@ def kind_of(name: str) -> Kind:
     return "data" if suffix in _OF_VALUES else "text" if suffix in _OF_WORDS else "code"
 
 
+def clean_record(folder: RunFolder, secrets: Secrets) -> None:
+    """Replace known secrets in all texts of a record; what users keep in it stays as it is."""
+    for path in _texts(folder):
+        clean_file(path, secrets)
+
+
+def clean_code(code: Code, blobs: Blobs, secrets: Secrets) -> Code:
+    """Return a snapshot without known secrets; it is the same one if it has none."""
+    try:
+        files = read_tree(blobs, code.snapshot) if code.snapshot else {}
+        clean = dict(files)
+        for name, file in files.items():
+            data = blobs.get(file.digest)
+            without = secrets.without_known(data)
+            if without != data:
+                clean[name] = replace(file, digest=blobs.put(without))
+        return code if clean == files else replace(code, snapshot=put_tree(blobs, clean))
+    except (OSError, KeyError, AssayError):  # what is not here any more leaks nothing
+        return code
+
+
 def clean_file(path: Path, secrets: Secrets) -> None:
     """Replace known secrets in a file of lines of any size; leave a file without one alone."""
+    numbers = kind_of(path.name) != "data"
     try:
         with path.open("rb") as file:
-            if all(secrets.without_known(line) == line for line in file):
+            if all(secrets.without_known(line, numbers=numbers) == line for line in file):
                 return
     except FileNotFoundError:
         return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with path.open("rb") as file, temporary.open("wb") as out:
         for line in file:
-            out.write(secrets.without_known(line))
+            out.write(secrets.without_known(line, numbers=numbers))
     os.replace(temporary, path)
+
+
+def _texts(folder: RunFolder) -> Iterator[Path]:
+    names = (folder.path, folder.config_dir, folder.ranks)
+    for place in names:
+        for path in place.iterdir() if place == folder.path else place.rglob("*"):
+            is_text = path.suffix in _OF_VALUES | _OF_WORDS | {".patch"}
+            if (
+                is_text
+                and not path.name.startswith(".")
+                and path.is_file()
+                and not path.is_symlink()
+            ):
+                yield path

@@ -29,10 +29,12 @@ from assay.core.ports import Blobs
 from assay.core.regular_file import read_bytes
 from assay.core.run_file import Code
 from assay.core.secret import Secrets
+from assay.core.secret_names import REDACTED
 from assay.core.secret_texts import edition
 from assay.record.git_patch import dirty_patch
 from assay.record.redaction import kind_of
 from assay.store.code_trees import CodeFile, put_tree
+from assay.store.restore_code import write_tree
 
 MAX_FILE_BYTES = 5 << 20
 MAX_LEFT_OUT = 100
@@ -41,6 +43,10 @@ MAX_WALKED = 100_000
 
 STAT_CACHE = "stat.json"
 _MOST_CACHE_BYTES = 256 << 20
+_MOST_WAITING_BYTES = 64 << 20
+"""So much code waits in memory for what other files say to be secret; the rest is read again."""
+
+_REDACTED = REDACTED.encode()
 
 # fmt: off
 SUFFIXES = frozenset({
@@ -120,6 +126,7 @@ def snapshot(
     for folder in _outside(folders, root):
         for name in _names(folder):
             keeper.keep(_Found(f"{folder.as_posix()}/{name}", os.path.join(folder, name)))
+    keeper.finish()
     keeper.follow_links(root)
     digest = put_tree(blobs, keeper.files)
     keeper.known.save()
@@ -133,6 +140,21 @@ def snapshot(
         git_dirty=is_dirty,
         patch=blobs.put(patch) if patch else "",
     )
+
+
+def copy_code(source: Path, to: Path, blobs: Blobs, secrets: Secrets) -> tuple[str, ...]:
+    """Copy the code in a folder, or one file, as a snapshot keeps it; return what was left out."""
+    keeper = _Keeper(blobs, _Cache(None, secrets), secrets)
+    folder = source if source.is_dir() else source.parent
+    for name in _names(folder):
+        if source == folder or name == source.name:
+            keeper.keep(_Found(name, os.path.join(folder, name)))
+    keeper.finish()
+    keeper.follow_links(folder)
+    write_tree(keeper.files, blobs, to if source == folder else to.parent)
+    if source != folder and not keeper.files and not keeper.left_out:
+        return (f"{source.name} (no code, or ignored)",)
+    return _listed(keeper.left_out)
 
 
 def _dirty_patch(
@@ -218,6 +240,9 @@ class _Keeper:
         self.files: dict[str, CodeFile] = {}
         self.left_out: list[str] = []
         self._links: list[_Found] = []
+        self._remembered: list[tuple[_Found, os.stat_result]] = []
+        self._waiting: list[tuple[_Found, os.stat_result, bytes | None, int]] = []
+        self._waiting_bytes = 0
 
     def keep(self, found: _Found) -> None:
         """Keep a file that looks like code; a link waits for `follow_links`."""
@@ -228,14 +253,12 @@ class _Keeper:
         # The name of a folder has no suffix, and a link may lead to one.
         if not is_code(base) and "." in base[1:]:
             return
-        try:
+        with self._readable(found):
             status = os.lstat(found.path)
             if stat.S_ISLNK(status.st_mode):
                 self._links.append(found)
             elif is_code(base) and stat.S_ISREG(status.st_mode):
                 self._keep_regular(found, status)
-        except OSError as error:
-            self.left_out.append(f"{found.name} ({error.strerror or error})")
 
     def follow_links(self, root: Path) -> None:
         """Keep the files behind links under the names of the links, if they are kept anyway."""
@@ -250,27 +273,63 @@ class _Keeper:
         if status.st_size > MAX_FILE_BYTES:
             self.left_out.append(f"{found.name} ({status.st_size / 1e6:.1f} MB)")
             return
-        digest, count = self.known.get(found.path, status)
-        if not digest or digest not in self.blobs:
-            base = os.path.basename(found.name)
-            with open(found.path, "rb", opener=_no_link) as file:
-                data, count = _cleaned(file.read(), base, self.secrets)
-            digest = self.blobs.put(data)
-            self.known.put(found.path, status, digest, count)
+        digest = self.known.get(found.path, status)
+        if digest and digest in self.blobs:
+            self._remembered.append((found, status))
+            self._add(found, status, digest)
+        else:
+            self._read(found, status)
+
+    def finish(self) -> None:
+        """Keep what waits: only now is known what the files say to be secret."""
+        if self.known.is_of_other_secrets():
+            for found, status in self._remembered:
+                with self._readable(found):
+                    self._read(found, status)
+        for found, status, data, count in self._waiting:
+            with self._readable(found):
+                self._keep_clean(found, status, *((data, count) if data else self._cleaned(found)))
+
+    def _keep_clean(self, found: _Found, status: os.stat_result, data: bytes, count: int) -> None:
+        clean = self.secrets.without_known(data)
+        count += clean.count(_REDACTED) - data.count(_REDACTED)
+        digest = self.blobs.put(clean)
+        self._add(found, status, digest)
         if count:
             replaced = f"{count} secret{'s' if count > 1 else ''} in it replaced"
             self.left_out.append(f"{found.name} ({replaced})")
+            self.known.forget(found.path)  # read each time: nothing else says what is secret
+        else:
+            self.known.put(found.path, status, digest)
+
+    @contextlib.contextmanager
+    def _readable(self, found: _Found) -> Iterator[None]:
+        """Say that a file was left out if it cannot be read inside."""
+        try:
+            yield
+        except OSError as error:
+            self.left_out.append(f"{found.name} ({error.strerror or error})")
+
+    def _read(self, found: _Found, status: os.stat_result) -> None:
+        data, count = self._cleaned(found)
+        self._waiting_bytes += len(data)
+        is_short = self._waiting_bytes <= _MOST_WAITING_BYTES
+        self._waiting.append((found, status, data if is_short else None, count))
+
+    def _cleaned(self, found: _Found) -> tuple[bytes, int]:
+        with open(found.path, "rb", opener=_no_link) as file:
+            data = file.read()
+        text = data.decode("utf-8", "surrogateescape")
+        clean, count = self.secrets.cleaned(text, kind_of(os.path.basename(found.name)))
+        return (clean.encode("utf-8", "surrogateescape"), count) if count else (data, 0)
+
+    def _add(self, found: _Found, status: os.stat_result, digest: str) -> None:
         mode = 0o755 if status.st_mode & 0o100 else 0o644
         self.files[found.name] = CodeFile(digest=digest, mode=mode, size_bytes=status.st_size)
 
 
 def _no_link(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
-
-
-def _cleaned(data: bytes, name: str, secrets: Secrets) -> tuple[bytes, int]:
-    text, count = secrets.cleaned(data.decode("utf-8", "surrogateescape"), kind_of(name))
-    return (text.encode("utf-8", "surrogateescape"), count) if count else (data, 0)
 
 
 def _names(folder: Path, *, in_git: bool = True) -> Iterable[str]:
@@ -377,29 +436,39 @@ class _Cache:
 
     def __init__(self, path: Path | None, secrets: Secrets) -> None:
         self._path = path
-        # Others are replaced when there are other secrets or other rules; "" is no path.
-        salted = "\0".join([edition(), *secrets.values]).encode("utf-8", "replace")
-        salt: list[Any] = [hashlib.sha256(salted).hexdigest()[:8]]
+        self._secrets = secrets
         self._old: dict[str, list[Any]] = {}
-        self._new: dict[str, list[Any]] = {"": salt}
+        self._new: dict[str, list[Any]] = {}
         if path is not None:
             with contextlib.suppress(OSError, ValueError):
                 data = json.loads(read_bytes(path, _MOST_CACHE_BYTES))
-                self._old = data if isinstance(data, dict) and data.get("") == salt else {}
+                self._old = data if isinstance(data, dict) else {}
 
-    def get(self, path: str, status: os.stat_result) -> tuple[str, int]:
-        """Its digest ("": not known) and how many secrets in it were replaced."""
+    def is_of_other_secrets(self) -> bool:
+        """Return whether the remembered files were kept under other secrets or other rules."""
+        return self._old.get("") != self._salt()
+
+    def get(self, path: str, status: os.stat_result) -> str:
+        """Return the digest of a file without secrets, or "" if it is not known."""
         entry = self._old.get(path)
         if entry is None or entry[:3] != [status.st_size, status.st_mtime_ns, status.st_ino]:
-            return "", 0
+            return ""
         self._new[path] = entry
-        return str(entry[3]), int(entry[4])
+        return str(entry[3])
 
-    def put(self, path: str, status: os.stat_result, digest: str, count: int) -> None:
+    def put(self, path: str, status: os.stat_result, digest: str) -> None:
         if time.time_ns() - status.st_mtime_ns > _RACY_NS:
-            self._new[path] = [status.st_size, status.st_mtime_ns, status.st_ino, digest, count]
+            self._new[path] = [status.st_size, status.st_mtime_ns, status.st_ino, digest]
+
+    def forget(self, path: str) -> None:
+        self._new.pop(path, None)
+
+    def _salt(self) -> list[Any]:
+        salted = "\0".join([edition(), *sorted(self._secrets.values)]).encode("utf-8", "replace")
+        return [hashlib.sha256(salted).hexdigest()[:8]]
 
     def save(self) -> None:
+        self._new[""] = self._salt()  # "" is no path
         if self._path is None or self._new == self._old:
             return
         with contextlib.suppress(OSError, AssayError):  # it only saves time

@@ -19,7 +19,7 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic_ns
 from zlib import crc32
@@ -71,7 +71,8 @@ class MetricsWriter:
 
     When there is no room, points are dropped and counted, growing is tried again at most once a
     second, and `on_problem` is told twice: when it begins, and what was lost when it is over.
-    `on_lost` is told in a few words what the file lacks for good.
+    `on_lost` is told in a few words what the file lacks for good. `clean_names` returns the names
+    that are written in place of those that are logged, as many and all different.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class MetricsWriter:
         on_problem: Callable[[str], None] = lambda message: None,
         on_lost: Callable[[str], None] = lambda what: None,
         on_grown: Callable[[], None] = lambda: None,
+        clean_names: Callable[[Sequence[str]], Sequence[str]] = list,
         preallocate: bool | None = None,
     ) -> None:
         self.path = path
@@ -89,6 +91,7 @@ class MetricsWriter:
         self._on_problem = on_problem
         self._on_lost = on_lost
         self._on_grown = on_grown
+        self._clean_names = clean_names
         self._lost = LostPoints(on_problem, on_lost)
         self._lock = threading.RLock()
         self._growing = threading.Lock()  # held after `_lock`, never before it
@@ -337,7 +340,8 @@ class MetricsWriter:
         self._columns += len(names)
         self._next_id = set_id + 1
         axis = next((i for i, name in enumerate(names) if name in self._axes), None)
-        frame = metrics_file.pack_keys(KeySet(set_id, names, axis))
+        kept = tuple(self._clean_names(names))
+        frame = metrics_file.pack_keys(KeySet(set_id, kept, axis))
         self._keys[names] = numbered = (set_id, 2 * frame)
         return numbered
 

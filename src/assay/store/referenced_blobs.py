@@ -40,6 +40,14 @@ def reachable(digests: Iterable[str], blobs: Blobs) -> set[str]:
     return found
 
 
+def unshared(digest: str, folder: RunFolder, blobs: Blobs) -> list[str]:
+    """Return what a blob alone names: no record beside `folder`, and not that one."""
+    others = set[str]()
+    for run in folder.path.parent.iterdir():
+        others |= named_digests(RunFolder(run)) if run.is_dir() else set()
+    return sorted(reachable([digest], blobs) - reachable(others, blobs))
+
+
 def _of_tree(blobs: Blobs, digest: str) -> list[str]:
     try:
         data = blobs.get(digest)

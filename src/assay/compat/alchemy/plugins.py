@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +12,16 @@ from typing import Any
 from assay.compat.alchemy.symbols import sym_tbl
 from assay.config import dump
 from assay.config.loading import Config
+from assay.config.secret_keys import without_secrets
 from assay.core.errors import InputError
 from assay.core.event_log import Warned
 from assay.plugins import TensorBoard
 from assay.record.info import info_lines
 from assay.record.logfile import LOGGER, formatter
 from assay.record.recorder import RunRecorder
+from assay.record.snapshot import copy_code
+from assay.store.code_trees import code_blobs
+from assay.store.layout import Project
 
 __all__ = [
     "Backup",
@@ -103,7 +106,8 @@ class FileLogger(_RunPlugin):
             (folder / name).mkdir(parents=True, exist_ok=True)
         config = sym_tbl().try_get("run_config")
         if isinstance(config, Config):
-            (folder / "cfg.toml").write_text(dump(as_given(config)), encoding="utf-8")
+            written = dump(without_secrets(as_given(config), recorder.secrets))
+            (folder / "cfg.toml").write_text(written, encoding="utf-8")
         (folder / "checkpt").mkdir(exist_ok=True)
         self.log_dir.mkdir(parents=True, exist_ok=True)
         _link(self.log_dir / folder.name, folder)
@@ -124,6 +128,7 @@ class FileLogger(_RunPlugin):
 class Backup(_RunPlugin):
     """Copies files and folders of the working directory into `backup/` of the record.
 
+    By the rules of the code snapshot: no ignored, large or secret files, no secrets in the others.
     `alchemy` without such a folder is `assay.compat.alchemy`, which stands for it.
     """
 
@@ -138,15 +143,13 @@ class Backup(_RunPlugin):
             source = path
             if name == "alchemy" and not path.exists():
                 source = Path(__file__).parent
-            target = recorder.folder.path / "backup" / path
-            if source.is_dir():
-                ignored = shutil.ignore_patterns("__pycache__", ".git", ".assay", "runs")
-                shutil.copytree(source, target, ignore=ignored, symlinks=True, dirs_exist_ok=True)
-            elif source.is_file():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(source, target)
-            else:
+            if not source.exists():
                 recorder.tell(Warned(message=f"Backup: there is no {name} to copy"))
+                continue
+            target = recorder.folder.path / "backup" / path
+            blobs = code_blobs(Project(Path(recorder.run.project)))
+            for left_out in copy_code(source, target, blobs, recorder.secrets):
+                recorder.tell(Warned(message=f"Backup of {name}: not as it is: {left_out}"))
 
 
 class TensorboardLogger(TensorBoard):
