@@ -56,13 +56,55 @@ def test_a_config_is_proved_against_a_recorded_run(
     different = assay("prove", "toy.toml", "--against", "last", "--steps", "4")
 
     assert equal.returncode == 0, equal.stdout + equal.stderr
+    assert "differs" not in equal.stdout
     assert different.returncode == 1, different.stderr
     assert "different: first at step 1, " in different.stdout
-    assert "differs: code net.py" in different.stdout
+    differs = [line for line in different.stdout.splitlines() if line.startswith("differs")]
+    assert differs == ["differs: code net.py  changed"]
     assert [(each.question, each.equal) for each in find_run("last").verdicts] == [
         ("prove", True),
         ("prove", False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("toy.toml", ("train.epochs=@delete", "+train.steps=3"), "6 steps, and this run made 3"),
+        ("net.py", ("self.layers", "self.blocks"), "it no longer has model.layers"),
+        (
+            "net.py",
+            ("def forward(self, x):", "def forward(self, x):\n        1 / 0"),
+            "ZeroDivision",
+        ),
+    ],
+    ids=["a shorter run", "a renamed module", "a model that raises"],
+)
+def test_what_does_not_compare_is_no_difference(
+    assay, toy: Path, name: str, change: tuple[str, str], message: str
+) -> None:
+    written = assay("prove", "toy.toml", "--write", "golden.json", "--steps", "6")
+    assert written.returncode == 0, written.stderr
+    overrides: tuple[str, ...] = ()
+    if name == "toy.toml":
+        overrides = change
+    else:
+        (toy / name).write_text((toy / name).read_text().replace(*change))
+
+    done = assay("prove", "toy.toml", *overrides, "--against", "golden.json")
+
+    assert done.returncode == 2, done.stdout
+    assert "cannot compare: " in done.stderr and message in done.stderr
+    assert "different" not in done.stdout
+
+
+def test_other_samples_and_other_content_are_told_apart(assay, toy: Path) -> None:
+    assert assay("prove", "toy.toml", "--write", "golden.json", "--steps", "2").returncode == 0
+
+    unshuffled = assay("prove", "toy.toml", "data.train.shuffle=false", "--against", "golden.json")
+
+    assert "first at step 1, data: sample indices" in unshuffled.stdout
+    assert "cause: data order" in unshuffled.stdout
 
 
 def test_what_is_no_golden_file_is_one_clear_error(assay, toy: Path) -> None:

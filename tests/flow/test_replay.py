@@ -118,7 +118,8 @@ def test_a_run_is_done_again_from_its_own_code_and_what_is_not_equal_is_named(
     other = assay("replay", "last@27")
 
     assert other.returncode == 1, other.stderr
-    assert re.search(r"^sample order +differs: from step 28 on$", other.stdout, re.MULTILINE)
+    assert re.search(r"^sample order +equal, 5 points$", other.stdout, re.MULTILINE)
+    assert re.search(r"^batches +differs: from step 28 on$", other.stdout, re.MULTILINE)
     assert re.search(r"^weights +differs: at step 30 model: layers\.", other.stdout, re.MULTILINE)
     assert re.search(
         r"^not equal: first at step 28, data: data/digest \(\d+\.0 and \d+\.0\)$",
@@ -137,7 +138,7 @@ def test_a_run_is_done_again_from_its_own_code_and_what_is_not_equal_is_named(
     assert kept[1] == view.id
     assert [(each.equal, each.cause) for each in view.verdicts] == [
         *[(True, None)] * 3,
-        (False, "data order"),
+        (False, "data"),
     ]
     assert "replay: not equal, steps 28 to 32, first at step 28," in assay("show", "last").stdout
 
@@ -193,6 +194,33 @@ def test_a_killed_and_resumed_run_is_done_again_as_one_and_another_config_is_a_s
 
     assert before.verdict.equal, before.compared
     assert before.verdict.last_step == seam
+
+
+@pytest.mark.thorough
+def test_a_changed_byte_of_the_config_is_damage_and_force_leaves_damaged_checkpoints_out(
+    assay, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(toy)
+    done = assay("run", "toy.toml", "--quiet", "--max-steps", "4", "checkpoint.every=2 steps")
+    assert done.returncode == 0, done.stderr
+    view = find_run("last")
+    weights = view.checkpoints[0].path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+
+    strict = assay("replay", "last")
+    forced = assay("replay", "last", "--force")
+
+    assert (strict.returncode, forced.returncode) == (2, 0), forced.stderr
+    assert "--force compares the others" in strict.stderr
+    assert re.search(r"^weights +equal at step \d+$", forced.stdout, re.MULTILINE)
+
+    config = view.folder.config_toml
+    config.write_text(config.read_text().replace("seed = 3", "seed = 2"))
+    for options in ([], ["--force"]):
+        altered = assay("replay", "last", *options)
+        assert altered.returncode == 2
+        assert "config.toml is damaged: it is not what was written" in altered.stderr
+        assert "not made here" not in altered.stderr and "--trust" not in altered.stderr
 
 
 def test_what_no_config_has_made_is_refused(

@@ -203,7 +203,7 @@ def test_state_that_no_checkpoint_holds_is_named_with_its_module_and_operation(
     assert done.returncode == 1, done.stderr
     place = r"First difference: step (\d+), forward, model\.layers\.2: aten\.mul"
     found = re.search(
-        rf"^{place}\nIt was equal up to step \d+; the run had been resumed from step (\d+)\.$",
+        rf"^{place}\ncause: forward\nIt was equal up to step \d+; the run had been resumed from step (\d+)\.$",
         done.stdout,
         re.MULTILINE,
     )

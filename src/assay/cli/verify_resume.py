@@ -97,12 +97,12 @@ def _where(check: ResumeCheck) -> list[str]:
     first = check.first_step
     if first is None or check.difference is None:
         return []
-    place = f"First difference: step {first}, {check.difference.place}"
+    place = [f"First difference: step {first}, {check.difference.place}", f"cause: {check.cause}"]
     if not check.resumed_from:
-        return [place]
+        return place
     if not check.blames_resume:
         return [
-            place,
+            *place,
             f"It differs from step {first} on, before anything was resumed (from step"
             f" {check.resumed_from[0]}):",
             "two runs that nobody kills would differ, too. `assay check CONFIG --data` tries the"
@@ -111,6 +111,6 @@ def _where(check: ResumeCheck) -> list[str]:
         ]
     resumed = max(step for step in check.resumed_from if step < first)
     return [
-        place,
+        *place,
         f"It was equal up to step {first - 1}; the run had been resumed from step {resumed}.",
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.debug import debug_handlers
@@ -11,11 +12,13 @@ from assay.compose.launch_settings import Launch
 from assay.compose.make_engine import PreparedRun, evaluation_plan
 from assay.compose.make_loaders import splits_of
 from assay.compose.tasks import evaluation_of
+from assay.config import plain
 from assay.core.event_log import Warned
 from assay.core.events import At, Event, Handler
 from assay.core.ports import NullRecorder
 from assay.core.run_file import Best
 from assay.record.recorder import RunRecorder
+from assay.store.layout import Project
 
 if TYPE_CHECKING:
     from assay.engine import Display, Engine, Evaluate, Save
@@ -56,6 +59,33 @@ def add_callbacks(
         bus.add(_stop_handler(prepared.engine, launch))
     bus.add(_opening_handler(prepared, recorder, display))
     bus.extend(_code_state(prepared, recorder).handlers())
+    if isinstance(recorder, RunRecorder):
+        _look_for_inputs(prepared, recorder)
+
+
+def _look_for_inputs(prepared: PreparedRun, recorder: RunRecorder) -> None:
+    """Let the recorder's thread look once for what the code reads, and again at the end."""
+    from assay.record.outside_inputs import OutsideInputs, texts_of
+
+    project = Project(Path(recorder.run.project))
+    inputs = OutsideInputs(
+        project.root,
+        prepared.scope.config.user_dirs,
+        texts_of(plain(prepared.scope.root)),
+        written=project.runs_dir,
+        since_ns=recorder.run.newest.started_ns,
+    )
+    looked: list[bool] = []
+
+    def look_once() -> None:
+        if not looked:
+            looked.append(True)
+            look()
+
+    def look() -> None:
+        recorder.set_inputs(inputs.find())
+
+    recorder.each_second(look_once, at_end=look)
 
 
 def _add_evaluation(prepared: PreparedRun) -> Evaluate:

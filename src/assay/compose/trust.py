@@ -19,6 +19,7 @@ from assay.config.loading import Config, open_config
 from assay.config.settings import Settings
 from assay.config.tree import Table, walk
 from assay.core.errors import InputError
+from assay.query.damage import describe_altered_config
 from assay.query.run import RunView
 from assay.store import authorship
 from assay.store.layout import Project, find_project
@@ -104,6 +105,12 @@ def permit(view: RunView, root: Table, *, use: str, code: str, trust: Trust) -> 
     )
     if trust(foreign) if callable(trust) else trust:
         return
+    if altered := describe_altered_config(view.folder, view.file):
+        raise InputError(
+            f"{altered}: nobody knows what {view.id} was trained with.",
+            where=str(view.folder.config_toml),
+            fix="put it back from a copy or a pack of the run",
+        )
     raise InputError(
         f"The run {view.id} was not made here: to {use} it would run what its config says.",
         where=str(view.path),

@@ -1,7 +1,8 @@
 """Format of a golden file, version 1: digests of the first steps of a config, a few kilobytes.
 
 JSON that belongs into version control. A line of `digests` is `STEP PHASE MODULE DIGEST`, in the
-order of a step; the module is `-` for a whole phase. The digest of a loss or norm is the number.
+order of a step; the module is `-` for a whole phase, and `order` for the indices of the samples in
+`data`. The digest of a loss or norm is the number.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from assay.core.trace_file import PHASES, Phase
 FORMAT = 1
 MAX_BYTES = 1 << 20
 WHOLE = "-"
+ORDER = "order"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# hashlib brings OpenSSL along, which takes longer to load than what records does to start.
+from _blake2 import blake2b
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,7 +79,8 @@ class Attempt:
 
     Times are unix ns; `changed`: keys that differ from the attempt before.
 
-    `changed_code` are the changed files of the code.
+    `changed_code` are the changed files of the code. `config_digest` is that of the bytes of
+    `config.toml`, "" in records of before.
     """
 
     number: int
@@ -93,6 +96,7 @@ class Attempt:
     pid: int = 0
     config_hash: str = ""
     seedless_hash: str = ""
+    config_digest: str = ""
     changed: tuple[str, ...] = ()
     changed_code: tuple[str, ...] = ()
     launch: Mapping[str, Any] = field(default_factory=dict)
@@ -145,6 +149,14 @@ class RunFile:
         return sum(
             (a.ended_ns - a.started_ns) / 1e9 for a in self.attempts if a.ended_ns is not None
         )
+
+
+def digest_of_config(path: Path) -> str:
+    """Return a digest of the bytes of a config; "" where there is none."""
+    try:
+        return blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    except OSError:
+        return ""
 
 
 def read(folder: Path) -> RunFile:

@@ -7,7 +7,7 @@ One file an attempt and rank: `trace/<attempt>-<rank>.bin`. The grammar of frame
     1       DIGESTS step     entries  entries of: u32 site, u32 occurrence, u64 fingerprint, in the
                                       order they happened
     0xFFFE  SITE    site id  0        u32 length, UTF-8 JSON: phase, module, name, dtype, shape,
-                                      kind
+                                      kind, arguments
     0xFFFD  HEAD    0        0        u32 length, UTF-8 JSON: algorithm, level, every, rank
 
 A site is a place in the program at which a tensor is fingerprinted; it is defined before its first
@@ -35,9 +35,25 @@ SITE = 0xFFFE
 HEAD = 0xFFFD
 MAX_ENTRIES = frames.MAX_PAYLOAD_BYTES // 16
 
-Phase = Literal["init", "data", "randomness", "forward", "loss", "backward", "optimizer", "state"]
+Phase = Literal[
+    "init",
+    "data",
+    "randomness",
+    "forward",
+    "loss",
+    "backward",
+    "optimizer",
+    "state",
+    "evaluation",
+]
 PHASES: tuple[Phase, ...] = get_args(Phase)
-"""Phases in the order of a step; `init` comes before step 1 and before a resumed attempt."""
+"""Phases in the order of a step; `init` comes before step 1 and before a resumed attempt.
+
+`evaluation` has the buffers that an evaluation after the step wrote, and is there only for these.
+"""
+
+SAMPLE_INDICES = "sample indices"
+"""Name of the site that tells which samples a micro-batch has."""
 
 Level = Literal["default", "full"]
 """`full` adds every operation of the steps that are traced, with the module that it belongs to."""
@@ -62,7 +78,8 @@ class Head:
 class TraceSite:
     """Place at which a tensor is fingerprinted: dotted path of a module, and the tensor's name.
 
-    An operation has torch's name for it; a random operation draws from a generator.
+    An operation has torch's name for it; a random operation draws from a generator. `arguments` are
+    those of a random operation that are no tensors, as text: its probability, its bounds.
     """
 
     id: int
@@ -72,6 +89,7 @@ class TraceSite:
     dtype: str
     shape: tuple[int, ...]
     kind: SiteKind = "tensor"
+    arguments: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +115,10 @@ def pack_head(head: Head) -> bytes:
 
 def pack_site(site: TraceSite) -> bytes:
     """Return the frame that defines a site, twice: the fingerprints of the site depend on it."""
-    data = {
-        name: getattr(site, name) for name in ("phase", "module", "name", "dtype", "shape", "kind")
-    }
+    names = ("phase", "module", "name", "dtype", "shape", "kind")
+    data = {name: getattr(site, name) for name in names}
+    if site.arguments:
+        data["arguments"] = site.arguments
     return 2 * frames.pack(SITE, site.id, 0, _text(data))
 
 

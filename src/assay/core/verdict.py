@@ -22,6 +22,12 @@ Cause = Literal[
     "config",
     "data",
     "environment",
+    "evaluation",
+    "an input outside the record changed",
+    "data or data order: not traced",
+    "data, init or forward: not traced",
+    "forward or backward: not traced",
+    "this step or one before it: not traced",
 ]
 
 

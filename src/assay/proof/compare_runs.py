@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,10 @@ from assay.core.errors import CheckpointError, InputError
 from assay.core.manifest import folder_of_step
 from assay.core.trace_file import Phase
 from assay.core.verdict import Difference, Verdict
+from assay.proof.cause import cause_of
 from assay.proof.differences import (
     CLOCKED,
+    CONTENT,
     ORDER,
     PARTS,
     Comparison,
@@ -23,8 +25,9 @@ from assay.proof.differences import (
     curve_difference,
 )
 from assay.proof.first_difference import (
-    cause_of,
+    add_evidence,
     compare_traces,
+    evaluated_curves,
     first_in_traces,
     moment,
     phase_of_curve,
@@ -37,23 +40,38 @@ from assay.store.series import read_series
 if TYPE_CHECKING:
     from assay.store.series import Series
 
-_ORDER_TITLE = "sample order"
+_TITLES: Mapping[str, str] = {ORDER: "sample order", CONTENT: "batches"}
 _PHASES: Mapping[str, Phase] = {"weights": "optimizer", "optimizer": "optimizer", "state": "state"}
 
 
 def compare_runs(
-    view: RunView, again: RunView, span: StepRange, changed: Mapping[str, tuple[str, str]]
+    view: RunView,
+    again: RunView,
+    span: StepRange,
+    changed: Mapping[str, tuple[str, str]],
+    *,
+    repeats: Callable[[int], bool | None] = lambda step: None,
+    force: bool = False,
 ) -> tuple[Verdict, tuple[Comparison, ...]]:
-    """Return the verdict on a replay; InputError when nothing can be compared."""
-    curves, differences, points = _compare_curves(view, again, span)
-    checkpoints = _checkpoints(view, again, span)
+    """Return the verdict on a replay; InputError when nothing can be compared.
+
+    `repeats` is called with the step of the first difference, and tells whether another replay has
+    the bits of this one there; None where that says nothing. With `force` a damaged checkpoint is
+    left out.
+    """
+    curves, differences, points, equal = _compare_curves(view, again, span)
+    damaged: list[str] = []
+    checkpoints = _checkpoints(view, again, span, damaged if force else None)
     parts, others = _compare_parts(checkpoints)
     count = points + len(checkpoints)
     if not count:
         raise InputError(f"{view.id} has recorded nothing of {span.said}.", where=str(view.path))
     traces = Alignment() if view.damages else first_in_traces(view, again)
+    for name, steps in equal.items():
+        add_evidence(traces, name, steps)
     found = _earliest(traces, [*differences, *others])
     first = found.difference
+    is_repeated = repeats(first.step) if first is not None else None
     verdict = Verdict(
         question="replay",
         runs=(view.id, again.id),
@@ -62,12 +80,15 @@ def compare_runs(
         last_step=span.last,
         compared=count + traces.compared,
         difference=first,
-        cause=cause_of(found, in_environment=bool(changed)) if first is not None else None,
+        cause=cause_of(found, changed, repeats=is_repeated),
         changed_inputs={name: list(values) for name, values in changed.items()},
         at_ns=time.time_ns(),
-        note=" ".join([*view.damages, *found.notes]),
+        note=" ".join([*view.damages, *damaged, *found.notes]),
     )
-    return verdict, (*curves, *parts, compare_traces(traces))
+    lines = compare_traces(traces)
+    if view.damages:
+        lines = replace(lines, otherwise="not compared: the record is damaged")
+    return verdict, (*curves, *parts, lines)
 
 
 def _earliest(traces: Alignment, others: list[Difference]) -> Alignment:
@@ -87,28 +108,33 @@ def _earliest(traces: Alignment, others: list[Difference]) -> Alignment:
 
 def _compare_curves(
     view: RunView, again: RunView, span: StepRange
-) -> tuple[list[Comparison], list[Difference], int]:
-    """Return the comparison of each curve, their first differences, and the number of points."""
+) -> tuple[list[Comparison], list[Difference], int, dict[str, list[int]]]:
+    """Return the comparison of each curve, first differences, number of points, equal steps."""
     compared: list[Comparison] = []
     differences: list[Difference] = []
+    equal: dict[str, list[int]] = {}
+    evaluated = evaluated_curves(view)
     count = 0
     for name, left, right in _curves(view, again, span):
         where = curve_difference(left, right)
+        if left is not None:
+            last = span.last if where is None else where.step - 1
+            equal[name] = left.steps[left.steps <= last].tolist()
         if where is not None:
-            differences.append(_difference(name, where))
+            differences.append(_difference(name, where, evaluated))
         points = len(left) if left is not None else 0
         count += points
         compared.append(
             Comparison(
-                name=_ORDER_TITLE if name == ORDER else name,
+                name=_TITLES.get(name, name),
                 differences=(where.how,) if where is not None else (),
                 otherwise=f"equal, {points} point{'s' if points != 1 else ''}",
             )
         )
-    if all(each.name != _ORDER_TITLE for each in compared):
+    if not equal.keys() & _TITLES.keys():
         lacking = "not recorded (assay.engine.BatchDigest does it)"
-        compared.append(Comparison(name=_ORDER_TITLE, otherwise=lacking))
-    return compared, differences, count
+        compared.append(Comparison(name=_TITLES[ORDER], otherwise=lacking))
+    return compared, differences, count, equal
 
 
 def _compare_parts(
@@ -130,10 +156,10 @@ def _compare_parts(
     return compared, differences
 
 
-def _difference(name: str, where: CurveDifference) -> Difference:
+def _difference(name: str, where: CurveDifference, evaluated: Collection[str]) -> Difference:
     left, right = ("" if value is None else repr(value) for value in (where.left, where.right))
     return Difference(
-        step=where.step, phase=phase_of_curve(name), name=name, left=left, right=right
+        step=where.step, phase=phase_of_curve(name, evaluated), name=name, left=left, right=right
     )
 
 
@@ -145,7 +171,7 @@ def _curves(
     b = _series_within(again, span)
     damaged = bool(view.damages)
     for name in dict.fromkeys([*a, *b]):
-        if name.startswith(CLOCKED):
+        if name.startswith(CLOCKED) or (name == ORDER and name not in a):  # as older records
             continue
         left = a.get(name)
         right = b.get(name)
@@ -190,10 +216,12 @@ def _masked(series: Series, inside: Any) -> Series:
     )
 
 
-def _checkpoints(view: RunView, again: RunView, span: StepRange) -> dict[int, dict[str, list[str]]]:
+def _checkpoints(
+    view: RunView, again: RunView, span: StepRange, damaged: list[str] | None
+) -> dict[int, dict[str, list[str]]]:
     """Return the differences of checkpoints that both have, by step and part.
 
-    InputError when one of the record's is damaged.
+    A damaged one of the record is told in `damaged`, and an InputError when that is None.
     """
     theirs = {each.name: each for each in again.checkpoints}
     found = {}
@@ -206,5 +234,8 @@ def _checkpoints(view: RunView, again: RunView, span: StepRange) -> dict[int, di
             try:
                 found[step] = compare_checkpoints(each.path, other.path)
             except CheckpointError as error:
-                raise InputError(error.what, where=error.where) from error
+                if damaged is None:
+                    fix = "--force compares the others"
+                    raise InputError(error.what, where=error.where, fix=fix) from error
+                damaged.append(f"{each.name}: {error.what}")
     return found

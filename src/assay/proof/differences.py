@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from assay.store.series import Series
 
-ORDER = "data/digest"
-"""The curve that says which samples a step was given, and as what."""
+ORDER = "data/order"
+"""The curve that says which samples a step was given; not of a sampler of the user's own."""
+
+CONTENT = "data/digest"
+"""The curve that says what the batches of a step held."""
 
 CLOCKED = ("speed/", "time/", "memory/", "compile/")
 """Curves of the machine, which differ between any two runs."""

@@ -14,11 +14,12 @@ from assay.compose.trust import Trust
 from assay.core.errors import AssayError, InputError
 from assay.core.manifest import folder_of_step
 from assay.core.verdict import Verdict
-from assay.proof.changed_inputs import changed_inputs, is_only_environment
+from assay.proof.cause import cause_of
+from assay.proof.changed_inputs import changed_inputs
 from assay.proof.differences import compare_checkpoints
-from assay.proof.first_difference import cause_of, first_in_records, first_in_traces
+from assay.proof.first_difference import first_in_records
 from assay.proof.replay import keep_verdict, permit_again, train_again
-from assay.proof.step_range import step_range
+from assay.proof.step_range import StepRange, step_range
 from assay.query.find import find_run
 from assay.query.run import RunView
 from assay.query.traces import Alignment
@@ -53,7 +54,9 @@ def diverge(
 
     Both are trained again from the newest checkpoint with equal bits before the difference, each
     from its own code and config, with every operation traced; for a run that was not made here
-    `trust` has to allow that. InputError for runs that have no step in common.
+    `trust` has to allow that. That is also done where neither code nor config differs, to tell an
+    input that has changed from a run that is never twice the same. InputError for runs that have no
+    step in common.
     """
     a, b = find_run(left), find_run(right)
     if a.path == b.path:
@@ -64,13 +67,16 @@ def diverge(
         fix = "the runs need a step in common; trace.every says which steps are traced"
         raise InputError(f"{a.id} and {b.id} have left nothing that compares{reason}.", fix=fix)
     notes = list(found.notes)
-    changed = changed_inputs(a, b)
-    if found.difference is not None and reruns and not _is_exact(found):
+    changed = changed_inputs(a, b, found.difference)
+    repeats = None
+    if found.difference is not None and reruns and not _is_exact(found, changed):
         try:
-            found = _again(a, b, found, notes, trust, tell)
+            found, repeats = _Retraining(a, b, trust, tell, notes).narrow(found, changed)
         except AssayError as error:
             notes.append(f"not trained again: {error.what}")
-    verdict = _verdict(a, b, found, changed, notes)
+    if found.difference is not None and not changed and repeats is None:
+        notes.append("an input outside the record has changed, or something is not fixed")
+    verdict = _verdict(a, b, found, changed, notes, repeats)
     for view in (a, b):
         keep_verdict(view, verdict, tell)
     return DivergeResult(verdict=verdict, notes=tuple(notes))
@@ -82,11 +88,9 @@ def _verdict(
     found: Alignment,
     changed: Mapping[str, tuple[str, str]],
     notes: Sequence[str],
+    repeats: bool | None,
 ) -> Verdict:
     first = found.difference
-    cause = None
-    if first is not None:
-        cause = cause_of(found, in_environment=is_only_environment(changed))
     return Verdict(
         question="diverge",
         runs=(a.id, b.id),
@@ -95,71 +99,118 @@ def _verdict(
         last_step=found.last_step,
         compared=found.compared,
         difference=first,
-        cause=cause,
+        cause=cause_of(found, changed, repeats=repeats),
         changed_inputs={name: list(values) for name, values in changed.items()},
         at_ns=time.time_ns(),
         note="; ".join(notes),
     )
 
 
-def _is_exact(found: Alignment) -> bool:
+def _is_exact(found: Alignment, changed: Mapping[str, tuple[str, str]]) -> bool:
     """Return True if training again would tell nothing new."""
     first = found.difference
     assert first is not None
-    if first.phase == "init" or found.kind != "tensor":
+    if first.phase == "init":
         return True
-    return first.phase in ("data", "randomness") and first.step == found.equal_until + 1
+    if first.phase in ("data", "randomness"):
+        return first.step == found.equal_until + 1
+    is_at_its_place = found.kind != "tensor" or first.phase == "evaluation"
+    return is_at_its_place and bool(changed)
 
 
-def _again(
-    a: RunView,
-    b: RunView,
-    found: Alignment,
-    notes: list[str],
-    trust: Trust,
-    tell: Callable[[str], None],
-) -> Alignment:
-    """Train both up to the step of the difference again, with every operation traced."""
-    first = found.difference
-    assert first is not None
-    start = _common_checkpoint(a, b, first.step)
-    since = max(start.step, found.equal_until) + 1
-    ranges = [step_range(view, start.name, f":{first.step}") for view in (a, b)]
-    for view, steps in zip((a, b), ranges, strict=True):
-        permit_again(view, steps, use="train it again", trust=trust)
-    folder = Path(tempfile.mkdtemp(prefix="assay-diverge-")).resolve()
-    try:
-        begun = time.monotonic()
-        views = []
-        for view, steps, name in zip((a, b), ranges, ("left", "right"), strict=True):
-            place = folder / name
-            place.mkdir()
-            views.append(train_again(view, steps, place, traced_from=since))
-        where = f" from {start.name}" if start.name else ""
-        tell(f"trained again{where}: both to step {first.step}, {time.monotonic() - begun:.0f} s")
-        fine = first_in_traces(*views)
-        notes += _describe_unrepeated((a, b), views)
-        if fine.difference is None:
-            notes.append(f"trained again, both are equal up to step {first.step}")
-            return found
-        notes += fine.notes
-        return replace(
-            fine, first_step=found.first_step, last_step=found.last_step, compared=found.compared
-        )
-    finally:
-        with suppress(OSError):
-            forget([folder / name / "project" for name in ("left", "right")])
-        shutil.rmtree(folder, ignore_errors=True)
+@dataclass(frozen=True, slots=True)
+class _Retraining:
+    """Training of both runs again, from their code and config, in a folder that is gone after."""
+
+    a: RunView
+    b: RunView
+    trust: Trust
+    tell: Callable[[str], None]
+    notes: list[str]
+
+    def narrow(
+        self, found: Alignment, changed: Mapping[str, tuple[str, str]]
+    ) -> tuple[Alignment, bool | None]:
+        """Return a more exact difference than that of the records, and whether both repeat.
+
+        That an input has changed is only said of runs that were trained from the beginning: a
+        checkpoint may lack a state of the run, and then both lack it.
+        """
+        first = found.difference
+        assert first is not None
+        start = _common_checkpoint(self.a, self.b, first.step)
+        exact, repeats = self._narrow_from(start, found, changed)
+        if repeats and start.step:
+            exact, repeats = self._narrow_from(_RestartPoint(), found, changed)
+        return exact, repeats
+
+    def _narrow_from(
+        self,
+        start: _RestartPoint,
+        found: Alignment,
+        changed: Mapping[str, tuple[str, str]],
+    ) -> tuple[Alignment, bool | None]:
+        first = found.difference
+        assert first is not None
+        since = max(start.step, found.equal_until) + 1
+        runs = (self.a, self.b)
+        ranges = [step_range(view, start.name, f":{first.step}") for view in runs]
+        for view, steps in zip(runs, ranges, strict=True):
+            permit_again(view, steps, use="train it again", trust=self.trust)
+        folder = Path(tempfile.mkdtemp(prefix="assay-diverge-")).resolve()
+        try:
+            begun = time.monotonic()
+            left, right = (
+                _train(view, steps, folder / name, since)
+                for view, steps, name in zip(runs, ranges, ("left", "right"), strict=True)
+            )
+            where = f" from {start.name}" if start.name else ""
+            seconds = time.monotonic() - begun
+            self.tell(f"trained again{where}: both to step {first.step}, {seconds:.0f} s")
+            fine = first_in_records(left, right)
+            unlike = [
+                i
+                for i, (view, again) in enumerate(zip(runs, (left, right), strict=True))
+                if first_in_records(view, again).difference is not None
+            ]
+            if fine.difference is None:
+                self.notes.append(f"trained again, both are equal up to step {first.step}")
+                return found, True if unlike else None
+            # Two runs of one program need no third to show that it is never twice the same.
+            if any(name.startswith(("code ", "config ")) for name in changed):
+                for i in unlike:
+                    again = _train(runs[i], ranges[i], folder / "twice", since)
+                    if first_in_records((left, right)[i], again).difference is None:
+                        self.notes.append(
+                            f"{runs[i].id}, trained again, has other bits than the first time, and"
+                            " twice the same"
+                        )
+                        return found, True
+            self.notes.extend(
+                f"{runs[i].id}, trained again, has other bits than the first time: something in it"
+                " is not fixed"
+                for i in unlike
+            )
+            self.notes.extend(fine.notes)
+            exact = replace(
+                fine,
+                traced={**found.traced, **fine.traced},
+                first_step=found.first_step,
+                last_step=found.last_step,
+                compared=found.compared,
+            )
+            return exact, False if unlike else None
+        finally:
+            with suppress(OSError):
+                forget([folder / name / "project" for name in ("left", "right", "twice")])
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _describe_unrepeated(recorded: Sequence[RunView], again: Sequence[RunView]) -> list[str]:
-    """Return a note for each run that was trained again and has other bits than its record."""
-    return [
-        f"{view.id}, trained again, has other bits than the first time: something in it is not"
-        " fixed"
-        for view, other in zip(recorded, again, strict=True)
-        if first_in_records(view, other).difference is not None
-    ]
+def _train(view: RunView, steps: StepRange, folder: Path, since: int) -> RunView:
+    """Train steps of a run in a folder of its own, with every operation traced from `since` on."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return train_again(view, steps, folder, traced_from=since)
 
 
 def _common_checkpoint(a: RunView, b: RunView, before: int) -> _RestartPoint:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from assay.core.event_log import Evaluated
 from assay.core.trace_file import PHASES, Phase
-from assay.core.verdict import Cause, Difference
-from assay.proof.differences import CLOCKED, ORDER, Comparison
+from assay.core.verdict import Difference
+from assay.proof.differences import CLOCKED, CONTENT, ORDER, Comparison
 from assay.query.run import RunView
-from assay.query.traces import Alignment, align, ranks_of, steps_of
+from assay.query.traces import Alignment, Compared, align, ranks_of, steps_of
 from assay.store.series import read_series
 
 if TYPE_CHECKING:
@@ -19,28 +20,17 @@ if TYPE_CHECKING:
 
 _PHASE_OF: Mapping[str, Phase] = {
     ORDER: "data",
+    CONTENT: "data",
     "epoch": "data",
     "train/loss": "loss",
     "train/grad_norm": "backward",
-    "train/lr": "optimizer",
-}
-
-_CAUSE_OF: Mapping[Phase, Cause] = {
-    "init": "init",
-    "data": "data",
-    "randomness": "randomness",
-    "forward": "forward",
-    "loss": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "state": "forward",
 }
 
 
 def first_in_records(a: RunView, b: RunView) -> Alignment:
     """Return the first difference that traces and curves of the records show."""
     found = first_in_traces(a, b)
-    curve, compared, last = _in_curves(a, b)
+    curve, compared, last = _in_curves(a, b, found)
     found.compared += compared
     found.last_step = max(found.last_step, last)
     if curve is not None and (found.difference is None or curve.step < found.difference.step):
@@ -64,41 +54,63 @@ def first_in_traces(a: RunView, b: RunView) -> Alignment:
     return first
 
 
-def phase_of_curve(name: str) -> Phase:
-    """Return the phase of a step in which the values of a curve are computed."""
+def phase_of_curve(name: str, evaluated: Collection[str]) -> Phase:
+    """Return the phase of a step in which a curve is computed; `evaluated` are of evaluations."""
+    if name in evaluated:
+        return "evaluation"
+    if name.startswith("train/lr"):  # each group of parameters may have a curve of its own
+        return "optimizer"
     return _PHASE_OF.get(name, "loss" if name.startswith("train/") else "state")
 
 
-def moment(difference: Difference | None) -> tuple[float, int]:
-    """Return the step and the position of the phase in it; infinity for no difference."""
-    return (
-        (float("inf"), 0)
-        if difference is None
-        else (difference.step, PHASES.index(difference.phase))
-    )
+def evaluated_curves(view: RunView) -> set[str]:
+    """Return the names of the curves that evaluations of a run have recorded."""
+    facts = [timed.fact for timed in view.events]
+    return {name for fact in facts if isinstance(fact, Evaluated) for name in fact.metrics}
 
 
-def _in_curves(a: RunView, b: RunView) -> tuple[Difference | None, int, int]:
+def moment(difference: Difference | None) -> tuple[float, int, bool]:
+    """Return step, position of the phase in it, and of the curve; infinity for no difference."""
+    if difference is None:
+        return (float("inf"), 0, False)
+    is_made_of_others = difference.name == CONTENT  # other samples have other content
+    return (difference.step, PHASES.index(difference.phase), is_made_of_others)
+
+
+def add_evidence(found: Alignment, name: str, steps: Iterable[int]) -> None:
+    """Note the steps at which a curve that says something of the data is compared, and equal."""
+    evidence: Mapping[str, Compared] = {ORDER: "order", CONTENT: "data"}
+    if name in evidence:
+        for step in steps:
+            found.traced[step] = found.traced.get(step, frozenset()) | {evidence[name]}
+
+
+def _in_curves(a: RunView, b: RunView, traces: Alignment) -> tuple[Difference | None, int, int]:
     """Return the first difference of common curves, the number of points, and the last step."""
     left, right = (read_series(view.folder.metrics) for view in (a, b))
     first: Difference | None = None
+    evaluated = evaluated_curves(a)
     count = last = 0
     for name, series in left.items():
         if name.startswith(CLOCKED) or name not in right:
             continue
+        equal: list[int] = []
         for step, value, other in _points(series, right[name]):
             count += 1
             last = max(last, step)
+            equal.append(step)
             if value.tobytes() != other.tobytes():
                 found = Difference(
                     step=step,
-                    phase=phase_of_curve(name),
+                    phase=phase_of_curve(name, evaluated),
                     name=name,
                     left=repr(float(value)),
                     right=repr(float(other)),
                 )
                 first = min(filter(None, (first, found)), key=moment)
+                equal.pop()
                 break
+        add_evidence(traces, name, equal)
     return first, count, last
 
 
@@ -106,22 +118,6 @@ def _points(left: Series, right: Series) -> Iterator[tuple[int, Any, Any]]:
     """Yield the steps at which both have a point, with the values."""
     steps, i, j = np.intersect1d(left.steps, right.steps, return_indices=True)
     yield from zip(steps.tolist(), left.values[i], right.values[j], strict=True)
-
-
-def cause_of(found: Alignment, *, in_environment: bool) -> Cause:
-    """Return the class of a difference by its phase and kind.
-
-    `in_environment`: of the inputs of both runs only the environment differs.
-    """
-    first = found.difference
-    assert first is not None
-    if in_environment and first.phase not in ("init", "data"):
-        return "environment"
-    if first.name in ("sample indices", ORDER):
-        return "data order"
-    if found.kind == "random operation":
-        return "randomness"
-    return _CAUSE_OF[first.phase]
 
 
 def compare_traces(traces: Alignment) -> Comparison:

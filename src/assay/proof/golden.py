@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from itertools import groupby, zip_longest
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from zlib import crc32
 
-from assay.core.golden_file import WHOLE, GoldenLine
-from assay.core.trace_file import PHASES, Digest, Phase
+from assay.core.errors import InputError
+from assay.core.golden_file import ORDER, WHOLE, GoldenLine
+from assay.core.trace_file import PHASES, SAMPLE_INDICES, Digest, Phase
 from assay.core.verdict import Difference
 from assay.query.run import RunView
-from assay.query.traces import ABSENT, ranks_of, shown_digest, steps_of
+from assay.query.traces import ABSENT, Alignment, ranks_of, shown_digest, steps_of
 
 _MAX_MODULES = 40
 """Modules with a digest of their own in a step; deeper ones are folded into their parents."""
 
 _WITH_MODULES: tuple[Phase, ...] = ("init", "backward", "optimizer", "state")
+_NAMED = 3
 _VALUE = struct.Struct("<Q")
 
 
@@ -45,6 +47,10 @@ def _lines_of_step(
     tensors.sort(key=lambda each: PHASES.index(each.site.phase))
     for phase, group in groupby(tensors, key=lambda each: each.site.phase):
         members = list(group)
+        if phase == "data":
+            order = [each for each in members if each.site.name == SAMPLE_INDICES]
+            if order:
+                yield GoldenLine(step, phase, ORDER, _folded(order))
         if with_modules and phase in _WITH_MODULES:
             for module, inside in _by_module(members).items():
                 yield GoldenLine(step, phase, module, _folded(inside))
@@ -76,25 +82,62 @@ def _folded(digests: Sequence[Digest]) -> str:
     return f"{mark:08x}"
 
 
-def first_golden_difference(
-    golden: Sequence[GoldenLine], found: Sequence[GoldenLine]
-) -> Difference | None:
-    """Return the first line that differs, None for equal digests."""
-    for left, right in zip_longest(golden, found):
-        if left == right:
-            continue
-        place = left or right
-        is_same_place = left and right and left[:3] == right[:3]
-        return Difference(
-            step=place.step,
-            phase=place.phase,
-            module="" if place.module == WHOLE else place.module,
-            name=_name_of(place),
-            left=left.digest if left else ABSENT,
-            right=right.digest if right and is_same_place else ABSENT,
+def align_golden(golden: Sequence[GoldenLine], found: Sequence[GoldenLine]) -> Alignment:
+    """Return the first line that differs, with what was compared before it.
+
+    InputError where the lines are of other places, so that they do not compare.
+    """
+    left, right = _by_place(golden), _by_place(found)
+    if not any(place[2] == ORDER for place in left):  # as in files of before
+        right = {place: digest for place, digest in right.items() if place[2] != ORDER}
+    alignment = Alignment(first_step=0)
+    for place in [*left, *(each for each in right if each not in left)]:
+        step, phase, module = place
+        digests = left.get(place, ABSENT), right.get(place, ABSENT)
+        if digests[0] != digests[1]:
+            _refuse_other_places(left, right)
+            alignment.difference = Difference(
+                step=step,
+                phase=phase,
+                module="" if module in (WHOLE, ORDER) else module,
+                name=_name_of(phase, module),
+                left=digests[0],
+                right=digests[1],
+            )
+            break
+        compared = alignment.traced.get(step, frozenset())
+        alignment.traced[step] = compared | {phase} | ({"order"} if module == ORDER else set())
+        alignment.last_step = step
+    alignment.compared = len(left)
+    return alignment
+
+
+def _by_place(lines: Sequence[GoldenLine]) -> dict[tuple[int, Phase, str], str]:
+    return {(line.step, line.phase, line.module): line.digest for line in lines}
+
+
+def _refuse_other_places(
+    left: Mapping[tuple[int, Phase, str], str], right: Mapping[tuple[int, Phase, str], str]
+) -> None:
+    """InputError for runs of another length, and for a model with modules of other names."""
+    last, now = (max(step for step, *_ in lines) for lines in (left, right))
+    if last != now:
+        raise InputError(f"It has the digests of {last} steps, and this run made {now}.")
+    names, others = (
+        {module for step, phase, module in lines if phase == "init" and module != WHOLE}
+        for lines in (left, right)
+    )
+    gone, new = sorted(names - others), sorted(others - names)
+    if gone or new:
+        renamed = " and ".join(
+            f"{which} {', '.join(modules[:_NAMED])}"
+            for which, modules in (("no longer has", gone), ("has the new", new))
+            if modules
         )
-    return None
+        raise InputError(f"The model is another one: it {renamed}.")
 
 
-def _name_of(line: GoldenLine) -> str:
-    return "parameters" if line.module != WHOLE else f"{line.phase} digest"
+def _name_of(phase: Phase, module: str) -> str:
+    if module == ORDER:
+        return SAMPLE_INDICES
+    return "parameters" if module != WHOLE else f"{phase} digest"

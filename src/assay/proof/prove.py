@@ -15,17 +15,18 @@ from assay.compose.launch_settings import Launch
 from assay.config import dump, from_plain, plain
 from assay.config.loading import Config
 from assay.core.diagnostics import Origin
-from assay.core.errors import AssayError, InputError
+from assay.core.errors import InputError
 from assay.core.golden_file import GoldenFile, parse_line, read_golden, write_golden
 from assay.core.verdict import Verdict
-from assay.proof.changed_inputs import changed_inputs, is_only_environment
-from assay.proof.first_difference import cause_of, first_in_records
-from assay.proof.golden import first_golden_difference, golden_lines
+from assay.proof.cause import cause_of
+from assay.proof.changed_inputs import changed_inputs
+from assay.proof.first_difference import first_in_records
+from assay.proof.golden import align_golden, golden_lines
 from assay.proof.replay import keep_verdict
 from assay.proof.training_process import TrainingTask, only_run, train_in_process
 from assay.query.find import find_run
 from assay.query.run import RunView
-from assay.query.traces import Alignment, steps_of
+from assay.query.traces import ABSENT, Alignment, steps_of
 from assay.store.known_projects import forget
 from assay.store.layout import RUNS_DIR_VARIABLE, make_project
 
@@ -37,8 +38,8 @@ def write_golden_run(
 ) -> GoldenFile:
     """Train the first steps of a config and write their digests to a file.
 
-    The config is trained in a temporary project. AssayError for a run that fails, InputError where
-    the file cannot be written.
+    The config is trained in a temporary project. InputError for a run that fails, and where the
+    file cannot be written.
     """
     with _trained(config, launch, steps=steps, threads=None) as view:
         golden = _golden_of(view, steps)
@@ -60,7 +61,8 @@ def prove(
     """Train the first steps of a config, and compare them with a golden file or a recorded run.
 
     A file says how many `steps`. The number of threads is that of the file or run. A run gets the
-    verdict. InputError for a file that is none, and when nothing can be compared.
+    verdict. InputError for a file that is none, for a run that fails or has another model, and when
+    nothing can be compared.
     """
     if Path(against).is_file() or against.endswith(".json"):
         return _prove_file(config, Path(against), launch)
@@ -80,11 +82,13 @@ def _prove_file(config: Config, path: Path, launch: Launch) -> Verdict:
             where=str(path),
             fix="prove it on the kind of device that wrote the file (--device)",
         )
-    first = first_golden_difference(lines, [parse_line(each) for each in found.digests])
-    changed = _changed_since(golden, found)
-    return _verdict(
-        (str(path), run_id), Alignment(difference=first), golden.steps, len(lines), changed
-    )
+    try:
+        aligned = align_golden(lines, [parse_line(each) for each in found.digests])
+    except InputError as error:
+        fix = f"write it again if that is intended: assay prove CONFIG --write {path}"
+        raise InputError(f"cannot compare: {error.what}", where=str(path), fix=fix) from error
+    aligned.last_step = golden.steps
+    return _verdict((str(path), run_id), aligned, _changed_since(golden, found))
 
 
 def _prove_run(
@@ -93,33 +97,54 @@ def _prove_run(
     threads = view.environment.get("torch", {}).get("threads")
     with _trained(config, launch, steps=steps, threads=threads) as again:
         found = first_in_records(view, again)
-        changed = changed_inputs(view, again)
+        changed = {
+            name: values
+            for name, values in changed_inputs(view, again, found.difference).items()
+            if not _is_elsewhere(name, values[1], view, config)
+        }
         runs = (view.id, again.id)
+        repeats = None
+        if found.difference is not None and not changed:
+            with _trained(config, launch, steps=steps, threads=threads) as twice:
+                repeats = first_in_records(again, twice).difference is None
     if not found.compared:
         raise InputError(f"{view.id} has left nothing that compares.", where=str(view.path))
-    verdict = _verdict(runs, found, found.last_step, found.compared, changed)
+    first = found.difference
+    if first is not None and first.phase == "init" and ABSENT in (first.left, first.right):
+        who = view.id if first.right == ABSENT else "the model of now"
+        raise InputError(
+            f"cannot compare: only {who} has the weight {first.module}.{first.name}.",
+            where=str(view.path),
+        )
+    verdict = _verdict(runs, found, changed, repeats)
     keep_verdict(view, verdict, tell)
     return verdict
+
+
+def _is_elsewhere(name: str, how: str, view: RunView, config: Config) -> bool:
+    """Return True for a file that is not gone: it lies in no folder of the config's modules."""
+    kind, _, path = name.partition(" ")
+    place = Path(view.file.project) / path
+    folders = [folder.resolve() for folder in config.user_dirs]
+    return (kind, how) == ("code", "removed") and not any(map(place.is_relative_to, folders))
 
 
 def _verdict(
     runs: tuple[str, str],
     found: Alignment,
-    steps: int,
-    compared: int,
     changed: Mapping[str, tuple[str, str]],
+    repeats: bool | None = None,
 ) -> Verdict:
     first = found.difference
-    in_environment = is_only_environment(changed)
     return Verdict(
         question="prove",
         runs=runs,
         equal=first is None,
         first_step=0,
-        last_step=steps,
-        compared=compared,
+        last_step=found.last_step,
+        compared=found.compared,
         difference=first,
-        cause=cause_of(found, in_environment=in_environment) if first is not None else None,
+        cause=cause_of(found, changed, repeats=repeats),
         changed_inputs={name: list(values) for name, values in changed.items()},
         at_ns=time.time_ns(),
     )
@@ -136,7 +161,7 @@ def _trained(
         settings = config.settings.local_file
         if settings is not None and settings.exists():
             shutil.copyfile(settings, project.settings)
-        path = project.root / "config.toml"
+        path = project.settings.with_name("prove.toml")  # in no snapshot: it is no code
         path.write_text(_traced_config(sound(config)), encoding="utf-8")
         task = TrainingTask(
             config=str(path),
@@ -149,7 +174,7 @@ def _trained(
         said = train_in_process(task, folder, cwd=Path.cwd(), variables=variables)
         view = only_run(project.runs_dir)
         if said is not None or view is None:
-            raise AssayError(f"The run failed, and said:\n{said}")
+            raise InputError(f"cannot compare: the run failed, and said:\n{said}")
         yield view
     finally:
         with suppress(OSError):

@@ -27,24 +27,19 @@ from assay.core.event_log import Edit
 from assay.core.json_codec import to_plain
 from assay.core.run_file import Attempt
 from assay.core.verdict import Verdict
+from assay.proof.changed_inputs import changed_outside, unlike
 from assay.proof.compare_runs import compare_runs
 from assay.proof.differences import Comparison
+from assay.proof.first_difference import first_in_records
 from assay.proof.scratch_project import make_scratch_project
 from assay.proof.step_range import StepRange, config_of, processes, step_range
 from assay.proof.training_process import TrainingTask, only_run, train_in_process
-from assay.query.diff import flat
 from assay.query.find import checkpoint_of, find
 from assay.query.run import RunView
 from assay.record.edits import append
 from assay.record.environment import environment
 from assay.store.known_projects import forget
 from assay.store.layout import RunFolder
-
-_DECISIVE = (
-    *("python", "machine", "packages.torch", "packages.numpy", "packages.assay"),
-    *("torch.version", "torch.cuda", "torch.cudnn", "torch.cpu", "torch.devices"),
-)
-"""What has to be here as it was for equal bits to be expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,17 +83,47 @@ def replay(
         again = train_again(view, span, folder)
         tell(f"replayed: {span.said}, {time.monotonic() - begun:.0f} s")
         # A process that has computed knows more of its environment.
-        changed |= unlike(span.attempts[-1].environment, again.environment)
-        verdict, compared = compare_runs(view, again, span, changed)
+        then, now = span.attempts[-1], again.file.newest
+        changed |= unlike(then.environment, now.environment) | changed_outside(then, now)
+
+        def repeats(step: int) -> bool | None:
+            return _repeats(view, again, span, folder / "twice", step, tell)
+
+        verdict, compared = compare_runs(view, again, span, changed, repeats=repeats, force=force)
         is_kept = not verdict.equal
         keep_verdict(view, verdict, tell)
         kept = again.path if is_kept else None
         return ReplayResult(verdict=verdict, compared=compared, kept=kept)
     finally:
         with contextlib.suppress(OSError):
-            forget([folder / "project"])
+            forget([folder / "project", folder / "twice" / "project"])
+        shutil.rmtree(folder / "twice", ignore_errors=True)
         if not is_kept:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _repeats(
+    view: RunView,
+    again: RunView,
+    span: StepRange,
+    folder: Path,
+    step: int,
+    tell: Callable[[str], None],
+) -> bool | None:
+    """Train up to a step that differs once more; return True if it has the bits of `again`.
+
+    None from a checkpoint on, which may lack a state of the run: then both lack it.
+    """
+    if span.checkpoint or step < 1:
+        return None
+    folder.mkdir()
+    short = replace(span, last=min(step, span.last), whole=span.whole and step >= span.last)
+    try:
+        twice = train_again(view, short, folder)
+    except AssayError as error:
+        tell(f"not replayed a second time: {error.what}")
+        return None
+    return first_in_records(again, twice).difference is None
 
 
 def _refuse_damaged(view: RunView, *, force: bool) -> None:
@@ -259,23 +284,6 @@ def _changed_inputs(view: RunView, span: StepRange) -> dict[str, tuple[str, str]
         if threads > (os.cpu_count() or 1):  # libraries use no more than there are
             found.setdefault("threads", (str(threads), f"at most {os.cpu_count()}"))
     return found
-
-
-def unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return entries of both environments that can change bits and differ."""
-    a = dict(flat(then))
-    b = dict(flat(now))
-    both = [name for name in _DECISIVE if name in a and name in b]
-    return {
-        name: (a[name], b[name])
-        for name in both
-        if _shortened(name, a[name]) != _shortened(name, b[name])
-    }
-
-
-def _shortened(name: str, value: str) -> str:
-    """Return major and minor version of Python; others change no number that is computed."""
-    return ".".join(value.split(".")[:2]) if name == "python" else value
 
 
 def _is_here(device: str) -> bool:

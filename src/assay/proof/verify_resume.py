@@ -28,9 +28,11 @@ from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError
 from assay.core.event_log import Started, read_events
 from assay.core.manifest import pointed
-from assay.core.verdict import Difference
+from assay.core.verdict import Cause, Difference
+from assay.proof.cause import cause_of
 from assay.proof.differences import (
     CLOCKED,
+    CONTENT,
     ORDER,
     Comparison,
     compare_checkpoints,
@@ -51,14 +53,15 @@ class ResumeCheck:
     """Outcome of a comparison.
 
     `killed_at` are the steps that were completed at each kill, `resumed_from` those of the
-    checkpoints. `difference` is the first one of the traces and curves. `kept` is the folder with
-    both runs when they differ, else None: it is gone.
+    checkpoints. `difference` is the first one of the traces and curves, and `cause` its cause.
+    `kept` is the folder with both runs when they differ, else None: it is gone.
     """
 
     steps: int
     killed_at: tuple[int, ...]
     compared: tuple[Comparison, ...]
     difference: Difference | None = None
+    cause: Cause | None = None
     resumed_from: tuple[int, ...] = ()
     kept: Path | None = None
 
@@ -134,11 +137,13 @@ def _check_resume(
         raise InputError(
             "The run is over too soon to be killed.", fix="train longer: train.epochs=..."
         )
+    found = first_in_records(RunView(whole.path), RunView(killed.path))
     return ResumeCheck(
         steps=steps,
         killed_at=tuple(killed_at),
         compared=compare_finished_runs(whole, killed),
-        difference=first_in_records(RunView(whole.path), RunView(killed.path)).difference,
+        difference=found.difference,
+        cause=cause_of(found, {}),
         resumed_from=tuple(each.from_step for each in run_file.read(killed.path).attempts[1:]),
         kept=trial.folder,
     )
@@ -222,8 +227,8 @@ def _wait_for(
 
 def _last_step(folder: RunFolder) -> int:
     """Return the last step of the curve, 0 before the first."""
-    found = read_series(folder.metrics, names=[ORDER])
-    return int(found[ORDER].steps[-1]) if ORDER in found else 0
+    found = read_series(folder.metrics, names=[CONTENT])
+    return int(found[CONTENT].steps[-1]) if CONTENT in found else 0
 
 
 class _Trial:
@@ -343,12 +348,12 @@ def _compare_metrics(whole: RunFolder, killed: RunFolder) -> list[Comparison]:
     b = read_series(killed.metrics)
     names = [name for name in dict.fromkeys([*a, *b]) if not name.startswith(CLOCKED)]
     curves = {name: curve_difference(a.get(name), b.get(name)) for name in names}
-    order = curves.pop(ORDER)
+    witnesses = [curves.pop(name, None) for name in (ORDER, CONTENT)]
     found = [f"{name} {where.how}" for name, where in curves.items() if where is not None]
-    parted = (order.how,) if order is not None else ()
+    parted = dict.fromkeys(where.how for where in witnesses if where is not None)
     return [
         Comparison(name="metrics", differences=tuple(found)),
-        Comparison(name="sample order", differences=parted),
+        Comparison(name="sample order", differences=tuple(parted)),
     ]
 
 

@@ -13,7 +13,7 @@ from assay.core.errors import AssayError
 from assay.core.run_file import Summary
 from assay.core.verdict import Verdict
 from assay.query.config_rows import flat_config
-from assay.query.diff import COSTS, code_store, flat
+from assay.query.diff import COSTS, code_store, comparable_environments, flat
 from assay.query.run import RunView
 from assay.query.significance import Welch, welch
 from assay.store.code_trees import CodeFile, read_tree
@@ -86,7 +86,7 @@ class RunComparison:
 def compare(runs: Sequence[RunView], catalog: Catalog) -> RunComparison:
     """Compare runs with the first of them."""
     configs = [_config(run) for run in runs]
-    environments = [dict(flat(run.environment)) for run in runs]
+    environments = [dict(flat(each)) for each in comparable_environments(runs)]
     config, equal_config = _differing(configs)
     environment, equal_environment = _differing(environments)
     code, equal_code, missing = _code(runs)

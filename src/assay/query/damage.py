@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+from assay.core import run_file
 from assay.core.errors import AssayError
 from assay.core.event_log import read_lines
 from assay.core.run_file import RunFile, Status
@@ -32,6 +33,8 @@ def damages(
         tomllib.loads(config_text)
     except (ValueError, RecursionError) as problem:
         found.append(f"config.toml cannot be read: {problem}")
+    else:
+        found.append(describe_altered_config(folder, file))
     try:
         artifacts(folder)
     except AssayError as problem:
@@ -39,6 +42,14 @@ def damages(
     return tuple(
         sentence if sentence.endswith(".") else f"{sentence}." for sentence in found if sentence
     )
+
+
+def describe_altered_config(folder: RunFolder, file: RunFile | None) -> str:
+    """Return a sentence about a config that is not what was written, "" for one that is."""
+    digest = file.newest.config_digest if file is not None and file.attempts else ""
+    if not digest or run_file.digest_of_config(folder.config_toml) == digest:
+        return ""
+    return "config.toml is damaged: it is not what was written"
 
 
 def _metrics(folder: RunFolder, file: RunFile | None) -> str:

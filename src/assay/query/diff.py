@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -169,7 +169,19 @@ def _metrics(left: RunView, right: RunView, *, costs: bool) -> tuple[MetricChang
 
 
 def _environment(left: RunView, right: RunView) -> tuple[ChangedKey, ...]:
-    return _changed_texts(left.environment, right.environment)
+    return _changed_texts(*comparable_environments((left, right)))
+
+
+def comparable_environments(runs: Sequence[RunView]) -> list[dict[str, Any]]:
+    """Return the environments; what the code reads only where every run has looked for it."""
+    environments = [dict(run.environment) for run in runs]
+    has_inputs = all("inputs" in each for each in environments)
+    for each in environments:
+        inputs = dict(each.pop("inputs", {}))
+        inputs.pop("edited_ns", None)
+        if has_inputs:
+            each["inputs"] = inputs
+    return environments
 
 
 def _changed_texts(left: Mapping[str, Any], right: Mapping[str, Any]) -> tuple[ChangedKey, ...]:
@@ -199,11 +211,20 @@ def _code(left: RunView, right: RunView) -> tuple[tuple[FileChanged, ...], str]:
                 "code store.",
             )
         stores.append(store)
-    a, b = trees
+    # What one project holds may be what another has from outside, as a run that is proved again.
+    a, b = (
+        {_within(name, other.file.project): file for name, file in tree.items()}
+        for tree, other in zip(trees, (right, left), strict=True)
+    )
     changed = sorted(path for path in a.keys() | b.keys() if a.get(path) != b.get(path))
     return tuple(
         _file(path, a.get(path), b.get(path), stores[0], stores[1]) for path in changed
     ), ""
+
+
+def _within(name: str, project: str) -> str:
+    """Return the name of a file of code relative to a project that it lies in."""
+    return name.removeprefix(f"{project}/") if project else name
 
 
 def _file(

@@ -6,17 +6,32 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
-from assay.core.trace_file import PHASES, Digest, Head, Level, Phase, SiteKind, read
+from assay.core.trace_file import (
+    PHASES,
+    SAMPLE_INDICES,
+    Digest,
+    Head,
+    Level,
+    Phase,
+    SiteKind,
+    read,
+)
 from assay.core.verdict import Difference
 from assay.query.run import RunView
 
 _NUMBER = struct.Struct("<d")
+_INPUTS = PHASES.index("randomness")
+"""Place of the last phase that no weight and no buffer changes."""
+
 _NUMBERS = frozenset({"loss", "gradient norm"})
 """Sites whose fingerprint is the number itself."""
 
 ABSENT = "not there"
+
+Compared = Literal[Phase, "order", "operations"]
+"""What was compared of a step: a phase, the indices of the samples, every operation."""
 
 
 class FingerprintKey(NamedTuple):
@@ -47,11 +62,13 @@ class Alignment:
     """Result of aligning two traces.
 
     `equal_until` is the last step with equal weights before the difference, -1 for none; `kind` is
-    that of the site of the difference.
+    that of the site of the difference. `traced` says what was compared of each step: up to the
+    difference it is equal.
     """
 
     difference: Difference | None = None
     kind: SiteKind = "tensor"
+    traced: dict[int, frozenset[Compared]] = field(default_factory=dict)
     equal_until: int = -1
     first_step: int = -1
     last_step: int = -1
@@ -96,21 +113,52 @@ def steps_in(data: bytes, *, where: str = "trace", last: int | None = None) -> I
 def align(left: Iterator[TracedStep], right: Iterator[TracedStep]) -> Alignment:
     """Walk through two traces up to the first fingerprint that differs.
 
-    Steps and phases that only one of them traced are passed over.
+    Steps and phases that only one of them traced are passed over. A buffer that an evaluation of
+    one of them has written is the difference if the weights or buffers after it differ.
     """
     found = Alignment()
+    written: list[Difference] = []
     a = next(left, None)
     b = next(right, None)
-    while a is not None and b is not None and found.difference is None:
-        if a.step < b.step:
-            a = next(left, None)
-        elif b.step < a.step:
-            b = next(right, None)
-        else:
+    while a is not None and b is not None:
+        at = min(a.step, b.step)
+        here = (a if a.step == at else None, b if b.step == at else None)
+        if here == (a, b):
             _compare(a, b, found)
-            a = next(left, None)
-            b = next(right, None)
+        first = found.difference
+        if first is not None:
+            if written and PHASES.index(first.phase) > _INPUTS:
+                found.difference, found.kind = written[0], "tensor"
+            break
+        if "state" in found.traced.get(at, ()):
+            written.clear()  # the buffers are equal now
+        if "optimizer" in found.traced.get(at, ()):  # else what it wrote may be what it was given
+            written += _written_in_evaluation(*here)
+        a = next(left, None) if a.step == at else a
+        b = next(right, None) if b.step == at else b
     return found
+
+
+def _written_in_evaluation(
+    left: TracedStep | None, right: TracedStep | None
+) -> Iterator[Difference]:
+    """Yield the buffers that the evaluation of one run wrote, and that of the other otherwise."""
+    places = [
+        {} if each is None else _places(each.digests, {"evaluation"}, with_operations=False)
+        for each in (left, right)
+    ]
+    a, b = places
+    for place in [*a, *(each for each in b if each not in a)]:
+        was, now = a.get(place), b.get(place)
+        if was is None or not _is_equal(was, now):
+            yield Difference(
+                step=(was or b[place]).step,
+                phase=place.phase,
+                module=place.module,
+                name=place.name,
+                left=_shown(was, now),
+                right=_shown(now, was),
+            )
 
 
 def _compare(left: TracedStep, right: TracedStep, found: Alignment) -> None:
@@ -121,6 +169,7 @@ def _compare(left: TracedStep, right: TracedStep, found: Alignment) -> None:
     phases = {digest.site.phase for digest in left.digests} & {
         digest.site.phase for digest in right.digests
     }
+    phases.discard("evaluation")  # whoever writes nothing has none
     is_same_level = left.level == right.level
     a, b = (_places(each.digests, phases, with_operations=is_same_level) for each in (left, right))
     if not phases:
@@ -128,14 +177,33 @@ def _compare(left: TracedStep, right: TracedStep, found: Alignment) -> None:
     found.first_step = left.step if found.first_step < 0 else found.first_step
     found.last_step = left.step
     found.compared += len(a)
+    found.traced[left.step] = found.traced.get(left.step, frozenset()) | _compared(a, b, phases)
     bad = _first_bad(a, b), _first_bad(b, a)
     if bad == (None, None) or _is_same_outcome(a, b):
         if phases & {"optimizer", "init"}:
             found.equal_until = left.step
         return
     place, found.difference = _difference(left.step, a, b, *bad)
-    digest = a.get(place) or b[place]
-    found.kind = digest.site.kind
+    found.kind = _kind(a.get(place), b.get(place))
+
+
+def _compared(a: Places, b: Places, phases: set[Phase]) -> frozenset[Compared]:
+    """Return what both steps have of what tells one cause from another."""
+    compared: set[Compared] = {*phases}
+    if any(place.name == SAMPLE_INDICES for place in a.keys() & b.keys()):
+        compared.add("order")
+    if any(each.site.kind != "tensor" for each in (*a.values(), *b.values())):
+        compared.add("operations")
+    return frozenset(compared)
+
+
+def _kind(left: Digest | None, right: Digest | None) -> SiteKind:
+    """Return the kind of a place: one that draws with other arguments is no other randomness."""
+    if left is not None and right is not None and left.site.arguments != right.site.arguments:
+        return "operation"
+    digest = left or right
+    assert digest is not None
+    return digest.site.kind
 
 
 def _places(digests: Sequence[Digest], phases: set[Phase], *, with_operations: bool) -> Places:
@@ -224,14 +292,18 @@ def _difference(
 
 
 def _shown(digest: Digest | None, other: Digest | None) -> str:
-    """Return the number where the fingerprint is one, dtype and shape where these differ."""
+    """Return the number where the fingerprint is one; dtype and shape or arguments that differ."""
     if digest is None:
         return ABSENT
     site = digest.site
     is_of_another_kind = other is not None and (
         (site.dtype, site.shape) != (other.site.dtype, other.site.shape)
     )
-    return f"{site.dtype} {list(site.shape)}" if is_of_another_kind else shown_digest(digest)
+    if is_of_another_kind:
+        return f"{site.dtype} {list(site.shape)}"
+    if other is not None and site.arguments != other.site.arguments:
+        return f"{shown_digest(digest)}, drawn with {site.arguments or 'no arguments'}"
+    return shown_digest(digest)
 
 
 def shown_digest(digest: Digest) -> str:

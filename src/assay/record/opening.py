@@ -138,6 +138,7 @@ def _attempt_with_code(
     if home is not None:
         code, problem = keep_snapshot(home, spec, folder.patch(number), secrets)
     attempt = new_attempt(spec, number, code=code, secrets=secrets, before=old)
+    attempt = replace(attempt, config_digest=run_file.digest_of_config(folder.config_toml))
     if old is not None:
         attempt = replace(attempt, changed_code=changed_files(home, old.code, code))
     return attempt, problem

@@ -216,6 +216,20 @@ class RunRecorder(MediaKeeper):
         """Write into `run.json` what state of the user's code no checkpoint keeps."""
         self._update_attempt(code_state=finding)
 
+    def set_inputs(self, inputs: Mapping[str, Mapping[str, str]]) -> None:
+        """Write into `run.json` what this attempt reads besides its code and config.
+
+        Nothing is written while another thread writes: whoever ends the run waits for this one, and
+        calls it again.
+        """
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            environment = {**self.run.newest.environment, "inputs": self.secrets.tree(inputs)}
+            self._update_attempt(environment=environment)
+        finally:
+            self._lock.release()
+
     def set_value(self, name: str, value: Any) -> None:
         """Write a named result that is no curve into `run.json`."""
         check_text(name, "the name of a value")
@@ -409,8 +423,9 @@ class RunRecorder(MediaKeeper):
         self.lacks += (what,)
 
     def _update_attempt(self, **changes: Any) -> None:
-        newest = replace(self.run.newest, **changes)
-        self._update(replace(self.run, attempts=(*self.run.attempts[:-1], newest)))
+        with self._lock:  # the background thread has something to say of the attempt, too
+            newest = replace(self.run.newest, **changes)
+            self._update(replace(self.run, attempts=(*self.run.attempts[:-1], newest)))
 
     def _update(self, run: RunFile) -> None:
         with self._lock:

@@ -64,10 +64,10 @@ def test_a_trace_changes_no_bit_of_the_run(level: Level) -> None:
     assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
 
 
-def test_the_default_level_has_batch_loss_gradients_and_weights_of_every_nth_step() -> None:
+def test_the_default_level_has_batch_loss_gradients_and_weights_of_step_1_and_every_nth() -> None:
     made = steps(trained(level="default", every=3, steps=7))
 
-    assert [each.step for each in made] == [0, 3, 6]
+    assert [each.step for each in made] == [0, 1, 3, 6]
     names = [
         f"{each.site.phase} {each.site.module} {each.site.name}".replace("  ", " ")
         for each in made[1].digests

@@ -1,4 +1,4 @@
-"""Digest of the batches of every step: two runs that saw the same data have equal curves."""
+"""Digests of the batches of every step: two runs that saw the same data have equal curves."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from assay.core.event_log import Warned
 from assay.core.events import Event, Handler
 from assay.engine.checkpoint.codec import digest, digest_tensor
 from assay.engine.data.batches import mapped
+from assay.engine.data.loader import planned_indices
 from assay.engine.loop.engine import Engine
 
 NAME = "data/digest"
+ORDER = "data/order"
 _BITS = 48  # a point of a curve is a float64: more would be rounded
 
 
@@ -22,11 +24,13 @@ class BatchDigest:
 
     They are as the model gets them, augmented and on the device; each step waits for that. Of a
     batch with something in it that is neither plain data nor a tensor only the tensors count; that
-    there are none is told once.
+    there are none is told once. `data/order` is a digest of the indices of the samples, where the
+    order is the loader's and not that of a sampler: it tells other samples from other content.
     """
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=_BITS // 8)
+        self._indices: list[list[int]] = []
         self._is_told = False
 
     def handlers(self) -> list[Handler]:
@@ -36,7 +40,11 @@ class BatchDigest:
         ]
 
     def add(self, engine: Engine) -> None:
-        batch = engine.state.batch
+        state, number = engine.state, len(self._indices)
+        batch = state.batch
+        indices = planned_indices(engine.source, state.epoch, state.epoch_samples, number)
+        if indices is not None:
+            self._indices.append(indices)
         try:
             found = digest(batch)
         except CheckpointError:  # a class of somebody: what counts in it are its tensors
@@ -58,6 +66,11 @@ class BatchDigest:
         self._hash.update(f"{found}\n".encode())
 
     def record(self, engine: Engine) -> None:
-        value = int.from_bytes(self._hash.digest(), "big")
+        values = {NAME: self._hash.digest()}
+        if self._indices:
+            indices = repr(self._indices).encode()
+            values[ORDER] = blake2b(indices, digest_size=_BITS // 8).digest()
         self._hash = blake2b(digest_size=_BITS // 8)
-        engine.recorder.log({NAME: float(value)}, engine.state.step)
+        self._indices = []
+        numbers = {name: float(int.from_bytes(value, "big")) for name, value in values.items()}
+        engine.recorder.log(numbers, engine.state.step)

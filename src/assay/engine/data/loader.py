@@ -442,3 +442,13 @@ def _check_options(options: Mapping[str, Any]) -> None:
         raise InputError(
             f"data.{split}: there is no rank {rank} of {ranks}; they are counted from 0."
         )
+
+
+def planned_indices(source: object, epoch: int, samples: int, number: int) -> list[int] | None:
+    """Return the indices of micro-batch `number` after `samples` samples of an epoch.
+
+    None where only the sampler knows them: to ask it may change its state.
+    """
+    if isinstance(source, Loader) and isinstance(source.order, Plan):
+        return source.indices(epoch, samples, number)
+    return None

@@ -28,8 +28,12 @@ def tensors_in(found: Any) -> Iterator[Tensor]:
             yield from tensors_in(getattr(found, name))
 
 
-def tensors_by_path(found: Any, path: TensorPath = ()) -> Iterator[tuple[TensorPath, Tensor]]:
+def tensors_by_path(
+    found: Any, path: TensorPath = (), *, in_objects: bool = False
+) -> Iterator[tuple[TensorPath, Tensor]]:
     """Yield the tensors of `tensors_in`, each with the keys and indices that lead to it.
+
+    With `in_objects` also the tensors in the attributes of objects of other classes.
 
     >>> import torch
     >>> [path for path, _ in tensors_by_path(("a", {"y": torch.ones(2)}))]
@@ -39,13 +43,22 @@ def tensors_by_path(found: Any, path: TensorPath = ()) -> Iterator[tuple[TensorP
         yield path, found
     elif isinstance(found, list | tuple):
         for place, each in enumerate(found):
-            yield from tensors_by_path(each, (*path, place))
+            yield from tensors_by_path(each, (*path, place), in_objects=in_objects)
     elif isinstance(found, Mapping):
         for key, each in found.items():
-            yield from tensors_by_path(each, (*path, key))
+            yield from tensors_by_path(each, (*path, key), in_objects=in_objects)
     else:
-        for name in fields_of(found) or ():
-            yield from tensors_by_path(getattr(found, name), (*path, name))
+        names = fields_of(found) or (_attributes(found) if in_objects else ())
+        for name in names:
+            value = getattr(found, name, None)
+            yield from tensors_by_path(value, (*path, name), in_objects=in_objects)
+
+
+def _attributes(thing: Any) -> list[str]:
+    """Return the names of the attributes of an object, in its dictionary and in slots."""
+    slots = (getattr(each, "__slots__", ()) for each in type(thing).__mro__)
+    in_slots = [name for each in slots for name in ((each,) if isinstance(each, str) else each)]
+    return [name for name in (*getattr(thing, "__dict__", ()), *in_slots) if name[:2] != "__"]
 
 
 def fields_of(thing: Any) -> list[str] | None:

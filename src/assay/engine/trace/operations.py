@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from types import FrameType
 from typing import Any
 
 import torch
@@ -17,8 +20,15 @@ from assay.engine.numerics.structures import tensors_in
 from assay.engine.rehearse.fake import is_foreign
 from assay.engine.rehearse.module_stack import ModuleStack
 
-See = Callable[[Phase, str, str, Tensor, SiteKind], None]
-"""Hears phase, module, operation, result and kind."""
+See = Callable[[Phase, str, str, Tensor, SiteKind, str], None]
+"""Hears phase, module, operation, result, kind, and the arguments of a random operation."""
+
+_NUMBERS = (bool, int, float, list, tuple)
+"""Types of arguments that say how random numbers are drawn, as a probability."""
+
+_ENGINE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_WRAPPERS = (f"torch{os.sep}_dynamo", f"torch{os.sep}_compile")
+"""Files of torch between a call of an operation and its dispatch (torch 2.13)."""
 
 _UNFILLED = frozenset(
     {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_"}
@@ -65,12 +75,35 @@ class Operations(DispatchMode):  # type: ignore[no-untyped-call]
             phase, self._module = "optimizer", ""
         elif private_torch.current_backward() != -1:
             phase = "backward"
+        if not self._module and _is_ours():
+            return out
+        arguments = ""
+        if kind == "random operation":
+            given = (*args, *(kwargs or {}).values())
+            arguments = ", ".join(
+                str(each)
+                for each in given
+                if isinstance(each, _NUMBERS) and not [*tensors_in(each)]
+            )
         found = list(tensors_in(out)) or [
             each for i in _written(func) for each in tensors_in(args[i : i + 1])
         ]
+        name = str(private_torch.overload_packet(func))
         for tensor in found[:count]:
-            self._see(phase, self._module, str(private_torch.overload_packet(func)), tensor, kind)
+            self._see(phase, self._module, name, tensor, kind, arguments)
         return out
+
+
+def _is_ours() -> bool:
+    """Return True for an operation that the engine itself calls, as to keep a copy of buffers."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and any(each in _file(frame) for each in _WRAPPERS):
+        frame = frame.f_back
+    return _file(frame).startswith(_ENGINE)
+
+
+def _file(frame: FrameType) -> str:
+    return frame.f_code.co_filename
 
 
 @cache

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import CheckpointError
-from assay.core.events import ALWAYS, Event, Every, Handler, When
+from assay.core.events import ALWAYS, At, Event, Every, Handler, When
 from assay.core.trace_file import (
     PHASES,
+    SAMPLE_INDICES,
     Head,
     Level,
     Phase,
@@ -28,10 +29,10 @@ from assay.core.trace_file import (
     pack_site,
 )
 from assay.engine.checkpoint.codec import digest
-from assay.engine.data.loader import Loader
-from assay.engine.data.plan import Plan
+from assay.engine.data.loader import planned_indices
 from assay.engine.loop.engine import Engine
 from assay.engine.numerics import private_torch
+from assay.engine.numerics.structures import tensors_by_path
 from assay.engine.trace.fingerprint import algorithm_of, fingerprint, read
 from assay.engine.trace.operations import Operations
 
@@ -41,13 +42,13 @@ _FIRST = -1000
 
 
 class Tracer:
-    """Writer of fingerprints of every `every`-th step, which show where two runs part.
+    """Writer of fingerprints of step 1 and every `every`-th, which show where two runs part.
 
     Of such a step: the indices of the samples and the tensors of each batch, the state of the
     generator, the loss, the norm and each gradient, each parameter and buffer after the update.
-    Parameters are there also when the run begins and at every checkpoint. The `full` level adds
-    each operation, forward, backward and in the optimizer, from the step `first` on; a step takes a
-    few times as long.
+    Parameters are there also when the run begins and at every checkpoint, and buffers that an
+    evaluation has written. The `full` level adds each operation, forward, backward and in the
+    optimizer, from the step `first` on; a step takes a few times as long.
 
     `write` gets the frames of a step at once. Nothing is drawn from a generator, and no bit of the
     run changes.
@@ -67,7 +68,7 @@ class Tracer:
         self.level: Level = level
         self.first = first
         self.rank = rank
-        self._sites: dict[tuple[str, str, str, str, tuple[int, ...]], TraceSite] = {}
+        self._sites: dict[tuple[Any, ...], TraceSite] = {}
         self._new: list[TraceSite] = []
         self._seen: Counter[tuple[str, str, str]] = Counter()
         self._entries: list[tuple[TraceSite, int, int | Tensor]] = []
@@ -75,14 +76,23 @@ class Tracer:
         self._is_within = False
         self._micro = 0
         self._parameters_of = -1
+        self._evaluated: list[int] = []
         self._operations: Operations | None = None
         self._opened = ExitStack()
 
     def handlers(self) -> list[Handler]:
-        each: When = Every(self.every, start=self.every - 1) if self.every > 1 else ALWAYS
+        steps: list[When] = [ALWAYS]
+        if self.every > 1:
+            steps = [At(frozenset({0})), Every(self.every, start=self.every - 1)]
+        opening = [
+            Handler(event=Event.STEP_BEGIN, fn=self.open_step, when=when, priority=-_FIRST)
+            for when in steps
+        ]
         return [
             Handler(event=Event.RUN_BEGIN, fn=self.begin, priority=-_FIRST),
-            Handler(event=Event.STEP_BEGIN, fn=self.open_step, when=each, priority=-_FIRST),
+            *opening,
+            Handler(event=Event.EVAL_BEGIN, fn=self.open_evaluation, priority=_FIRST),
+            Handler(event=Event.EVAL_END, fn=self.close_evaluation, priority=-_FIRST),
             Handler(event=Event.CHECKPOINT_BEGIN, fn=self.checkpoint, priority=_FIRST),
             Handler(event=Event.EXCEPTION, fn=self.leave, priority=_FIRST + 1),
             Handler(event=Event.RUN_END, fn=self.leave, priority=_FIRST + 1),
@@ -127,11 +137,10 @@ class Tracer:
         """Record the samples of a micro-batch and the generator state of its step."""
         begun = perf_counter()
         self._pause(is_paused=True)
-        state, source = engine.state, engine.source
-        # Only a plan: asking a sampler may change its state.
-        if isinstance(source, Loader) and isinstance(source.order, Plan):
-            indices = source.indices(state.epoch, state.epoch_samples, self._micro)
-            self._see("data", "", "sample indices", torch.tensor(indices, dtype=torch.int64))
+        state = engine.state
+        indices = planned_indices(engine.source, state.epoch, state.epoch_samples, self._micro)
+        if indices is not None:
+            self._see("data", "", SAMPLE_INDICES, torch.tensor(indices, dtype=torch.int64))
         self._micro += 1
         if engine.pipeline is None:  # a pipeline takes its micro-batches up later
             self._see_tensors(state.batch)
@@ -140,9 +149,9 @@ class Tracer:
         engine.add_seconds("trace.within", perf_counter() - begun)
 
     def _see_tensors(self, batch: Any) -> None:
-        tensors = list(_named_tensors(batch, "batch"))
-        for name, tensor in tensors:
-            self._see("data", "", name, tensor)
+        tensors = list(tensors_by_path(batch, ("batch",), in_objects=True))
+        for path, tensor in tensors:
+            self._see("data", "", ".".join(map(str, path)), tensor)
         if not tensors:
             self._add("data", "", "batch", "", (), _digest(batch))
 
@@ -174,6 +183,26 @@ class Tracer:
         """Write the weights of a checkpoint, unless those of this step are written already."""
         if self._parameters_of != engine.state.step:
             self._see_weights(engine, "optimizer", "state")
+            self._flush(engine.state.step)
+
+    def open_evaluation(self, engine: Engine) -> None:
+        """Remember the buffers before an evaluation, which should not write any."""
+        self._evaluated = read(
+            [fingerprint(each) for *_, each in _weights(engine, parameters=False)]
+        )
+
+    def close_evaluation(self, engine: Engine) -> None:
+        """Write the buffers that an evaluation has written."""
+        buffers = list(_weights(engine, parameters=False))
+        marks = read([fingerprint(each) for *_, each in buffers])
+        written = [
+            buffer
+            for buffer, mark, before in zip(buffers, marks, self._evaluated, strict=False)
+            if mark != before
+        ]
+        for module, name, buffer in written:
+            self._see("evaluation", module, name, buffer)
+        if written:
             self._flush(engine.state.step)
 
     def leave(self, engine: Engine) -> None:
@@ -214,10 +243,17 @@ class Tracer:
         self._parameters_of = engine.state.step
 
     def _see(
-        self, phase: Phase, module: str, name: str, tensor: Tensor, kind: SiteKind = "tensor"
+        self,
+        phase: Phase,
+        module: str,
+        name: str,
+        tensor: Tensor,
+        kind: SiteKind = "tensor",
+        arguments: str = "",
     ) -> None:
         dtype = str(tensor.dtype).removeprefix("torch.")
-        self._add(phase, module, name, dtype, tuple(tensor.shape), fingerprint(tensor), kind)
+        shape = tuple(tensor.shape)
+        self._add(phase, module, name, dtype, shape, fingerprint(tensor), kind, arguments)
 
     def _add(
         self,
@@ -228,8 +264,9 @@ class Tracer:
         shape: tuple[int, ...],
         mark: int | Tensor,
         kind: SiteKind = "tensor",
+        arguments: str = "",
     ) -> None:
-        key = (phase, module, name, dtype, shape)
+        key = (phase, module, name, dtype, shape, arguments)
         site = self._sites.get(key)
         if site is None:
             number = len(self._sites)
@@ -241,6 +278,7 @@ class Tracer:
                 dtype=dtype,
                 shape=shape,
                 kind=kind,
+                arguments=arguments,
             )
             self._sites[key] = site
             self._new.append(site)
@@ -269,20 +307,6 @@ def _weights(engine: Engine, *, parameters: bool) -> Iterator[tuple[str, str, Te
     for path, tensor in model.named_parameters() if parameters else model.named_buffers():
         module, _, name = f"model.{path}".rpartition(".")
         yield module, name, tensor
-
-
-def _named_tensors(batch: Any, name: str) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a batch with their place in it."""
-    if isinstance(batch, Tensor):
-        yield name, batch
-    elif isinstance(batch, dict):
-        for key, each in batch.items():
-            yield from _named_tensors(each, f"{name}.{key}")
-    elif isinstance(batch, list | tuple):
-        for i, each in enumerate(batch):
-            yield from _named_tensors(each, f"{name}.{i}")
-    elif hasattr(batch, "__dict__"):
-        yield from _named_tensors(vars(batch), name)
 
 
 def _digest(batch: Any) -> int:
