@@ -17,7 +17,7 @@ import sys
 import sysconfig
 import types
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -122,6 +122,13 @@ def take_snapshot(
             found.marks[place.removeprefix(".")] = mark
     found.is_whole = num_seen < MAX_OBJECTS
     return found
+
+
+def find_changes(name: str, thing: object, call: Callable[[], object]) -> list[str]:
+    """Return the paths of what changes inside `thing`, called `name`, in a call."""
+    before = take_snapshot({name: thing})
+    call()
+    return sorted(_changed(before, take_snapshot({name: thing})))
 
 
 def compare_snapshots(before: Snapshot, first: Snapshot, last: Snapshot) -> list[Hidden]:

@@ -19,9 +19,13 @@ import torch
 
 from assay.core import signals
 from assay.core.parent_death import end_with, main_pid
+from assay.engine.checkpoint.hidden_state import find_changes
 
 LIMIT_S = 60.0
 """Seconds that a call may take. A lock that another thread held at the fork is never released."""
+
+
+MOST_NAMED = 3
 
 
 class CopyError(Exception):
@@ -40,6 +44,20 @@ def call_in_copies(*functions: Callable[[], Any], limit_s: float | None = LIMIT_
         raise CopyError("this system cannot copy an OS process") from None
     with _started(context, functions) as connections:
         return [_received(connection, limit_s) for connection in connections]
+
+
+def describe_memory(thing: object, load: Callable[[], object]) -> str:
+    """Return why data that depend on what was loaded before are not exact, and where they keep it.
+
+    `load` loads a few of them; it is called in a copy of this OS process.
+    """
+    name = type(thing).__name__
+    (paths,) = call_in_copies(lambda: find_changes(name, thing, load))
+    where = f" in {', '.join(paths[:MOST_NAMED])}" if paths else ""
+    return (
+        f"what is loaded depends on what was loaded before: {name} remembers{where}, and a resumed"
+        " run does not (cache what is read, not what is drawn)"
+    )
 
 
 @contextmanager

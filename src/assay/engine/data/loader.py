@@ -19,7 +19,7 @@ from assay.core.schema import LOADER_CLASHES
 from assay.engine.data.batch_size import batch_size as divided
 from assay.engine.data.batches import digest, pinned
 from assay.engine.data.collate import collate as collate_samples
-from assay.engine.data.fresh_process import CopyError, call_in_copies
+from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_memory
 from assay.engine.data.pinning import pinned_ahead
 from assay.engine.data.plan import Order, Plan, blocks
 from assay.engine.data.randomness import DRAWN, Fetch, MapDataset, Randomness, randomness_of
@@ -28,10 +28,6 @@ from assay.engine.data.source import Window
 from assay.engine.data.workers import StartMethod, Task, Workers, prepare_worker
 from assay.engine.numerics.seed import checked_seed
 
-REMEMBERS = (
-    "a sample is another one once others were loaded: the data set remembers, and a resumed run"
-    " does not (cache what is read, not what is drawn)"
-)
 Part = tuple[int, list[int]]
 """Position of the first sample, indices."""
 
@@ -193,7 +189,8 @@ class Loader:
         alone, after = call_in_copies(load, partial(self._digests, [*before, *reversed(fresh)]))
         notes = {*alone[0], *after[0]}
         if not notes and alone[1] != after[1][len(before) :][::-1]:
-            notes = {REMEMBERS if call_in_copies(load)[0] == alone else DRAWN}
+            is_memory = call_in_copies(load)[0] == alone
+            notes = {describe_memory(self.dataset, load) if is_memory else DRAWN}
         self.fetch.notes += sorted(notes)
 
     def _tried_tasks(self, epoch: int) -> list[Task]:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from assay.core import object_graph
 from assay.core.errors import InputError
 from assay.engine.data.batches import digest, size_of
-from assay.engine.data.fresh_process import CopyError, call_in_copies
+from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_memory
 from assay.engine.data.randomness import generators_in, key_generator
 from assay.engine.data.worker_shares import WorkerShare, share_out
 from assay.engine.numerics.seed import BATCH, key, seed_all, undisturbed
@@ -25,10 +25,6 @@ REPLAYED, STATEFUL = "exact (replayed)", "exact (state_dict)"
 TRIED = 3
 """So many batches are loaded again, to see whether they come out equal."""
 OTHERS = "its first batches are others when they are loaded again"
-REMEMBERS = (
-    "its first batches are others once another epoch was loaded: what they come from remembers, and"
-    " a resumed run does not (cache what is read, not what is drawn)"
-)
 _LONG_S = 5.0
 _NEAR = 100
 """Number of objects inside an iterable that are searched for a DataLoader, nearest first."""
@@ -151,7 +147,7 @@ class Replayed:
                 "(persistent_workers=False would help)"
             )
         if call_in_copies(fresh)[0] == first:
-            return REMEMBERS
+            return describe_memory(self.batches, fresh)
         return f"{OTHERS}, from whatever they are drawn (`random`, numpy and torch are keyed)"
 
     def _begun(self, epoch: int, done: int) -> Iterator[Any]:

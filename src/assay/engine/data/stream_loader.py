@@ -21,8 +21,8 @@ from assay.core.parent_death import end_with, main_pid
 from assay.engine.data.batches import digest, size_of
 from assay.engine.data.collate import collate as default
 from assay.engine.data.collate import refuse_none
-from assay.engine.data.fresh_process import CopyError, call_in_copies
-from assay.engine.data.source import OTHERS, REMEMBERS, TRIED, Window
+from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_memory
+from assay.engine.data.source import OTHERS, TRIED, Window
 from assay.engine.data.streams.stream import Cursor, Pass, Position, Stream
 from assay.engine.numerics.seed import comparable_state, undisturbed
 
@@ -104,7 +104,7 @@ class StreamLoader:
         first, position = alone
         if first != again[0]:
             if call_in_copies(fresh)[0][0] == first:
-                return f"not exact: {REMEMBERS}"
+                return f"not exact: {describe_memory(self.stream, fresh)}"
             return (
                 f"not exact: {OTHERS}, from whatever a stage draws them (each is keyed that says "
                 "random=True)"
