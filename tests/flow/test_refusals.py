@@ -95,6 +95,7 @@ engine/data/streams/prefetch.py: Prefetch.over
 engine/data/streams/shards.py: _Split.__init__
 engine/data/streams/stage.py: at_least_one
 engine/data/streams/stream.py: as_stream*2
+engine/data/worker_shares.py: _refuse
 engine/data/text.py: TextProcessor.examples*2 WordPieces.__init__ _label_id*2 _marked_tokens _mask
     _read_columns _read_mappings*2 pair_features
 engine/loop/bounds.py: Bounds.__post_init__ Bounds.refuse_uncounted
@@ -166,6 +167,7 @@ compose/training.py: rerun resume resume_or_train
 compose/trust.py: permit
 compose/unfinished.py: refuse_other_data refuse_without_checkpoints refuse_without_config*2
 engine/data/shapes.py: _unread
+engine/data/source.py: check_workers
 engine/data/stream_loader.py: StreamLoader.load_state_dict
 engine/loop/device.py: pick_device*4
 engine/loop/process.py: Process.inference_step
@@ -275,6 +277,13 @@ class Points:
         if self.kind == "none inside" and i == 3:
             return x, None
         return {"alone": x, "text": ("a", y), "wide": (torch.cat([x, x]), y)}.get(self.kind, (x, y))
+
+
+class Shuffled(torch.utils.data.IterableDataset):
+    # Gives all samples in each worker, each in an order of its own.
+
+    def __iter__(self):
+        return (Points()[int(i)] for i in torch.randperm(32))
 
 
 class Unsized:
@@ -463,6 +472,8 @@ CASES = [
     ['load_weights={path="pickled.pt"}'],
     ['load_weights={path="narrow.safetensors"}'],
     ['data.train.sampler={type="assay.engine.Weighted",weights=[1.0]}'],
+    ['data.train.source={type="parts.Shuffled"}', "data.train.workers=2"],
+    ['data.valid.source={type="parts.Shuffled"}', "data.valid.workers=2"],
 ]
 
 

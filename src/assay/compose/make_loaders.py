@@ -48,8 +48,7 @@ def make_loader(scope: RunScope, split: str) -> Iterable[Any]:
     else:
         _check_batches(scope, split, source, collate)
         loader = source
-    if split != "train":  # of which the engine does so
-        loader = share_out(loader, split=split)
+    loader = share_out(loader, split=split)
     scope.context.set(f"{split}_loader", loader, type=LOADERS.get(split))
     return loader
 

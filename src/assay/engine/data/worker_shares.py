@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from copy import copy
 from functools import partial
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -26,6 +27,10 @@ FIRST = 16
 """So many samples of two workers are compared."""
 MOST = 10_000
 """Samples up to which those of a worker that shuffles are counted."""
+
+
+_LEFT: WeakSet[DataLoader[Any]] = WeakSet()
+"""Loaders whose workers were seen to give other samples each."""
 
 
 class WorkerShare(IterableDataset[Any]):
@@ -60,13 +65,14 @@ def share_out(data: Any, *, split: str = "train") -> Any:
     is_shared = isinstance(data, DataLoader) and data.num_workers > 1
     if not is_shared or not isinstance(data.dataset, IterableDataset):
         return data
-    if isinstance(data.dataset, WorkerShare):
+    if isinstance(data.dataset, WorkerShare) or data in _LEFT:
         return data
     order = _order_of(data)
     if order == "split":
+        _LEFT.add(data)
         return data
     if order == "shuffled" or type(data) is not DataLoader:
-        raise _refusal(data, split)
+        _refuse(data, split)
     kind = _SizedWorkerShare if hasattr(data.dataset, "__len__") else WorkerShare
     shared = copy(data)
     # A DataLoader refuses another data set after it is made; the copy has not been used yet.
@@ -121,9 +127,9 @@ def _iterated(data: DataLoader[Any], number: int | None, seed: int) -> Iterator[
     return iter(dataset)
 
 
-def _refusal(data: DataLoader[Any], split: str) -> InputError:
+def _refuse(data: DataLoader[Any], split: str) -> NoReturn:
     kind = type(data.dataset).__name__
-    return InputError(
+    raise InputError(
         f"data.{split}: {kind} gives all of its samples in each of {data.num_workers} workers.",
         fix="Give a share of them in its __iter__: info = torch.utils.data.get_worker_info(), then"
         " islice(samples, info.id, None, info.num_workers), shuffled alike in all workers; or load"
