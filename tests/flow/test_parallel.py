@@ -455,3 +455,40 @@ def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("localhost", 0))
         return int(listener.getsockname()[1])
+
+
+BREAKS = """
+import os
+
+from plain import Net
+
+
+class Breaks(Net):
+    calls = 0
+
+    def forward(self, x):
+        if not self.training and os.environ.get("BREAKS") == os.environ.get("RANK"):
+            Breaks.calls += 1
+            if Breaks.calls == 3:  # after the one that is tried before the second step
+                raise ValueError("no such class")
+        return super().forward(x)
+"""
+
+
+@pytest.mark.thorough
+def test_an_evaluation_that_failed_on_one_rank_is_made_when_the_run_resumes(
+    assay, toy: Path
+) -> None:
+    (toy / "breaks.py").write_text(BREAKS)
+    given = ("model.type=breaks.Breaks", "checkpoint.every=1 epoch", "train.epochs=2")
+
+    failed = assay("run", "toy.toml", *given, "--nproc", "2", BREAKS="1")
+    assert "ValueError: no such class" in failed.stderr
+    resumed = assay("resume", "last", "--nproc", "2")
+
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resume is not exact" not in resumed.stderr
+    curves = read_series(only_run(toy) / "metrics.bin")
+    steps = list(curves["train/loss"].steps)
+    assert steps == list(range(1, steps[-1] + 1))
+    assert list(curves["valid/loss"].steps) == [steps[-1] // 2, steps[-1]]

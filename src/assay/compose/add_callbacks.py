@@ -130,7 +130,6 @@ def _make_save(prepared: PreparedRun, recorder: AnyRecorder) -> Save:
         prepared.saver(),
         every=section.every,
         best=(best.metric, best.mode) if best is not None else None,
-        evaluate_every=evaluation_plan(prepared.scope)[0],
         on_best=set_best,
         background=section.background,
     )

@@ -61,9 +61,7 @@ OBSERVERS: dict[str, Make] = {
     ),
     "Probe": lambda folder: Probe("*", [1, 2, 5], inputs=True),
     "Profile": lambda folder: Profile(1, 2),
-    "Save": lambda folder: Save(
-        Saver(folder), every="1 step", best=("valid/loss", "min"), evaluate_every="2 steps"
-    ),
+    "Save": lambda folder: Save(Saver(folder), every="1 step", best=("valid/loss", "min")),
     "Throughput": lambda folder: Throughput(),
 }
 CHANGERS: dict[str, Make] = {

@@ -93,7 +93,6 @@ def judged(
         Saver(folder, keep=keep),
         **{
             "best": ("valid/acc", mode),
-            "evaluate_every": "1 epoch",
             "on_best": lambda *heard: told.append(heard),
             **given,
         },
@@ -144,7 +143,7 @@ def test_rotation_keeps_the_newest_and_with_them_the_best(tmp_path: Path) -> Non
     runs = engine(supervised(metrics={"acc": Scripted(values)}), loader(8), steps=104)
     runs.bus.extend(Evaluate({"valid": loader(4)}, every="5 steps").handlers())
     saver = Saver(tmp_path, keep=3)
-    save = Save(saver, every="10 steps", best=("valid/acc", "max"), evaluate_every="5 steps")
+    save = Save(saver, every="10 steps", best=("valid/acc", "max"))
     runs.bus.extend(save.handlers())
 
     runs.run()
@@ -163,7 +162,7 @@ def test_of_a_hundred_steps_three_checkpoints_stay_beside_the_best_and_the_final
     runs = engine(supervised(metrics={"acc": Scripted(values)}), loader(8), steps=100)
     runs.bus.extend(Evaluate({"valid": loader(4)}, every="10 steps").handlers())
     saver = Saver(tmp_path, keep=3)
-    save = Save(saver, every="10 steps", best=("valid/acc", "max"), evaluate_every="10 steps")
+    save = Save(saver, every="10 steps", best=("valid/acc", "max"))
     runs.bus.extend(save.handlers())
 
     runs.run()
@@ -370,7 +369,7 @@ def test_the_metric_of_any_of_several_splits_can_decide(tmp_path: Path) -> None:
     script = [value for pair in zip(*values.values(), strict=True) for value in pair]
     runs = engine(supervised(metrics={"acc": Scripted(script)}), loader(8), epochs=3)
     runs.bus.extend(Evaluate({"valid": loader(4), "other": loader(4)}).handlers())
-    save = Save(Saver(tmp_path), best=("other/acc", "max"), evaluate_every="1 epoch")
+    save = Save(Saver(tmp_path), best=("other/acc", "max"))
     runs.bus.extend(save.handlers())
 
     runs.run()
@@ -381,14 +380,98 @@ def test_the_metric_of_any_of_several_splits_can_decide(tmp_path: Path) -> None:
 def test_the_evaluation_at_the_end_can_be_the_best(tmp_path: Path) -> None:
     runs = engine(supervised(metrics={"acc": Scripted([0.1, 0.5])}), loader(8), steps=5)
     runs.bus.extend(Evaluate({"valid": loader(4)}, every="3 steps").handlers())
-    save = Save(
-        Saver(tmp_path), every="2 steps", best=("valid/acc", "max"), evaluate_every="3 steps"
-    )
+    save = Save(Saver(tmp_path), every="2 steps", best=("valid/acc", "max"))
     runs.bus.extend(save.handlers())
 
     runs.run()
 
     assert Saver(tmp_path).best() == "step-000000005"
+
+
+def by_hand(runs: Engine) -> None:
+    """Run a loop that leaves backward and update to the engine."""
+    for inputs, targets in runs:
+        runs.backward(nn.functional.mse_loss(runs.process.model(inputs), targets))
+
+
+STYLES: dict[str, Any] = {
+    "each epoch": lambda runs, test: runs.bus.extend(test.handlers()),
+    "some steps": lambda runs, test: runs.bus.extend(
+        Evaluate(test.splits, every="2 steps").handlers()
+    ),
+    "before saving": lambda runs, test: runs.on("step_end", every=2)(test.run),
+    "after saving": lambda runs, test: runs.on("step_end", every=2, priority=50)(test.run),
+    "epochs, after saving": lambda runs, test: runs.on("epoch_end", priority=50)(test.run),
+    "as an epoch begins": lambda runs, test: runs.on("epoch_begin")(test.run),
+    "as a step begins": lambda runs, test: runs.on("step_begin")(test.run),
+    "as the run ends": lambda runs, test: runs.on("run_end", priority=50)(test.run),
+    "behind all others": lambda runs, test: runs.on("run_end", priority=5000)(test.run),
+}
+
+
+@pytest.mark.parametrize("every", ["1 epoch", "1 step", "never"])
+@pytest.mark.parametrize("is_by_hand", [False, True])
+@pytest.mark.parametrize("style", STYLES)
+def test_the_best_holds_the_weights_that_were_evaluated_however_that_is_written(
+    style: str, is_by_hand: bool, every: str, tmp_path: Path
+) -> None:
+    model = net()
+    process = supervised(model, metrics={"acc": Scripted([0.1, 0.9, *[0.2] * 20])})
+    runs = engine(process, loader(8), epochs=6)
+    measured: list[Any] = []
+    runs.on("eval_end")(lambda model: measured.append(weights_of(model)))
+    runs.bus.extend(Save(Saver(tmp_path), every=every, best=("valid/acc", "max")).handlers())
+    STYLES[style](runs, Evaluate({"valid": loader(4)}))
+
+    by_hand(runs) if is_by_hand else runs.run()
+
+    saver = Saver(tmp_path)
+    best = saver.load("best")
+    assert runs.state.best is not None
+    assert saver.find("best").step == runs.state.best["step"]
+    assert same_bits(best["model"], measured[min(1, len(measured) - 1)])
+
+
+@pytest.mark.parametrize("is_by_hand", [False, True])
+def test_an_evaluation_within_a_step_cannot_be_the_best(is_by_hand: bool, tmp_path: Path) -> None:
+    runs = engine(supervised(metrics={"acc": Scripted([0.1, 0.9])}), loader(8), epochs=6)
+    runs.bus.extend(Save(Saver(tmp_path), best=("valid/acc", "max")).handlers())
+    test = Evaluate({"valid": loader(4)})
+
+    def evaluate_inside() -> None:
+        for inputs, targets in runs:
+            runs.backward(nn.functional.mse_loss(runs.process.model(inputs), targets))
+            test.run(runs)
+
+    if not is_by_hand:
+        runs.on("backward_end")(test.run)
+    with pytest.raises(InputError, match="within one"):
+        evaluate_inside() if is_by_hand else runs.run()
+
+
+def test_two_evaluations_of_different_periods_may_share_a_run(tmp_path: Path) -> None:
+    runs = engine(supervised(metrics={"acc": Scripted([0.5] * 9)}), loader(8), epochs=4)
+    runs.bus.extend(Evaluate({"valid": loader(4)}).handlers())
+    runs.bus.extend(Evaluate({"test": loader(4)}, every="2 epochs").handlers())
+    runs.bus.extend(Save(Saver(tmp_path), best=("test/acc", "max")).handlers())
+
+    runs.run()
+
+    assert Saver(tmp_path).find("best").step == 2
+
+
+def test_a_best_that_a_killed_run_has_saved_and_not_marked_is_marked(tmp_path: Path) -> None:
+    first, _ = judged(tmp_path, [0.1, 0.9])
+    first.run()
+    (tmp_path / "best.json").unlink()
+    second, told = judged(tmp_path, [0.1, 0.9, 0.2])
+    second.process.metrics["acc"].values = iter([0.2])  # type: ignore[attr-defined]
+    second.resume(Saver(tmp_path))
+
+    second.run()
+
+    assert [(value, step) for _, _, value, step, _ in told] == [(0.9, 2)]
+    assert Saver(tmp_path).find("best").step == 2
 
 
 @pytest.mark.row("A77")
@@ -456,9 +539,7 @@ def hard(folder: Path, every: str) -> Engine:
     process = supervised(model, backward=backward)
     runs = engine(process, Loader(Noisy(), batch_size=8, shuffle=True, micro_batch_size=4))
     runs.bus.extend(Evaluate({"valid": loader(4)}).handlers())
-    save = Save(
-        Saver(folder, keep=99), every=every, best=("valid/loss", "min"), evaluate_every="1 epoch"
-    )
+    save = Save(Saver(folder, keep=99), every=every, best=("valid/loss", "min"))
     runs.bus.extend(save.handlers())
     return runs
 
@@ -679,11 +760,67 @@ def test_weights_that_are_broken_are_not_kept_but_an_infinite_buffer_is(tmp_path
     assert steps_in(tmp_path / "whole") == [2]
 
 
-def test_other_failures_leave_no_checkpoint(tmp_path: Path) -> None:
-    runs, _ = saving(tmp_path)
-    runs.on("step_end", every=2)(lambda: 1 / 0)
+class Tally:
+    """A handler with a state: the steps at which it was called."""
 
-    with pytest.raises(ZeroDivisionError):
+    def __init__(self, *, fails_at: int = 0) -> None:
+        self.steps: list[int] = []
+        self.fails_at = fails_at
+
+    def note(self, state: Any) -> None:
+        if state.step == self.fails_at:
+            self.fails_at = 0
+            raise ValueError("no network")
+        self.steps.append(state.step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = list(state["steps"])
+
+
+@pytest.mark.parametrize(
+    ("event", "at", "seen"), [("epoch_end", 3, [3, 6]), ("step_end", 4, [1, 2, 3, 4, 5, 6])]
+)
+@pytest.mark.parametrize("priority", [-5, 5, 50])
+def test_a_handler_that_fails_between_steps_is_called_again_by_the_resumed_run(
+    event: str, at: int, seen: list[int], priority: int, tmp_path: Path
+) -> None:
+    def run(*, fails_at: int = 0) -> list[list[int]]:
+        runs, _ = saving(tmp_path, every="6 steps")
+        tallies = [Tally(), Tally(fails_at=fails_at), Tally()]
+        for tally, place in zip(tallies, (-10, priority, 60), strict=True):
+            runs.on(event, priority=place)(tally.note)
+        if not fails_at:
+            runs.resume(Saver(tmp_path))
+            runs.run()
+        else:
+            with pytest.raises(ValueError, match="no network"):
+                runs.run()
+        return [tally.steps for tally in tallies]
+
+    run(fails_at=at)
+
+    assert steps_in(tmp_path) == [at]
+    assert run() == [seen] * 3
+
+
+def test_a_handler_with_a_state_that_comes_after_saving_loses_no_call(tmp_path: Path) -> None:
+    def run(*, stops: bool) -> list[int]:
+        runs, _ = saving(tmp_path)
+        tally = Tally()
+        runs.on("epoch_end", priority=50)(tally.note)
+        if stops:
+            runs.on("epoch_begin")(lambda state: stop() if state.step else None)
+        runs.resume(Saver(tmp_path))
         runs.run()
+        return tally.steps
 
-    assert steps_in(tmp_path) == []
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(stops=True)
+
+    assert run(stops=False) == [3, 6]

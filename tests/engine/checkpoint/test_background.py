@@ -93,7 +93,6 @@ def test_a_run_in_the_background_leaves_the_same_checkpoints(tmp_path: Path) -> 
             Saver(tmp_path / name, keep=2),
             every="1 step",
             best=("valid/loss", "min"),
-            evaluate_every="1 epoch",
             background=background,
         )
         runs.bus.extend(save.handlers())
@@ -135,8 +134,9 @@ def test_a_run_that_ends_by_an_error_ends_when_all_is_on_disk(
     with pytest.raises(error):
         runs.run()
 
-    assert saver.written == [3]
-    assert Saver(tmp_path).find().step == 3
+    written = [3, 4] if error is ValueError else [3]  # between two steps the state is whole
+    assert saver.written == written
+    assert Saver(tmp_path).find().step == written[-1]
 
 
 def test_an_error_that_nobody_thought_of_is_told_and_ends_nothing(
@@ -279,7 +279,7 @@ saver = Saver(sys.argv[1], keep=2)
 if saver.complete()[0]:
     from assay.engine.loop.engine_state import restore
     restore(runs, saver.newest()[1])
-save = Save(saver, every="2 steps", best=("valid/loss", "min"), evaluate_every="4 steps")
+save = Save(saver, every="2 steps", best=("valid/loss", "min"))
 runs.bus.extend(save.handlers())
 runs.on("step_end")(lambda state: print(state.step, flush=True))
 runs.run()

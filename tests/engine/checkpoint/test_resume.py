@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +115,108 @@ def test_the_seed_is_given_once_and_holds_for_order_steps_and_evaluation(
     assert orders[0] == list(
         next(iter(Loader(Noisy(), batch_size=8, shuffle=True, seed=3).tasks(0, 0)))[2]
     )
+
+
+class Failing:
+    """A metric that fails in the evaluations that it is told."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = set(numbers)
+        self.seen = 0
+
+    def reset(self) -> None:
+        self.seen += 1
+
+    def update(self, output: Any) -> None:
+        if self.seen in self.numbers:
+            raise ValueError("no such class")
+
+    def value(self) -> float:
+        return 1.0
+
+
+class Stream:
+    """Six batches an epoch, which nobody counts before."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from loader(24, 4)
+
+
+def evaluated(folder: Path, *failing: int, every: str = "1 epoch", kills_at: int = 0) -> Engine:
+    """Four epochs of six steps; evaluations fail by their number, the process ends at a step."""
+    runs = Engine(
+        supervised(metrics={"acc": Failing(*failing)}),
+        Stream(),
+        steps=24,
+        recorder=MemoryRecorder(),
+        handlers=[
+            *Evaluate({"valid": loader(6, 4), "test": loader(4)}).handlers(),
+            *Save(Saver(folder), every=every, background=False).handlers(),
+        ],
+    )
+
+    def kill() -> None:
+        if runs.state.step == kills_at:
+            raise KeyboardInterrupt  # which leaves no checkpoint, as a kill does
+
+    runs.on("epoch_end", priority=-1000)(kill)
+    return runs
+
+
+def steps_of(name: str, *engines: Engine) -> list[int]:
+    recorders = [runs.recorder for runs in engines]
+    return [step for each in recorders for step, _ in each.curve(name)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_an_evaluation_that_failed_is_made_by_the_resumed_run_and_costs_no_epoch(
+    number: int, tmp_path: Path
+) -> None:
+    whole = evaluated(tmp_path / "whole")
+    whole.run()
+    failed = evaluated(tmp_path / "failed", number)
+    with pytest.raises(ValueError, match="no such class"):
+        failed.run()
+    resumed = evaluated(tmp_path / "failed")
+
+    assert resumed.resume(Saver(tmp_path / "failed")) == 6 * ((number + 1) // 2)
+    resumed.run()
+
+    for split in ("valid", "test"):
+        assert steps_of(f"{split}/acc", failed, resumed) == [6, 12, 18, 24]
+    assert steps_of("train/loss", failed, resumed) == list(range(1, 25))
+    assert same_bits(capture(resumed), capture(whole))
+
+
+@pytest.mark.parametrize("step", [12, 18, 24])
+@pytest.mark.parametrize("every", ["1 step", "3 steps"])
+def test_data_without_a_length_resume_at_the_end_of_an_epoch_as_if_nothing_had_been(
+    step: int, every: str, tmp_path: Path
+) -> None:
+    whole = evaluated(tmp_path / "whole", every=every)
+    whole.run()
+    killed = evaluated(tmp_path / "killed", every=every, kills_at=step)
+    with pytest.raises(KeyboardInterrupt):
+        killed.run()
+    resumed = evaluated(tmp_path / "killed", every=every)
+
+    assert resumed.resume(Saver(tmp_path / "killed")) == step
+    resumed.run()
+
+    assert (resumed.state.epoch, resumed.state.epoch_step) == (4, 0)
+    assert same_bits(capture(resumed), capture(whole))
+    assert steps_of("valid/acc", killed, resumed) == [6, 12, 18, 24]
+
+
+def test_an_evaluation_that_fails_twice_is_still_owed(tmp_path: Path) -> None:
+    for _ in range(2):
+        failed = evaluated(tmp_path, 1)
+        failed.resume(Saver(tmp_path))
+        with pytest.raises(ValueError, match="no such class"):
+            failed.run()
+    resumed = evaluated(tmp_path)
+
+    resumed.resume(Saver(tmp_path))
+    resumed.run()
+
+    assert steps_of("valid/acc", failed, resumed) == [6, 12, 18, 24]

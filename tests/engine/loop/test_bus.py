@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from assay.core.errors import InputError
 from assay.core.events import NEVER, Always, At, Event, Every, Handler, When
 from assay.engine import BatchDigest, EarlyStop, Evaluate
-from assay.engine.loop.bus import Bus, Point, bind_by_name, event_named, on
+from assay.engine.loop.bus import Bus, Firing, Point, bind_by_name, event_named, on
 from engine.toys import engine, loader
 
 
@@ -111,7 +111,7 @@ def test_a_handler_is_called_at_its_counts_and_no_others(
 )
 def test_asking_only_when_something_is_due_misses_nothing(whens: list[When], start: int) -> None:
     heard: list[tuple[int, int]] = []
-    point, now, asked = Point(Event.STEP_END), [0], []
+    point, now, asked = Point(Event.STEP_END, Firing()), [0], []
     for number, when in enumerate(whens):
         handler = Handler(event=Event.STEP_END, fn=print, when=when)
         point.add(handler, lambda number=number: heard.append((now[0], number)))  # type: ignore[misc]

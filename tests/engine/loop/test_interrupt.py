@@ -40,9 +40,7 @@ def saved_run(folder: Path, **given: Any) -> Engine:
         **given,
     )
     runs.bus.extend(Evaluate({"valid": loader(6, 4)}).handlers())
-    runs.bus.extend(
-        Save(Saver(folder), best=("valid/loss", "min"), evaluate_every="1 epoch").handlers()
-    )
+    runs.bus.extend(Save(Saver(folder), best=("valid/loss", "min")).handlers())
     return runs
 
 

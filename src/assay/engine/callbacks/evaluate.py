@@ -171,6 +171,12 @@ class Evaluate:
                 yield part
 
 
+def evaluated_splits(engine: Engine) -> set[str]:
+    """Return the splits that the listeners of an engine evaluate."""
+    owners = (getattr(handler.fn, "__self__", None) for handler in engine.bus.order())
+    return {split for owner in owners if isinstance(owner, Evaluate) for split in owner.splits}
+
+
 def share_of(batches: Iterable[Any], limit: int | None, ranks: DataParallelGroup) -> Iterable[Any]:
     """The batches that this rank evaluates, of the first `limit`: every so many-th."""
     if not ranks.is_distributed:

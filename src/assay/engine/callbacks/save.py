@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import Any, Literal
 
@@ -14,15 +15,15 @@ from torch import nn
 
 from assay.core.errors import CheckpointError, InputError, PeerError, did_you_mean
 from assay.core.event_log import Saved, Warned
-from assay.core.events import Event, Handler
+from assay.core.events import NEVER, Event, Handler
 from assay.core.manifest import Kind, Manifest, folder_of_step, pointed
 from assay.core.ports import NullRecorder, Recorder
+from assay.engine.callbacks.evaluate import evaluated_splits
 from assay.engine.checkpoint.background import Background
 from assay.engine.checkpoint.codec import decode, encode
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.tensor_file import Staging
-from assay.engine.data.patience import WorkerError
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.engine_state import capture
 from assay.engine.loop.periods import every as each
@@ -42,10 +43,12 @@ class Save:
     `failure` is why the newest one was not written, None if it was. The same failure again is told
     once more only for the final one.
 
-    `best`: the metric and mode that decide which evaluation was best; `evaluate_every` is when it
-    can change. `on_best` hears (metric, mode, value, step, checkpoint). In the `background` the
-    training waits only until the state is copied to host memory, and for the save before if that is
-    still being written; the run ends when the last one is on disk.
+    `best`: the metric and mode that decide which evaluation was best. Its weights are saved once
+    the handlers of lower priority have seen the event in which it was made; it has to be made
+    between two steps. `evaluate_every` of earlier versions is not needed, and changes nothing.
+    `on_best` hears (metric, mode, value, step, checkpoint). In the `background` the training waits
+    only until the state is copied to host memory, and for the save before if that is still being
+    written; the run ends when the last one is on disk.
     """
 
     def __init__(
@@ -54,18 +57,17 @@ class Save:
         *,
         every: str = "1 epoch",
         best: tuple[str, Mode] | None = None,
-        evaluate_every: str = "never",
+        evaluate_every: str = "",
         on_best: Callable[[str, Mode, float, int, str], None] | None = None,
         background: bool = True,
     ) -> None:
         self.saver = saver
         self.every = every
         self.best = best
-        self.evaluate_every = evaluate_every
         self.on_best = on_best
         self.last_step: int | None = None
         self.failure: CheckpointError | None = None
-        self._improved = False
+        self._marked_step: int | None = None
         self._failed_step: int | None = None
         self._background = Background("assay-save") if background else None
         self._staging = Staging() if background else None
@@ -82,12 +84,11 @@ class Save:
             ]
         if self.best is not None:
             out += [
+                Handler(event=Event.RUN_BEGIN, fn=self.mark_owed, priority=11, name="Save.best"),
                 Handler(event=Event.EVAL_END, fn=self.judge, priority=10, name="Save.judge"),
-                each(self.evaluate_every, self.save_best, priority=11, name="Save.best"),
-                Handler(event=Event.RUN_END, fn=self.save_best, priority=11, name="Save.best"),
             ]
         out += [
-            Handler(event=Event.RUN_END, fn=self.wait, priority=_LAST, name="Save.wait"),
+            Handler(event=Event.RUN_END, fn=self.wait_last, priority=_LAST, name="Save.wait"),
             Handler(event=Event.EXCEPTION, fn=self.wait, priority=_LAST, name="Save.wait"),
         ]
         return [handler for handler in out if handler is not None]
@@ -113,7 +114,10 @@ class Save:
         self._write(engine, "checkpoint", final=not engine.state.stop.interrupts)
 
     def judge(self, engine: Engine) -> None:
-        """Remember whether the newest evaluation is the best so far; nan never is."""
+        """Remember whether the newest evaluation is the best so far; nan never is.
+
+        InputError within a step: no checkpoint keeps the weights that were measured.
+        """
         assert self.best is not None
         metric, mode = self.best
         state = engine.state
@@ -123,8 +127,23 @@ class Save:
         if state.best is not None and (state.best["metric"], state.best["mode"]) == self.best:
             known = state.best["value"]
         if (value < known) if mode == "min" else (value > known):
+            if engine.is_in_step:
+                raise InputError(
+                    f"The best weights by {metric} would be those of an unfinished step: it was"
+                    " evaluated within one.",
+                    fix='Evaluate between steps, as by Evaluate(..., every="100 steps") or'
+                    ' engine.on("step_end", every=100)(evaluate.run).',
+                )
             state.best = {"metric": metric, "mode": mode, "value": value, "step": state.step}
-            self._improved = True
+        engine.bus.firing.wait_for_turn(11, partial(self.save_best, engine))
+
+    def mark_owed(self, engine: Engine) -> None:
+        """Mark the checkpoint that the run resumes from, if it is the best and nobody did."""
+        marked, writers = self.saver.best(), self.saver.writers
+        if writers is not None:
+            marked = writers.gather(marked)[0]
+        if engine.state.step and marked != folder_of_step(engine.state.step):
+            self._save_best(engine)
 
     def save_best(self, engine: Engine) -> None:
         """Keep the checkpoint of this step as the best one, if it just became that.
@@ -134,17 +153,24 @@ class Save:
         assert self.best is not None
         metric = self.best[0]
         metrics = engine.state.metrics
-        best = engine.state.best
-        if metrics and metric not in metrics:
+        split = metric.partition("/")[0]
+        if metric not in metrics and (
+            split in engine.state.evaluated or split not in evaluated_splits(engine)
+        ):
             known = f"there are: {', '.join(metrics)}; say which by checkpoint.best.metric=NAME"
             fix = " ".join(filter(None, [did_you_mean(metric, metrics), known]))
             raise InputError(
                 f"[checkpoint] best names {metric!r}, which the evaluation does not give.", fix=fix
             )
-        if not self._improved or best is None:
+        self._save_best(engine)
+
+    def _save_best(self, engine: Engine) -> None:
+        best, step = engine.state.best, engine.state.step
+        if best is None or (best["metric"], best["mode"]) != self.best:
             return
-        self._improved = False
-        self._write(engine, "best", best=dict(best))
+        if best["step"] == step != self._marked_step:
+            self._marked_step = step
+            self._write(engine, "best", best=dict(best))
 
     def keypoint(self, engine: Engine) -> None:
         """A checkpoint that rotation never deletes."""
@@ -153,21 +179,21 @@ class Save:
     def rescue(self, engine: Engine) -> None:
         """Write the state of the last step, if the failure has left it whole.
 
-        After a step that was not finite this is a keypoint. A failure to load, of training or of
-        evaluation, leaves a checkpoint, here or on another rank: a rank that finds a peer gone
-        before its own update still has the weights of the last step. Where ranks write a checkpoint
-        together there is none, as the failed one cannot take part.
+        After a step that was not finite this is a keypoint. A failure between two steps, as of
+        loading, of an evaluation or of a handler, leaves a checkpoint, here or on another rank: a
+        rank that finds a peer gone before its own update still has the weights of the last step.
+        Where ranks write a checkpoint together there is none, as the failed one cannot take part.
         """
         error = engine.state.error
-        is_of_data = isinstance(error, WorkerError) or (
-            engine.is_loading and isinstance(error, Exception)
-        )
-        is_of_peer = isinstance(error, PeerError) and engine.is_between_steps
-        if (is_of_data or is_of_peer) and self.saver.writers is None:
-            if engine.state.step and engine.state.step != self.last_step:
-                self._write(engine, "checkpoint")
-            return
         if not isinstance(error, NonFiniteError):
+            is_whole = not engine.is_in_step or (
+                isinstance(error, PeerError) and engine.is_between_steps
+            )
+            if is_whole and isinstance(error, Exception) and self.saver.writers is None:
+                if engine.state.step and engine.state.step != self.last_step:
+                    self._write(engine, "checkpoint")
+                if self.best is not None:
+                    self._save_best(engine)
             return
         spoilt = _spoilt(engine.process.model)
         if self.saver.writers is not None and not engine.ranks.all_true(not spoilt):
@@ -179,6 +205,10 @@ class Save:
             engine.recorder.tell(Warned(message=message, step=engine.state.step))
         else:
             self.keypoint(engine)
+
+    def wait_last(self, engine: Engine) -> None:
+        """Return when everything is on disk that is saved in this event."""
+        engine.bus.firing.wait_for_turn(NEVER - 1, self.wait)
 
     def wait(self) -> None:
         """Return when everything is on disk."""

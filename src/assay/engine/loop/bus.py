@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Protocol
 
 from assay.core.errors import InputError, did_you_mean
@@ -20,16 +21,99 @@ class _Listener:
     due: int
 
 
+_OWED = (Event.STEP_END, Event.EPOCH_END)
+"""Events that a resumed run does not fire again, of those between two steps."""
+
+
+class Firing:
+    """Outermost event that is being fired, and how far its handlers were called.
+
+    After an error it stays as it was then. `wait_for_turn` puts a call off to its place in it.
+    """
+
+    __slots__ = ("_waiting", "count", "depth", "failed", "listeners", "place", "point")
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.point: Point | None = None
+        self.count = 0
+        self.listeners: Sequence[_Listener] = ()
+        self.place = 0
+        self.failed: Owed | None = None
+        self._waiting: list[tuple[int, Callable[[], Any]]] = []
+
+    def begin(self, point: Point, count: int) -> None:
+        """Enter an event, which is the outermost one or happens within another."""
+        if not self.depth:
+            self.point, self.count, self.listeners, self.place = point, count, point.listeners, 0
+        self.depth += 1
+
+    def reach(self, place: int) -> None:
+        """Go on to the handler at this place, after what waits for its turn before it."""
+        if self.depth == 1:
+            self.place = place
+            if self._waiting:
+                self._call_waiting(self.listeners[place].handler.priority)
+
+    def end(self, *, is_failed: bool) -> None:
+        """Leave an event; behind the outermost one everything is called that still waits."""
+        if self.depth == 1:
+            if is_failed:
+                self._waiting = []
+                self.failed = self.failed or self.owed(lambda handler: True, after=False)
+            else:
+                self.place = len(self.listeners)
+                self._call_waiting(NEVER)
+        self.depth -= 1
+
+    def wait_for_turn(self, priority: int, call: Callable[[], Any]) -> None:
+        """Make a call after the handlers of this priority; at once if no event is being fired."""
+        if self.depth:
+            self._waiting.append((priority, call))
+        else:
+            call()
+
+    def owed(self, is_owed: Callable[[Handler], bool], *, after: bool = True) -> Owed | None:
+        """Return those handlers of the event that were not called yet and `is_owed` accepts.
+
+        `after`: not the one that is being called.
+        """
+        if not self.depth or self.point is None or self.point.event not in _OWED:
+            return None
+        names = [
+            listener.handler.name
+            for listener in self.listeners[self.place + after :]
+            if listener.handler.when.next(self.count) == self.count and is_owed(listener.handler)
+        ]
+        return Owed(self.point.event, self.count, tuple(names)) if names else None
+
+    def _call_waiting(self, before: int) -> None:
+        while due := [each for each in self._waiting if each[0] < before]:
+            first = min(due, key=itemgetter(0))
+            self._waiting.remove(first)
+            first[1]()
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """Handlers of an event that were not called before a checkpoint was written, by name."""
+
+    event: Event
+    count: int
+    names: tuple[str, ...]
+
+
 class Point:
     """One event with its listeners.
 
     The loop runs `if point.due <= count: point.fire(count)`: one comparison when nothing is due.
     """
 
-    __slots__ = ("due", "event", "listeners")
+    __slots__ = ("due", "event", "firing", "listeners")
 
-    def __init__(self, event: Event) -> None:
+    def __init__(self, event: Event, firing: Firing) -> None:
         self.event = event
+        self.firing = firing
         self.listeners: list[_Listener] = []
         self.due = NEVER
 
@@ -66,19 +150,46 @@ class Point:
 
         An exception gains a note that names handler and event.
         """
+        self._call(self._due(count), count)
+
+    def fire_owed(self, owed: Owed) -> None:
+        """Call those handlers that were not called before the checkpoint of this run."""
+        names = list(owed.names)
+        due: list[tuple[int, _Listener]] = []
+        # From behind: of several with one name the last were not called.
+        for place, listener in reversed(list(enumerate(self.listeners))):
+            if listener.handler.name in names:
+                names.remove(listener.handler.name)
+                due.insert(0, (place, listener))
+        self._call(due, owed.count)
+
+    def _due(self, count: int) -> Iterator[tuple[int, _Listener]]:
+        """Yield the listeners that are due, with their places; note when one is due next."""
         listeners, due = self.listeners, NEVER
-        for listener in listeners:
+        for place, listener in enumerate(listeners):
             if listener.due < count:  # added while the run was under way
                 listener.due = listener.handler.when.next(count)
             if listener.due == count:
                 listener.due = listener.handler.when.next(count + 1)
+                yield place, listener
+            due = min(due, listener.due)
+        self.due = due if self.listeners is listeners else 0  # 0: ask those that were just added
+
+    def _call(self, due: Iterable[tuple[int, _Listener]], count: int) -> None:
+        firing = self.firing
+        firing.begin(self, count)
+        is_failed = True
+        try:
+            for place, listener in due:
+                firing.reach(place)
                 try:
                     listener.call()
                 except BaseException as error:  # whatever it is goes up as it came, with a note
                     error.add_note(f"in handler {listener.handler.name} at {self.event} {count}")
                     raise
-            due = min(due, listener.due)
-        self.due = due if self.listeners is listeners else 0  # 0: ask those that were just added
+            is_failed = False
+        finally:
+            firing.end(is_failed=is_failed)
 
 
 class Listens(Protocol):
@@ -93,10 +204,12 @@ class Bus:
     def __init__(self, bind: Bind) -> None:
         self._bind = bind
         self._num_fired: Counter[Event] = Counter()
-        self.points = {event: Point(event) for event in Event}
+        self.firing = Firing()
+        self.points = {event: Point(event, self.firing) for event in Event}
 
     def start_at(self, counts: Mapping[Event, int]) -> None:
         """Begin or resume a run: events before these counts were fired before."""
+        self.firing.failed = None
         for event, count in counts.items():
             self.points[event].start_at(count)
 
@@ -114,6 +227,10 @@ class Bus:
 
     def add(self, handler: Handler) -> None:
         self.points[handler.event].add(handler, self._bind(handler.fn))
+
+    def fire_owed(self, owed: Owed) -> None:
+        """Call the handlers that an earlier attempt had not called when its checkpoint was made."""
+        self.points[owed.event].fire_owed(owed)
 
     def on(
         self, event: str, *, when: When, priority: int

@@ -46,6 +46,7 @@ class HandTrainer:
                 self.state.stop.ask("the loop was left", interrupts=True)
             self.step.take_back()
             if self.is_left and not self.updates.made:
+                self.step.is_open = False
                 break
             self.state.micro_step += len(window.batches)
             self._end_step(window)

@@ -279,6 +279,11 @@ class Engine:
         return self._epoch is not None and self._epoch.is_loading
 
     @property
+    def is_in_step(self) -> bool:
+        """True while a step has begun and is not counted: its state is none to resume from."""
+        return self._step is not None and self._step.is_open
+
+    @property
     def is_between_steps(self) -> bool:
         """False while an update is made that other ranks do not have yet."""
         return self._step is None or self._step.is_shared
@@ -320,9 +325,14 @@ class Engine:
         if isinstance(self.process, Process):
             self.process.attach(state, self.device, self.logged)
         self.bounds.start_schedule(state, self.process.backward)
+        if state.epoch_length is None:  # behind the schedule, which began without one then, too
+            state.epoch_length = state.counted_length
         self.process.train()
         self.bus.start_at(state.event_counts())
         self.fire(Event.RUN_BEGIN)
+        if state.owed is not None:
+            owed, state.owed = state.owed, None
+            self.bus.fire_owed(owed)
 
     def _make_step(self, *, can_repeat: bool) -> None:
         """Make the objects of a step: they compute gradients, update, explain failures, record."""

@@ -49,10 +49,32 @@ def capture(engine: EngineParts) -> dict[str, Any]:
 def own_parts(engine: EngineParts) -> dict[str, Any]:
     """Return the same of what this OS process has of the model."""
     model, backward = engine.process.model, engine.process.backward
-    parts = {"model": model.state_dict(), "state": engine.state.state_dict()}
+    state = {**engine.state.state_dict(), **_owed(engine)}
+    length = engine.state.epoch_length or engine.state.counted_length
+    if engine.source.steps_per_epoch is None and length is not None:
+        state["epoch_length"] = length
+    parts = {"model": model.state_dict(), "state": state}
     parts |= {name: part.state_dict() for name, part in backward.parts(model).items()}
     parts |= criterion_state(engine.process)
     return parts | {name: listener.state_dict() for name, listener in stateful(engine).items()}
+
+
+def _owed(engine: EngineParts) -> dict[str, Any]:
+    """Return the handlers of the event being fired that a resumed run has to call.
+
+    After an error all that were not called, else those whose state is kept as of before their call.
+    """
+    owners = list(stateful(engine).values())
+    owed = (
+        engine.state.owed
+        or engine.bus.firing.failed
+        or engine.bus.firing.owed(
+            lambda handler: any(getattr(handler.fn, "__self__", None) is owner for owner in owners)
+        )
+    )
+    if owed is None:
+        return {}
+    return {"owed": {"event": str(owed.event), "count": owed.count, "names": list(owed.names)}}
 
 
 def restore(engine: EngineParts, parts: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from assay.core.events import Event
 from assay.core.stop import Stop
+from assay.engine.loop.bus import Owed
 
 SAVED = (
     *("epoch", "epoch_step", "epoch_samples", "step", "micro_step", "samples", "draws"),
@@ -47,12 +48,15 @@ class State:
     `valid_samples` those that this process evaluated, which checkpoints do not keep: whether
     somebody looks must not change them. `draws` says that training draws from numpy or `random`.
     `loss` is the mean loss of the newest step. `max_steps` is what the run will do in all, None
-    when nobody can know. `batch` and `output` are those of the newest micro-batch. `dataloader` is
-    what batches come from; while a split is evaluated, the loader of that. `metrics` holds the
+    when nobody can know. `epoch_length` is the number of steps of an epoch, None until one of data
+    without a length has ended; `counted_length` is what an earlier attempt has counted. `batch` and
+    `output` are those of the newest micro-batch. `dataloader` is what batches come from; while a
+    split is evaluated, the loader of that. `metrics` holds the
     newest evaluation, by name (`valid/acc`), and `evaluated` at which step it was, by split;
     `split` is the one that is being evaluated. `mean_loss` gathers the losses of steps once it is
     set. `stop` says whether somebody asked the run to end, `ends_epoch` whether the epoch is to end
-    after this step (`Engine.end_epoch`).
+    after this step (`Engine.end_epoch`). `owed` has the handlers that a resumed run still has to
+    call for what its checkpoint holds.
     """
 
     epoch: int = 0
@@ -66,6 +70,7 @@ class State:
     max_epochs: int | None = None
     max_steps: int | None = None
     epoch_length: int | None = None
+    counted_length: int | None = None
     _loss: float | Callable[[], float] = float("nan")
     batch: Any = None
     output: Any = None
@@ -77,6 +82,7 @@ class State:
     best: dict[str, Any] | None = None
     stop: Stop = field(default_factory=Stop)
     ends_epoch: bool = False
+    owed: Owed | None = None
     error: BaseException | None = None
 
     def __repr__(self) -> str:
@@ -162,3 +168,8 @@ class State:
         for name in SAVED:
             if name in state:
                 setattr(self, name, deepcopy(state[name]))
+        self.counted_length = state.get("epoch_length")
+        self.owed = None
+        if owed := state.get("owed"):
+            names = tuple(map(str, owed["names"]))
+            self.owed = Owed(Event(owed["event"]), int(owed["count"]), names)

@@ -152,7 +152,8 @@ def trainer_of(
 class TrainStep:
     """One step of training but for its gradients, which the engine or a loop by hand computes.
 
-    `is_shared` is False while an update is made that other ranks do not have yet.
+    `is_open` from its beginning until it is counted; `is_shared` is False while an update is made
+    that other ranks do not have yet.
     """
 
     def __init__(self, results: StepResults, failed: FailedStep) -> None:
@@ -163,11 +164,13 @@ class TrainStep:
         self.state = results.state
         self.ranks = results.ranks
         self.logged = results.logged
+        self.is_open = False
         self.is_shared = True
         self._micro_steps_before = 0
 
     def begin(self, window: Window) -> None:
         """Keep the buffers, and tell the optimizer step its window."""
+        self.is_open = True
         self._micro_steps_before = self.state.micro_step
         self.buffers.keep()
         self.ranks.begin_step(window, self.state.step)
@@ -184,6 +187,7 @@ class TrainStep:
 
     def count(self, window: Window) -> None:
         """Count a step whose update was made."""
+        self.is_open = False
         self.is_shared = True
         self.state.loss = self.process.backward.loss
         self.state.count_step(window.samples)
