@@ -139,13 +139,23 @@ class Net(nn.Sequential):
 """
 
 
+@pytest.fixture(scope="session")
+def toy_files() -> Callable[[Path], None]:
+    """Write the files of the toy project into a folder."""
+
+    def write(folder: Path) -> None:
+        for name, text in {"toy.toml": CONFIG, "net.py": NET, "points.py": POINTS}.items():
+            (folder / name).write_text(text)
+
+    return write
+
+
 @pytest.fixture
-def toy(tmp_path: Path) -> Path:
+def toy(tmp_path: Path, toy_files: Callable[[Path], None]) -> Path:
     """The folder of the toy project; its config is `toy.toml`."""
     folder = tmp_path / "toy project"
     folder.mkdir()
-    for name, text in {"toy.toml": CONFIG, "net.py": NET, "points.py": POINTS}.items():
-        (folder / name).write_text(text)
+    toy_files(folder)
     return folder
 
 

@@ -13,7 +13,7 @@ from assay.config.typed_sections import sections_of
 from assay.core import manifest as manifests
 from assay.core import run_file
 from assay.core.errors import CheckpointError, InputError, RecordError
-from assay.query.find import checkpoint_of, find
+from assay.query.find import best_or_latest, checkpoint_of, find
 
 if TYPE_CHECKING:
     from assay.engine.loop.process import Model
@@ -85,9 +85,7 @@ def find_weights(address: str) -> InitialWeights:
         return InitialWeights(path, _parent_of(path))
     view, name = find(address)
     try:
-        found = checkpoint_of(
-            view, name or ("best" if view.best_checkpoint is not None else "latest")
-        )
+        found = checkpoint_of(view, name or best_or_latest(view))
     except CheckpointError as error:
         raise InputError(error.what, where=error.where, fix=error.fix) from error
     return InitialWeights(found.path, f"{view.id}@{found.name}")

@@ -28,7 +28,7 @@ from assay.core.manifest import FILE_NAME, read
 from assay.core.ports import NullRecorder
 from assay.core.schema import is_for_inference, is_for_tests
 from assay.core.signals import obeying
-from assay.query.find import find, find_checkpoint
+from assay.query.find import best_or_latest, find, find_checkpoint
 from assay.record.recorder import RunRecorder
 from assay.script import under_way
 
@@ -129,11 +129,10 @@ def weights_at(address: str) -> Weights:
     view, name = find(address)
     if name:
         why = "as asked for"
-    elif view.best_checkpoint:
-        name = "best"
+    elif (name := best_or_latest(view)) == "best":
         why = f"the best by {view.best.metric}" if view.best is not None else "the best"
     else:
-        name, why = "latest", "the newest that were kept"
+        why = "the newest that were kept"
     view, folder = find_checkpoint(f"{view.id}@{name}")
     step = read(folder).step
     if step < view.last_step and view.status_text != view.status:

@@ -26,7 +26,7 @@ from assay.config.loading import Config
 from assay.core.errors import InputError
 from assay.core.events import Handler
 from assay.core.ports import NullRecorder
-from assay.query.find import checkpoint_of, find
+from assay.query.find import best_or_latest, checkpoint_of, find
 from assay.query.run import RunView
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def load_model(address: str, checkpoint: str = "", *, trust: bool = False) -> Mo
     from assay.engine.checkpoint.weights import load_model_state
 
     view, named = find(address)
-    name = named or checkpoint or ("best" if view.best_checkpoint is not None else "latest")
+    name = named or checkpoint or best_or_latest(view)
     folder = checkpoint_of(view, name).path
     saved = open_saved(view)
     config = at_home(saved, view, use="build its model", trust=trust, tell=_warn, part="model")

@@ -240,11 +240,19 @@ def _age(checkpoint: Checkpoint) -> tuple[int, int, str]:
 
 def pointed(folder: Path, pointer: Pointer) -> str:
     """Return the name of the best or the final checkpoint; "" without a readable pointer."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        name = parse_json(read_bytes(folder / f"{pointer}.json", _MAX_POINTER_BYTES))["name"]
-        if isinstance(name, str) and _SAFE_FILE.fullmatch(name):
-            return name
-    return ""
+    return str((read_pointer(folder, pointer) or {}).get("name", ""))
+
+
+def read_pointer(folder: Path, pointer: Pointer) -> Mapping[str, Any] | None:
+    """Return what a pointer says of its checkpoint; {} without a pointer, None if it is broken."""
+    try:
+        about = parse_json(read_bytes(folder / f"{pointer}.json", _MAX_POINTER_BYTES))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError):
+        return None
+    name = about.get("name") if isinstance(about, dict) else None
+    return about if isinstance(name, str) and _SAFE_FILE.fullmatch(name) else None
 
 
 def point(folder: Path, pointer: Pointer, name: str, **about: Any) -> None:

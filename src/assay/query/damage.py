@@ -10,6 +10,7 @@ from assay.core.errors import AssayError
 from assay.core.event_log import read_lines
 from assay.core.run_file import RunFile, Status
 from assay.store.artifacts import artifacts
+from assay.store.best_damage import best_damage
 from assay.store.layout import RunFolder
 from assay.store.metrics_damage import metrics_damage
 
@@ -27,6 +28,8 @@ def damages(
     `file` is the content of `run.json`, None with its `error` when that cannot be read.
     """
     found = [error, _metrics(folder, file)]
+    if file is not None:
+        found.append(best_damage(folder, file, file.summaries if status in _ENDED else {}))
     for path in (folder.events, folder.edits):
         found.append(_lines(path, may_be_cut=status not in _ENDED))
     try:

@@ -107,6 +107,11 @@ def find(address: str, project: Project | None = None) -> tuple[RunView, str]:
             raise error from None
 
 
+def best_or_latest(run: RunView) -> str:
+    """Return the name of the checkpoint that is meant where none is asked for."""
+    return "best" if run.best_checkpoint is not None or run.best_damage else "latest"
+
+
 def checkpoint_of(run: RunView, name: str) -> Checkpoint:
     """Return a complete checkpoint: `latest`, `best`, `final`, a step, -1, or a folder's name."""
     complete = run.checkpoints
@@ -114,6 +119,9 @@ def checkpoint_of(run: RunView, name: str) -> Checkpoint:
         best = run.best_checkpoint
         if best is not None:
             return best
+        if run.best_damage:
+            what = f"The best checkpoint of the run {run.id} is damaged: {run.best_damage}"
+            raise CheckpointError(what, where=str(run.path), fix=_has(run))
         fix = (
             "ask for `latest` or a step; `[checkpoint] best` in the config keeps the best"
             if complete

@@ -33,6 +33,7 @@ from assay.query.notebook import CurveDrawing, html_line
 from assay.query.status import RunState, seconds_of, state_of
 from assay.query.stop_run import stop_run
 from assay.store.artifacts import Artifact, artifacts
+from assay.store.best_damage import best_damage
 from assay.store.layout import RunFolder, run_in
 from assay.store.read_record import described
 
@@ -336,8 +337,19 @@ class RunView:
 
     @property
     def best(self) -> Best | None:
-        """The best value by the run's own criterion, when its config names one."""
-        return self._file.best if self._file is not None else None
+        """The best value by the run's own criterion, when its config names one.
+
+        None where the run's own numbers say otherwise (`best_damage`).
+        """
+        return self._file.best if self._file is not None and not self.best_damage else None
+
+    @cached_property
+    def best_damage(self) -> str:
+        """Why what is held for the best cannot be it, "" where nothing says so."""
+        if self._file is None:
+            return ""
+        has_ended = self._file.status != "running"
+        return best_damage(self.folder, self._file, self._file.summaries if has_ended else {})
 
     # ------------------------------------------------------------------------------ its checkpoints
 
@@ -358,7 +370,12 @@ class RunView:
 
     @property
     def best_checkpoint(self) -> Checkpoint | None:
-        """The complete checkpoint that the run holds for its best, None when there is none."""
+        """The complete checkpoint that the run holds for its best, None when there is none.
+
+        None also for one that cannot be it (`best_damage`).
+        """
+        if self.best_damage:
+            return None
         name = manifests.pointed(self.folder.checkpoints, "best")
         name = name or (self.best.checkpoint if self.best is not None else "")
         return next((each for each in self.checkpoints if each.name == name), None)

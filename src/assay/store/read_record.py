@@ -18,6 +18,7 @@ from assay.core.json_codec import dumps, parse_numbers
 from assay.core.lease import read as read_lease
 from assay.core.regular_file import read_bytes, read_start
 from assay.core.run_file import Attempt, RunFile
+from assay.store.best_damage import best_damage
 from assay.store.cells import to_cell
 from assay.store.config_items import config_items
 from assay.store.index_rows import ChangedRun, IndexRow, Item, storable
@@ -87,6 +88,8 @@ def _nameless_run(folder: RunFolder) -> RunFile:
 def _row(folder: RunFolder, run: RunFile, error: str, mtime_ns: int) -> IndexRow:
     """Return the row of `run.json`, without what lies beside it."""
     best = run.best
+    if best is not None and best_damage(folder, run, run.summaries):
+        best = None
     newest = run.attempts[-1] if run.attempts else None
     return IndexRow(
         folder=folder.path.name,

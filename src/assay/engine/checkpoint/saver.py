@@ -220,7 +220,11 @@ class Saver:
     ) -> None:
         """Point "best" at a checkpoint; it stays until another one is better."""
         with self._lock:
-            manifests.point(self.folder, "best", name, metric=metric, mode=mode, value=value)
+            found = manifests.checkpoint_in(self.folder / name).manifest
+            digest = found.digest if found is not None else ""
+            manifests.point(
+                self.folder, "best", name, metric=metric, mode=mode, value=value, digest=digest
+            )
             self._rotate()
 
     def set_aside(self, after_step: int) -> list[str]:

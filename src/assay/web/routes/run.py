@@ -196,6 +196,7 @@ def run(home: HomeOf, run_id: RunId) -> RunFacts:
     summaries = read_or(problems, lambda: _summaries(home, view), {})
     artifacts = read_or(problems, lambda: view.artifacts, ())
     checkpoints = _checkpoints(view, problems)
+    problems += [view.best_damage] if view.best_damage else []
     newest = view.file.newest if view.file.attempts else None
     return RunFacts(
         line=line_of(row),
