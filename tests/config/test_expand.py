@@ -17,6 +17,7 @@ from assay.config import (
 )
 from assay.config.expansion import problems_of_sections, unique_problems, variations
 from assay.config.loading import Config
+from assay.core.diagnostics import Problem
 from assay.core.errors import ConfigError, InputError
 
 BASE = """\
@@ -360,9 +361,84 @@ def test_every_mistake_of_every_variation_is_told_once_and_says_where_it_shows()
         ("`train.epochs` must be at least 1, not 0", "a.toml:17:16 (variant a)"),
         ("`data.train` has no `source`, in the variant b", "a.toml:7:7"),
         ("unknown key `trian`", "a.toml:20:1 (variant b)"),
-        ('`train.epochs` must be a whole number, not "two"', "a.toml:22:20 (sweep)"),
         ("`data.train.batch_size` must be at least 1, not 0", "a.toml:23:28 (sweep)"),
+        ('`train.epochs` must be a whole number, not "two"', "a.toml:22:20 (sweep)"),
     ]
+
+
+def found_wrong(sweep: str) -> list[str]:
+    """Return what a check of a file finds where `momentum` is right for sgd alone."""
+    config = open_text(f"kind = 'adam'\nmomentum = 0\n[sweep]\n{sweep}")
+
+    def stage(config: Config) -> list[Problem]:
+        kind, momentum = (config.root.items[key] for key in ("kind", "momentum"))
+        is_wrong = kind.value == "adam" and momentum.value != 0  # type: ignore[union-attr]
+        message = "adam has no momentum"
+        return [Problem(kind="x", message=message, origin=config.root.origin)] * is_wrong
+
+    refused = [each for each in expand(config) if stage(each)]
+    found = unique_problems(variations(config), stage)
+    assert bool(found) == bool(refused), "what is run is what is checked"
+    return [problem.message for problem in found]
+
+
+@pytest.mark.parametrize(
+    ("sweep", "is_refused"),
+    [
+        ("kind = ['sgd', 'adam']\nmomentum = [0, 0.9]", True),
+        ("kind = ['sgd']\nmomentum = [0, 0.9]", False),
+        ("mode = 'zip'\nkind = ['sgd', 'adam']\nmomentum = [0.9, 0]", False),
+        ("mode = 'zip'\nkind = ['adam', 'sgd']\nmomentum = [0.9, 0]", True),
+        ("mode = 'random'\npoints = 4\nkind = ['sgd', 'adam']\nmomentum = [0, 0.9]", True),
+        ("mode = 'random'\npoints = 4\nkind = ['sgd']\nmomentum = {low = 0.1, high = 0.9}", False),
+        ("mode = 'random'\npoints = 4\nkind = ['adam']\nmomentum = {low = 0.1, high = 0.9}", True),
+        ("kind = ['sgd', 'adam']\nmomentum = {low = 0.0, high = 0.9, count = 300}", True),
+        ("kind = ['sgd']\nmomentum = {low = 0.0, high = 0.9, count = 300}", False),
+    ],
+)
+def test_a_check_finds_what_a_run_refuses_in_combinations_of_keys_and_nothing_else(
+    sweep: str, is_refused: bool
+) -> None:
+    found = found_wrong(sweep)
+
+    assert bool(found) == is_refused
+    assert all("when the sweep sets" in message for message in found)
+
+
+def test_a_variant_is_checked_at_every_point_of_the_sweep() -> None:
+    config = open_text("kind = 'sgd'\n[variants.a]\nkind = 'adam'\n[sweep]\nmomentum = [0, 0.9]\n")
+
+    pairs = [(each.variant, len(each.assigned)) for each in variations(config)]
+
+    assert pairs == [("", 0), ("a", 0), ("", 1), ("", 1), ("a", 1), ("a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("sweep", "expected"),
+    [
+        ("x = [1, 2, 1]\ny = ['a', 'a']", [(1, "a"), (2, "a")]),
+        ("x = [1, 1.0, true]\ny = [0]", [(1, 0), (1.0, 0), (True, 0)]),
+        ("mode = 'zip'\nx = [1, 2, 1, 1]\ny = [3, 3, 3, 4]", [(1, 3), (2, 3), (1, 4)]),
+        ("mode = 'random'\npoints = 9\nx = [1, 1, 1]\ny = [2]", [(1, 2)]),
+        ("x = { low = 1, high = 2, count = 9 }\ny = [nan, nan]", [(1, "nan"), (2, "nan")]),
+    ],
+)
+def test_a_point_that_is_given_twice_is_run_once(
+    sweep: str, expected: list[tuple[object, object]]
+) -> None:
+    made = expand(open_text(f"x = 0\ny = 0\n[sweep]\n{sweep}"))
+
+    points = [tuple(node.value for _, node in each.assigned) for each in made]  # type: ignore[union-attr]
+    assert [str(each).replace("nan", "'nan'") for each in points] == list(map(str, expected))
+    assert [each.point for each in made] == [f"{i}/{len(made)}" for i in range(1, len(made) + 1)]
+
+
+def test_whole_numbers_are_drawn_until_there_are_as_many_points_as_asked_for() -> None:
+    drawn = points("mode = 'random'\npoints = 8\nseed = { low = 1, high = 9 }")
+
+    assert len({each["seed"] for each in drawn}) == len(drawn) == 8
+    every = points("mode = 'random'\npoints = 50\nseed = { low = 1, high = 3 }")
+    assert sorted(each["seed"] for each in every) == [1, 2, 3]
 
 
 def test_a_base_that_cannot_be_read_is_told_without_its_variations() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from assay.config.loading import loads
 from assay.config.tree import plain
 from assay.core import run_file
 from assay.jobs.study import SearchSpec, make_study
-from assay.jobs.trials import read_trials, recorded_values
+from assay.jobs.trials import SearchTrial, TrialRun, read_trials, recorded_values
 from assay.query.run import RunView
 from assay.store.job_journal import JobJournal
 from assay.store.layout import Project, open_project
@@ -238,6 +239,81 @@ def test_a_study_rebuilt_from_its_trials_goes_on_with_the_same_points(sampler: s
         assert run_study(study_of(STUDY, sampler=sampler), 20, whole[:cut]) == whole
     assert len({each["lr"] for each in whole}) == 20
     assert run_study(study_of(STUDY, sampler=sampler, seed=1), 20, []) != whole
+
+
+@pytest.mark.parametrize(
+    ("sampler", "modes"),
+    [("tpe", ["min"]), ("tpe", ["max"]), ("cma-es", ["max"]), ("nsga2", ["min", "max"])],
+)
+@pytest.mark.parametrize("diverged", [math.nan, math.inf, -math.inf])
+def test_a_trial_that_diverged_is_the_worst_that_a_sampler_knows(
+    sampler: str, modes: list[str], diverged: float
+) -> None:
+    metrics = tuple((f"metric{i}", mode) for i, mode in enumerate(modes))
+    study = study_of(STUDY, sampler=sampler, metrics=metrics)
+
+    for number in range(30):
+        values = {axis.key: node.value for axis, node in study.ask()}
+        score = diverged if values["lr"] > 0.3 else values["lr"]
+        study.tell(number, [score] * len(modes), is_pruned=False)
+
+    trials = study._study.trials
+    assert {trial.state.name for trial in trials} == {"COMPLETE"}
+    bad = [trial for trial in trials if trial.params["lr"] > 0.3]
+    assert 0 < len(bad) < 30
+    for trial in trials:
+        for value, mode in zip(trial.values, modes, strict=True):
+            worst = 1e30 if mode == "min" else -1e30
+            assert value == (worst if trial in bad else trial.params["lr"])
+    if sampler == "tpe":  # one that learns nothing from them draws 21 of 30 there
+        assert len(bad) < 20
+
+
+@pytest.mark.parametrize(
+    ("statuses", "cause", "expected"),
+    [
+        (["failed"], "NonFiniteError: The loss is inf at step 1.", [math.nan]),
+        (["finished", "failed"], "NonFiniteError: the loss is not finite", [math.nan]),
+        (["failed"], "ValueError: no such file", None),
+        (["finished", "failed"], "ValueError: no such file", [0.5]),
+        (["finished"], "", [0.5]),
+        (["finished", "finished"], "", [0.5]),
+        (["stopped"], "", None),
+    ],
+)
+def test_a_run_that_diverged_makes_its_trial_one_that_did(
+    statuses: list[str], cause: str, expected: list[float] | None
+) -> None:
+    trial = SearchTrial(0)
+    for seed, status in enumerate(statuses):
+        trial.runs[seed] = TrialRun(
+            view=None,  # type: ignore[arg-type]
+            number=0,
+            seed=seed,
+            status=status,
+            scores=(0.5,),
+            cause=cause,
+        )
+
+    assert repr(trial.values()) == repr(expected)
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf])
+def test_a_finished_run_without_a_finite_score_has_none_to_be_proud_of(score: float) -> None:
+    trial = SearchTrial(0)
+    for seed, each in enumerate((0.5, score)):
+        trial.runs[seed] = TrialRun(
+            view=None,  # type: ignore[arg-type]
+            number=0,
+            seed=seed,
+            status="finished",
+            scores=(each,),
+            cause="",
+        )
+
+    (mean,) = trial.values() or (0.0,)
+
+    assert not math.isfinite(mean)
 
 
 @pytest.mark.parametrize("pruner", ["asha", "hyperband", "median"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -198,8 +199,9 @@ def _spec(
     if sampler == "random" and plan.mode != "random":
         raise InputError("The sweep is not random.", fix='write mode = "random" in [sweep]')
     most = plan.size()
-    if sampler not in ADAPTIVE and plan.mode != "random":
-        trials = min(trials or most, most)
+    if sampler not in ADAPTIVE:
+        listed = replace(plan, count=trials) if trials and plan.mode == "random" else plan
+        trials = min(trials or most, listed.size())
     return SearchSpec(
         sampler=sampler,
         trials=trials or most,
@@ -287,7 +289,11 @@ def _front(search: Search, trials: Sequence[SearchTrial]) -> list[str]:
     if len(metrics) < 2:
         return []
     signs = [-1.0 if mode == "max" else 1.0 for _, mode in metrics]
-    found = {trial.number: values for trial in trials if (values := trial.values()) is not None}
+    found = {
+        trial.number: values
+        for trial in trials
+        if (values := trial.values()) is not None and all(map(math.isfinite, values))
+    }
     costs = {
         place: tuple(sign * value for sign, value in zip(signs, values, strict=True))
         for place, values in found.items()

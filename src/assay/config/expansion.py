@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -89,29 +90,34 @@ def _reseeded(config: Config, seed: int) -> Config:
 _MAX_VALUES_CHECKED = 200_000
 """Values, of all configs of a file together, that are checked at once: a few seconds' work."""
 
+_MAX_CONFIGS_CHECKED = 2_000
+
 MAX_TOLD = 400
 """Mistakes after which no further config of a file is looked at."""
 
 
 def variations(config: Config) -> Iterator[Config]:
-    """Yield the base, every variant, and every single value of the sweep: each must make sense.
+    """Yield the base, every variant, and each at every point of the sweep: all must make sense.
 
-    Of very many, or very large ones, only the first; `problems_of_sections` says so.
+    Of very many, or very large ones, only some; `problems_of_sections` says so.
     """
     yield config
     if not config.read_problems:
-        makers = _single(config)
-        for variant, point in makers[: _most(config)]:
+        makers = _makers(config)
+        most = _most(config)
+        if len(makers) > most:
+            makers = random.Random(0).sample(makers, most)
+        for variant, point in makers:
             yield _made(config, variant, point)
 
 
 def problems_of_sections(config: Config) -> list[Problem]:
     """Return the problems of `[variants]` and `[sweep]` themselves."""
     problems = [*variants_of(config.written)[1], *sweep_of(config.written)[1]]
-    count = len(_single(config))
+    count = len(_makers(config))
     most = _most(config)
     if count > most:
-        message = f"of the {count:,} configs of this file the first {most:,} are checked here"
+        message = f"of the {count:,} configs of this file {most:,} are checked here"
         fix = "each of them is checked before it runs"
         origin = config.written.origin
         problems.append(
@@ -120,21 +126,22 @@ def problems_of_sections(config: Config) -> list[Problem]:
     return problems
 
 
-def _single(config: Config) -> list[tuple[Variant | None, Point]]:
-    """Return each variant, and each value of each key of the sweep by itself."""
-    found: list[tuple[Variant | None, Point]] = [
-        (each, ()) for each in variants_of(config.written)[0].values()
-    ]
+def _makers(config: Config) -> list[tuple[Variant | None, Point]]:
+    """Return each variant, and the base and each variant at each point of the sweep."""
+    variants = list(variants_of(config.written)[0].values())
+    found: list[tuple[Variant | None, Point]] = [(each, ()) for each in variants]
     plan, _ = sweep_of(config.written)
-    if plan is not None:
-        found += [(None, ((axis, value),)) for axis, value in plan.without(_fixed(config)).single()]
+    plan = plan.without(_fixed(config)) if plan is not None else None
+    if plan is not None and plan.axes:
+        points = list(plan.points_to_check())
+        found += [(variant, point) for variant in (None, *variants) for point in points]
     return found
 
 
 def _most(config: Config) -> int:
     """Return how many configs besides the base are checked at once."""
     values = sum(1 for _ in walk(config.root))
-    return max(_MAX_VALUES_CHECKED // max(values, 1), 10)
+    return min(max(_MAX_VALUES_CHECKED // max(values, 1), 10), _MAX_CONFIGS_CHECKED)
 
 
 def _at_points(config: Config, variant: Variant | None, plan: Sweep | None) -> Iterator[Config]:
@@ -198,13 +205,13 @@ def unique_problems(
     configs: Iterable[Config], stage: Callable[[Config], Iterable[Problem]]
 ) -> list[Problem]:
     """Return the problems that a check stage finds in several configs of one file, each once."""
-    problems: dict[tuple[str, Origin], Problem] = {}
+    problems: dict[tuple[str, str], Problem] = {}
     with few_suggestions():  # for all of them together
         for config in configs:
             for problem in stage(config):
-                problems.setdefault(
-                    (problem.message, problem.origin), _in_variation(problem, config)
-                )
+                # By the place alone: what a value replaces differs from variant to variant.
+                place = (problem.message, str(problem.origin))
+                problems.setdefault(place, _in_variation(problem, config))
             if config.name and len(problems) > MAX_TOLD:
                 break
         else:

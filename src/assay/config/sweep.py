@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from assay.config.overrides import Setting
-from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted
+from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, plain
 from assay.config.variants import key_setting, noted
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean
@@ -24,6 +24,7 @@ from assay.core.errors import did_you_mean
 SECTION = "sweep"
 _MODES = ("grid", "zip", "random")
 MAX_POINTS = 10_000
+_DRAWS = 20  # draws for each point of ranges, of which many may fall on whole numbers again
 MANY = 100  # values of one axis that are all looked at by a check
 OPTIONS = ("mode", "points", "draw")
 RANGE = ("low", "high", "scale", "count")
@@ -111,14 +112,11 @@ class Sweep:
                 return 0
             case "grid":
                 return math.prod(len(axis.values) for axis in self.axes)
-            case "zip":
-                return min(len(axis.values) for axis in self.axes)
-            case "random":
-                total = self._combinations()
-                return self.count if total is None else min(self.count, total)
+            case "zip" | "random":
+                return sum(1 for _ in self.points())
 
     def points(self) -> Iterator[Point]:
-        """Every point, in order."""
+        """Yield every point once, in order; one that comes again is left out."""
         if not self.axes:
             return
         match self.mode:
@@ -130,19 +128,35 @@ class Sweep:
                 rows = zip(*(axis.values for axis in self.axes), strict=False)
             case "random":
                 rows = self._drawn()
+        earlier: set[tuple[str, ...]] = set()
         for row in rows:
-            yield tuple(zip(self.axes, row, strict=True))
+            texts = tuple(map(_text_of, row))
+            if texts not in earlier:
+                earlier.add(texts)
+                yield tuple(zip(self.axes, row, strict=True))
 
-    def single(self) -> Iterator[tuple[SweepAxis, Node]]:
-        """Every value of every axis once: what has to make sense by itself. Of a range its ends."""
-        for axis in self.axes:
-            if axis.range is not None:
-                yield from (
-                    (axis, Leaf(value, axis.range.origin))
-                    for value in (axis.range.low, axis.range.high)
+    def points_to_check(self) -> Iterator[Point]:
+        """Yield the points that show all mistakes: each, with the ends of ranges.
+
+        Of very many numbers of one key only the ends.
+        """
+        match self.mode:
+            case "grid":
+                few = tuple(
+                    replace(axis, values=_worth_checking(axis.values)) for axis in self.axes
                 )
-            else:
-                yield from ((axis, value) for value in _worth_checking(axis.values))
+                yield from replace(self, axes=few).points()
+            case "zip":
+                worth = [set(map(_text_of, _worth_checking(axis.values))) for axis in self.axes]
+                for point in self.points():
+                    if any(
+                        _text_of(value) in few for (_, value), few in zip(point, worth, strict=True)
+                    ):
+                        yield point
+            case "random":
+                for point in itertools.islice(self.points(), 1):
+                    yield from _with_ends(point)
+                yield from self.points()
 
     def _combinations(self) -> int | None:
         if any(axis.range is not None for axis in self.axes):
@@ -150,22 +164,27 @@ class Sweep:
         return math.prod(len(axis.values) for axis in self.axes)
 
     def _drawn(self) -> Iterator[tuple[Node, ...]]:
-        """Without ranges no combination comes twice."""
+        """Yield the rows that are drawn: `count` different ones, or as many as there are."""
         total = self._combinations()
         if total is not None:
             for index in random.Random(f"{self.draw}").sample(range(total), min(self.count, total)):
-                row = []
+                values = []
                 for axis in reversed(self.axes):
                     index, at = divmod(index, len(axis.values))
-                    row.append(axis.values[at])
-                yield tuple(reversed(row))
+                    values.append(axis.values[at])
+                yield tuple(reversed(values))
             return
         # One stream for each axis: another axis more changes nothing in those that were there.
         streams = [random.Random(f"{self.draw}:{axis.key}") for axis in self.axes]
-        for _ in range(self.count):
-            yield tuple(
+        drawn: set[tuple[str, ...]] = set()
+        for _ in range(_DRAWS * self.count):
+            row = tuple(
                 _value(axis, stream) for axis, stream in zip(self.axes, streams, strict=True)
             )
+            drawn.add(tuple(map(_text_of, row)))
+            yield row
+            if len(drawn) == self.count:
+                return
 
 
 def assignments(point: Point) -> tuple[tuple[str, Node], ...]:
@@ -173,7 +192,20 @@ def assignments(point: Point) -> tuple[tuple[str, Node], ...]:
     return tuple((axis.key, value) for axis, value in point)
 
 
-def _worth_checking(values: Sequence[Node]) -> Sequence[Node]:
+def _text_of(node: Node) -> str:
+    """Return a value as a text that equal ones share."""
+    return repr(plain(node))
+
+
+def _with_ends(point: Point) -> Iterator[Point]:
+    """Yield a point with each end of each range in the place of the drawn value."""
+    for i, (axis, _) in enumerate(point):
+        if axis.range is not None:
+            for end in (axis.range.low, axis.range.high):
+                yield (*point[:i], (axis, Leaf(end, axis.range.origin)), *point[i + 1 :])
+
+
+def _worth_checking(values: tuple[Node, ...]) -> tuple[Node, ...]:
     """Return the values that may be wrong; of many numbers only the ends."""
     if len(values) <= MANY:
         return values
@@ -187,7 +219,7 @@ def _worth_checking(values: Sequence[Node]) -> Sequence[Node]:
     ends = [
         end for same in numbers.values() for end in (min(same, key=_number), max(same, key=_number))
     ]
-    return [*ends, *others]
+    return (*ends, *others)
 
 
 def _number(leaf: Leaf) -> float:
@@ -294,7 +326,12 @@ def _axis(
         message = f"`{shown}` has no values"
         problems.append(_problem("wrong-value", message, node.origin, shown, _FORM))
     elif isinstance(node, List):
-        yield SweepAxis(setting=setting, values=node.items)
+        # In a zip values go together by their places: there a whole point may come again.
+        different: dict[str, Node] = {}
+        for item in node.items:
+            different.setdefault(_text_of(item), item)
+        values = node.items if mode == "zip" else tuple(different.values())
+        yield SweepAxis(setting=setting, values=values)
     elif isinstance(node, Table) and _is_range(node):
         found = _range(node, shown, mode, problems)
         if found is not None and mode == "random":

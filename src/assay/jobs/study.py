@@ -21,6 +21,7 @@ Direction = Literal["min", "max"]
 LISTED: tuple[str, ...] = get_args(ListedSampler)
 ADAPTIVE: tuple[str, ...] = get_args(AdaptiveSampler)
 SAMPLERS = (*LISTED, *ADAPTIVE)
+_WORST = 1e30  # finite: samplers add values and subtract them
 PRUNERS: tuple[str, ...] = get_args(Pruner)
 
 
@@ -72,7 +73,10 @@ class Study(Protocol):
         ...
 
     def tell(self, number: int, values: Sequence[float] | None, *, is_pruned: bool) -> None:
-        """Note the end of a trial; None for one that failed."""
+        """Note the end of a trial; None for one that failed.
+
+        A value that is not finite is the worst that there can be.
+        """
         ...
 
 
@@ -147,7 +151,16 @@ class OptunaStudy:
         elif values is None:
             self._study.tell(trial, state=states.FAIL)
         else:
-            self._study.tell(trial, list(values))
+            self._study.tell(trial, list(map(_bound_value, values, self.spec.metrics)))
+
+
+def _bound_value(value: float, metric: tuple[str, Direction]) -> float:
+    """Return a value that samplers learn from: of a trial that diverged, one worse than any other.
+
+    optuna 5.0 takes a nan for a trial that failed, from which no sampler learns.
+    """
+    worst = -_WORST if metric[1] == "max" else _WORST
+    return value if abs(value) < _WORST else worst
 
 
 def make_study(spec: SearchSpec, plan: Sweep) -> Study:

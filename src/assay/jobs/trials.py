@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from assay.config.overrides import setting_of
 from assay.config.tree import plain
 from assay.core.errors import AssayError, InputError
+from assay.jobs.failure import classify
 from assay.jobs.study import SearchSpec
 from assay.query.found_runs import find_runs
 from assay.query.run import RunView
@@ -40,6 +42,13 @@ class TrialRun:
         """False for a run that was cut off: it is resumed or repeated."""
         return self.status in ("finished", "failed", PRUNED)
 
+    @property
+    def measured(self) -> tuple[float | None, ...] | None:
+        """Scores that count: nan for each if the run diverged, None if it failed otherwise."""
+        if self.status == "failed" and classify(None, 0, self.cause) == "nan":
+            return (math.nan,) * len(self.scores)
+        return self.scores if self.status == "finished" else None
+
 
 @dataclass(slots=True)
 class SearchTrial:
@@ -58,11 +67,14 @@ class SearchTrial:
         return self.is_pruned or len(ended) >= seeds
 
     def values(self) -> list[float] | None:
-        """Return the mean of each metric over the finished repeats; None if there is none."""
-        finished = [run for run in self.runs.values() if run.status == "finished"]
+        """Return the mean of each metric over the repeats that count; None if there is none.
+
+        It is not finite where one of them diverged.
+        """
+        measured = [scores for run in self.runs.values() if (scores := run.measured) is not None]
         means = []
-        for scores in zip(*(run.scores for run in finished), strict=True):
-            known = [score for score in scores if score is not None and score == score]
+        for scores in zip(*measured, strict=True):
+            known = [score for score in scores if score is not None]
             if not known:
                 return None
             means.append(sum(known) / len(known))

@@ -81,7 +81,7 @@ class SweepSummary:
 
         def order(point: SweepPoint) -> float:
             found = point.spread
-            return sign * found.mean if found is not None else math.inf
+            return sign * found.mean if found and math.isfinite(found.mean) else math.inf
 
         ranked = tuple(sorted(points, key=order))
         return cls(sweep=sweep, metric=metric, mode=mode, runs=tuple(runs), points=ranked)
