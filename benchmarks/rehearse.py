@@ -96,6 +96,24 @@ CASES = (
         data='kind = "vectors", size = 784, count = 10',
         batches=(256, 2048),
     ),
+    Case(
+        name="cnn",
+        model='type = "rehearse_models.Convolutions"',
+        data='kind = "images", size = 96, count = 10',
+        batches=(16, 64),
+    ),
+    Case(
+        name="unet",
+        model='type = "rehearse_models.UNet"',
+        data='kind = "images", size = 96, count = 10',
+        batches=(8, 24),
+    ),
+    Case(
+        name="lstm",
+        model='type = "rehearse_models.Recurrent"',
+        data='kind = "sequences", size = 128',
+        batches=(32, 128),
+    ),
 )
 QUICK = (
     Case(
@@ -133,7 +151,7 @@ def estimate(path: str) -> dict[str, Any]:
     assert report.memory is not None, report.findings
     return {
         "rung": report.rung,
-        "peak": report.memory.peak_bytes,
+        "peak": report.memory.most_bytes,
         "where": report.memory.where,
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,

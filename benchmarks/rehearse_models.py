@@ -163,3 +163,74 @@ class Random:
             return torch.randint(0, self.count, (self.size,), generator=draw), label
         shape = (3, self.size, self.size) if self.kind == "images" else (self.size,)
         return torch.randn(shape, generator=draw), label
+
+
+class Convolutions(nn.Module):
+    """Plain CNN: convolutions of three pixels and pooling, without normalisation."""
+
+    def __init__(self, width: int = 32, classes: int = 10) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(3, width, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(width, 2 * width, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
+        self.head = nn.Linear(2 * width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x).mean((2, 3)))  # type: ignore[no-any-return]
+
+
+class UNet(nn.Module):
+    """U-Net of three levels with batch norm and transposed convolutions; scores of each pixel."""
+
+    def __init__(self, width: int = 16, classes: int = 10) -> None:
+        super().__init__()
+        widths = [width, 2 * width, 4 * width]
+        self.down = nn.ModuleList(
+            _double(before, after) for before, after in zip([3, *widths], widths, strict=False)
+        )
+        self.middle = _double(widths[-1], 2 * widths[-1])
+        self.rise = nn.ModuleList(nn.ConvTranspose2d(2 * each, each, 2, 2) for each in widths[::-1])
+        self.up = nn.ModuleList(_double(2 * each, each) for each in widths[::-1])
+        self.head = nn.Conv2d(width, classes, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = []
+        for block in self.down:
+            kept.append(block(x))
+            x = F.max_pool2d(kept[-1], 2)
+        x = self.middle(x)
+        for rise, block in zip(self.rise, self.up, strict=True):
+            x = block(torch.cat([kept.pop(), rise(x)], 1))
+        return self.head(x).mean((2, 3))  # type: ignore[no-any-return]
+
+
+def _double(before: int, after: int) -> nn.Sequential:
+    parts: list[nn.Module] = []
+    for channels in (before, after):
+        parts += [nn.Conv2d(channels, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU()]
+    return nn.Sequential(*parts)
+
+
+class Recurrent(nn.Module):
+    """LSTM of two layers over packed sequences of different lengths."""
+
+    def __init__(self, width: int = 256, depth: int = 2) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(10_000, width)
+        self.layers = nn.LSTM(width, width, depth, batch_first=True)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        lengths = torch.arange(len(tokens)) % (tokens.shape[1] // 2) + tokens.shape[1] // 2
+        packed = nn.utils.rnn.pack_padded_sequence(
+            self.tokens(tokens), lengths, batch_first=True, enforce_sorted=False
+        )
+        _, (last, _) = self.layers(packed)
+        return self.head(last[-1])  # type: ignore[no-any-return]

@@ -159,7 +159,7 @@ def _facts(report: Rehearsal) -> Iterator[tuple[str, str]]:
         yield from _rank(rank)
     if report.memory is not None and not report.ranks:
         yield from _memory("memory", report.memory)
-    if report.evaluation is not None and report.evaluation.peak_bytes > _peak(report.memory):
+    if report.evaluation is not None and report.evaluation.most_bytes > _peak(report.memory):
         yield from _memory("evaluation", report.evaluation)
     if report.largest is not None:
         yield "largest", _largest(report)
@@ -180,11 +180,11 @@ def _rank(rank: PipelineRank) -> Iterator[tuple[str, str]]:
 
 
 def _peak(memory: PeakMemory | None) -> int:
-    return memory.peak_bytes if memory is not None else 0
+    return memory.most_bytes if memory is not None else 0
 
 
 def _memory(name: str, memory: PeakMemory) -> Iterator[tuple[str, str]]:
-    yield name, f"{size(memory.peak_bytes)} at most: {memory.where}"
+    yield name, f"{size(memory.most_bytes)} at most: {memory.where}"
     shares = {
         "weights": memory.weights_bytes,
         "gathered weights": memory.gathered_bytes,
@@ -192,6 +192,7 @@ def _memory(name: str, memory: PeakMemory) -> Iterator[tuple[str, str]]:
         "optimizer": memory.optimizer_bytes,
         "activations": memory.activations_bytes,
         "batch": memory.batch_bytes,
+        "workspaces": memory.workspace_bytes,
     }
     yield "", ", ".join(f"{use} {size(count)}" for use, count in shares.items() if count)
 

@@ -76,7 +76,8 @@ class PeakMemory:
 
     `gathered_bytes` are weights of other ranks that are here for a while. `activations_bytes` is
     everything that is none of the others: saved activations, their gradients, temporaries. `where`
-    names the module at work and the phase.
+    names the module at work and the phase. `workspace_bytes` is what libraries need on top of the
+    peak, 0 where that is unknown.
     """
 
     peak_bytes: int
@@ -86,7 +87,13 @@ class PeakMemory:
     optimizer_bytes: int = 0
     activations_bytes: int = 0
     batch_bytes: int = 0
+    workspace_bytes: int = 0
     where: str = ""
+
+    @property
+    def most_bytes(self) -> int:
+        """Peak with the workspaces of libraries."""
+        return self.peak_bytes + self.workspace_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -285,7 +285,7 @@ class _Rehearsing:
         parts = self.parts
         for split, batch in parts.evaluations.items():
             memory = self.trial.evaluate(split, batch, parts.metrics, parts.pipes)
-            if self.evaluation is None or memory.peak_bytes > self.evaluation.peak_bytes:
+            if self.evaluation is None or memory.most_bytes > self.evaluation.most_bytes:
                 self.evaluation = memory
 
     def _keep_checkpoint(self) -> None:
@@ -304,9 +304,9 @@ class _Rehearsing:
 
     def _check_limit(self, limit_bytes: int) -> None:
         memory = self._with_prefetched(self.training)
-        if memory is None or memory.peak_bytes <= limit_bytes:
+        if memory is None or memory.most_bytes <= limit_bytes:
             return
-        message = f"a step needs {memory.peak_bytes:,} bytes, and the device has {limit_bytes:,}"
+        message = f"a step needs {memory.most_bytes:,} bytes, and the device has {limit_bytes:,}"
         module = memory.where
         fix = "Less at once: micro_batch_size, accumulate, or activation_checkpoint = true."
         self.trial.findings.append(Finding(kind="memory", message=message, module=module, fix=fix))
@@ -319,7 +319,7 @@ class _Rehearsing:
         if memory is None or not samples:
             return
         fixed = memory.weights_bytes + memory.gradients_bytes + memory.optimizer_bytes
-        least = memory.peak_bytes if memory.where == "update" else 0
+        least = memory.most_bytes if memory.where == "update" else 0
         count = self._micro_batches(window)
 
         def peak_of(wanted: int) -> int:
@@ -328,13 +328,13 @@ class _Rehearsing:
             )
             told = self._with_prefetched(self._with_kept(found, (samples, wanted)))
             assert told is not None
-            return max(least, told.peak_bytes)
+            return max(least, told.most_bytes)
 
         usable = int(limit_bytes * USABLE)
         try:
             if fits is not None and peak_of(fits) <= usable:
                 return
-            self.largest = largest(peak_of, samples, memory.peak_bytes, fixed, usable)
+            self.largest = largest(peak_of, samples, memory.most_bytes, fixed, usable)
         except StepFailedError as failure:
             message = f"the largest batch: {failure.finding.message}"
             self.trial.findings.append(replace(failure.finding, kind="unchecked", message=message))

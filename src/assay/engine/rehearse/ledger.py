@@ -12,6 +12,8 @@ from torch import Tensor
 
 from assay.core.rehearsal import PeakMemory
 
+_WORKSPACE = 0  # in place of the number of a storage, which count from 1
+
 Use = Literal["weights", "gathered", "gradients", "optimizer", "batch"]
 
 
@@ -54,14 +56,14 @@ class Ledger:
         self._changes.clear()
         self._at_begin = Counter({held.number: held.size for held in self._held.values()})
 
-    def see(self, tensor: Tensor) -> None:
-        """Count the storage of `tensor`, if it is new."""
+    def see(self, tensor: Tensor, size: int | None = None) -> None:
+        """Count the storage of `tensor`, if it is new, with `size` bytes or those that it has."""
         storage = tensor.untyped_storage()
         key = id(storage)  # torch keeps the Python object of a storage as long as the storage
         if key in self._held or tensor.is_meta:
             return
         number = self._numbers = self._numbers + 1
-        size = storage.nbytes()
+        size = storage.nbytes() if size is None else size
 
         def freed(_: object) -> None:
             held = self._held.pop(key)
@@ -69,6 +71,10 @@ class Ledger:
 
         self._held[key] = _Held(number, size, weakref.ref(storage, freed))
         self._change(size, number)
+
+    def pass_through(self, size: int) -> None:
+        """Count memory that a library took and gave back within the operation that just ended."""
+        self._changes.append(_StorageChange(size, _WORKSPACE, self.where))
 
     def resized(self, storage: Any) -> None:
         """Take in the new size of a storage that is known.
@@ -100,18 +106,25 @@ class Ledger:
                 sizes[change.number] += change.size
         live = total = sum(sizes.values())
         peak, place = total, -1
+        most = total
         for i, change in enumerate(self._changes):
+            if change.number == _WORKSPACE:
+                most = max(most, live + change.size)
+                continue
             if self._uses.get(change.number) == "optimizer" and change.size > 0:
                 continue
             live += change.size
             if live > peak:
                 peak, place = live, i
         for change in self._changes[: place + 1]:
+            if change.number == _WORKSPACE:
+                continue
             if self._uses.get(change.number) != "optimizer" or change.size < 0:
                 sizes[change.number] += change.size
-        return self._told(peak, sizes, self._changes[place].where if place >= 0 else "")
+        where = self._changes[place].where if place >= 0 else ""
+        return self._told(peak, max(0, most - peak), sizes, where)
 
-    def _told(self, peak: int, sizes: Mapping[int, int], where: str) -> PeakMemory:
+    def _told(self, peak: int, workspace: int, sizes: Mapping[int, int], where: str) -> PeakMemory:
         by_use: Counter[str] = Counter()
         for number, size in sizes.items():
             by_use[self._uses.get(number, "activations")] += size
@@ -123,6 +136,7 @@ class Ledger:
             optimizer_bytes=by_use["optimizer"],
             activations_bytes=by_use["activations"],
             batch_bytes=by_use["batch"],
+            workspace_bytes=workspace,
             where=where,
         )
 

@@ -19,6 +19,7 @@ from assay.engine.rehearse.known_values import Values
 from assay.engine.rehearse.ledger import Ledger
 from assay.engine.rehearse.mixed_dtypes import MixedDtypes
 from assay.engine.rehearse.recorded_call import RecordedCall
+from assay.engine.rehearse.workspaces import kept_workspace, workspace_bytes
 
 
 class StepTooLargeError(BaseException):
@@ -52,6 +53,8 @@ class Observer(DispatchMode):  # type: ignore[no-untyped-call]
         self.limit_bytes = limit_bytes
         self.is_divided = False
         """True when tensors may be parts of larger ones."""
+        self.is_on_cpu = False
+        """True when the step is to run on a CPU, whose libraries copy tensors for a while."""
         self._until = time.monotonic() + limit_s
 
     def __torch_dispatch__(
@@ -71,8 +74,12 @@ class Observer(DispatchMode):  # type: ignore[no-untyped-call]
         count = flop_registry.get(private_torch.overload_packet(func))
         if count is not None:
             self.flops += int(count(*args, **kwargs, out_val=out))
+        if (kept := kept_workspace(func, args, out)) is not None:
+            self.ledger.see(*kept)
         for tensor in tensors_in(out):
             self.ledger.see(tensor)
+        if self.is_on_cpu and (size := workspace_bytes(func, args, out)):
+            self.ledger.pass_through(size)
         if self.values is None and (
             self.ledger.live_bytes > self.limit_bytes or time.monotonic() > self._until
         ):

@@ -87,6 +87,7 @@ class Trial:
         if self.pipeline is not None and self.observer.values is not None:
             self.observer.values.keeps_unwritten = False
         self._criterion = CriterionCheck(getattr(self.process, "criterion", None), self.observer)
+        self.observer.is_on_cpu = self.device.type == "cpu"
         weights = [*self.process.model.parameters(), *self.process.model.buffers()]
         with self._open():
             self.observer.ledger.use(map(local_tensor, weights), "weights")
