@@ -38,7 +38,7 @@ def test_a_hidden_state_is_told_with_its_fix_recorded_and_shown(
     (record,) = Path("runs").iterdir()
     assert run_file.read(record).newest.code_state == "not kept: model.count"
     assert main(["show", "last"]) == 0
-    assert "your code  not kept: model.count" in capsys.readouterr().out
+    assert "your code: not kept: model.count" in capsys.readouterr().out
     assert main(["show", "last", "--determinism"]) == 0
     shown = capsys.readouterr().out
     assert "state of your code" in shown.partition("Traps")[2].partition("\n\n")[0]

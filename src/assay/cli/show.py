@@ -177,9 +177,9 @@ def _facts(view: RunView) -> Iterator[str]:
         yield _fact("on", _environment(view))
         yield _fact("code", _code(view))
         if run.newest.exactness:
-            yield _fact("exactness", visible(run.newest.exactness))
+            yield _fact("exactness", f"data: {visible(run.newest.exactness)}")
         if run.newest.code_state:
-            yield _fact("your code", visible(run.newest.code_state))
+            yield _fact("", f"your code: {visible(run.newest.code_state)}")
     yield _fact("folder", visible(_short(view.path)))
 
 

@@ -45,7 +45,7 @@ export function Proof({ run }: TabProps) {
       <dl className={styles.pairs}>
         {run.exactness && (
           <div>
-            <dt>exactness</dt>
+            <dt>exactness of data</dt>
             <dd>{run.exactness}</dd>
           </div>
         )}

@@ -104,7 +104,7 @@ def take_snapshot(
     """
     storages = {_storage_of(tensor) for tensor in kept}
     ignored = {id(thing) for thing in known}
-    found = Snapshot()
+    snapshot = Snapshot()
 
     def parts(thing: Any) -> Iterator[tuple[str, Any]]:
         for step, part in _parts(thing):
@@ -119,24 +119,24 @@ def take_snapshot(
             continue
         for step, mark in _marks(thing):
             place = step[1:] if step.startswith(_ABSOLUTE) else path + step
-            found.marks[place.removeprefix(".")] = mark
-    found.is_whole = num_seen < MAX_OBJECTS
-    return found
+            snapshot.marks[place.removeprefix(".")] = mark
+    snapshot.is_whole = num_seen < MAX_OBJECTS
+    return snapshot
 
 
 def find_changes(name: str, thing: object, call: Callable[[], object]) -> list[str]:
     """Return the paths of what changes inside `thing`, called `name`, in a call."""
     before = take_snapshot({name: thing})
     call()
-    return sorted(_changed(before, take_snapshot({name: thing})))
+    return sorted(_find_changed(before, take_snapshot({name: thing})))
 
 
 def compare_snapshots(before: Snapshot, first: Snapshot, last: Snapshot) -> list[Hidden]:
     """Return what changed: from before the steps to after the first one, and to after the last."""
-    late = _changed(first, last)
+    late = _find_changed(first, last)
     hidden = [Hidden(path, last.marks[path].kind) for path in late]
-    for path in _changed(before, first) - late:
-        if path in last.marks and not any(above in late for above in _above(path)):
+    for path in _find_changed(before, first) - late:
+        if path in last.marks and not any(above in late for above in _ancestors_of(path)):
             kind = first.marks[path].kind
             if isinstance(first.marks[path].content, str | bool):
                 continue  # a flag, such as the one that says that the first step was made
@@ -145,17 +145,17 @@ def compare_snapshots(before: Snapshot, first: Snapshot, last: Snapshot) -> list
     return sorted(hidden, key=lambda each: (not each.is_harmful, each.path))
 
 
-def _changed(before: Snapshot, after: Snapshot) -> set[str]:
+def _find_changed(before: Snapshot, after: Snapshot) -> set[str]:
     """Return the paths whose marks differ; of what is new, that which holds the rest."""
     changed = {
         path
         for path, mark in after.marks.items()
         if path not in before.marks or before.marks[path].content != mark.content
     }
-    return {path for path in changed if not any(above in changed for above in _above(path))}
+    return {path for path in changed if not any(above in changed for above in _ancestors_of(path))}
 
 
-def _above(path: str) -> Iterator[str]:
+def _ancestors_of(path: str) -> Iterator[str]:
     for i, letter in enumerate(path):
         if letter in ".[(" and i:
             yield path[:i]
@@ -339,7 +339,7 @@ def is_of_house(file: str) -> bool:
 def _marks(thing: Any) -> Iterator[tuple[str, Mark]]:
     """Yield (path from the thing, mark) of the state of one thing itself."""
     if isinstance(thing, Tensor):
-        yield "", Mark("tensor", _content(thing))
+        yield "", Mark("tensor", _content_of(thing))
     elif isinstance(thing, np.ndarray):
         yield "", Mark("tensor", (thing.shape, str(thing.dtype), hash(_bytes_of(thing))))
     elif isinstance(thing, _GENERATORS):
@@ -350,13 +350,13 @@ def _marks(thing: Any) -> Iterator[tuple[str, Mark]]:
             yield "", Mark("cache", thing.cache_info().misses)
     elif isinstance(thing, io.IOBase):
         if thing.readable():
-            yield "", Mark("file", _place_in(thing))
+            yield "", Mark("file", _offset_in(thing))
     elif isinstance(thing, _COLLECTIONS):
         if not _is_house_class(type(thing)):
             yield "", Mark("collection", _items_of(thing))
     else:
         if isinstance(thing, Iterator):
-            yield "", Mark("iterator", _reached(thing))
+            yield "", Mark("iterator", _position_of(thing))
         # By whoever holds them: equal numbers are one object to Python.
         for step, part in _parts(thing):
             if _is_value(part) and not isinstance(part, type):
@@ -382,7 +382,7 @@ def _items_of(thing: Collection[Any]) -> tuple[Any, ...]:
     return type(thing), len(thing), plain
 
 
-def _content(tensor: Tensor) -> Any:
+def _content_of(tensor: Tensor) -> Any:
     shape = (tuple(tensor.shape), tensor.dtype)
     tensor = local_tensor(tensor)
     if tensor.is_meta or is_sparse(tensor) or tensor.numel() > MAX_NUMEL:
@@ -409,14 +409,14 @@ def _state_of(generator: Any) -> Any:
     return repr(state if state is not None else generator.get_state(legacy=False))
 
 
-def _place_in(file: Any) -> Any:
+def _offset_in(file: Any) -> Any:
     try:
         return file.tell()
     except (OSError, ValueError):  # a file of text that is iterated does not tell
         return object()
 
 
-def _reached(iterator: Any) -> Any:
+def _position_of(iterator: Any) -> Any:
     if isinstance(iterator, types.GeneratorType):
         frame = iterator.gi_frame
         if frame is None:

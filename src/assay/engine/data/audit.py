@@ -87,7 +87,7 @@ def speed(batches: Iterable[Any], *, seconds: float = 5.0) -> tuple[float, float
 def _of_loader(loader: Loader) -> Audit:
     split, workers = loader.split, loader.workers
     exactness = loader.exactness()
-    first_s, rate = _apart(lambda: speed(loader.windows(0, 0)), workers)
+    first_s, rate = _call_apart(lambda: speed(loader.windows(0, 0)), workers)
     loader.close()
     others = 0 if workers else 2
     tasks = list(loader.tasks(0, 0))
@@ -179,14 +179,14 @@ def _of_batches(source: Source, split: str, accumulate: int, *, is_once: bool) -
     num_workers = 1 if is_once else 0  # what can be gone through once is gone through here
 
     def load(*passes: tuple[int, int]) -> list[_Pass]:
-        return [_loaded(source, epoch, start, accumulate) for epoch, start in passes]
+        return [_load_pass(source, epoch, start, accumulate) for epoch, start in passes]
 
-    (whole,) = _apart(lambda: load((0, 0)), num_workers)
+    (whole,) = _call_apart(lambda: load((0, 0)), num_workers)
     problems: list[str] = []
     if whole.windows > 1 and not is_once:
         middle = whole.windows // 2
-        _, second = _apart(lambda: load((0, 0), (epoch, middle)), num_workers)
-        (resumed,) = _apart(lambda: load((epoch, middle)), num_workers)
+        _, second = _call_apart(lambda: load((0, 0), (epoch, middle)), num_workers)
+        (resumed,) = _call_apart(lambda: load((epoch, middle)), num_workers)
         differs = f"data.{split} is not the same when it is gone through again"
         problems += _compared(second.seen.at, resumed.seen.at, differs)
         if not problems and not facts[0][1].startswith("not exact"):
@@ -217,19 +217,19 @@ class _Pass:
     rest_s: float = 0.0
 
 
-def _loaded(source: Source, epoch: int, start: int, accumulate: int) -> _Pass:
-    found = _Pass()
+def _load_pass(source: Source, epoch: int, start: int, accumulate: int) -> _Pass:
+    one = _Pass()
     begun = perf_counter()
     for number, window in enumerate(source.windows(epoch, start), start):
-        found.first_s = found.first_s or perf_counter() - begun
-        found.windows += 1
-        found.samples += window.samples
-        found.batches += len(window.batches)
+        one.first_s = one.first_s or perf_counter() - begun
+        one.windows += 1
+        one.samples += window.samples
+        one.batches += len(window.batches)
         for i, batch in enumerate(window.batches):
             at = {number * accumulate + i: (number, digest(batch))}
-            _add(found.seen, at, batch, number)
-    found.rest_s = perf_counter() - begun - found.first_s
-    return found
+            _add(one.seen, at, batch, number)
+    one.rest_s = perf_counter() - begun - one.first_s
+    return one
 
 
 # ----------------------------------------------------------------------------------------- one pass
@@ -273,10 +273,10 @@ class _Describe:
 
 def _passes(loader: Loader, workers: int, *passes: Sequence[Task]) -> list[_Seen]:
     """Return the contents of passes that follow each other, in OS processes that loaded nothing."""
-    return _apart(lambda: _described(loader, workers, passes), workers)
+    return _call_apart(lambda: _described(loader, workers, passes), workers)
 
 
-def _apart(function: Callable[[], T], workers: int) -> T:
+def _call_apart(function: Callable[[], T], workers: int) -> T:
     """Call a function that loads in a copy of this OS process, unless workers load for it."""
     if workers:
         return function()

@@ -42,8 +42,8 @@ def call_in_copies(*functions: Callable[[], Any], limit_s: float | None = LIMIT_
         context: Any = multiprocessing.get_context("fork")
     except ValueError:
         raise CopyError("this system cannot copy an OS process") from None
-    with _started(context, functions) as connections:
-        return [_received(connection, limit_s) for connection in connections]
+    with _start_copies(context, functions) as connections:
+        return [_receive(connection, limit_s) for connection in connections]
 
 
 def describe_memory(thing: object, load: Callable[[], object]) -> str:
@@ -61,7 +61,9 @@ def describe_memory(thing: object, load: Callable[[], object]) -> str:
 
 
 @contextmanager
-def _started(context: Any, functions: Sequence[Callable[[], Any]]) -> Iterator[list[Connection]]:
+def _start_copies(
+    context: Any, functions: Sequence[Callable[[], Any]]
+) -> Iterator[list[Connection]]:
     """Start a copy for each function; kill what is left of them at the end."""
     parent = main_pid()
     processes, connections = [], []
@@ -88,7 +90,7 @@ def _started(context: Any, functions: Sequence[Callable[[], Any]]) -> Iterator[l
             connection.close()
 
 
-def _received(connection: Connection, limit_s: float | None) -> Any:
+def _receive(connection: Connection, limit_s: float | None) -> Any:
     if not connection.poll(limit_s):
         raise CopyError(f"its first samples were not loaded within {limit_s:.0f} s")
     try:

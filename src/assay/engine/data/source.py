@@ -310,13 +310,13 @@ class StatefulData(Replayed):
     def _goes_on(self, epoch: int) -> bool | None:
         """Return True if a loaded state is followed by the expected batches; None if untestable."""
         source = StatefulData(_copied(self.batches), seed=self.seed)
-        ((whole, state),) = call_in_copies(partial(source._unbroken, epoch))
+        ((whole, state),) = call_in_copies(partial(source._digest_unbroken, epoch))
         if not whole[1:]:
             return None
-        (rest,) = call_in_copies(partial(source._after, state, epoch))
+        (rest,) = call_in_copies(partial(source._digest_after, state, epoch))
         return bool(whole[1:] == rest)
 
-    def _unbroken(self, epoch: int) -> tuple[list[int], Any]:
+    def _digest_unbroken(self, epoch: int) -> tuple[list[int], Any]:
         """Return digests of the first batches after another epoch, and the state after one."""
         self._digests(epoch + 1)
         digests: list[int] = []
@@ -327,7 +327,7 @@ class StatefulData(Replayed):
                 states.append(self.batches.state_dict())  # type: ignore[attr-defined]
         return digests, states[0] if states else None
 
-    def _after(self, state: Any, epoch: int) -> list[int]:
+    def _digest_after(self, state: Any, epoch: int) -> list[int]:
         """Return digests of the batches that follow after the first, from its state on."""
         self.batches.load_state_dict(state)  # type: ignore[attr-defined]
         return [digest(batch) for batch in islice(self._begun(epoch, 1), TRIED - 1)]

@@ -82,14 +82,14 @@ def share_out(data: Any, *, split: str = "train") -> Any:
 
 def _order_of(data: DataLoader[Any]) -> Literal["split", "alike", "shuffled"]:
     """Return how two workers give their samples: other ones, the same, or the same shuffled."""
-    first_of = partial(_give, data, seed=0)
+    first_of = partial(_digest_first, data, seed=0)
     try:
         # Under one key, workers that are not split give the same, whatever they draw.
         first, second = call_in_copies(partial(first_of, 0), partial(first_of, 1))
         if first != second or len(first) < 2:
             return "split"
         # Augmentation leaves something of a sample as it is, which shows its place in the order.
-        (other,) = call_in_copies(partial(_give, data, 1, seed=1))
+        (other,) = call_in_copies(partial(_digest_first, data, 1, seed=1))
         places = [values for values in zip(*first, strict=True) if len(set(values)) > 1]
         if any(values in places for values in zip(*other, strict=True)):
             return "alike"
@@ -101,18 +101,18 @@ def _order_of(data: DataLoader[Any]) -> Literal["split", "alike", "shuffled"]:
     return "alike" if first == other else "shuffled"
 
 
-def _give(data: DataLoader[Any], number: int, *, seed: int) -> list[list[int]]:
+def _digest_first(data: DataLoader[Any], number: int, *, seed: int) -> list[list[int]]:
     """Return the first samples of one worker, each a digest of each of its leaves."""
-    samples = islice(_iterated(data, number, seed), FIRST)
+    samples = islice(_iterate(data, number, seed), FIRST)
     return [[digest({name: leaf}) for name, leaf in leaves(sample)] for sample in samples]
 
 
 def _count(data: DataLoader[Any], number: int | None) -> int:
     """Return how many samples a worker gives, or all of the data set, up to a limit."""
-    return sum(1 for _ in islice(_iterated(data, number, 0), MOST))
+    return sum(1 for _ in islice(_iterate(data, number, 0), MOST))
 
 
-def _iterated(data: DataLoader[Any], number: int | None, seed: int) -> Iterator[Any]:
+def _iterate(data: DataLoader[Any], number: int | None, seed: int) -> Iterator[Any]:
     """Iterate a data set as a worker of torch does; in an OS process of its own."""
     dataset: Any = data.dataset
     random.seed(seed)
