@@ -13,6 +13,7 @@ from assay.core.events import Handler
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.periods import every as each
 from assay.engine.numerics.sparse import components
+from assay.engine.numerics.structures import tensors_in
 
 _MIB = 2**20
 
@@ -40,8 +41,7 @@ def sizes_bytes(engine: Engine) -> dict[str, int]:
     """Return the bytes in use, by purpose."""
     model = engine.process.model
     optimizers = engine.process.backward.optimizers.values()
-    states = [state for optimizer in optimizers for state in optimizer.state.values()]
-    gathered = [value for state in states for value in state.values() if isinstance(value, Tensor)]
+    gathered = [tensor for optimizer in optimizers for tensor in tensors_in(optimizer.state)]
     sizes = {
         "weights": _bytes_of(model.parameters()),
         "buffers": _bytes_of(model.buffers()),

@@ -22,6 +22,8 @@ from assay.engine.callbacks.evaluate import evaluated_splits
 from assay.engine.checkpoint.background import Background
 from assay.engine.checkpoint.codec import decode, encode
 from assay.engine.checkpoint.folder import Where
+from assay.engine.checkpoint.optimizer_state import NamedState
+from assay.engine.checkpoint.optimizer_trial import try_optimizer_state
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.tensor_file import Staging
 from assay.engine.loop.engine import Engine
@@ -100,10 +102,14 @@ class Save:
         return cause_of(self.failure) if self.failure is not None else "nothing was written"
 
     def rehearse(self, engine: Engine) -> None:
-        """Encode and decode the whole state in memory, to fail before the first step if it must."""
+        """Encode, decode and load the state in memory, to fail before the first step if it must."""
         for part, state in capture(engine).items():
             encoded = encode(state, path=part)
             decode(encoded.tree, encoded.tensors)
+        if not engine.state.step:
+            for part, holder in engine.process.backward.parts(engine.process.model).items():
+                if isinstance(holder, NamedState):
+                    try_optimizer_state(holder.optimizer, part)
 
     def save(self, engine: Engine) -> None:
         """A checkpoint of this step; if it is the last one, the final one."""

@@ -16,16 +16,36 @@ from assay.engine.numerics.sparse import is_sparse
 
 
 def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
-    """State and groups of an optimizer; parameters are named as in the model."""
+    """Return all that an optimizer gives of its state; parameters are named as in the model.
+
+    `state` is by parameter, `other_state` by other keys, `other` what its class adds to it. A state
+    that torch would not recognize is `whole`.
+    """
     names = _names(optimizer, model)
     packed = optimizer.state_dict()
-    return {
-        "state": {names[index]: state for index, state in packed["state"].items()},
+    if not _is_of_torch(packed, names):
+        return {"whole": packed}
+    saved = {
+        "state": {names[key]: state for key, state in packed["state"].items() if key in names},
         "groups": [
             {**group, "params": [names[index] for index in group["params"]]}
             for group in packed["param_groups"]
         ],
+        "other_state": {key: state for key, state in packed["state"].items() if key not in names},
+        "other": {key: value for key, value in packed.items() if key not in _OF_TORCH},
     }
+    return {key: value for key, value in saved.items() if value or key in ("state", "groups")}
+
+
+_OF_TORCH = ("state", "param_groups")
+
+
+def _is_of_torch(packed: Mapping[str, Any], names: Mapping[int, str]) -> bool:
+    """Return True for a state by parameter and groups of parameters, which are numbers in both."""
+    if not all(key in packed for key in _OF_TORCH):
+        return False
+    members = [index for group in packed["param_groups"] for index in group["params"]]
+    return isinstance(packed["state"], Mapping) and members == list(names)
 
 
 class NamedState:
@@ -44,6 +64,9 @@ class NamedState:
 
 def load_optimizer_state(optimizer: Optimizer, model: nn.Module, saved: Mapping[str, Any]) -> None:
     """Load a saved state; CheckpointError if parameters or groups differ from the saved ones."""
+    if "whole" in saved:
+        optimizer.load_state_dict(saved["whole"])
+        return
     names = _names(optimizer, model)
     index_of = {name: index for index, name in names.items()}
     there = {name for group in saved["groups"] for name in group["params"]}
@@ -51,14 +74,19 @@ def load_optimizer_state(optimizer: Optimizer, model: nn.Module, saved: Mapping[
         odd = ", ".join(sorted(there ^ set(index_of))[:5])
         raise CheckpointError(f"The optimizer of the checkpoint trains other parameters: {odd}.")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    states: dict[int, dict[str, Any]] = {}
+    states: dict[Any, Any] = dict(saved.get("other_state", {}))
     for name, state in saved["state"].items():
         index = index_of[name]
         parameter = parameters[index]
-        states[index] = {key: _laid_out_as(parameter, value) for key, value in state.items()}
+        states[index] = (
+            {key: _laid_out_as(parameter, value) for key, value in state.items()}
+            if isinstance(state, Mapping)
+            else state
+        )
     own_groups = optimizer.state_dict()["param_groups"]
     groups = [_group_of(group, names, saved["groups"]) for group in own_groups]
-    optimizer.load_state_dict({"state": states, "param_groups": groups})
+    other = saved.get("other", {})
+    optimizer.load_state_dict({"state": states, "param_groups": groups, **other})
 
 
 def _group_of(

@@ -234,7 +234,7 @@ def load_checkpoint(
     report = fit_weights(model, state, strict=strict, rename=rename)
     if optimizer is not None:
         saved = found["optimizer"]
-        if isinstance(saved, Mapping) and "groups" in saved:
+        if isinstance(saved, Mapping) and ("groups" in saved or "whole" in saved):
             load_optimizer_state(optimizer, model, saved)
         else:
             optimizer.load_state_dict(saved)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import AssayError
+from assay.engine.numerics.structures import tensors_in
 
 _MIB = 2**20
 _CPU = "DefaultCPUAllocator: "
@@ -35,13 +36,7 @@ def out_of_memory(
 ) -> OutOfMemoryError:
     """Return the error with the batch shapes, the memory of the model, and settings to try."""
     weights: list[Tensor] = list(model.parameters())
-    gathered = [
-        value
-        for optimizer in optimizers
-        for state in optimizer.state.values()
-        for value in state.values()
-        if isinstance(value, Tensor)
-    ]
+    gathered = [tensor for optimizer in optimizers for tensor in tensors_in(optimizer.state)]
     trained = [weight for weight in weights if weight.requires_grad]
     sizes = {"weights": weights, "gradients": trained, "optimizer": gathered}
     parts = ", ".join(f"{name} {_mib(tensors):,.0f} MiB" for name, tensors in sizes.items())
