@@ -38,7 +38,7 @@ def made(tmp_path: Path) -> RunFolder:
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     folder.config_toml.write_text("seed = 1\n")
-    run_file.write(folder.path, authorship.signed(folder, RUN))
+    run_file.write(folder.path, authorship.sign(folder, RUN))
     return folder
 
 
@@ -98,7 +98,7 @@ def test_a_record_of_another_user_is_foreign(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "somebody else"))
 
     assert not authorship.is_own(made, read(made))
-    assert authorship.signed(made, read(made)).made_by not in ("", read(made).made_by)
+    assert authorship.sign(made, read(made)).made_by not in ("", read(made).made_by)
 
 
 def test_a_copy_is_known_and_known_to_be_one(made: RunFolder, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_without_a_place_for_the_key_a_record_is_made_all_the_same(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
 
-    run = authorship.signed(made, RUN)
+    run = authorship.sign(made, RUN)
 
     assert run.made_by == "" and not authorship.is_own(made, run)
 

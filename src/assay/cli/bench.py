@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 import click
 
 from assay.cli.launch import given
 from assay.cli.one_config import config_to_open
+from assay.cli.permission import permission, say, trust_option
 from assay.cli.terminal import echo, echo_json
 from assay.core.errors import InputError
 
@@ -32,18 +34,22 @@ def command() -> None:
     "counts",
     help="Numbers of workers to compare, as in 0,2,4. Left out: that of the config.",
 )
+@trust_option
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def data(arguments: tuple[str, ...], seconds: float, counts: str | None, as_json: bool) -> int:
+def data(
+    arguments: tuple[str, ...], seconds: float, counts: str | None, as_json: bool, trust: bool
+) -> int:
     files, overrides = given(arguments)
     if len(files) != 1:
         raise InputError(
             "`assay bench data` looks at one config.", fix="assay bench data digits.toml"
         )
     workers = _numbers(counts)
-    from assay.compose import bench_data
-    from assay.config import open_config
+    from assay.compose import bench_data, open_given
 
-    found = bench_data(open_config(files[0], overrides), seconds=seconds, workers=workers)
+    how: dict[str, Any] = {"use": "load its data", "trust": permission(trust), "tell": say}
+    config = open_given(files[0], overrides, **how)
+    found = bench_data(config, seconds=seconds, workers=workers)
     if as_json:
         echo_json([asdict(each) for each in found])
         return 0

@@ -12,6 +12,7 @@ import click
 from assay.cli.completion import complete_variants
 from assay.cli.launch import given
 from assay.cli.one_config import config_to_open
+from assay.cli.permission import permission, say, trust_option
 from assay.cli.terminal import echo, echo_json, paint, use_color
 from assay.core.errors import InputError, did_you_mean
 from assay.core.terminal import elided, visible
@@ -183,11 +184,18 @@ def trust(packages: tuple[str, ...], remove: bool, local: bool, is_global: bool)
     type=click.Path(),
     help="Where your modules are. Left out: beside the config, then src/.",
 )
+@trust_option
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def explain(
-    key: str, arguments: tuple[str, ...], variant: str | None, user_dir: str | None, as_json: bool
+    key: str,
+    arguments: tuple[str, ...],
+    variant: str | None,
+    user_dir: str | None,
+    as_json: bool,
+    trust: bool,
 ) -> int:
-    from assay.config import expand, open_config
+    from assay.compose import open_given
+    from assay.config import expand
 
     files, overrides = given(arguments)
     if len(files) != 1:
@@ -195,7 +203,8 @@ def explain(
             "`assay config explain` looks at one config.",
             fix=f"assay config explain {key} digits.toml",
         )
-    base = open_config(files[0], overrides, user_dir=user_dir)
+    how: dict[str, Any] = {"use": "explain it", "trust": permission(trust), "tell": say}
+    base = open_given(files[0], overrides, user_dir=user_dir, **how)
     (config,) = expand(base, [variant] if variant else [], sweep=False)
     found = _explained(config, key)
     if as_json:

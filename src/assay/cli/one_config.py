@@ -76,15 +76,18 @@ def config_to_train(
     variants: Sequence[str],
     *,
     user_dir: str | None,
+    trust: bool,
     example: str,
 ) -> Config:
     """Return the one config that `assay COMMAND` trains; InputError for none or several."""
-    from assay.config import expand, open_config
+    from assay.compose import open_given
+    from assay.config import expand
 
     files, overrides = given(arguments)
     if len(files) != 1:
         raise InputError(f"`assay {command}` trains one config.", fix=f"assay {command} {example}")
-    configs = expand(open_config(files[0], overrides, user_dir=user_dir), variants, sweep=False)
+    config = open_given(files[0], overrides, user_dir=user_dir, trust=permission(trust), tell=say)
+    configs = expand(config, variants, sweep=False)
     if len(configs) != 1:
         raise InputError(f"That names {len(configs)} configs.", fix="give one --variant")
     return configs[0]
@@ -94,14 +97,13 @@ def _open(
     command: str, name: str, overrides: Sequence[str], *, user_dir: str | None, trust: bool
 ) -> Config:
     """Return the config of a file, or that of a run where no such file is."""
-    from assay.config import open_config
-
-    if not _is_run(name):
-        return open_config(name, overrides, user_dir=user_dir)
-    from assay.compose import config_of_run
+    from assay.compose import config_of_run, open_given
 
     use = f"look at it with `assay {command}`"
-    return config_of_run(name, overrides, use=use, trust=permission(trust), tell=say)
+    how: dict[str, Any] = {"use": use, "trust": permission(trust), "tell": say}
+    if not _is_run(name):
+        return open_given(name, overrides, user_dir=user_dir, **how)
+    return config_of_run(name, overrides, **how)
 
 
 def _is_run(name: str) -> bool:

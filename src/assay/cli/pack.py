@@ -13,7 +13,7 @@ from assay.cli.text import count
 from assay.query.diff import code_store
 from assay.query.find import find_run
 from assay.query.formatting import size
-from assay.store.packing import SUFFIX, pack
+from assay.store.packing import SUFFIX, left_out, pack
 
 
 @click.command(
@@ -32,6 +32,8 @@ def command(run: str, to: str | None) -> int:
     echo(
         f"packed: {os.fspath(path)}  {size(path.stat().st_size)}, {count(len(found.files), 'file')}"
     )
+    if extra := left_out(view.folder):
+        echo(f"left out, for a record has no such files: {', '.join(extra[:5])}", err=True)
     if not any(name.startswith("code/") for name in found.files):
         echo("Its code is not in it: none was kept, or it is not here.", err=True)
     return 0

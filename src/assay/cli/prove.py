@@ -10,6 +10,7 @@ import click
 
 from assay.cli.completion import complete_run_or_config, complete_variants
 from assay.cli.one_config import config_to_open, config_to_train
+from assay.cli.permission import trust_option
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.errors import InputError
 from assay.core.json_codec import to_plain
@@ -52,6 +53,7 @@ from assay.core.verdict import Verdict
     help="Where your modules are. Left out: beside the config, then src/.",
 )
 @click.option("--device", help="cpu, cuda, cuda:1, mps. Left out: the accelerator if there is one.")
+@trust_option
 @click.option("--json", "as_json", is_flag=True, help="The verdict as JSON.")
 def command(
     arguments: tuple[str, ...],
@@ -62,6 +64,7 @@ def command(
     user_dir: str | None,
     device: str | None,
     as_json: bool,
+    trust: bool,
 ) -> int:
     from assay.compose import Launch
     from assay.proof import prove, write_golden_run
@@ -77,6 +80,7 @@ def command(
         arguments,
         variants,
         user_dir=user_dir,
+        trust=trust,
         example="digits.toml --against golden.json",
     )
     launch, count = Launch(device=device), steps or DEFAULT_STEPS

@@ -138,12 +138,14 @@ def command() -> None:
     help="Queue each N times, with the seed of the config and those that follow it.",
 )
 @click.option("--user-dir", "user_dirs", type=click.Path(), multiple=True, help="Your modules.")
+@trust_option
 @_job_options
 def add(
     arguments: tuple[str, ...],
     variants: tuple[str, ...],
     seeds: int | None,
     user_dirs: tuple[str, ...],
+    trust: bool,
     **options: Any,
 ) -> int:
     files, overrides = given(arguments)
@@ -151,7 +153,7 @@ def add(
         raise InputError(
             "`assay queue add` needs a config file.", fix="assay queue add digits.toml"
         )
-    configs = _expanded(files, overrides, variants, seeds, user_dirs or None)
+    configs = _expanded(files, overrides, variants, seeds, user_dirs or None, trust)
     with JobJournal() as journal:
         _print_jobs(journal, _submitted(journal, configs, **options))
     return 0
@@ -273,20 +275,23 @@ def _expanded(
     variants: Sequence[str],
     seeds: int | None,
     user_dir: Sequence[str] | None,
+    trust: bool,
 ) -> list[Config]:
     """Return the configs of all files, variants, points and seeds."""
-    from assay.config import expand, open_config
+    from assay.compose import open_given
+    from assay.config import expand
     from assay.config.typed_sections import sections_of
 
     made: list[Config] = []
+    how: dict[str, Any] = {"user_dir": user_dir, "trust": permission(trust), "tell": say}
     for file in files:
-        opened = open_config(file, overrides, user_dir=user_dir)
+        opened = open_given(file, overrides, **how)
         if seeds is None:
             made += expand(opened, variants)
             continue
         first = sections_of(opened.root).seed
         for seed in range(first, first + seeds):
-            again = open_config(file, [*overrides, f"seed={seed}"], user_dir=user_dir)
+            again = open_given(file, [*overrides, f"seed={seed}"], **how)
             made += expand(again, variants)
     return made
 

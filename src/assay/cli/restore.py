@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from assay.cli.one_run import run_argument
+from assay.cli.permission import permission, trust_option
 from assay.cli.terminal import echo
 from assay.cli.text import count
 from assay.core.errors import InputError, RecordError
@@ -29,13 +30,17 @@ from assay.store.restore_code import make_room, restored, write_tree
     " checkpoint too.",
 )
 @run_argument("[RUN[@CKPT]]")
+@trust_option
 @click.option("--to", metavar="DIR", help="The folder to make. Left out: restored-ID, here.")
 @click.option("--force", is_flag=True, help="Move away what is in DIR; nothing is deleted.")
-def command(run: str, to: str | None, force: bool) -> int:
+def command(run: str, to: str | None, force: bool, trust: bool) -> int:
     view, name = find(run)
     checkpoint = checkpoint_of(view, name) if name else None
     if not view.code.snapshot:
         raise InputError(f"No code was kept with {view.id}.", where=str(view.path))
+    from assay.compose.trust import permit_code
+
+    permit_code(view, trust=permission(trust))
     store = code_store(view)
     try:
         tree = read_tree(store, view.code.snapshot)

@@ -22,6 +22,7 @@ from assay.cli.launch import (
     result_data,
     told_both,
 )
+from assay.cli.permission import permission, say, trust_option
 from assay.cli.sweep_table import print_summary, summary_of
 from assay.cli.terminal import echo, paint, use_color
 from assay.core.diagnostics import Problem
@@ -136,6 +137,7 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
     metavar="TARGET",
     help="A function of yours that changes the config of that test.",
 )
+@trust_option
 def command(
     arguments: tuple[str, ...],
     variants: tuple[str, ...],
@@ -153,6 +155,7 @@ def command(
     isolate: bool | None,
     stop_at_first: bool,
     per_device: int | None,
+    trust: bool,
     **options: Any,
 ) -> int:
     files, overrides = given(arguments)
@@ -161,7 +164,9 @@ def command(
     overrides += _shorthands(tag, seed, fast=fast)
     if fast:
         options["max_steps"] = min(options["max_steps"] or FAST_STEPS, FAST_STEPS)
-    made = _opened(files, overrides, variants, user_dirs, sweep=not no_sweep, seeds=seeds)
+    made = _opened(
+        files, overrides, variants, user_dirs, sweep=not no_sweep, seeds=seeds, trust=trust
+    )
     configs = [config for same_file in made for config in same_file]
     _refuse_test_options(edit_test, resumed, then_test=then_test, runs=len(configs))
     launch = launch_of(**options)
@@ -219,15 +224,16 @@ def _opened(
     *,
     sweep: bool,
     seeds: int,
+    trust: bool,
 ) -> list[list[Config]]:
     """Return the configs of each file; the problems of all their shapes are raised together."""
-    from assay.compose import problems_of_shape
-    from assay.config import open_config
+    from assay.compose import open_given, problems_of_shape
     from assay.config.expansion import repeated, unique_problems
 
     for file in files:
         _refuse_run(file)
-    opened = [open_config(file, overrides, user_dir=user_dirs or None) for file in files]
+    how: dict[str, Any] = {"trust": permission(trust), "tell": say}
+    opened = [open_given(file, overrides, user_dir=user_dirs or None, **how) for file in files]
     made = [repeated(each, variants, sweep=sweep, seeds=seeds) for each in opened]
     # All shapes first: a typo in the last config must not come to light after a night of training
     # the others.

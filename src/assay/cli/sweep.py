@@ -17,6 +17,7 @@ from assay.cli.completion import (
 )
 from assay.cli.launch import given, launch_of
 from assay.cli.one_config import config_to_open
+from assay.cli.permission import permission, say, trust_option
 from assay.cli.sweep_progress import SweepProgress
 from assay.cli.sweep_table import print_summary
 from assay.cli.terminal import echo, echo_json
@@ -103,6 +104,7 @@ if TYPE_CHECKING:
 @click.option(
     "--variant", shell_complete=complete_variants, help="The variant of the file that is searched."
 )
+@trust_option
 @click.option("--device", help="cpu, cuda, cuda:1, mps; runs at once take those of cuda:0,1.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def command(
@@ -113,6 +115,7 @@ def command(
     parallel: int,
     per_device: int | None,
     device: str | None,
+    trust: bool,
     as_json: bool,
     **asked: Any,
 ) -> int:
@@ -120,7 +123,7 @@ def command(
     from assay.jobs.search import Search
     from assay.jobs.trials import read_spec
 
-    config, plan = _space(arguments, variant, user_dirs)
+    config, plan = _space(arguments, variant, user_dirs, trust)
     project = project_around(config.path)
     spec = read_spec(project, resumed) if resumed else _spec(config, plan, **asked)
     sweep = resumed or new_run_id()
@@ -154,17 +157,18 @@ def _print_start(sweep: str, spec: SearchSpec, *, is_resumed: bool) -> None:
 
 
 def _space(
-    arguments: Sequence[str], variant: str | None, user_dirs: Sequence[str]
+    arguments: Sequence[str], variant: str | None, user_dirs: Sequence[str], trust: bool
 ) -> tuple[Config, Sweep]:
     """Return the config and its sweep; every value of the sweep has passed the check."""
-    from assay.compose import problems_of_shape
-    from assay.config import expand, open_config
+    from assay.compose import open_given, problems_of_shape
+    from assay.config import expand
     from assay.config.expansion import plan_of, unique_problems, variations
 
     files, overrides = given(arguments)
     if len(files) != 1:
         raise InputError("`assay sweep` needs one config file.", fix="assay sweep digits.toml")
-    config = open_config(files[0], overrides, user_dir=user_dirs or None)
+    how: dict[str, Any] = {"trust": permission(trust), "tell": say}
+    config = open_given(files[0], overrides, user_dir=user_dirs or None, **how)
     plan = plan_of(config)
     if plan is None:
         fix = (

@@ -11,6 +11,7 @@ import click
 
 from assay.cli.completion import complete_variants
 from assay.cli.one_config import config_to_open, config_to_train
+from assay.cli.permission import trust_option
 from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.terminal import folded
 
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Stop after that many steps at the latest.",
 )
+@trust_option
 def command(
     arguments: tuple[str, ...],
     kills: int,
@@ -60,6 +62,7 @@ def command(
     user_dir: str | None,
     device: str | None,
     max_steps: int | None,
+    trust: bool,
 ) -> int:
     from assay.compose import Launch
     from assay.proof import verify_resume
@@ -67,7 +70,12 @@ def command(
     from assay.proof.verify_resume import runs_of
 
     config = config_to_train(
-        "verify-resume", arguments, variants, user_dir=user_dir, example="digits.toml --kills 5"
+        "verify-resume",
+        arguments,
+        variants,
+        user_dir=user_dir,
+        trust=trust,
+        example="digits.toml --kills 5",
     )
     seed = secrets.randbelow(10**6) if kill_seed is None else kill_seed
     echo(f"kills: {kills}, drawn with --kill-seed {seed}", err=True)

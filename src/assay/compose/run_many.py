@@ -21,7 +21,8 @@ from assay.compose.launch_settings import Launch, RunResult
 from assay.compose.run_record import code_of, failed, new_record
 from assay.compose.testing import Edit, test_with_own_weights, train_and_test
 from assay.compose.training import train
-from assay.config import expand, open_config
+from assay.compose.trust import open_given
+from assay.config import expand
 from assay.config.edit import inline
 from assay.config.expansion import unique_problems
 from assay.config.loading import Config
@@ -68,6 +69,7 @@ def run(
     stop_at_first: bool = False,
     per_device: int = 0,
     train_apart: TrainApart | None = None,
+    trust: bool = False,
 ) -> Any:
     """Train a config and return its RunResult; train a list of configs and return a list of them.
 
@@ -81,7 +83,7 @@ def run(
     stay in this process, one after another. `train_apart` is how runs are isolated: `assay.run` has
     it. `stop_at_first`: none is started after a failure.
     `then_test`: each is tested when it has finished (`RunResult.test`); `edit_test` may change the
-    config of its test.
+    config of its test. `trust`: a config in a record that was not made here may run.
 
     After all runs the first error is raised: ConfigError or InputError for a config that is wrong,
     else what the run raised; KeyboardInterrupt at once. What was raised in another OS process comes
@@ -96,7 +98,9 @@ def run(
     launch = Launch(device=names, desc=desc, debug=debug, no_file=no_file, max_steps=max_steps)
 
     def runs_of(config: ConfigLike) -> list[Config]:
-        return expand(open_config(config, assigned, user_dir=user_dir), variants, sweep=sweep)
+        return expand(
+            open_given(config, assigned, user_dir=user_dir, trust=trust), variants, sweep=sweep
+        )
 
     results, ready = _opened(given, runs_of, launch)
     is_list = is_list or any(len(points) > 1 for points in ready)

@@ -17,8 +17,8 @@ from assay.compose.run_record import ended, failed, new_record, set_recorder
 from assay.compose.run_scope import RunScope, open_run_scope
 from assay.compose.tasks import evaluation_of, keep_meta
 from assay.compose.training import train
-from assay.compose.trust import Tell, Trust, at_home, open_saved
-from assay.config.loading import Config, open_config
+from assay.compose.trust import Tell, Trust, at_home, open_given, open_saved
+from assay.config.loading import Config
 from assay.config.tree import Table, delete_at, from_plain, get_at, plain
 from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError, choose
@@ -78,7 +78,7 @@ def test(
     """
     launch = launch or Launch()
     if is_config(address):
-        given = open_config(address, overrides)
+        given = open_given(address, overrides, use="test it", trust=trust, tell=tell)
         if not weights:
             return test_with_own_weights(given, launch, splits=splits, infer=infer)
         config, _ = passed(given, "data", training=False)

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from assay.compose.run_record import refuse_redacted
 from assay.config.allow_list import parts_of
-from assay.config.loading import Config, open_config
+from assay.config.loading import PYTHON, Config, open_config
 from assay.config.settings import Settings
 from assay.config.tree import Table, walk
+from assay.core.diagnostics import Origin
 from assay.core.errors import InputError
+from assay.core.project import records_around
+from assay.core.run_file import FILE_NAME as RUN_FILE
+from assay.core.run_file import Attempt
 from assay.query.damage import describe_altered_config
 from assay.query.run import RunView
 from assay.store import authorship
@@ -64,6 +69,44 @@ def open_saved(view: RunView, overrides: Sequence[str] = ()) -> Config:
     return open_config(view.saved_config, overrides, outside=view.kept_outside)
 
 
+def open_given(
+    given: str | os.PathLike[str] | Mapping[str, Any] | object,
+    overrides: Sequence[str] = (),
+    *,
+    user_dir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    use: str = "train it",
+    trust: Trust = False,
+    tell: Tell = lambda line: None,
+) -> Config:
+    """Read a config like `open_config`; one that lies in a record is used as that record is.
+
+    It may run here if this user made the record, or if `trust` allows it; `use` completes
+    "to ... it". Its modules are those of the user's project, never what lies beside it. InputError
+    for a config among records that belongs to none.
+    """
+    if not isinstance(given, str | os.PathLike) or records_around(Path(given).parent) is None:
+        return open_config(given, overrides, user_dir=user_dir)
+    path = Path(given)
+    view = _record_of(path)
+    if path.suffix == PYTHON:  # a program: what it runs is asked for before it is read
+        code = f"{path}, a Python config, which is a program"
+        permit(view, Table({}, Origin(source=str(path))), use=use, code=code, trust=trust)
+    config = open_config(path, overrides, user_dir=user_dir, outside=view.kept_outside)
+    allowed = at_home(config, view, use=use, trust=trust, tell=tell)
+    return allowed if user_dir is None else replace(allowed, user_dirs=config.user_dirs)
+
+
+def _record_of(path: Path) -> RunView:
+    for folder in path.absolute().parents:
+        if (folder / RUN_FILE).is_file():
+            return RunView(folder)
+    raise InputError(
+        "This config lies among the records of runs, and belongs to none of them.",
+        where=str(path),
+        fix="copy it, and the modules that it needs, to a folder of your own",
+    )
+
+
 def at_home(
     config: Config,
     view: RunView,
@@ -96,9 +139,21 @@ def _permitted(config: Config, view: RunView, *, use: str, trust: Trust, tell: T
     return replace(config, user_dirs=dirs, settings=Settings(root))
 
 
-def permit(view: RunView, root: Table, *, use: str, code: str, trust: Trust) -> None:
-    """Raise InputError unless this user made the run, or `trust` allows what it would run."""
-    if authorship.is_own(view.folder, view.file):
+def permit(
+    view: RunView,
+    root: Table,
+    *,
+    use: str,
+    code: str,
+    trust: Trust,
+    attempt: Attempt | None = None,
+) -> None:
+    """Raise InputError unless this user made the attempt, or `trust` allows what it would run.
+
+    Without an attempt that is the newest one, whose config the record has.
+    """
+    attempts = view.file.attempts
+    if authorship.is_own(view.folder, view.file, attempt or (attempts[-1] if attempts else None)):
         return
     foreign = Foreign(
         run=view.id, use=use, made=_made(view), calls=tuple(_foreign_calls(root)), code=code
@@ -116,6 +171,16 @@ def permit(view: RunView, root: Table, *, use: str, code: str, trust: Trust) -> 
         where=str(view.path),
         fix=f"look at it (assay show {view.id} --config), then say --trust; in Python: trust=True",
     )
+
+
+def permit_code(view: RunView, *, trust: Trust) -> None:
+    """Raise InputError unless this user made the newest attempt, or `trust` allows its code here.
+
+    For who restores it: in a folder of the user it is run like the user's own.
+    """
+    code = f"the {view.code.files} files that were kept with it, in a folder of yours"
+    empty = Table({}, Origin(source=str(view.path)))
+    permit(view, empty, use="restore its code", code=code, trust=trust)
 
 
 def is_at_home(view: RunView) -> bool:

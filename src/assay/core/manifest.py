@@ -11,7 +11,6 @@ of them each.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re

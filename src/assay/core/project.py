@@ -1,13 +1,24 @@
-"""Project of a folder: the nearest folder with `.assay/` above it that the user may trust."""
+"""Project of a folder: the nearest folder with `.assay/` above it that the user may trust.
+
+What lies among records is data, whoever put it there: no project, no settings, no modules.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 
+from assay.core.errors import InputError
+from assay.core.ids import id_of_folder
+from assay.core.regular_file import read_bytes, read_start
+from assay.core.run_file import FILE_NAME as RUN_FILE
+
 ASSAY_DIR = ".assay"
 SETTINGS_NAME = "settings.toml"
+RUNS_DIR_VARIABLE = "ASSAY_RUNS_DIR"
+MAX_SETTINGS_BYTES = 1_000_000
 FOLDER_MODES = {"private": 0o700, "group": 0o770}
 """The permissions of run folders and of kept code, by what the setting `permissions` says."""
 
@@ -28,6 +39,8 @@ def project_root(start: Path) -> Path | None:
         if not os.path.lexists(folder / ASSAY_DIR):
             continue
         why = why_not_ours(folder, start)
+        if not why and (records := records_around(folder)) is not None:
+            why = f"it lies among the records in {records}"
         if not why:
             return folder
         if why != _NO_FOLDER and folder not in _told:
@@ -36,6 +49,77 @@ def project_root(start: Path) -> Path | None:
             _told.add(folder)
             logging.getLogger("assay").warning("%s is not used as a project: %s.", folder, why)
     return None
+
+
+def records_around(place: Path) -> Path | None:
+    """Return the folder of records, or the record, that `place` is or lies in; None outside of all.
+
+    That is the folder of one run, wherever it is; a folder `.assay`, where removed runs are; and
+    the folder of runs of a project around it.
+    """
+    place = place.absolute()
+    return _records_around(place) or _records_around(place.resolve())
+
+
+def _records_around(place: Path) -> Path | None:
+    for folder in (place, *place.parents):
+        if folder.name == ASSAY_DIR or _is_record(folder):
+            return folder
+    given = os.environ.get(RUNS_DIR_VARIABLE)
+    runs_dir = Path(given).expanduser().absolute() if given else None
+    if runs_dir is None and (root := project_root(place.parent)) is not None:
+        runs_dir = runs_dir_of(root)
+        if root.is_relative_to(runs_dir):  # a project may keep its runs beside its code
+            return None
+    return runs_dir if runs_dir is not None and place.is_relative_to(runs_dir) else None
+
+
+def _is_record(folder: Path) -> bool:
+    """Return whether a folder is the record of a run, also of a damaged one."""
+    path = folder / RUN_FILE
+    if not os.path.lexists(path):
+        return False
+    if id_of_folder(folder.name):
+        return True
+    try:
+        return b'"kind"' in read_start(path, _KIND_BYTES, follow=True)
+    except OSError:
+        return False
+
+
+_KIND_BYTES = 4096
+"""Bytes at the begin of `run.json` within which it says its kind."""
+
+
+def runs_dir_of(root: Path) -> Path:
+    """Return the folder of runs: ASSAY_RUNS_DIR, else `runs_dir` of the settings, else `runs/`."""
+    given = os.environ.get(RUNS_DIR_VARIABLE)
+    if given:
+        return Path(given).expanduser().absolute()
+    return root / (os.path.expanduser(read_setting(root, "runs_dir")) or "runs")
+
+
+def read_setting(root: Path, name: str) -> str:
+    """Return a setting of a project that is text; "" without one.
+
+    InputError for settings that are no TOML.
+    """
+    file = settings_file(root)
+    try:
+        text = read_bytes(file, MAX_SETTINGS_BYTES, follow=True).decode("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    if not re.search(rf"""^[\s\["']*{name}\b""", text, re.MULTILINE):
+        return ""
+    import tomllib  # most settings hold nothing
+
+    try:
+        value = tomllib.loads(text).get(name, "")
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"The settings are no TOML: {error}", where=str(file)) from error
+    if not isinstance(value, str):
+        raise InputError(f"`{name}` must be text in quotes.", where=str(file))
+    return value
 
 
 def settings_file(root: Path) -> Path:

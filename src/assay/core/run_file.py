@@ -80,7 +80,8 @@ class Attempt:
     Times are unix ns; `changed`: keys that differ from the attempt before.
 
     `changed_code` are the changed files of the code. `config_digest` is that of the bytes of
-    `config.toml`, "" in records of before.
+    `config.toml`, "" in records of before. `made_by` is the keyed digest by which its author
+    recognises it (`assay.store.authorship`).
     """
 
     number: int
@@ -107,6 +108,7 @@ class Attempt:
     exactness: str = ""
     code_state: str = ""
     """State of the user's code that no checkpoint keeps, as far as the first steps show it."""
+    made_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from assay.config.loading import Config
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError
 from assay.core.golden_file import GoldenFile, parse_line, read_golden, write_golden
+from assay.core.project import RUNS_DIR_VARIABLE
 from assay.core.verdict import Verdict
 from assay.proof.cause import cause_of
 from assay.proof.changed_inputs import changed_inputs
@@ -28,7 +29,7 @@ from assay.query.find import find_run
 from assay.query.run import RunView
 from assay.query.traces import ABSENT, Alignment, steps_of
 from assay.store.known_projects import forget
-from assay.store.layout import RUNS_DIR_VARIABLE, make_project
+from assay.store.layout import make_project
 
 DEFAULT_STEPS = 20
 

@@ -155,7 +155,7 @@ def permit_again(view: RunView, span: StepRange, *, use: str, trust: Trust) -> N
     attempt = span.attempts[-1]
     saved = _config_of(view, attempt)
     code = f"the {attempt.code.files} files that were kept with it"
-    permit(view, saved.root, use=use, code=code, trust=trust)
+    permit(view, saved.root, use=use, code=code, trust=trust, attempt=attempt)
     refuse_redacted(saved, view.id)
 
 

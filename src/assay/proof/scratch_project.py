@@ -9,11 +9,12 @@ from pathlib import Path
 
 from assay.compose.trust import home_of, kept_dirs
 from assay.core.errors import InputError
+from assay.core.project import RUNS_DIR_VARIABLE
 from assay.core.run_file import Attempt
 from assay.query.run import RunView
 from assay.record.environment import VARIABLES
 from assay.store.code_trees import code_blobs, read_tree
-from assay.store.layout import RUNS_DIR_VARIABLE, Project, find_project, make_project
+from assay.store.layout import Project, find_project, make_project
 from assay.store.restore_code import link_rest, restored, write_tree
 
 _OF_THE_PLACE = frozenset(

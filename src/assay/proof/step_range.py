@@ -186,11 +186,7 @@ def processes(attempt: Attempt) -> int | None:
 
 def config_of(view: RunView, attempt: Attempt) -> Path:
     """Return the config file of an attempt; a later attempt may have moved it aside."""
-    for later in range(attempt.number + 1, view.file.newest.number + 1):
-        kept = view.folder.config_dir / f"before-attempt-{later}" / "config.toml"
-        if kept.exists():
-            return kept
-    return view.folder.config_toml
+    return view.folder.config_of_attempt(attempt.number, view.file.newest.number)
 
 
 def _table(config: Path, section: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError
 from assay.core.event_log import Started, read_events
 from assay.core.manifest import pointed
+from assay.core.project import RUNS_DIR_VARIABLE
 from assay.core.verdict import Cause, Difference
 from assay.proof.cause import cause_of
 from assay.proof.differences import (
@@ -41,7 +42,7 @@ from assay.proof.differences import (
 from assay.proof.first_difference import compare_traces, first_in_records, first_in_traces
 from assay.query.run import RunView
 from assay.store.known_projects import forget
-from assay.store.layout import RUNS_DIR_VARIABLE, Project, RunFolder, make_project, scan_runs
+from assay.store.layout import Project, RunFolder, make_project, scan_runs
 from assay.store.series import read_series
 
 _LOOK_S = 0.01

@@ -48,11 +48,11 @@ class CurveView:
 class Curve:
     """One curve as it is drawn.
 
-    Of a reduced curve each item stands for a range of x that holds points: its first x and the value
-    there, the smallest, largest and mean value, and how many finite values there are; the last x is
-    in `last_x`. Of one that `is_raw` each is a point, and `values`, `lows`, `highs` and `means` are
-    the same array. Values that are not finite are left out and counted. `smooths` has the moving average at
-    each x. `is_ordered`: x never goes back, as it may where it is another metric.
+    Of a reduced curve each item stands for a range of x that holds points: its first x and the
+    value there, the smallest, largest and mean value, and how many finite values there are; the
+    last x is in `last_x`. Of one that `is_raw` each is a point, and `values`, `lows`, `highs` and
+    `means` are the same array. Values that are not finite are left out and counted. `smooths` has
+    the moving average at each x. `is_ordered`: x never goes back, as it may over another metric.
 
     `last`, `least` and `most` are values of the whole curve of `points` points, whatever the view.
     """

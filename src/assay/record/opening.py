@@ -66,7 +66,7 @@ def start_run(
             config_path=config_path,
             attempts=(replace(attempt, started_ns=created_ns),),
         )
-        run = authorship.signed(folder, run)
+        run = authorship.sign(folder, run)
         readme.write_first(folder.readme, run, desc)
         run_file.write(folder.path, run, durable=False)  # the thread syncs it within a second
         recorder = RunRecorder(folder, run, lease, form, secrets)
@@ -87,8 +87,8 @@ def start_attempt(
 ) -> RunRecorder:
     """Begin a further attempt of a run at `from_step`; later points are kept as a branch.
 
-    With `is_trusted` a record that was not made here belongs to this user from now on. LeaseError
-    when somebody writes the run.
+    With `is_trusted` the new attempt of a record that was not made here belongs to this user; those
+    before it do not. LeaseError when somebody writes the run.
     """
     spec = spec or AttemptSpec()
     secrets = spec.known_secrets()
@@ -101,6 +101,8 @@ def start_attempt(
         number = _next_number(before)
         is_own = authorship.is_own(folder, before)  # as it was found: what follows changes it
         is_at_home = is_own and not authorship.is_moved(folder, before)
+        if is_own and authorship.is_signed_as_one(before):
+            before = authorship.sign_earlier(folder, before)
         home = _home_of(folder, before, is_at_home) if project is None else project
         old = before.newest if before.attempts else None
         attempt, problem = _attempt_with_code(folder, spec, home, number, old, secrets)
@@ -113,7 +115,7 @@ def start_attempt(
         if home is not None and not is_at_home:
             run = replace(run, project=str(home.root))
         if is_own or is_trusted:
-            run = authorship.signed(folder, run)
+            run = authorship.sign(folder, run)
         run_file.write(folder.path, run)
         recorder = RunRecorder(folder, run, lease, form, secrets)
     recorder.rewind(from_step)

@@ -35,28 +35,57 @@ def key_file() -> Path:
     return user_data_path("assay", appauthor=False) / KEY_NAME
 
 
-def signed(folder: RunFolder, run: RunFile) -> RunFile:
-    """Return the run as one that this user makes in this folder, its config being there already.
+def sign(folder: RunFolder, run: RunFile) -> RunFile:
+    """Return the run as one whose newest attempt this user makes in this folder, with its config.
 
-    Where no key can be kept nobody will know later that it was made here, and whoever resumes it is
-    asked.
+    Earlier attempts stay whose they are. Where no key can be kept nobody will know later that it
+    was made here, and whoever resumes it is asked.
     """
     run = replace(run, made_at=os.path.realpath(folder.path))
     try:
-        return replace(run, made_by=_digest(_key(make=True), folder, run))
+        key = _key(make=True)
+        newest = replace(run.newest, made_by=_digest(key, _attempt_facts(folder, run, run.newest)))
+        run = replace(run, attempts=(*run.attempts[:-1], newest))
+        return replace(run, made_by=_digest(key, _run_facts(folder, run)))
     except OSError:
         return replace(run, made_by="")
 
 
-def is_own(folder: RunFolder, run: RunFile) -> bool:
-    """Return whether this user made the record, and what chooses code in it is unchanged."""
+def sign_earlier(folder: RunFolder, run: RunFile) -> RunFile:
+    """Return an own run of an earlier version of assay, which signed all attempts together."""
+    try:
+        key = _key(make=False)
+        attempts = (
+            replace(each, made_by=_digest(key, _attempt_facts(folder, run, each)))
+            for each in run.attempts
+        )
+        return replace(run, attempts=tuple(attempts))
+    except OSError:
+        return run
+
+
+def is_own(folder: RunFolder, run: RunFile, attempt: Attempt | None = None) -> bool:
+    """Return whether this user made the record, and what chooses code in it is unchanged.
+
+    With `attempt` this is about the code and config of that attempt alone: a record from elsewhere
+    that was resumed here has attempts of both.
+    """
     if not run.made_by:
         return False
     try:
-        found = _digest(_key(make=False), folder, run)
+        key = _key(make=False)
+        is_ours = hmac.compare_digest(_digest(key, _run_facts(folder, run)), run.made_by)
+        if attempt is None or not is_ours or is_signed_as_one(run):
+            return is_ours
+        facts = _attempt_facts(folder, run, attempt)
+        return hmac.compare_digest(_digest(key, facts), attempt.made_by)
     except OSError:
         return False
-    return hmac.compare_digest(found, run.made_by)
+
+
+def is_signed_as_one(run: RunFile) -> bool:
+    """Return whether an earlier version of assay wrote the record: it signed no single attempt."""
+    return not any(attempt.made_by for attempt in run.attempts)
 
 
 def is_moved(folder: RunFolder, run: RunFile) -> bool:
@@ -78,20 +107,30 @@ def digest_of_secret(text: str) -> str:
     return f"{REDACTED} {blake2b(data, key=key, person=b'secret', digest_size=8).hexdigest()}"
 
 
-def _digest(key: bytes, folder: RunFolder, run: RunFile) -> str:
+def _run_facts(folder: RunFolder, run: RunFile) -> dict[str, Any]:
     configs = {name: path.read_bytes().hex() for name, path in _configs(folder, run)}
-    chosen: dict[str, Any] = {
-        "id": run.id,
-        "kind": run.kind,
-        "parent": run.parent,
+    return {
+        **_identity(run),
         "project": run.project,
         "made_at": run.made_at,
         "attempts": [_chosen_by(attempt) for attempt in run.attempts],
         "configs": configs,
     }
-    return str(
-        blake2b(dumps(chosen).encode("utf-8", "surrogatepass"), key=key, digest_size=32).hexdigest()
-    )
+
+
+def _attempt_facts(folder: RunFolder, run: RunFile, attempt: Attempt) -> dict[str, Any]:
+    config = folder.config_of_attempt(attempt.number, run.newest.number)
+    text = config.read_bytes().hex() if config.is_file() else ""
+    return {**_identity(run), **_chosen_by(attempt), "config": text}
+
+
+def _identity(run: RunFile) -> dict[str, Any]:
+    return {"id": run.id, "kind": run.kind, "parent": run.parent}
+
+
+def _digest(key: bytes, facts: dict[str, Any]) -> str:
+    data = dumps(facts).encode("utf-8", "surrogatepass")
+    return str(blake2b(data, key=key, digest_size=32).hexdigest())
 
 
 def _chosen_by(attempt: Attempt) -> dict[str, Any]:

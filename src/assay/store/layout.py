@@ -15,13 +15,18 @@ from assay.core.directory import LinkedFolderError, make_directory, open_directo
 from assay.core.errors import AssayError, InputError, RecordError, did_you_mean
 from assay.core.ids import folder_name, id_of_folder
 from assay.core.lease import FILE_NAME as LEASE_NAME
-from assay.core.project import ASSAY_DIR, FOLDER_MODES, project_root, settings_file, why_not_ours
-from assay.core.regular_file import NotRegularFileError, kind_of_mode, read_bytes
+from assay.core.project import (
+    ASSAY_DIR,
+    FOLDER_MODES,
+    RUNS_DIR_VARIABLE,
+    project_root,
+    read_setting,
+    runs_dir_of,
+    settings_file,
+    why_not_ours,
+)
+from assay.core.regular_file import NotRegularFileError, kind_of_mode
 from assay.core.run_file import RunFile
-
-RUNS_DIR_VARIABLE = "ASSAY_RUNS_DIR"
-
-MAX_SETTINGS_BYTES = 1_000_000
 
 _WATCHED = "files"  # folders that the user's own program fills
 
@@ -37,6 +42,49 @@ _SHARED_FOLDERS = ("tables", "views")
 _SETTINGS = (
     '# Settings of this project; commit this file.\n# runs_dir = "runs"\n# permissions = "group"\n'
 )
+
+
+_FILES_OF_RUN = frozenset(
+    {
+        *(run_file.FILE_NAME, "README.md", "config.toml", "defaults.json"),
+        *("metrics.bin", "events.jsonl", "edits.jsonl", "files.jsonl"),
+        *("log.txt", "output.txt", "heartbeat.bin", "stacks.txt"),
+        *("cfg.toml", "canvas.html"),  # of older systems
+    }
+)
+_FOLDERS_OF_RUN = frozenset(
+    {
+        *("config", "checkpoints", "artifacts", "figures", "trace", "ranks", "board", _WATCHED),
+        *("backup", "report"),  # of older systems
+    }
+)
+_PATCH_OF_RUN = re.compile(r"dirty(-[1-9][0-9]{0,8})?\.patch")
+_MOST_LEVELS = 40
+_MOST_NAME = 1000
+
+
+def why_not_of_record(name: str) -> str:
+    """Return why a file of this relative name, with `/`, is no part of a record; "" if it may be.
+
+    >>> why_not_of_record("checkpoints/step-000000009/model.safetensors")
+    ''
+    >>> [why_not_of_record(name) for name in (".assay/settings.toml", "model.py")]
+    ['a part of it is hidden', 'a record has no such file']
+    """
+    head, *rest = name.split("/")
+    if len(rest) >= _MOST_LEVELS or len(name) > _MOST_NAME:
+        return "it is longer or deeper than any of a record"
+    if not all((head, *rest)):
+        return "it leads out of its folder"
+    if any(part.startswith(".") for part in (head, *rest)):
+        return "a part of it is hidden"
+    # A byte that is no text is one half of a pair; all else has to be shown as it is.
+    if not all(each.isprintable() or "\udc80" <= each <= "\udcff" for each in name):
+        return "it has characters that cannot be shown"
+    if rest:
+        return "" if head in _FOLDERS_OF_RUN else "a record has no such folder"
+    is_known = head in _FILES_OF_RUN or _PATCH_OF_RUN.fullmatch(head) is not None
+    return "" if is_known else "a record has no such file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +113,14 @@ class RunFolder:
     @property
     def config_dir(self) -> Path:
         return self.path / "config"
+
+    def config_of_attempt(self, number: int, newest: int) -> Path:
+        """Return the saved config of an attempt; one after it may have moved it aside."""
+        for later in range(number + 1, newest + 1):
+            kept = self.config_dir / f"before-attempt-{later}" / "config.toml"
+            if kept.is_file():
+                return kept
+        return self.config_toml
 
     def patch(self, attempt: int = 1) -> Path:
         """Return the file of uncommitted changes at the beginning of an attempt."""
@@ -156,11 +212,8 @@ class Project:
 
     @property
     def runs_dir(self) -> Path:
-        """Folder of the runs: ASSAY_RUNS_DIR, else `runs_dir` of the settings, else `runs/`."""
-        given = os.environ.get(RUNS_DIR_VARIABLE)
-        if given:
-            return Path(given).expanduser().absolute()
-        return self.root / (os.path.expanduser(self._setting("runs_dir")) or "runs")
+        """Folder of the runs (`runs_dir_of`)."""
+        return runs_dir_of(self.root)
 
     @property
     def folder_mode(self) -> int:
@@ -168,32 +221,13 @@ class Project:
 
         What is written inside of a folder is as open as that is.
         """
-        wanted = self._setting("permissions") or "private"
+        wanted = read_setting(self.root, "permissions") or "private"
         if wanted not in FOLDER_MODES:
             fix = did_you_mean(wanted, FOLDER_MODES) or f"it is {' or '.join(FOLDER_MODES)}"
             raise InputError(
                 f"`permissions` cannot be {wanted!r}.", where=str(self.settings), fix=fix
             )
         return FOLDER_MODES[wanted]
-
-    def _setting(self, name: str) -> str:
-        try:
-            text = read_bytes(self.settings, MAX_SETTINGS_BYTES, follow=True).decode("utf-8")
-        except (OSError, UnicodeDecodeError):
-            return ""
-        if not re.search(rf"""^[\s\["']*{name}\b""", text, re.MULTILINE):
-            return ""
-        import tomllib  # most settings hold nothing
-
-        try:
-            value = tomllib.loads(text).get(name, "")
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise InputError(
-                f"The settings are no TOML: {error}", where=str(self.settings)
-            ) from error
-        if not isinstance(value, str):
-            raise InputError(f"`{name}` must be text in quotes.", where=str(self.settings))
-        return value
 
 
 def find_project(start: Path) -> Project | None:

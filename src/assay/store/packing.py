@@ -13,6 +13,7 @@ import io
 import os
 import secrets
 import tarfile
+import unicodedata
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -35,8 +36,9 @@ from assay.core.json_codec import dumps, from_plain, parse_json
 from assay.core.ports import Blobs
 from assay.core.regular_file import open_regular, size_text
 from assay.core.run_file import RunFile
+from assay.core.terminal import visible
 from assay.store.code_trees import code_blobs
-from assay.store.layout import Project, RunFolder, refusal
+from assay.store.layout import Project, RunFolder, refusal, why_not_of_record
 from assay.store.referenced_blobs import named_digests, reachable
 from assay.store.safe_path import safe_path
 
@@ -44,14 +46,16 @@ FORMAT = 1
 LIST_NAME = "pack.json"
 SUFFIX = ".tar.gz"
 _MOST_LIST_BYTES = 64 << 20
-_MOST_FILES = 200_000
-_MOST_LEVELS = 40
-_MOST_NAME = 1000
+_MOST_FILES = 100_000
 _MOST_CODE_BYTES = 256 << 20
 _MOST_HEADER_BYTES = 64 << 10
 _MOST_RATIO = 200
-_ALWAYS_BYTES = 1 << 30
-"""So much may come out of a pack however short it is."""
+_LEAST_BYTES_OF_FILE = 32  # in the pack: its digest, which nothing makes shorter
+_ALWAYS_BYTES = 64 << 20
+_ALWAYS_FILES = 1000
+"""So many files, and so much, may come out of a pack however short it is."""
+
+_SPARSE_BYTES = 1 << 30
 
 _SLACK_BYTES = 64 << 10
 _BLOCK = 1 << 20
@@ -149,6 +153,13 @@ def _write_pack(
         raise
 
 
+def left_out(folder: RunFolder) -> list[str]:
+    """Return the files beside a record's own that `pack` leaves out, as `unpack` would refuse."""
+    with open_directory(folder.path) as source:
+        names = [name for name, _ in source.files()]
+    return [name for name in names if not name.startswith(".") and why_not_of_record(name)]
+
+
 def check(file: Path) -> Pack:
     """Read a whole pack and compare digests; RecordError names the first file that differs."""
     with _opened(file) as packed:
@@ -159,7 +170,12 @@ def check(file: Path) -> Pack:
 
 
 def unpack(file: Path, project: Project) -> RunFolder:
-    """Unpack a run into `project` and its code into the store; all of it or nothing."""
+    """Unpack a run into `project` and its code into the store; all of it or nothing.
+
+    The whole pack is checked before anything is written. RecordError for one that is damaged, or
+    that holds what is no part of a record.
+    """
+    check(file)
     blobs = code_blobs(project)
     temporary = project.runs_dir / f".unpack-{secrets.token_hex(6)}.tmp"
     try:
@@ -252,6 +268,7 @@ class _Packed:
                 f"The list of the pack cannot be read: {error}", where=str(self._file)
             ) from error
         self._refuse_too_much(found)
+        self._refuse_other_files(found)
         return found
 
     def verified(self, pack: Pack) -> Iterator[tuple[str, Iterator[bytes]]]:
@@ -261,10 +278,6 @@ class _Packed:
             listed = missing.pop(entry.name, None)
             if listed is None or not entry.isreg() or entry.size != listed.size_bytes:
                 raise self._wrong(f"The pack holds what its list does not: {entry.name!r}.")
-            kind, _, rest = entry.name.partition("/")
-            if kind not in ("run", "code") or (kind == "code" and rest != listed.sha256):
-                raise self._wrong(f"The pack holds what does not belong there: {entry.name!r}.")
-            safe_path(Path("run"), rest)
             data = self._checked(entry, listed)
             yield entry.name, data
             for _ in data:
@@ -302,22 +315,11 @@ class _Packed:
             yield entry
 
     def _refuse_too_much(self, pack: Pack) -> None:
-        deep = next(
-            (
-                name
-                for name in pack.files
-                if name.count("/") > _MOST_LEVELS or len(name) > _MOST_NAME
-            ),
-            "",
-        )
         code = [each for name, each in pack.files.items() if name.startswith("code/")]
-        if len(pack.files) > _MOST_FILES:
+        most = min(_MOST_FILES, max(_ALWAYS_FILES, self._size // _LEAST_BYTES_OF_FILE))
+        if len(pack.files) > most:
             raise self._wrong(
-                f"The pack lists {len(pack.files)} files; at most {_MOST_FILES} are unpacked."
-            )
-        if deep:
-            raise self._wrong(
-                f"A name in the pack is longer or deeper than any of a run: {deep[:80]!r}."
+                f"The pack lists {len(pack.files)} files; of its size at most {most} are unpacked."
             )
         if any(each.size_bytes < 0 for each in pack.files.values()):
             raise self._wrong("The pack lists a file of less than nothing.")
@@ -329,6 +331,25 @@ class _Packed:
             what = f"{size_text(self._size)} are to become {size_text(pack.size_bytes)}"
             raise self._wrong(f"The pack is larger inside than a run can be: {what}.")
 
+    def _refuse_other_files(self, pack: Pack) -> None:
+        """Refuse a pack for the first name in it that is no part of a record or of its code."""
+        spelled: dict[str, str] = {}
+        for name, listed in pack.files.items():
+            kind, _, rest = name.partition("/")
+            if kind == "code":
+                why = "" if rest == listed.sha256 else "a record has no such file"
+            else:
+                why = why_not_of_record(rest) if kind == "run" else "a record has no such file"
+            for other in _beginnings(name):
+                alike = unicodedata.normalize("NFC", other).casefold()
+                if spelled.setdefault(alike, other) != other:
+                    why = why or f"it is written like {visible(spelled[alike])!r}"
+            if not why and any(each in pack.files for each in _beginnings(name) if each != name):
+                why = "it lies in a file"
+            if why:
+                what = f"The pack holds what does not belong there: {visible(name[:200])!r}, {why}."
+                raise self._wrong(what)
+
     def _wrong(self, what: str) -> RecordError:
         return RecordError(what, where=str(self._file))
 
@@ -336,6 +357,14 @@ class _Packed:
         return InputError(
             "This is no packed run.", where=str(self._file), fix="assay pack RUN makes one"
         )
+
+
+def _beginnings(name: str) -> Iterator[str]:
+    """Yield the folders of a name, the outermost first, and the name itself."""
+    for i, letter in enumerate(name):
+        if letter == "/":
+            yield name[:i]
+    yield name
 
 
 class _Bounded:
@@ -388,20 +417,21 @@ def _named(folder: RunFolder) -> set[str]:
 
 
 def _run_files(folder: Directory) -> list[str]:
-    """Yield the lasting files of a run: no lease, no temporary files, no links."""
+    """Return the lasting files of a record: no lease, nothing half-written, no links.
+
+    What else a program of the user put beside them is left out, as `unpack` would refuse it.
+    """
     names = []
     for name, status in folder.files():
         held = getattr(status, "st_blocks", status.st_size) * 512
-        if status.st_size > _ALWAYS_BYTES and held < status.st_size // 2:
+        if status.st_size > _SPARSE_BYTES and held < status.st_size // 2:
             what = (
                 f"{name} claims {size_text(status.st_size)} and holds {size_text(held)}: the "
                 "record is damaged."
             )
             raise RecordError(what, where=str(folder.path))
-        half_written = any(
-            part.endswith(".tmp") or part.startswith(".lease-") for part in name.split("/")
-        )
-        if name != leases.FILE_NAME and not half_written:
+        half_written = any(part.endswith(".tmp") for part in name.split("/"))
+        if not half_written and not why_not_of_record(name):
             names.append(name)
     return names
 

@@ -1,8 +1,8 @@
 """Curves as bytes: a head of JSON, then float64 columns, little-endian, one curve after the other.
 
 u32 length of the head, the head (UTF-8, padded with blanks to whole words of eight bytes), then for
-each curve of `curves` in the head its columns: x and value; when it is not raw, then lowest, highest,
-mean and count; then the moving average when it is smooth.
+each curve of `curves` in the head its columns: x and value; lowest, highest, mean and count unless
+it is raw; the moving average when it is smooth.
 """
 
 from __future__ import annotations
