@@ -42,7 +42,7 @@ HARMLESS: dict[str, list[list[str]]] = {
     "tag": [["RUN", "other"]],
     "archive": [["RUN"]],
     "reindex": [[]],
-    "restore": [["RUN", "--to", "restored"]],
+    "restore": [["RUN", "--to", "restored", "--trust"]],
     "pack": [["RUN", "--to", "run.tar.gz"]],
     "unpack": [["run.tar.gz", "--check"]],
     "import": [["tensorboard", "runs", "--dry-run"]],

@@ -10,7 +10,7 @@ import pytest
 
 from assay.core import project as projects
 from assay.core.errors import InputError
-from assay.core.project import project_root
+from assay.core.project import project_root, records_around
 from assay.store.layout import find_project, make_project, open_project
 
 NOBODY = 65534
@@ -97,3 +97,58 @@ def test_a_marker_that_is_a_file_is_that_of_no_project(work: Path, tmp_path: Pat
     (work / ".assay").touch()
 
     assert project_root(work) == tmp_path
+
+
+# ------------------------------------------------------------------------------------------------------- among the records
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "runs/sent",
+        "runs/261126-1200-abcdefgh-sent/config",
+        "runs/.trash/261126-1200-abcdefgh-sent",
+        ".assay/trash/x",
+        "copied/here",
+    ],
+)
+def test_no_folder_among_records_is_a_project_whoever_put_it_there(
+    work: Path, tmp_path: Path, place: str
+) -> None:
+    folder = tmp_path / place
+    (folder / ".assay").mkdir(parents=True)
+    if place.startswith("copied"):
+        (tmp_path / "copied" / "run.json").write_text('{"format": 1, "id": "x", "kind": "train"}')
+
+    assert project_root(folder) == tmp_path
+    assert records_around(folder) is not None
+    assert records_around(tmp_path) is None and records_around(work) is None
+
+
+def test_the_folder_of_runs_is_that_of_the_settings_or_of_the_variable(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("kept", "far"):
+        (tmp_path / name / "x" / ".assay").mkdir(parents=True)
+    (tmp_path / ".assay" / "settings.toml").write_text('runs_dir = "kept"\n')
+
+    assert records_around(tmp_path / "kept" / "x") == tmp_path / "kept"
+    assert project_root(tmp_path / "far" / "x") == tmp_path / "far" / "x"
+    monkeypatch.setenv("ASSAY_RUNS_DIR", str(tmp_path / "far"))
+    assert project_root(tmp_path / "far" / "x") == tmp_path
+
+
+def test_a_link_to_a_record_is_no_way_around(work: Path, tmp_path: Path) -> None:
+    record = tmp_path / "runs" / "261126-1200-abcdefgh-sent"
+    (record / ".assay").mkdir(parents=True)
+    (work / "innocent").symlink_to(record)
+
+    assert records_around(work / "innocent") is not None
+    assert project_root(work / "innocent") == tmp_path
+
+
+def test_a_file_that_happens_to_be_called_run_json_makes_no_record(work: Path) -> None:
+    make_project(work)
+    (work / "run.json").write_text('{"scripts": ["a"]}')
+
+    assert project_root(work) == work

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -250,3 +251,100 @@ def test_packed_and_unpacked_by_somebody_else_it_asks(
     for name in ("net.py", "points.py"):
         shutil.copy(toy / name, other)
     assert assay("test", "last", "--trust", cwd=other).returncode == 0
+
+
+# ----------------------------------------------------------------------------------------------- every command, every owner
+
+OF_THE_NEWEST = (
+    *(("check", "RUN"), ("summary", "RUN"), ("events", "RUN"), ("graph", "RUN")),
+    *(("check", "FILE"), ("summary", "FILE"), ("config", "explain", "seed", "FILE")),
+    *(("bench", "data", "FILE", "--seconds", "0.1"), ("queue", "add", "FILE")),
+    *(("run", "FILE", "--max-steps", "1"), ("test", "FILE", "--from", "RUN")),
+    *(("prove", "FILE", "--write", "golden.json", "--steps", "1"), ("restore", "RUN")),
+    *(("test", "RUN"), ("rerun", "RUN", "--max-steps", "1")),
+)
+OF_THE_SECOND = (("replay", "RUN@step-000000003"),)
+OF_THE_FIRST = (("replay", "RUN", "--steps", ":3"), ("replay", "RUN", "--force", "--steps", ":2"))
+OWNERS = {
+    "this user": ((), (*OF_THE_NEWEST, *OF_THE_FIRST)),
+    "nobody": ((*OF_THE_NEWEST, *OF_THE_FIRST), ()),
+    "another user": ((*OF_THE_NEWEST, *OF_THE_FIRST), ()),
+    "another user, resumed here": (OF_THE_FIRST, (*OF_THE_NEWEST, *OF_THE_SECOND)),
+    "this user, moved": ((), (("check", "RUN"), ("test", "RUN"), *OF_THE_FIRST[:1])),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("owner", OWNERS)
+def test_each_command_asks_for_what_this_user_did_not_make_and_for_nothing_else(
+    toy: Path, assay: Assay, tmp_path: Path, owner: str
+) -> None:
+    maker = {} if owner.startswith("this") else {"XDG_DATA_HOME": str(tmp_path / "theirs")}
+    done = assay("run", "toy.toml", "--max-steps", "3", "--quiet", **maker)
+    assert done.returncode == 0, done.stderr
+    (folder,) = (toy / "runs").iterdir()
+    if owner == "nobody":
+        run_file.write(folder, replace(run_file.read(folder), made_by=""))
+    if owner.endswith("resumed here"):
+        done = assay("resume", "last", "--trust", "--max-steps", "6", "--quiet")
+        assert done.returncode == 0, done.stderr
+    if owner.endswith("moved"):
+        other = tmp_path / "moved" / "runs"
+        other.mkdir(parents=True)
+        shutil.move(folder, other)
+        shutil.move(other / folder.name, folder.parent / f"{folder.name}-moved")
+        folder = folder.parent / f"{folder.name}-moved"
+    known = {"RUN": run_file.read(folder).id, "FILE": str(folder / "config.toml")}
+    asking, silent = OWNERS[owner]
+
+    for words in (*asking, *silent):
+        done = assay(*(known.get(word, word).replace("RUN", known["RUN"]) for word in words))
+
+        asks = "was not made here" in done.stderr
+        assert asks == (words in asking), (owner, words, done.stderr)
+        assert done.returncode == 2 or not asks
+        assert "Traceback" not in done.stderr
+
+
+BESIDE = {
+    "net.py": "MARKnet = None\n",
+    "points.py": "MARKpoints = None\n",
+    "src/net.py": "MARKnet = None\n",
+    "sitecustomize.py": "MARK",
+    ".assay/settings.toml": 'trusted = ["net"]\n[[notify]]\nwhen = ["finished", "failed"]\nchannel = "command"\ncommand = "touch PWNED"\n',
+}
+
+
+@pytest.mark.parametrize("command", [("run", "--max-steps", "1"), ("check",)], ids=" ".join)
+def test_nothing_beside_a_config_in_a_record_is_a_module_or_a_setting(
+    toy: Path, assay: Assay, tmp_path: Path, command: Sequence[str]
+) -> None:
+    """Also in a record of one's own: whoever can put files there runs nothing by it."""
+    assert assay("run", "toy.toml", "--max-steps", "1", "--quiet").returncode == 0
+    (folder,) = (toy / "runs").iterdir()
+    mark = MARK.format(mark=str(tmp_path / "PWNED"))
+    for name, text in BESIDE.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(
+            text.replace("MARK", mark).replace("PWNED", str(tmp_path / "PWNED"))
+        )
+
+    name, *options = command
+    done = assay(name, str(folder / "config.toml"), *options, cwd=folder)
+
+    assert done.returncode == 0, done.stderr
+    assert not pwned(tmp_path)
+    assert {path.name for path in folder.parent.iterdir() if path.is_dir()} >= {folder.name}
+    assert not (folder / "runs").exists()
+
+
+def test_a_config_among_records_that_belongs_to_none_is_refused(toy: Path, assay: Assay) -> None:
+    place = toy / "runs" / "sent"
+    (place / ".assay").mkdir(parents=True)
+    shutil.copy(toy / "toy.toml", place)
+    (toy / ".assay").mkdir(exist_ok=True)
+
+    done = assay("run", "runs/sent/toy.toml", "--max-steps", "1")
+
+    assert done.returncode == 2
+    assert "lies among the records of runs, and belongs to none of them" in done.stderr

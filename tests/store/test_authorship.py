@@ -144,3 +144,52 @@ def test_a_key_that_was_cut_short_knows_nothing(made: RunFolder) -> None:
     authorship.key_file().write_bytes(b"")
 
     assert not authorship.is_own(made, read(made))
+
+
+# ----------------------------------------------------------------------------------------------------- attempt by attempt
+
+
+def test_of_a_record_from_elsewhere_only_the_attempts_made_here_are_ones_own(
+    made: RunFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "somebody else"))
+    run = read(made)
+    resumed = authorship.sign(
+        made, replace(run, attempts=(*run.attempts, replace(ATTEMPT, number=2, made_by="")))
+    )
+    first, second = resumed.attempts
+
+    assert authorship.is_own(made, resumed)
+    assert authorship.is_own(made, resumed, second)
+    assert not authorship.is_own(made, resumed, first)
+    for forged in ("", second.made_by, "0" * 64):
+        other = replace(resumed, attempts=(replace(first, made_by=forged), second))
+        assert not authorship.is_own(made, other, other.attempts[0])
+
+
+def test_an_attempt_is_known_by_its_own_config_also_when_a_later_one_changed_it(
+    made: RunFolder,
+) -> None:
+    aside = made.config_dir / "before-attempt-2" / "config.toml"
+    aside.parent.mkdir(parents=True)
+    aside.write_text("seed = 1\n")
+    made.config_toml.write_text("seed = 2\n")
+    run = read(made)
+    resumed = authorship.sign(
+        made, replace(run, attempts=(*run.attempts, replace(ATTEMPT, number=2)))
+    )
+
+    assert all(authorship.is_own(made, resumed, attempt) for attempt in resumed.attempts)
+    aside.write_text('seed = 1\n[model]\ntype = "evil.Net"\n')
+    assert not authorship.is_own(made, resumed, resumed.attempts[0])
+
+
+def test_a_record_of_an_earlier_version_which_signed_all_attempts_together_is_ones_own(
+    made: RunFolder,
+) -> None:
+    run = read(made)
+    older = replace(run, attempts=(replace(run.attempts[0], made_by=""),))
+
+    assert authorship.is_own(made, older, older.attempts[0])
+    signed = authorship.sign_earlier(made, older)
+    assert signed.attempts[0].made_by == run.attempts[0].made_by

@@ -19,7 +19,7 @@ from assay.record.opening import start_run
 from assay.store.blobs import FileBlobs
 from assay.store.code_trees import read_tree
 from assay.store.layout import Project, RunFolder
-from assay.store.packing import LIST_NAME, check, pack, unpack
+from assay.store.packing import LIST_NAME, check, left_out, pack, unpack
 from run_folders import make_checkpoint, make_project
 
 
@@ -189,6 +189,17 @@ def a_file_of(size_bytes: int) -> dict[str, object]:
         ("run/config.toml", -1, "less than nothing"),
         ("code/" + "0" * 64, 1 << 30, "a file of code of more than"),
         ("run/metrics.bin", 1 << 50, "larger inside than a run can be"),
+        ("run/metrics.bin", 600_000_000, "larger inside than a run can be"),
+        ("run/model.py", 1, "'run/model.py', a record has no such file"),
+        ("run/src/model.py", 1, "a record has no such folder"),
+        ("run/.assay/settings.toml", 1, "a part of it is hidden"),
+        ("run/config/.env", 1, "a part of it is hidden"),
+        ("run/config/a\x1b[2J", 1, "cannot be shown"),
+        ("run/config/a\nb", 1, "cannot be shown"),
+        ("run/CONFIG.toml", 1, "a record has no such file"),
+        ("other/config.toml", 1, "a record has no such file"),
+        ("run/config//a", 1, "leads out of its folder"),
+        ("code/../../x", 1, "a record has no such file"),
     ],
 )
 def test_a_pack_that_lists_more_than_a_run_can_be_is_refused_before_any_of_it_is_read(
@@ -203,6 +214,48 @@ def test_a_pack_that_lists_more_than_a_run_can_be_is_refused_before_any_of_it_is
 
     with pytest.raises(RecordError, match=said):
         check(file)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("run/config/a.py", "run/config/A.py"), "written like 'run/config/a.py'"),
+        (("run/config/e\u0301", "run/config/\u00e9"), "written like"),
+        (("run/config/a/b", "run/config/A/c"), "written like 'run/config/a'"),
+        (("run/config", "run/config/a.py"), "a record has no such file"),
+        (("run/config.toml", "run/config.toml/a"), "a record has no such folder"),
+        (("run/config/a", "run/config/a/b"), "it lies in a file"),
+        (tuple(f"run/config/{number}" for number in range(2000)), "at most 1000 are unpacked"),
+    ],
+)
+def test_names_that_one_file_system_takes_for_another_are_refused(
+    run: RunFolder, tmp_path: Path, names: tuple[str, ...], said: str
+) -> None:
+    file = tmp_path / "twins.tar.gz"
+    with tarfile.open(file, "w:gz") as tar:
+        data = listing(run, **{name: a_file_of(1) for name in names})
+        entry = tarfile.TarInfo(LIST_NAME)
+        entry.size = len(data)
+        tar.addfile(entry, io.BytesIO(data))
+
+    with pytest.raises(RecordError, match=said):
+        unpack(file, make_project(tmp_path / "there"))
+    assert not (tmp_path / "there" / "runs").exists()
+
+
+def test_what_a_program_put_beside_the_files_of_a_record_is_left_out_and_told(
+    project: Project, run: RunFolder, tmp_path: Path
+) -> None:
+    (run.path / "model.py").write_text("x = 1\n")
+    (run.path / "files" / "out").mkdir(parents=True)
+    (run.path / "files" / "out" / "model.py").write_text("x = 1\n")
+
+    file = packed(run, tmp_path / "run.tar.gz")
+
+    assert left_out(run) == ["model.py"]
+    folder = unpack(file, make_project(tmp_path / "there"))
+    assert (folder.path / "files" / "out" / "model.py").exists()
+    assert not (folder.path / "model.py").exists()
 
 
 def test_a_header_that_does_not_end_is_not_read_to_its_end(run: RunFolder, tmp_path: Path) -> None:

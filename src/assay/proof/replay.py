@@ -152,10 +152,10 @@ def permit_again(view: RunView, span: StepRange, *, use: str, trust: Trust) -> N
 
     Call it before `train_again`.
     """
-    attempt = span.attempts[-1]
-    saved = _config_of(view, attempt)
-    code = f"the {attempt.code.files} files that were kept with it"
-    permit(view, saved.root, use=use, code=code, trust=trust, attempt=attempt)
+    for attempt in span.attempts:
+        saved = _config_of(view, attempt)
+        code = f"the {attempt.code.files} files that were kept with it"
+        permit(view, saved.root, use=use, code=code, trust=trust, attempt=attempt)
     refuse_redacted(saved, view.id)
 
 
