@@ -191,5 +191,7 @@ def test_a_record_of_an_earlier_version_which_signed_all_attempts_together_is_on
     older = replace(run, attempts=(replace(run.attempts[0], made_by=""),))
 
     assert authorship.is_own(made, older, older.attempts[0])
-    signed = authorship.sign_earlier(made, older)
-    assert signed.attempts[0].made_by == run.attempts[0].made_by
+    own = authorship.own_attempts(made, older)
+    both = replace(older, attempts=(*older.attempts, replace(ATTEMPT, number=2)))
+    resumed = authorship.sign(made, both, own)
+    assert authorship.own_attempts(made, resumed) == [1, 2]

@@ -101,8 +101,7 @@ def start_attempt(
         number = _next_number(before)
         is_own = authorship.is_own(folder, before)  # as it was found: what follows changes it
         is_at_home = is_own and not authorship.is_moved(folder, before)
-        if is_own and authorship.is_signed_as_one(before):
-            before = authorship.sign_earlier(folder, before)
+        own = authorship.own_attempts(folder, before)
         home = _home_of(folder, before, is_at_home) if project is None else project
         old = before.newest if before.attempts else None
         attempt, problem = _attempt_with_code(folder, spec, home, number, old, secrets)
@@ -115,7 +114,7 @@ def start_attempt(
         if home is not None and not is_at_home:
             run = replace(run, project=str(home.root))
         if is_own or is_trusted:
-            run = authorship.sign(folder, run)
+            run = authorship.sign(folder, run, own)
         run_file.write(folder.path, run)
         recorder = RunRecorder(folder, run, lease, form, secrets)
     recorder.rewind(from_step)

@@ -519,7 +519,7 @@ class RunRecorder(MediaKeeper):
 
     def _clean_again(self) -> None:
         """Remove secrets that became known later from what is written already."""
-        is_own = authorship.is_own(self.folder, self.run)
+        own = authorship.own_attempts(self.folder, self.run)
         newest = self.run.newest
         blobs = code_blobs(Project(Path(self.run.project)))
         code = clean_code(newest.code, blobs, self.secrets) if self.run.project else newest.code
@@ -529,8 +529,8 @@ class RunRecorder(MediaKeeper):
         )
         clean_record(self.folder, self.secrets)
         before, self.run = self.run.newest.code, run_file.read(self.folder.path)
-        if is_own:  # what chooses its code was changed by us
-            self.run = authorship.signed(self.folder, self.run)
+        if self.run.newest.number in own:  # what chooses its code was changed by us
+            self.run = authorship.sign(self.folder, self.run, own)
             run_file.write(self.folder.path, self.run)
         if code != before:
             blobs.discard(unshared(before.snapshot, self.folder, blobs))

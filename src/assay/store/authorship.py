@@ -14,7 +14,7 @@ import secrets
 
 # hashlib brings OpenSSL along, which takes longer to load than what records does to start.
 from _blake2 import blake2b
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,33 +35,32 @@ def key_file() -> Path:
     return user_data_path("assay", appauthor=False) / KEY_NAME
 
 
-def sign(folder: RunFolder, run: RunFile) -> RunFile:
-    """Return the run as one whose newest attempt this user makes in this folder, with its config.
+def sign(folder: RunFolder, run: RunFile, attempts: Iterable[int] = ()) -> RunFile:
+    """Return the run as one that this user makes in this folder, its configs being there already.
 
-    Earlier attempts stay whose they are. Where no key can be kept nobody will know later that it
-    was made here, and whoever resumes it is asked.
+    Signed are the newest attempt and those of the numbers `attempts`; all others stay whose they
+    are. Where no key can be kept nobody will know later that it was made here, and whoever resumes
+    it is asked.
     """
     run = replace(run, made_at=os.path.realpath(folder.path))
+    numbers = {*attempts, run.newest.number}
     try:
         key = _key(make=True)
-        newest = replace(run.newest, made_by=_digest(key, _attempt_facts(folder, run, run.newest)))
-        run = replace(run, attempts=(*run.attempts[:-1], newest))
+        signed = tuple(
+            replace(each, made_by=_digest(key, _attempt_facts(folder, run, each)))
+            if each.number in numbers
+            else each
+            for each in run.attempts
+        )
+        run = replace(run, attempts=signed)
         return replace(run, made_by=_digest(key, _run_facts(folder, run)))
     except OSError:
         return replace(run, made_by="")
 
 
-def sign_earlier(folder: RunFolder, run: RunFile) -> RunFile:
-    """Return an own run of an earlier version of assay, which signed all attempts together."""
-    try:
-        key = _key(make=False)
-        attempts = (
-            replace(each, made_by=_digest(key, _attempt_facts(folder, run, each)))
-            for each in run.attempts
-        )
-        return replace(run, attempts=tuple(attempts))
-    except OSError:
-        return run
+def own_attempts(folder: RunFolder, run: RunFile) -> list[int]:
+    """Return the numbers of the attempts that this user made."""
+    return [each.number for each in run.attempts if is_own(folder, run, each)]
 
 
 def is_own(folder: RunFolder, run: RunFile, attempt: Attempt | None = None) -> bool:
@@ -75,7 +74,7 @@ def is_own(folder: RunFolder, run: RunFile, attempt: Attempt | None = None) -> b
     try:
         key = _key(make=False)
         is_ours = hmac.compare_digest(_digest(key, _run_facts(folder, run)), run.made_by)
-        if attempt is None or not is_ours or is_signed_as_one(run):
+        if attempt is None or not is_ours or _is_signed_as_one(run):
             return is_ours
         facts = _attempt_facts(folder, run, attempt)
         return hmac.compare_digest(_digest(key, facts), attempt.made_by)
@@ -83,7 +82,7 @@ def is_own(folder: RunFolder, run: RunFile, attempt: Attempt | None = None) -> b
         return False
 
 
-def is_signed_as_one(run: RunFile) -> bool:
+def _is_signed_as_one(run: RunFile) -> bool:
     """Return whether an earlier version of assay wrote the record: it signed no single attempt."""
     return not any(attempt.made_by for attempt in run.attempts)
 
