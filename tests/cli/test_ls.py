@@ -12,6 +12,7 @@ import pytest
 from assay.core.run_file import Best
 from assay.script import start
 from assay.store.layout import Project
+from expression_corpus import texts_of
 from run_folders import hold_lease, make_project, make_run
 
 from .conftest import Assay
@@ -244,3 +245,31 @@ def test_experiments_are_named_in_groups_by_tags_with_slashes(
         "gan-small",
         "vae-small",
     ]
+
+
+@pytest.mark.parametrize("length", [300, 100_000])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("ls",),
+        ("ls", "--grep"),
+        ("ls", "--sort"),
+        ("ls", "--group", "--sort"),
+        ("show",),
+        ("plot", "-m", "loss", "-o", "x.pdf"),
+        ("metrics",),
+        ("table", "set", "t", "row", "column", "loss", "--where"),
+    ],
+)
+def test_any_kind_of_text_in_the_place_of_a_run_is_answered_or_refused(
+    project: Project, assay: Assay, command: tuple[str, ...], length: int
+) -> None:
+    make_run(project, tag="one", points={"loss": [1.0]}, config="lr = 0.1\n")
+    for kind, text in texts_of(length, ends=("x", " = 1")).items():
+        argument = f"{command[-1]}={text}" if command[-1].startswith("--") else text
+        last = () if argument != text else (text,)
+        said = assay(*(command if last else (*command[:-1], argument)), *last)
+
+        assert said.code in (0, 2), (kind, said.err[:500])
+        assert "a fault in assay" not in said.err, (kind, said.err[:500])
+        assert len(said.err) < 2_000, kind

@@ -12,6 +12,7 @@ from assay.core.errors import CheckpointError, InputError, did_you_mean, nearest
 from assay.core.ids import id_of_folder
 from assay.core.manifest import Checkpoint, named
 from assay.core.run_file import FILE_NAME
+from assay.core.terminal import elided
 from assay.query.formatting import age
 from assay.query.found_runs import find_runs, metric_names, rows_of
 from assay.query.project_lookup import project_here
@@ -23,6 +24,7 @@ MIN_PREFIX = 3
 _LAST = re.compile(r"last(?:-(\d{1,9}))?")
 _OPERATOR = re.compile(r"[=<>~]|\s(?:in|and|or)\b|^not\s")
 _LISTED = 8
+_SHOWN_CELLS = 80
 _NEWEST = 3
 
 
@@ -174,7 +176,9 @@ def _row(address: str, rows: Sequence[RunRow], project: Project) -> RunRow:
             f"`{address}` is the beginning of {len(begins)} ids.", fix=f"say more of it: {listed}"
         )
     raise InputError(
-        f"There is no run `{address}`.", where=str(project.runs_dir), fix=_suggestion(address, rows)
+        f"There is no run `{elided(address, _SHOWN_CELLS)}`.",
+        where=str(project.runs_dir),
+        fix=_suggestion(address, rows),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from assay.core.errors import InputError, did_you_mean
+from assay.core.terminal import elided
 from assay.query.columns import COLUMNS, Column, metric_column
 from assay.query.expression import KnownNames, mentions, parse
 from assay.query.run_row import ARCHIVED, RunRow
@@ -19,6 +20,7 @@ from assay.store.layout import Project
 from assay.store.refresh_index import lost_rows, open_index
 
 _LISTED = 20
+_SHOWN_CELLS = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,9 @@ class FoundRuns:
         for key in (name, name.removeprefix("config.")):
             if key in names.config:
                 return self._of_items("config", name, key=key)
-        raise InputError(f"No run has a column `{name}`.", fix=_how_to_name(name, names))
+        raise InputError(
+            f"No run has a column `{elided(name, _SHOWN_CELLS)}`.", fix=_how_to_name(name, names)
+        )
 
     def _of_items(self, kind: Any, name: str, *, key: str) -> Column:
         values = {

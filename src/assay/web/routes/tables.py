@@ -143,7 +143,7 @@ class ChangeFacts(Model):
 class Changes(Model):
     """Changes made together to the table at `revision`; "" for its current one."""
 
-    changes: list[ChangeFacts] = Field(max_length=10_000)
+    changes: list[ChangeFacts] = Field(max_length=1_000)
     revision: str = ""
 
 
