@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from assay.core.verdict import Verdict
-from assay.proof import diverge
+from assay.proof import diverge, replay
 from assay.query.find import find_run
 from assay.store.layout import scan_runs
 from flow.conftest import SRC, commands
@@ -646,6 +647,40 @@ def test_a_planted_fault_is_found_and_classified(planted: PlantedProject, name: 
     assert verdict.cause == fault.cause
     assert sorted(verdict.changed_inputs) == sorted(fault.inputs)
     assert first.step == fault.step or (fault.place[0] == "data" and first.step > 0)
+
+
+IN_FILES = (
+    *("one swapped sample", "another order", "one ulp in one weight at init"),
+    *("another epsilon of the optimizer", "another rate of dropout", "weight decay"),
+)
+"""Faults whose cause a golden file can tell, which has neither code nor environment."""
+
+IN_REPLAYS = ("a data file changed in place", "a library edited in place")
+"""Faults that a replay has, too: they are neither in code nor in config."""
+
+
+@pytest.mark.parametrize("name", [*IN_FILES, *IN_REPLAYS])
+def test_each_command_gives_a_fault_the_same_cause(planted: PlantedProject, name: str) -> None:
+    fault = (FAULTS | MORE_FAULTS | STEALTHY_FAULTS)[name]
+    base = planted.base(*fault.base)
+    references = [base]
+    if name in IN_FILES:
+        references.append("golden.json")
+        written = planted.assay(
+            "prove", "planted.toml", *fault.base, "--write", "golden.json", "--steps", "3"
+        )
+        assert written.returncode == 0, written.stderr
+    fault.change(planted.folder)
+
+    proved = [
+        planted.assay("prove", "planted.toml", *fault.overrides, "--against", each, "--json")
+        for each in references
+    ]
+    causes = [json.loads(each.stdout)["cause"] for each in proved]
+    if name in IN_REPLAYS:
+        causes.append(replay(base).verdict.cause)
+
+    assert causes == [fault.cause] * len(causes)
 
 
 def test_runs_of_other_length_and_workers_are_equal_as_far_as_both_went(

@@ -149,3 +149,56 @@ def test_a_trace_is_equal_to_itself_and_one_change_is_found_where_it_is(
         first = align(made(), made((i, j))).difference
         assert first is not None
         assert (first.step, first.phase, first.module) == (i, *steps[i][j][:2])
+
+
+GRAD: Entry = ("backward", "a", "weight.grad", 5)
+WEIGHT: Entry = ("optimizer", "a", "weight", 6)
+BUFFER: Entry = ("state", "a", "mean", 7)
+WRITTEN: Entry = ("evaluation", "a", "mean", 8)
+
+
+def tensors(*entries: Entry, step: int) -> TracedStep:
+    return traced(*entries, step=step, kind="tensor")
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+def test_a_buffer_that_one_evaluation_wrote_is_named_before_what_it_changed(is_left: bool) -> None:
+    plain = [tensors(WEIGHT, BUFFER, step=1), tensors(GRAD, step=2)]
+    evaluated = [tensors(WEIGHT, BUFFER, WRITTEN, step=1), tensors(other(GRAD), step=2)]
+
+    found = named(evaluated, plain) if is_left else named(plain, evaluated)
+
+    assert found is not None and found[:3] == (1, "a", "mean")
+    assert ABSENT in found[3:]
+
+
+def test_a_buffer_that_an_evaluation_wrote_is_no_difference_unless_something_changes() -> None:
+    plain = [tensors(WEIGHT, BUFFER, step=1), tensors(GRAD, WEIGHT, BUFFER, step=2)]
+    evaluated = [tensors(WEIGHT, BUFFER, WRITTEN, step=1), plain[1]]
+    later = [*evaluated, tensors(other(GRAD), step=3)]
+
+    assert named(plain, evaluated) is None
+    assert named([*plain, tensors(GRAD, step=3)], later) == (
+        *(3, "a", "weight.grad"),
+        *("00000005", "00000069"),
+    )
+
+
+def test_an_evaluation_after_steps_that_were_not_traced_is_not_blamed() -> None:
+    """What it wrote may be what it was given."""
+    plain = [tensors(WEIGHT, BUFFER, step=1), tensors(GRAD, step=9)]
+    evaluated = [plain[0], tensors(WRITTEN, step=5), tensors(other(GRAD), step=9)]
+
+    found = named(plain, evaluated)
+
+    assert found is not None and found[:3] == (9, "a", "weight.grad")
+
+
+def test_what_was_compared_of_each_step_is_told() -> None:
+    indices: Entry = ("data", "", "sample indices", 1)
+    left = [traced(MM, step=1), tensors(indices, WEIGHT, step=2)]
+
+    assert align(iter(left), iter(left)).traced == {
+        1: {"forward", "operations"},
+        2: {"data", "order", "optimizer"},
+    }

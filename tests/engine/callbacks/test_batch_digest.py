@@ -9,7 +9,7 @@ import torch
 
 from assay.core.event_log import Warned
 from assay.core.ports import MemoryRecorder
-from assay.engine import BatchDigest, Engine, Instance, OptimizerStep, Process, Saver
+from assay.engine import BatchDigest, Engine, Instance, Loader, OptimizerStep, Process, Saver
 from assay.engine.checkpoint.compare import differing
 from engine.toys import net
 
@@ -53,6 +53,36 @@ def test_a_batch_of_a_class_counts_by_its_tensors_and_one_without_any_is_told_on
     assert curve([_Odd(), _Odd()])[1] == [
         "data/digest does not say what is in a batch: a _Odd holds no tensors."
     ]
+
+
+def orders(**options: Any) -> tuple[list[float], list[float]]:
+    """The curves of the order and of the content of two epochs of six samples."""
+    recorder = MemoryRecorder()
+    data = options.pop("data", [torch.full((2,), float(i)) for i in range(6)])
+    train = Loader(data, batch_size=2, **options)
+    Engine(Deaf(), train, epochs=2, recorder=recorder, handlers=BatchDigest().handlers()).run()
+    order, content = (
+        [value for name, _, value in recorder.points if name == f"data/{kind}"]
+        for kind in ("order", "digest")
+    )
+    return order, content
+
+
+def test_other_samples_have_another_order_and_other_content_has_the_same() -> None:
+    order, content = orders(shuffle=True, seed=1)
+    changed = [torch.full((2,), float(i) + 0.5) for i in range(6)]
+
+    assert len(order) == len(content) == 6
+    assert orders(shuffle=True, seed=1) == (order, content)
+    assert orders(shuffle=True, seed=1, data=changed)[0] == order
+    assert orders(shuffle=True, seed=1, data=changed)[1] != content
+    assert orders(shuffle=True, seed=2)[0] != order
+
+
+def test_the_order_of_a_sampler_is_not_asked_for() -> None:
+    order, content = orders(sampler=[5, 4, 3, 2, 1, 0])
+
+    assert order == [] and content
 
 
 class _Odd:

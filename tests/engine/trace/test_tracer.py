@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from assay.core import frames
 from assay.core.trace_file import FORM, Level
-from assay.engine import Engine, Loader, Supervised
+from assay.engine import Engine, Evaluate, Loader, Supervised
 from assay.engine.trace.tracer import Tracer
 from assay.query.traces import Alignment, TracedStep, align, steps_in
 from engine.toys import Noisy, hard_net, points, supervised
@@ -291,3 +291,54 @@ def test_a_sampler_of_the_user_is_not_gone_through_once_more() -> None:
         counts.append(passes.count)
 
     assert counts[0] == counts[1]
+
+
+def test_an_operation_that_draws_with_another_argument_is_no_other_randomness() -> None:
+    seeded = parted(trained(), trained(change=drawn_before))
+    rate = parted(trained(), trained(with_rate(0.31)))
+
+    assert rate.difference is not None and rate.kind == "operation"
+    assert "drawn with" in rate.difference.left and "0.69" in rate.difference.right
+    assert seeded.kind in ("tensor", "random operation")
+
+
+class Counting(nn.Module):
+    """Counts its evaluations in a buffer."""
+
+    evaluated: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("evaluated", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.evaluated += not self.training
+        return x + self.evaluated
+
+
+@pytest.mark.parametrize("level", ["default", "full"])
+def test_a_buffer_that_an_evaluation_writes_is_in_the_trace_and_no_operation_of_the_engine(
+    level: Level,
+) -> None:
+    def evaluate(engine: Engine) -> None:
+        engine.bus.extend(
+            Evaluate({"valid": Loader(Noisy(), batch_size=4)}, every="2 steps").handlers()
+        )
+
+    model = nn.Sequential(hard_net(), Counting())
+    found = steps(trained(model, level=level, every=100, steps=4, change=evaluate))
+
+    written = [
+        (each.step, each.site.module, each.site.name)
+        for step in found
+        for each in step.digests
+        if each.site.phase == "evaluation"
+    ]
+    assert written == [(2, "model.1", "evaluated"), (4, "model.1", "evaluated")]
+    outside = [
+        each.site.name
+        for step in found
+        for each in step.digests
+        if each.site.kind != "tensor" and each.site.phase == "forward" and not each.site.module
+    ]
+    assert outside == []
