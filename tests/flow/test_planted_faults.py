@@ -634,6 +634,12 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlantedProject
             yield PlantedProject(folder, path, warm)
 
 
+@pytest.fixture(autouse=True)
+def one_home(planted: PlantedProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the author of the runs, which several tests share."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(planted.folder.parent / "data"))
+
+
 @pytest.mark.row("A83", "F08")
 @pytest.mark.parametrize("name", [*FAULTS, *MORE_FAULTS, *STEALTHY_FAULTS])
 def test_a_planted_fault_is_found_and_classified(planted: PlantedProject, name: str) -> None:

@@ -9,11 +9,12 @@ from assay.core.run_file import Attempt
 from assay.core.verdict import Difference
 from assay.query.diff import diff, flat
 from assay.query.run import RunView
+from assay.query.traces import ranks_of
 
 _WITHOUT_WEIGHT = ("tag", "desc", "threads", "trace", "log", "display", "checkpoint", "evaluate")
 """Sections of a config that change no bit of the weights; threads are told with the environment.
 
-An evaluation changes none unless the trace has a buffer that it wrote.
+An evaluation changes none if there is a trace, and no buffer in it that an evaluation wrote.
 """
 
 
@@ -32,7 +33,8 @@ def changed_inputs(
     `first` is the first difference of the runs, where that is known.
     """
     ignored = set(_WITHOUT_WEIGHT)
-    if first is not None and first.phase == "evaluation":
+    is_traced = all(ranks_of(view) for view in (a, b))
+    if not is_traced or (first is not None and first.phase == "evaluation"):
         ignored.discard("evaluate")
     found = diff(a, b, ("config", "code"))
     changed = {
