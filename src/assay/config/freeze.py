@@ -8,8 +8,6 @@ import re
 from datetime import date, time
 from typing import Any
 
-import tomli_w
-
 from assay.config.references import objects_used
 from assay.config.secret_keys import without_secrets
 from assay.config.sources.toml import read
@@ -65,6 +63,8 @@ def dump(root: Table, *, with_origins: bool = False) -> str:
     That is tried here; a tree for which it fails is refused. With `with_origins` a comment behind a
     value says that it came from outside, was drawn, or is one of the machine.
     """
+    import tomli_w  # here: a config is read without it
+
     try:
         text = tomli_w.dumps(_for_toml(root))
         text.encode("utf-8")
