@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
-from assay.store.known_projects import known_file, known_projects, remember
-from assay.store.layout import open_project
+from assay.store.known_projects import known_file, known_projects, lost_roots, remember
+from assay.store.layout import make_project, open_project
 
 
 def test_projects_are_remembered_once_and_in_order(tmp_path: Path) -> None:
@@ -30,3 +31,21 @@ def test_a_path_with_a_line_end_is_not_written_into_the_list(tmp_path: Path) -> 
     remember(open_project(tmp_path / "a\nb", create=True).root)
 
     assert not known_file().exists()
+
+
+def test_a_deleted_project_leaves_the_list_and_one_on_a_disk_that_is_away_stays(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "list" / "projects.txt"
+    disk = tmp_path / "disk"
+    roots = [make_project(folder).root for folder in (tmp_path / "a", disk / "b", tmp_path / "c")]
+    for root in roots:
+        remember(root, file=file)
+    shutil.rmtree(roots[0])
+    shutil.rmtree(roots[1])  # the empty mount point stays
+    shutil.rmtree(roots[2] / ".assay")  # no project any more, but there
+
+    remember(make_project(tmp_path / "d").root, file=file)
+
+    assert file.read_text().split() == [str(roots[1]), str(roots[2]), str(tmp_path / "d")]
+    assert lost_roots(file=file) == roots[1:]

@@ -22,11 +22,17 @@ def known_file() -> Path:
 
 
 def remember(root: Path, *, file: Path | None = None) -> None:
-    """Add a project, unless it is there already. OSError when the list cannot be written."""
+    """Add a project, unless it is there already; those that were deleted leave the list.
+
+    OSError when the list cannot be written.
+    """
     path = file or known_file()
     line = str(root.absolute())
-    if "\n" in line or line in _lines(path):
+    lines = _lines(path)
+    if "\n" in line or line in lines:
         return
+    if deleted := [Path(each) for each in lines if each and _is_deleted(Path(each))]:
+        forget(deleted, file=path)
     make_directory(path.parent, PRIVATE)
     with open_directory(path.parent, follow=True) as folder:
         descriptor = folder.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -56,6 +62,17 @@ def forget(roots: Iterable[Path], *, file: Path | None = None) -> None:
         "".join(f"{line}\n" for line in kept).encode("utf-8", "surrogateescape"),
         durable=False,
     )
+
+
+def _is_deleted(root: Path) -> bool:
+    """Return whether a project is gone for good: a disk that is away leaves an empty folder."""
+    if os.path.lexists(root):
+        return False
+    there = next((folder for folder in root.parents if folder.is_dir()), None)
+    try:
+        return there is not None and any(there.iterdir())
+    except OSError:
+        return False
 
 
 def _lines(path: Path) -> list[str]:
