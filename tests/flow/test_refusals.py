@@ -164,7 +164,7 @@ compose/run_record.py: refuse_redacted
 compose/run_scope.py: _check_alike*2 _with_secrets the_one_device
 compose/testing.py: _edit _wanted edited test test_with_own_weights train_and_test weights_at
 compose/training.py: rerun resume resume_or_train
-compose/trust.py: permit*2
+compose/trust.py: _record_of permit*2
 compose/unfinished.py: refuse_other_data refuse_without_checkpoints refuse_without_config*2
 engine/data/shapes.py: _unread
 engine/data/source.py: check_workers
