@@ -14,8 +14,10 @@ import pytest
 from assay.query.catalog import Asked, Catalog
 from assay.query.found_runs import find_runs
 from assay.query.listing import list_runs, runs
+from assay.query.result_tables import follow
 from assay.query.seed_groups import grouped
 from assay.store.layout import Project
+from assay.store.tables import Link
 from run_folders import make_project, make_run
 
 VALUES: dict[str, Any] = {
@@ -227,3 +229,20 @@ def test_none_in_a_list_of_values_is_refused_with_what_to_write(project: Project
         list_runs(project, where="clip in (none, 10)")
 
     assert "x = none or x in (1, 2)" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", KINDS.values())
+def test_a_cell_of_a_result_table_says_nan_inf_and_nothing(project: Project, name: str) -> None:
+    catalog = Catalog(project)
+    catalog.synchronize()
+    try:
+        shown = {
+            tag: follow(Link(value=name, where=f'tag = "{tag}"'), catalog).text for tag in VALUES
+        }
+        several = follow(Link(value=name, where='tag in ("nan", "ten")'), catalog)
+    finally:
+        catalog.close()
+
+    assert [shown[tag] for tag in ("nan", "inf", "none", "ten")] == ["nan", "inf", "-", "10"]
+    assert several.text == "nan"
+    assert len(several.runs) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,3 +105,23 @@ def test_behind_the_end_of_a_text_there_is_nothing(
     answer = client.get(f"/api/runs/{run}/text", params={"name": "log", "start": start})
 
     assert (answer.status_code, answer.text) == (200, "")
+
+
+def test_a_cell_spells_the_numbers_that_json_lacks_as_every_other_face_does(
+    tmp_path: Path,
+) -> None:
+    project = make_project(tmp_path / "project")
+    for tag, value in {"a": 1.0, "b": float("nan"), "c": float("inf")}.items():
+        make_run(project, tag=tag, config=f"lr = {value!r}\n", values={"score": value})
+    api = make_api(project, Keys(b"secret", ""), Rules("assay"), Files("", is_built=False))
+    with TestClient(api) as client:
+        asked = {"sort": "lr", "column": ["lr", "score"]}
+        rows = client.get("/api/runs", params=asked).json()["rows"]
+        values = client.get("/api/values", params=asked).json()["columns"]["lr"]
+        groups = client.get("/api/runs", params={**asked, "group": "lr"}).json()["groups"]
+
+    assert [row["cells"] for row in rows] == [[1.0, 1.0], ["inf", "inf"], ["nan", "nan"]]
+    assert values == [1.0, None, None]  # a scatter plot has no place for others
+    assert [group["key"] for group in groups] == [[1.0], ["inf"], ["nan"]]
+    # The page reads means as numbers of JavaScript.
+    assert [group["cells"][0]["mean"] for group in groups] == [1.0, "Infinity", "NaN"]

@@ -268,7 +268,7 @@ def line_of(row: RunRow, cells: Sequence[Any] = ()) -> RunLine:
         best = BestValue(
             metric=written.best_metric,
             mode=written.best_mode,
-            value=written.best_value,
+            value=spell_numbers(written.best_value),
             step=written.best_step,
         )
     return RunLine(
@@ -300,11 +300,7 @@ def _head(column: PageColumn) -> ColumnHead:
 
 def _group(group: PageGroup) -> GroupLine:
     cells = [
-        SpreadCell(
-            mean=spell_numbers(cell.mean),
-            std=spell_numbers(cell.std) if cell.count > 1 else None,
-            count=cell.count,
-        )
+        SpreadCell(mean=cell.mean, std=cell.std if cell.count > 1 else None, count=cell.count)
         if isinstance(cell, Spread)
         else spell_numbers(cell)
         for cell in group.cells
