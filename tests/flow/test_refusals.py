@@ -287,6 +287,17 @@ class Shuffled(torch.utils.data.IterableDataset):
         return (Points()[int(i)] for i in torch.randperm(32))
 
 
+class Counts:
+    def reset(self):
+        self.count = 0
+
+    def update(self, output):
+        self.count += 1
+
+    def value(self):
+        return float(self.count)
+
+
 class Unsized:
     def __iter__(self):
         yield from ()
@@ -544,3 +555,11 @@ def test_a_config_without_a_mistake_passes_both(project: Path) -> None:
 
     assert train(open_config("base.toml"), launch).exception is None
     assert rehearse(open_config("base.toml"), RehearsalRequest(device="cpu")).findings == ()
+
+
+@pytest.mark.slow
+def test_a_metric_that_ranks_cannot_merge_is_found_under_a_layout(project: Path) -> None:
+    changes = ['process.metrics.acc={type="parts.Counts"}']
+
+    assert check_of(changes) == ""
+    assert "'acc' is a Counts, which cannot be added up" in check_of([*changes, "parallel.data=2"])

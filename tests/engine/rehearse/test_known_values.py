@@ -29,6 +29,13 @@ def unknown(*shape: int) -> Tensor:
     return torch.empty(*shape, 20_000)[..., 0]
 
 
+def test_a_batch_that_is_only_declared_has_no_values(values: Values) -> None:
+    declared = values.give(torch.empty(4, 3, device="meta"))
+
+    assert is_fake(declared) and values.of(declared) is None
+    assert values.of(declared * 2) is None
+
+
 def test_what_follows_from_labels_is_known(values: Values) -> None:
     lengths = values.give(LENGTHS)
 

@@ -89,7 +89,9 @@ class Values:
         """
         if real.is_meta:
             with self.fakes.used():
-                return torch.empty(real.shape, dtype=real.dtype, device="cpu")
+                unknown = torch.empty(real.shape, dtype=real.dtype, device="cpu")
+            vars(unknown).pop(_VALUE, None)  # what lies in new memory, if an observer is there
+            return unknown
         fake = self.fakes.of(real)
         if is_small(real):
             setattr(fake, _VALUE, real)
