@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,19 @@ from assay.core.signals import (
 from assay.core.stop import Stop
 
 SRC = Path(__file__).resolve().parents[2] / "src"
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 pytestmark = pytest.mark.usefixtures("signals_as_they_were")
-EXCEPTIONS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
+EXCEPTIONS = {
+    signal.SIGINT: KeyboardInterrupt,
+    signal.SIGTERM: Terminated,
+    signal.SIGHUP: Terminated,
+}
 
 
-@pytest.mark.parametrize("first", SIGNALS)
-@pytest.mark.parametrize("second", SIGNALS)
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [pair for pair in product(SIGNALS, SIGNALS) if pair != (signal.SIGHUP, signal.SIGHUP)],
+)
 def test_the_first_signal_asks_the_second_is_obeyed(
     first: signal.Signals, second: signal.Signals
 ) -> None:
@@ -223,3 +230,35 @@ def test_signals_that_nobody_answers_are_only_heard() -> None:
     signals.hear(signal.SIGINT, None)
 
     assert signals.heard == [signal.SIGINT]
+
+
+def test_a_closed_terminal_asks_once_however_often_it_is_told() -> None:
+    stop = Stop()
+
+    with stopping(stop) as signals:
+        for _ in range(3):
+            signal.raise_signal(signal.SIGHUP)
+
+    assert (stop.reason, stop.interrupts, signals.heard) == ("SIGHUP", True, [signal.SIGHUP])
+
+
+def test_what_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        stop = Stop()
+        with stopping(stop) as signals:
+            signal.raise_signal(signal.SIGHUP)
+        assert signals.heard == [] and not stop.interrupts
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_line_that_cannot_be_shown_stops_no_answer() -> None:
+    def say(line: str) -> None:
+        raise OSError(5, "Input/output error")
+
+    stop = Stop()
+    with stopping(stop, say=say):
+        signal.raise_signal(signal.SIGHUP)
+
+    assert stop.reason == "SIGHUP"

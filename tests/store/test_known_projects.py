@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from assay.store.known_projects import known_file, known_projects, lost_roots, remember
+from assay.store.known_projects import forget, known_file, known_projects, lost_roots, remember
 from assay.store.layout import make_project, open_project
 
 
@@ -49,3 +49,29 @@ def test_a_deleted_project_leaves_the_list_and_one_on_a_disk_that_is_away_stays(
 
     assert file.read_text().split() == [str(roots[1]), str(roots[2]), str(tmp_path / "d")]
     assert lost_roots(file=file) == roots[1:]
+
+
+def test_nobody_else_may_read_the_list_whatever_it_was_before(tmp_path: Path) -> None:
+    def mode() -> int:
+        return known_file().stat().st_mode & 0o777
+
+    remember(open_project(tmp_path / "a", create=True).root)
+    assert mode() == 0o600
+
+    known_file().chmod(0o664)
+    remember(open_project(tmp_path / "b", create=True).root)
+    assert mode() == 0o600
+
+    known_file().parent.chmod(0o755)
+    forget([tmp_path / "a"])
+    assert mode() == 0o600 and known_projects() == [tmp_path / "b"]
+
+
+def test_an_older_list_is_made_private_though_nothing_is_added(tmp_path: Path) -> None:
+    home = open_project(tmp_path / "a", create=True).root
+    remember(home)
+    known_file().chmod(0o644)
+
+    remember(home)
+
+    assert known_file().stat().st_mode & 0o777 == 0o600

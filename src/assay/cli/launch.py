@@ -15,6 +15,7 @@ from assay.cli.failure_hint import failure_hint
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.cli.usage_errors import did_you_mean_option
 from assay.core.errors import AssayError, InputError
+from assay.core.manifest import checkpoints
 from assay.core.terminal import folded
 
 if TYPE_CHECKING:
@@ -128,12 +129,26 @@ def told(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> in
     if result.record_dir is not None:
         echo(f"record:  {result.record_dir}", err=True)
     is_whole = result.status == "finished" and result.exit_code == 0
-    if not is_whole and result.record_dir is not None and result.step and can_resume:
+    if not is_whole and can_resume and (advice := _advice(result)):
         mended = "once that is mended, " if isinstance(error, InputError) else ""
-        echo(f"{mended}resume with: assay resume {result.id}", err=True)
+        echo(f"{mended}{advice}", err=True)
     if pdb and error is not None:
         _look_around(error)
     return result.exit_code
+
+
+def _advice(result: RunResult) -> str:
+    """Return how a run may go on that has begun and is not whole, "" where it cannot."""
+    if result.record_dir is None or not result.step:
+        return ""
+    found = checkpoints(result.record_dir / "checkpoints")
+    manifests = [it.manifest for it in found if it.manifest is not None and not it.why]
+    steps = [it.step for it in manifests if it.kind != "model"]
+    if not steps:
+        return f"train it again with: assay rerun {result.id}  (no checkpoint was kept)"
+    if result.status == "finished" and max(steps) >= result.step:
+        return ""  # nothing is left to train
+    return f"resume with: assay resume {result.id}"
 
 
 def _print_finished(result: RunResult) -> None:

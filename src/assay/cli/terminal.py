@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -103,11 +104,17 @@ def show_progress(text: str) -> None:
 
 def _write(stream: TextIO, text: str) -> None:
     try:
-        stream.write(text)
-    except UnicodeEncodeError:  # a terminal that knows fewer letters
-        stream.write(
-            text.encode(stream.encoding or "ascii", "backslashreplace").decode(
-                stream.encoding or "ascii"
+        try:
+            stream.write(text)
+        except UnicodeEncodeError:  # a terminal that knows fewer letters
+            stream.write(
+                text.encode(stream.encoding or "ascii", "backslashreplace").decode(
+                    stream.encoding or "ascii"
+                )
             )
-        )
-    stream.flush()
+        stream.flush()
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        # The terminal was closed. What ends meanwhile ends as it would: Python's own flush, too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

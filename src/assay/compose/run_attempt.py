@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from assay.compose.add_callbacks import AnyRecorder, add_callbacks
 from assay.compose.launch_ranks import ECHO_S, tell_folder
@@ -51,6 +51,7 @@ def run_attempt(
             with signals.held():  # a record that is half begun could not be ended
                 attempt.recorder = begin()
             stack.enter_context(signs_of_life(prepared, attempt.recorder))
+            stack.enter_context(_guarded_exit(attempt.end_by_exit))
             state = _run_engine(prepared, attempt.recorder, launch)
         except BaseException as error:  # the result carries it, KeyboardInterrupt too
             with signals.held():
@@ -68,6 +69,7 @@ class _Attempt:
     config: Config
     launch: Launch
     recorder: AnyRecorder = field(default_factory=NullRecorder)
+    is_over: bool = False
 
     @property
     def _step(self) -> int:
@@ -96,6 +98,7 @@ class _Attempt:
     def fail(self, error: BaseException) -> RunResult:
         """End the record with what was raised, or with its cause on another rank."""
         scope = self.prepared.scope
+        self.is_over = True
         scope.tell_ending()
         cause = cause_of(error, scope.rank_folder)
         return failed(self.recorder, self.config, cause, step=self._step)
@@ -103,6 +106,7 @@ class _Attempt:
     def finish(self, state: State, stop: Stop, signals: Signals) -> RunResult:
         """End the record of a run that was stopped or came to its own end."""
         scope = self.prepared.scope
+        self.is_over = True
         status: EndStatus = "stopped" if stop.interrupts else "finished"
         note = "" if stop.interrupts else _describe_unsaved(self.prepared, state.step)
         reached = self.prepared.engine.bounds.reached(state)
@@ -124,21 +128,62 @@ class _Attempt:
 
         Called from another thread, while the main thread hangs.
         """
-        scope = self.prepared.scope
         status: EndStatus = "stopped" if order.signal else "failed"
-        if isinstance(self.recorder, RunRecorder):
-            self.recorder.logger.info("%s", order.cause)
-        result = ended(self.recorder, self.config, status, order.reason, {}, step=self._step)
-        if not self.launch.ranks_folder and scope.is_first:  # there is no launcher to print it
-            line = for_terminal(f"error: {order.cause}", color=False)
-            print(line, file=sys.stderr, flush=True)
-        if scope.rank_folder is not None:
-            code = 128 + order.signal if order.signal else RankError.exit_code
-            facts = end_facts(replace(result, exit_code=code), scope.rank)
-            error = "" if order.signal else order.cause
-            scope.rank_folder.tell(scope.rank, {**facts, "error": error})
+        code = 128 + order.signal if order.signal else RankError.exit_code
+        self._end_at_once(
+            status, order.reason, order.cause, "" if order.signal else order.cause, code
+        )
         # Nothing else ends a main thread that hangs.
         os._exit(0 if order.signal else RankError.exit_code)
+
+    def end_by_exit(self, code: int) -> int:
+        """End the record of a process that its own code ends by `os._exit`; return the exit code.
+
+        A run had more to do, so 0 would be a lie.
+        """
+        if self.is_over:
+            return code
+        reason = f"os._exit({code}): code of the run ended its process at step {self._step}"
+        self._end_at_once("failed", reason, reason, reason, code or 1)
+        return code or 1
+
+    def _end_at_once(
+        self, status: EndStatus, reason: str, cause: str, error: str, code: int
+    ) -> None:
+        """End the record, and tell person and launcher the `cause`; no `finally` will run."""
+        self.is_over = True
+        scope = self.prepared.scope
+        if isinstance(self.recorder, RunRecorder):
+            self.recorder.logger.info("%s", cause)
+        result = ended(self.recorder, self.config, status, reason, {}, step=self._step)
+        if not self.launch.ranks_folder and scope.is_first:  # there is no launcher to print it
+            line = for_terminal(f"error: {cause}", color=False)
+            print(line, file=sys.stderr, flush=True)
+        if scope.rank_folder is not None:
+            facts = end_facts(replace(result, exit_code=code), scope.rank)
+            scope.rank_folder.tell(scope.rank, {**facts, "error": error})
+
+
+@contextmanager
+def _guarded_exit(end: Callable[[int], int]) -> Iterator[None]:
+    """Call `end` with the code of an `os._exit` inside, of which nobody hears otherwise.
+
+    Children are forked with it and end by it: theirs stays what it was.
+    """
+    real, pid = os._exit, os.getpid()
+
+    def guarded(status: int) -> NoReturn:
+        os._exit = real
+        try:
+            status = end(status) if os.getpid() == pid else status
+        finally:
+            real(status)
+
+    os._exit = guarded
+    try:
+        yield
+    finally:
+        os._exit = real
 
 
 def _describe_unsaved(prepared: PreparedRun, step: int) -> str:

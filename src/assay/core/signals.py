@@ -1,4 +1,6 @@
-"""Owner of SIGINT and SIGTERM: no other module of assay sets what a signal does.
+"""Owner of SIGINT, SIGTERM and SIGHUP: no other module of assay sets what a signal does.
+
+SIGHUP says that the terminal is gone; `nohup` has it ignored, and then it stays ignored.
 
 Three things can become of a signal. Inside `stopping` the first one asks a run to end after its
 step, and the second is obeyed. Inside `obeying` the first one is obeyed: it becomes an exception,
@@ -20,7 +22,8 @@ from typing import Any
 
 from assay.core.stop import Stop
 
-NUMBERS = (signal.SIGINT, signal.SIGTERM)
+_HANGUP = getattr(signal, "SIGHUP", signal.SIGTERM)  # Windows has none
+NUMBERS = tuple(dict.fromkeys((signal.SIGINT, signal.SIGTERM, _HANGUP)))
 _CRASHES = {
     getattr(signal, name, None)
     for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP")
@@ -30,10 +33,11 @@ HELD_LIMIT = 3
 
 
 class Terminated(SystemExit):
-    """SIGTERM, obeyed. Unlike SystemExit, it is no end that the program chose."""
+    """SIGTERM or SIGHUP, obeyed. Unlike SystemExit, it is no end that the program chose."""
 
-    def __init__(self) -> None:
-        super().__init__(128 + signal.SIGTERM)
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__(128 + number)
+        self.number = number
 
 
 Obeyed = KeyboardInterrupt | Terminated
@@ -66,6 +70,8 @@ class Signals:
         self._newest = number, now
         if number == newest and now - at_s < self._echo_s:
             return
+        if number == _HANGUP and number in self.heard:
+            return  # the kernel and the shell both say that the terminal is gone
         self.heard.append(number)
         self._answer(self, number)
 
@@ -89,13 +95,13 @@ last_obeyed: Obeyed | None = None
 def obeyed(number: int) -> Obeyed:
     """Return the exception to raise for a signal."""
     global last_obeyed
-    last_obeyed = KeyboardInterrupt() if number == signal.SIGINT else Terminated()
+    last_obeyed = KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
     return last_obeyed
 
 
 def number_of(error: Obeyed) -> int:
     """Return the signal that became this exception."""
-    return signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
+    return error.number if isinstance(error, Terminated) else signal.SIGINT
 
 
 def heard_line(number: int) -> str:
@@ -130,7 +136,8 @@ def stopping(
             return
         stop.ask(signal.Signals(number).name, interrupts=True, signal=number)
         if say is not None:
-            with suppress(RuntimeError):  # it came while something was being written
+            # It came while something was being written, or because the terminal is gone.
+            with suppress(RuntimeError, OSError):
                 say(heard_line(number))
 
     with answered(answer, polite=polite, echo_s=echo_s) as signals:
@@ -155,7 +162,8 @@ def answered(
         return
     before: dict[int, Any] = {}
     for number in NUMBERS:
-        if not polite or _is_free(number):
+        is_ignored = number == _HANGUP and signal.getsignal(number) is signal.SIG_IGN  # by nohup
+        if not is_ignored and (not polite or _is_free(number)):
             before[number] = signal.signal(number, signals.hear)
     try:
         yield signals
@@ -167,18 +175,20 @@ def answered(
 
 
 def obey_sigterm() -> None:
-    """Let SIGTERM raise an exception from now on, unless somebody else handles or ignores it.
+    """Let SIGTERM and SIGHUP raise exceptions, unless somebody else handles or ignores them.
 
-    SIGINT does so anyway. The second SIGTERM ends the process at once.
+    SIGINT does so anyway. The second one ends the process at once.
     """
-    if _is_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _obey_once)
+    for number in NUMBERS:
+        if _is_main_thread() and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _obey_once)
 
 
 def restore_sigterm() -> None:
     """Take back `obey_sigterm`."""
-    if _is_main_thread() and signal.getsignal(signal.SIGTERM) is _obey_once:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in NUMBERS:
+        if _is_main_thread() and signal.getsignal(number) is _obey_once:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def is_crash(number: int) -> bool:

@@ -1,7 +1,11 @@
-"""Projects of this user: one path a line, in a text file that may be edited or deleted."""
+"""Projects of this user: one path a line, in a text file that may be edited or deleted.
+
+Nobody else may read it: paths tell what somebody works on.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +17,7 @@ from assay.core.json_codec import write_atomic
 from assay.core.regular_file import read_bytes
 
 FILE_NAME = "projects.txt"
+FILE_MODE = 0o600
 _MAX_BYTES = 16 << 20
 
 
@@ -29,15 +34,21 @@ def remember(root: Path, *, file: Path | None = None) -> None:
     path = file or known_file()
     line = str(root.absolute())
     lines = _lines(path)
-    if "\n" in line or line in lines:
+    if "\n" in line:
         return
-    if deleted := [Path(each) for each in lines if each and _is_deleted(Path(each))]:
+    is_new = line not in lines
+    if is_new and (deleted := [Path(each) for each in lines if each and _is_deleted(Path(each))]):
         forget(deleted, file=path)
     make_directory(path.parent, PRIVATE)
     with open_directory(path.parent, follow=True) as folder:
-        descriptor = folder.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            descriptor = folder.create(path.name, FILE_MODE)
+        except FileExistsError:
+            descriptor = folder.open(path.name, os.O_WRONLY | os.O_APPEND)
+            _make_private(descriptor)
     with open(descriptor, "a", encoding="utf-8", errors="surrogateescape") as out:
-        out.write(line + "\n")
+        if is_new:
+            out.write(line + "\n")
 
 
 def known_projects(*, file: Path | None = None) -> list[Path]:
@@ -62,6 +73,19 @@ def forget(roots: Iterable[Path], *, file: Path | None = None) -> None:
         "".join(f"{line}\n" for line in kept).encode("utf-8", "surrogateescape"),
         durable=False,
     )
+    with open_directory(path.parent, follow=True) as folder:
+        descriptor = folder.open(path.name)
+    try:
+        _make_private(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _make_private(descriptor: int) -> None:
+    """Take the permissions of others from an older file."""
+    with contextlib.suppress(OSError, AttributeError):  # of somebody else; Windows
+        if os.fstat(descriptor).st_mode & 0o077:
+            os.fchmod(descriptor, FILE_MODE)
 
 
 def _is_deleted(root: Path) -> bool:

@@ -1,0 +1,67 @@
+"""The line at the end of a run: it advises only what works."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from assay.cli.launch import told
+from run_folders import make_checkpoint
+
+
+def result(folder: Path, status: str, step: int) -> Any:
+    return SimpleNamespace(
+        id="kq3f7abc",
+        record_dir=folder,
+        status=status,
+        step=step,
+        exit_code=1,
+        exception=None,
+        is_first=True,
+        value={},
+        reason="",
+        note="",
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "kept", "advice"),
+    [
+        ("finished", {}, "train it again with: assay rerun kq3f7abc"),
+        ("stopped", {}, "train it again with: assay rerun kq3f7abc"),
+        ("failed", {10: "model"}, "train it again with: assay rerun kq3f7abc"),
+        ("failed", {10: "checkpoint"}, "resume with: assay resume kq3f7abc"),
+        ("stopped", {20: "checkpoint"}, "resume with: assay resume kq3f7abc"),
+        ("finished", {10: "best"}, "resume with: assay resume kq3f7abc"),
+        ("finished", {10: "checkpoint", 20: "checkpoint"}, ""),
+    ],
+)
+def test_the_end_of_a_run_advises_what_works(
+    status: str,
+    kept: dict[int, Any],
+    advice: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for step, kind in kept.items():
+        make_checkpoint(tmp_path, step, kind=kind)
+
+    told(result(tmp_path, status, 20))
+
+    said = capsys.readouterr().err
+    assert advice in said
+    assert ("resume with" in said) == advice.startswith("resume")
+    assert ("rerun" in said) == ("rerun" in advice)
+
+
+def test_a_checkpoint_that_cannot_be_read_is_none_to_resume_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (make_checkpoint(tmp_path, 10) / "model.json").unlink()
+
+    told(result(tmp_path, "failed", 20))
+
+    assert "resume with" not in capsys.readouterr().err
