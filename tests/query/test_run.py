@@ -14,6 +14,8 @@ from assay.core.errors import ConfigError, InputError, RecordError
 from assay.core.event_log import Edit, Ended, Started
 from assay.core.run_file import Best, Code, RunFile
 from assay.query.run import RunView
+from assay.record.attempt import AttemptSpec
+from assay.record.opening import start_run
 from assay.script import start
 from assay.store.layout import Project
 from run_folders import SECOND, edit, hold_lease, make_checkpoint, make_run
@@ -268,3 +270,14 @@ def test_what_was_logged_is_indexed_by_epoch_and_step(project: Project) -> None:
     with start_run(project) as other:
         other.log({"loss": 1.0}, 7)
     assert RunView(other.folder).history() == {(0, 7): {"loss": 1.0}}
+
+
+def test_a_config_that_is_not_what_was_written_is_damage(project: Project) -> None:
+    with start_run(project, AttemptSpec(config_toml="seed = 1\n")) as recorder:
+        recorder.log({"loss": 1.0}, step=1)
+    view = RunView(recorder.folder.path)
+    assert view.damages == ()
+
+    view.folder.config_toml.write_text("seed = 2\n")
+
+    assert RunView(view.path).damages == ("config.toml is damaged: it is not what was written.",)

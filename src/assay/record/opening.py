@@ -56,6 +56,7 @@ def start_run(
         # The code first: what it says to be secret is none of the config's business either.
         attempt, problem = _attempt_with_code(folder, spec, project, 1, None, secrets)
         write_config(folder, spec.config_toml or "", spec.config_files, attempt=1, secrets=secrets)
+        attempt = replace(attempt, config_digest=run_file.digest_of_config(folder.config_toml))
         run = RunFile(
             id=run_id,
             kind=kind,
@@ -109,7 +110,13 @@ def start_attempt(
             write_config(
                 folder, spec.config_toml, spec.config_files, attempt=number, secrets=secrets
             )
-        attempt = replace(attempt, from_step=from_step, to_step=from_step, changed=tuple(changed))
+        attempt = replace(
+            attempt,
+            from_step=from_step,
+            to_step=from_step,
+            changed=tuple(changed),
+            config_digest=run_file.digest_of_config(folder.config_toml),
+        )
         run = replace(before, status="running", sealed=False, attempts=(*before.attempts, attempt))
         if home is not None and not is_at_home:
             run = replace(run, project=str(home.root))
@@ -139,7 +146,6 @@ def _attempt_with_code(
     if home is not None:
         code, problem = keep_snapshot(home, spec, folder.patch(number), secrets)
     attempt = new_attempt(spec, number, code=code, secrets=secrets, before=old)
-    attempt = replace(attempt, config_digest=run_file.digest_of_config(folder.config_toml))
     if old is not None:
         attempt = replace(attempt, changed_code=changed_files(home, old.code, code))
     return attempt, problem
