@@ -134,7 +134,9 @@ def _restore_engine(
 
     optimizers = list(prepared.engine.process.backward.optimizers.values())
     asked = [settings_of(each) for each in optimizers]
-    restore(prepared.engine, parts)
+    # A buffer of another size is no grown one where the model itself is another.
+    is_same_model = not any(key.partition(".")[0] == "model" for key in changed)
+    restore(prepared.engine, parts, resizes=is_same_model)
     names = {key.rpartition(".")[2] for key in changed if key.startswith("optimizer.")}
     for optimizer, settings in zip(optimizers, asked, strict=True):
         put_settings(optimizer, settings, names)

@@ -191,6 +191,6 @@ def load_model(address: str, checkpoint: str = "", *, trust: bool = False) -> Mo
     with open_run_scope(config, Launch(device="cpu"), part="model") as scope:
         make_task(scope)
         model = scope.build("model")
-        load_model_state(model, evaluated_weights(folder))
+        load_model_state(model, evaluated_weights(folder), resizes=True)
     model.eval()
     return model  # type: ignore[no-any-return]

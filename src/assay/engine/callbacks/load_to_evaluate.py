@@ -15,7 +15,7 @@ from assay.engine.callbacks.ema import evaluated_weights
 from assay.engine.checkpoint.folder import load
 from assay.engine.checkpoint.weights import fit_weights, load_model_state, load_weights
 from assay.engine.loop.process import Process
-from assay.engine.optim.criterion import PART, load_criterion_state
+from assay.engine.optim.criterion import PARTS, load_process_state
 
 
 def load_to_evaluate(
@@ -23,15 +23,16 @@ def load_to_evaluate(
 ) -> None:
     """Load a checkpoint folder, or a file of weights, into a process to be evaluated.
 
-    A checkpoint also restores the state of the criterion. `options`: those of `load_weights`.
-    CheckpointError when the weights cannot be read or do not fit.
+    A checkpoint also restores the criterion and the modules of the process. `options`: those of
+    `load_weights`. CheckpointError when the weights cannot be read or do not fit.
     """
     how = dict(options or {})
     if path.is_dir() and any(part.name == "model" for part in manifests.read(path).parts):
         how.pop("pickled", None)
-        fit_weights(process.model, evaluated_weights(path), **how)
-        if any(part.name == PART for part in manifests.read(path).parts):
-            load_criterion_state(process, load(path, parts=(PART,)))
+        fit_weights(process.model, evaluated_weights(path), resizes=not how, **how)
+        beside = tuple(p.name for p in manifests.read(path).parts if p.name in PARTS)
+        if beside:
+            load_process_state(process, load(path, parts=beside))
         return
     if how or path.suffix != ".safetensors":
         load_weights(process.model, path, **how)

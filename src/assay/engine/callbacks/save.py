@@ -22,6 +22,7 @@ from assay.engine.callbacks.evaluate import evaluated_splits
 from assay.engine.checkpoint.background import Background
 from assay.engine.checkpoint.codec import decode, encode
 from assay.engine.checkpoint.folder import Where
+from assay.engine.checkpoint.model_trial import ModelTrial
 from assay.engine.checkpoint.optimizer_state import NamedState
 from assay.engine.checkpoint.optimizer_trial import try_optimizer_state
 from assay.engine.checkpoint.saver import Saver
@@ -70,6 +71,7 @@ class Save:
         self.last_step: int | None = None
         self.failure: CheckpointError | None = None
         self._marked_step: int | None = None
+        self._model_trial: ModelTrial | None = None
         self._failed_step: int | None = None
         self._background = Background("assay-save") if background else None
         self._staging = Staging() if background else None
@@ -106,6 +108,9 @@ class Save:
         for part, state in capture(engine).items():
             encoded = encode(state, path=part)
             decode(encoded.tree, encoded.tensors)
+        if engine.pipeline is None:
+            self._model_trial = ModelTrial(engine.process.model)
+            self._model_trial.try_state(engine.process.model)
         if not engine.state.step:
             for part, holder in engine.process.backward.parts(engine.process.model).items():
                 if isinstance(holder, NamedState):
@@ -272,6 +277,7 @@ class Save:
     def _prepared(self, engine: Engine, kind: Kind, *, final: bool) -> Callable[[], Manifest]:
         """Encode the state of the engine now; return the function that writes it."""
         state = engine.state
+        self._try_changed_model(engine)
         info = {
             name: value
             for name, value in state.metrics.items()
@@ -286,6 +292,19 @@ class Save:
             final=final,
             staging=self._staging,
         )
+
+    def _try_changed_model(self, engine: Engine) -> None:
+        """Say once if the model has become one that its checkpoints cannot be loaded into."""
+        trial, self._model_trial = self._model_trial, None
+        if trial is None:
+            return
+        try:
+            trial.try_changed(engine.process.model)
+        except CheckpointError as error:
+            message = f"No run can resume from its checkpoints any more: {error}"
+            if isinstance(engine.recorder, NullRecorder):
+                _LOGGER.warning(message)
+            engine.recorder.tell(Warned(message=message, step=engine.state.step))
 
     @contextmanager
     def _reported(self, recorder: Recorder, step: int, *, final: bool) -> Iterator[None]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from assay.core import manifest as manifests
@@ -26,6 +27,7 @@ from assay.engine.checkpoint.weight_mapping import (
     read_arrays,
     weight_rules,
 )
+from assay.engine.numerics import private_torch
 from assay.engine.numerics.dtensor import distribute_state_like, full_tensor, is_dtensor
 
 _OF_MODELS = ("model", "state_dict", "model_state_dict", "weights", "net")
@@ -98,14 +100,21 @@ def _misfits(own: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     return "; ".join(found[:_MISFITS]) + (f"; and {more} more" if more > 0 else "")
 
 
-def load_model_state(model: nn.Module, state: Mapping[str, Any], *, strict: bool = True) -> Report:
-    """Load weights; mismatches are reported, or raise CheckpointError if `strict`."""
+def load_model_state(
+    model: nn.Module, state: Mapping[str, Any], *, strict: bool = True, resizes: bool = False
+) -> Report:
+    """Load weights; mismatches are reported, or raise CheckpointError if `strict`.
+
+    `resizes`: buffers take the shapes that they had when they were saved. A buffer whose values
+    share one place in memory gets a place for each.
+    """
     own = getattr(model, "_load_state_dict", None)
     if callable(own):
         own(state)
         return Report()
     if any(map(is_dtensor, model.parameters())):
         state = distribute_state_like(model.state_dict(), state)
+    _make_room(model, state, resizes=resizes)
     if strict:
         try:
             model.load_state_dict(state)
@@ -131,6 +140,29 @@ def load_model_state(model: nn.Module, state: Mapping[str, Any], *, strict: bool
     return Report(
         missing=tuple(missing), unexpected=tuple(result.unexpected_keys), mismatched=tuple(odd)
     )
+
+
+def _make_room(model: nn.Module, state: Mapping[str, Any], *, resizes: bool) -> None:
+    """Replace buffers that the values of a state cannot be copied into.
+
+    None of a model whose parameters the state does not fit: that is another model.
+    """
+    resizes = resizes and all(
+        _shape(state.get(name)) == _shape(parameter) for name, parameter in model.named_parameters()
+    )
+    for prefix, module in model.named_modules():
+        table = private_torch.buffers_of(module)
+        for name, buffer in list(table.items()):
+            saved = state.get(f"{prefix}.{name}".removeprefix("."))
+            if not isinstance(buffer, Tensor) or not isinstance(saved, Tensor) or is_lazy(buffer):
+                continue
+            is_resized = resizes and buffer.shape != saved.shape
+            is_expanded = buffer.layout is torch.strided and any(
+                size > 1 and not stride
+                for size, stride in zip(buffer.shape, buffer.stride(), strict=True)
+            )
+            if is_resized or (is_expanded and buffer.shape == saved.shape):
+                table[name] = torch.empty(saved.shape, dtype=buffer.dtype, device=buffer.device)
 
 
 def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> Path:
@@ -196,11 +228,13 @@ def fit_weights(
     strict: bool = True,
     rename: Mapping[str, str] | None = None,
     mapping: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    resizes: bool = False,
 ) -> Report:
-    """As `load_weights`, from weights that are in memory."""
+    """As `load_weights`, from weights that are in memory; `resizes` as for `load_model_state`."""
     if mapping is not None:
         state = mapped_weights(state, weight_rules(mapping))
-    return load_model_state(model, _renamed(state, model, rename or {}), strict=strict)
+    named = _renamed(state, model, rename or {})
+    return load_model_state(model, named, strict=strict, resizes=resizes)
 
 
 def load_checkpoint(

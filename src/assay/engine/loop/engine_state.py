@@ -20,11 +20,11 @@ from assay.engine.loop.bus import Bus
 from assay.engine.loop.process import Process
 from assay.engine.loop.state import State
 from assay.engine.numerics.dtensor import distribute_state_like
-from assay.engine.optim.criterion import criterion_state, load_criterion_state
+from assay.engine.optim.criterion import load_process_state, process_state
 from assay.engine.optim.optimizer_step_base import Stateful
 from assay.engine.parallel.pipeline import Pipeline
 
-PARTS = ("model", "optimizer", "scaler", "backward", "criterion", "state")
+PARTS = ("model", "optimizer", "scaler", "backward", "criterion", "modules", "state")
 """Parts of an engine's own state; of several optimizers each has a part of its own, as
 `optimizer.critic`."""
 
@@ -55,7 +55,7 @@ def own_parts(engine: EngineParts) -> dict[str, Any]:
         state["epoch_length"] = length
     parts = {"model": model.state_dict(), "state": state}
     parts |= {name: part.state_dict() for name, part in backward.parts(model).items()}
-    parts |= criterion_state(engine.process)
+    parts |= process_state(engine.process)
     return parts | {name: listener.state_dict() for name, listener in stateful(engine).items()}
 
 
@@ -77,14 +77,16 @@ def _owed(engine: EngineParts) -> dict[str, Any]:
     return {"owed": {"event": str(owed.event), "count": owed.count, "names": list(owed.names)}}
 
 
-def restore(engine: EngineParts, parts: Mapping[str, Any]) -> None:
+def restore(engine: EngineParts, parts: Mapping[str, Any], *, resizes: bool = True) -> None:
     """Load a checkpoint into an engine that has not run yet, and into its listeners.
+
+    `resizes`: buffers of the model take the shapes that they had grown to.
 
     CheckpointError if the checkpoint was made with other optimizers.
     """
     if engine.pipeline is not None:
         parts = engine.pipeline.local_checkpoint(parts)
-    load_model_state(engine.process.model, parts["model"])
+    load_model_state(engine.process.model, parts["model"], resizes=resizes)
     backward = engine.process.backward
     holders = backward.parts(engine.process.model)
     odd = {name for name in parts if _is_of_optimizer(name)} ^ {
@@ -102,7 +104,7 @@ def restore(engine: EngineParts, parts: Mapping[str, Any]) -> None:
     for name, holder in holders.items():
         if name in parts:
             holder.load_state_dict(parts[name])
-    load_criterion_state(engine.process, parts)
+    load_process_state(engine.process, parts)
     engine.state.load_state_dict(parts["state"])
     restore_listeners(engine, parts)
 

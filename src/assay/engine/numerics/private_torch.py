@@ -98,6 +98,27 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
     return table
 
 
+def children_of(module: nn.Module) -> dict[str, nn.Module | None]:
+    """Return the module's own table of children, as `buffers_of` does."""
+    table: dict[str, nn.Module | None] = module._modules
+    return table
+
+
+def set_tables(
+    module: nn.Module,
+    *,
+    parameters: dict[str, nn.Parameter | None],
+    buffers: dict[str, Tensor | None],
+    children: dict[str, nn.Module | None],
+) -> None:
+    """Give a module tables of its own; one that was made without `__init__` has those of another.
+
+    To set an attribute would write into the tables that it has. The names are documented by
+    `nn.Module`, and unchanged since torch 0.4.
+    """
+    vars(module).update(_parameters=parameters, _buffers=buffers, _modules=children)
+
+
 def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:
     """Return the module's own table of parameters, which can be written to, as `buffers_of`."""
     table: dict[str, nn.Parameter | None] = module._parameters

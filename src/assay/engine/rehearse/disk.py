@@ -13,7 +13,7 @@ from assay.engine.checkpoint.codec import encode
 from assay.engine.loop.process import Process
 from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.structures import tensors_in
-from assay.engine.optim.criterion import criterion_state
+from assay.engine.optim.criterion import process_state
 
 
 def checkpoint_bytes(process: Process) -> int:
@@ -24,7 +24,7 @@ def checkpoint_bytes(process: Process) -> int:
     model, backward = process.model, process.backward
     parts = {"model": model.state_dict()}
     parts |= {name: part.state_dict() for name, part in backward.parts(model).items()}
-    parts |= criterion_state(process)
+    parts |= process_state(process)
     sizes: dict[int, int] = {}
     for part, state in parts.items():
         encode(_hollow(state), path=part)

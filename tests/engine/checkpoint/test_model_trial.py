@@ -1,0 +1,288 @@
+"""State of models as people write them: restored, or refused before step 1, or said to be lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from assay.core.errors import CheckpointError
+from assay.core.event_log import Warned
+from assay.core.ports import MemoryRecorder
+from assay.engine import Engine, OptimizerStep, Process, Save, Saver
+from assay.engine.callbacks.load_to_evaluate import load_to_evaluate
+from assay.engine.checkpoint import model_trial
+from assay.engine.checkpoint.model_trial import ModelTrial
+from assay.engine.loop.engine_state import capture
+from engine.toys import engine, loader, same_bits, supervised
+
+
+class Base(nn.Module):
+    """A linear model whose output depends on what its kind keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, 2)
+        self.prepare()
+
+    def prepare(self) -> None: ...
+
+    def kept(self, out: Tensor) -> Any:
+        return 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(x)
+        return out + self.kept(out.detach())
+
+
+class Grows(Base):
+    """A memory with a row more after each step."""
+
+    memory: Tensor
+
+    def prepare(self) -> None:
+        self.register_buffer("memory", torch.zeros(0, 2))
+
+    def kept(self, out: Tensor) -> Any:
+        if self.training:
+            self.memory = torch.cat([self.memory, out.mean(0, keepdim=True)])[-3:]
+        return self.memory.sum(0)
+
+
+class Shrinks(Grows):
+    """A memory that loses a row with each step."""
+
+    def prepare(self) -> None:
+        self.register_buffer("memory", torch.ones(20, 2))
+
+    def kept(self, out: Tensor) -> Any:
+        if self.training:
+            self.memory = self.memory[1:] * 1.5
+        return self.memory.sum(0)
+
+
+class Expanded(Base):
+    """A buffer whose values share one place in memory."""
+
+    scale: Tensor
+
+    def prepare(self) -> None:
+        self.register_buffer("scale", torch.ones(1).expand(2))
+
+    def kept(self, out: Tensor) -> Any:
+        return self.scale
+
+
+class Within(Base):
+    """Both of them, in children that are used twice."""
+
+    def prepare(self) -> None:
+        self.inner = nn.ModuleDict({"a": Grows(), "b": Expanded()})
+        self.again = self.inner["a"]
+
+    def kept(self, out: Tensor) -> Any:
+        both = torch.cat([out, out], 1)
+        return self.inner["a"](both) + self.inner["b"](both)
+
+
+class Extra(Base):
+    """A count beside the tensors."""
+
+    count = 0
+
+    def get_extra_state(self) -> Any:
+        return {"count": self.count}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.count = state["count"]
+
+    def kept(self, out: Tensor) -> Any:
+        self.count += self.training
+        return self.count / 100
+
+
+class HalfExtra(Base):
+    """A count that is given and not taken."""
+
+    def get_extra_state(self) -> Any:
+        return {"count": 1}
+
+
+class Renames(Base):
+    """A state_dict that load_state_dict does not take."""
+
+    def state_dict(self, *args: Any, **options: Any) -> Any:
+        return {f"old.{name}": value for name, value in super().state_dict(*args).items()}
+
+
+class Late(Base):
+    """A buffer that the first step registers."""
+
+    def kept(self, out: Tensor) -> Any:
+        if self.training and not hasattr(self, "mean"):
+            self.register_buffer("mean", out.mean(0))
+        return 0.0
+
+
+EXACT: dict[str, Callable[[], nn.Module]] = {
+    kind.__name__: kind for kind in (Grows, Shrinks, Expanded, Within, Extra)
+}
+
+
+def trained(make: Callable[[], Any], folder: Path, *, stop_at: int = 0) -> Engine:
+    torch.manual_seed(0)
+    made = make()
+    process = made if isinstance(made, Process) else supervised(made)
+    runs = engine(process, loader(), epochs=3, recorder=MemoryRecorder())
+    runs.bus.extend(Save(Saver(folder), every="1 step").handlers())
+    runs.on("step_end")(lambda: runs.state.step == stop_at and runs.stop("left", interrupts=True))
+    runs.resume(Saver(folder))
+    runs.run()
+    return runs
+
+
+@pytest.mark.parametrize("kind", EXACT)
+@pytest.mark.parametrize("step", [1, 4])
+def test_a_model_resumes_with_all_that_its_state_dict_gives(
+    kind: str, step: int, tmp_path: Path
+) -> None:
+    whole = trained(EXACT[kind], tmp_path / "whole")
+    trained(EXACT[kind], tmp_path / "left", stop_at=step)
+    resumed = trained(EXACT[kind], tmp_path / "left")
+
+    assert resumed.state.step == whole.state.step == 9
+    assert same_bits(capture(resumed), capture(whole))
+    assert not [f for f in resumed.recorder.facts if isinstance(f, Warned)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_what_a_model_has_grown_to_can_be_evaluated(kind: str, tmp_path: Path) -> None:
+    runs = trained(EXACT[kind], tmp_path)
+    other = supervised(EXACT[kind]())
+
+    load_to_evaluate(other, tmp_path / Saver(tmp_path).find().name)
+
+    assert same_bits(other.model.state_dict(), runs.process.model.state_dict())
+
+
+@pytest.mark.parametrize("kind", [HalfExtra, Renames])
+@pytest.mark.parametrize("most_numel", [0, 1 << 20])
+def test_a_state_that_the_model_does_not_take_is_refused_before_the_first_step(
+    kind: type[nn.Module], most_numel: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_trial, "_MOST_NUMEL", most_numel)
+    with pytest.raises(CheckpointError, match="cannot load its own state") as caught:
+        trained(kind, tmp_path)
+
+    assert caught.value.fix
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_whose_state_has_another_name_after_a_step_is_told_at_the_first_checkpoint(
+    tmp_path: Path,
+) -> None:
+    runs = trained(Late, tmp_path)
+
+    told = [fact for fact in runs.recorder.facts if isinstance(fact, Warned)]  # type: ignore[attr-defined]
+    assert [fact.step for fact in told] == [1]
+    assert "the model has no mean" in told[0].message
+    assert "in __init__" in told[0].message
+
+
+def test_another_model_is_not_made_to_fit(tmp_path: Path) -> None:
+    trained(Grows, tmp_path)
+    wide = Grows()
+    wide.out = nn.Linear(4, 3)
+
+    with pytest.raises(CheckpointError, match=r"out\.weight"):
+        engine(supervised(wide)).resume(Saver(tmp_path))
+
+    assert wide.memory.shape == (0, 2)
+
+
+def test_trying_a_model_leaves_it_as_it_is() -> None:
+    model = Within()
+    before = deepcopy(model.state_dict())
+    parameters = list(model.parameters())
+
+    trial = ModelTrial(model)
+    trial.try_state(model)
+    model.inner["a"](torch.ones(3, 4))
+    model.inner["a"].memory = torch.zeros(0, 2)
+    trial.try_changed(model)
+
+    assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
+    assert same_bits(model.state_dict(), before)
+
+
+class Teacher(Process):
+    """A model that also follows a teacher, which follows the model."""
+
+    def __init__(self, place: str) -> None:
+        self.model = nn.Linear(4, 2)
+        self.metrics = {}
+        self.backward = OptimizerStep(torch.optim.SGD(self.model.parameters(), lr=0.1))
+        self.encoder = self.model  # a part of the model is no module of its own
+        teacher = deepcopy(self.model).requires_grad_(False)
+        self.find: Callable[[], nn.Module]
+        if place == "list":
+            self.teachers = [teacher]
+        elif place == "mapping":
+            self.teachers = {"first": teacher}  # type: ignore[assignment]
+        else:
+            self.teacher = teacher
+        self.given = teacher
+
+    def forward_step(self, batch: Any) -> Any:
+        x, y = batch
+        out = self.model(x)
+        with torch.no_grad():
+            for mine, theirs in zip(self.given.parameters(), self.model.parameters(), strict=True):
+                mine.lerp_(theirs, 0.1)
+        loss = (out - y).square().mean() + (out - self.given(x)).square().mean()
+        return loss, {"pred": out, "target": y}
+
+
+class Written:
+    """A training step without a base class, which holds a teacher too."""
+
+    def __init__(self) -> None:
+        self.inner = Teacher("attribute")
+        self.model = self.inner.model
+        self.backward = self.inner.backward
+        self.teacher = self.inner.given
+
+    def forward_step(self, batch: Any) -> Any:
+        return self.inner.forward_step(batch)
+
+
+@pytest.mark.parametrize("place", ["attribute", "list", "mapping"])
+def test_modules_that_a_process_holds_are_kept(place: str, tmp_path: Path) -> None:
+    whole = trained(lambda: Teacher(place), tmp_path / "whole")
+    trained(lambda: Teacher(place), tmp_path / "left", stop_at=4)
+    resumed = trained(lambda: Teacher(place), tmp_path / "left")
+
+    assert same_bits(capture(resumed), capture(whole))
+    assert "modules" in capture(whole)
+    other = Teacher(place)
+    load_to_evaluate(other, tmp_path / "whole" / Saver(tmp_path / "whole").find().name)
+    assert same_bits(other.given.state_dict(), whole.process.given.state_dict())  # type: ignore[attr-defined]
+
+
+def test_modules_of_a_step_without_a_base_class_are_kept_too(tmp_path: Path) -> None:
+    runs = engine(Written(), loader())
+
+    assert list(capture(runs)["modules"]) == ["teacher"]
+
+
+def test_a_process_without_modules_of_its_own_has_no_such_part() -> None:
+    runs = engine(supervised())
+    runs.process.helper = SimpleNamespace(model=runs.process.model)  # type: ignore[attr-defined]
+
+    assert "modules" not in capture(runs)
