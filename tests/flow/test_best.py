@@ -16,7 +16,9 @@ from assay.core import run_file
 from assay.core.errors import AssayError, CheckpointError, InputError
 from assay.core.run_file import Best
 from assay.query.run import RunView
-from assay.store.layout import RunFolder
+from assay.store.blobs import FileBlobs
+from assay.store.code_trees import code_blobs, read_tree
+from assay.store.layout import Project, RunFolder
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.* was made elsewhere")]
 
@@ -155,6 +157,47 @@ def test_a_best_of_which_the_pointer_is_newer_than_the_record_is_believed(
     run_file.write(now.path, run_file.RunFile(**{**vars_of(run), "best": older}))
 
     assert view().best_damage == ""
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+FLIPPED: dict[str, Callable[[RunView], Path]] = {
+    "metrics.bin": lambda view: view.folder.metrics,
+    "step-000000008": lambda view: view.folder.checkpoints / "step-000000008" / "model.safetensors",
+    "code": lambda view: FileBlobs(Path(view.file.project) / ".assay" / "code").path(
+        next(
+            iter(
+                read_tree(code_blobs(Project(Path(view.file.project))), view.code.snapshot).values()
+            )
+        ).digest
+    ),
+}
+
+
+@pytest.mark.parametrize("part", FLIPPED)
+def test_a_check_of_all_finds_a_flipped_bit_in_what_has_a_checksum(
+    part: str, view: Callable[[], RunView], capfd: pytest.CaptureFixture[str]
+) -> None:
+    from assay.cli.main import main
+
+    assert main(["show", view().id, "--check", "--json"]) == 0
+    before = {it["name"]: it["verdict"] for it in json.loads(capfd.readouterr().out)}
+    assert before[part] == "as written"
+    assert {before[name] for name in ("log.txt", "events.jsonl", "README.md")} == {"unverified"}
+    run = run_file.read(view().path)
+    project = Path.cwd()
+    run_file.write(view().path, run_file.RunFile(**{**vars_of(run), "project": str(project)}))
+    flip(FLIPPED[part](view()))
+
+    assert main(["show", view().id, "--check"]) == 1
+
+    lines = [line.split() for line in capfd.readouterr().out.splitlines()]
+    assert [line[0] for line in lines if line[1:2] == ["damaged"]] == [part]
 
 
 def test_nothing_is_tested_in_the_place_of_a_damaged_best(view: Callable[[], RunView]) -> None:

@@ -40,6 +40,7 @@ _KIND_STYLES: Mapping[Kind, str] = {
     "bound": "bold",
     "safe": "green bold",
 }
+_VERDICT_STYLES = {"as written": "green bold", "damaged": "red bold", "unverified": "yellow bold"}
 _CONFIG_LINES = 40
 _METRICS = 30
 _FOLDED = ("speed/", "time/", "memory/")
@@ -56,13 +57,20 @@ _CHECKPOINTS = 10
     is_flag=True,
     help="On what its bits depend: switches, threads, versions, traps.",
 )
+@click.option(
+    "--check", is_flag=True, help="Read all of it: what is as written, and what nobody can tell."
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def command(run: str, only_config: bool, determinism: bool, as_json: bool) -> int:
+def command(run: str, only_config: bool, determinism: bool, check: bool, as_json: bool) -> int:
     view, _ = find(run)
-    if only_config and determinism:
+    pages = {"--config": only_config, "--determinism": determinism, "--check": check}
+    given = [name for name, is_given in pages.items() if is_given]
+    if len(given) > 1:
         raise InputError(
-            "--config and --determinism are two pages.", fix="leave out one of the two"
+            f"{' and '.join(given)} are {len(given)} pages.", fix="leave out all but one"
         )
+    if check:
+        return _print_verified(view, as_json=as_json)
     if only_config:
         echo(escaped_json(view.config_text), end="")  # TOML escapes as JSON does
     elif determinism:
@@ -76,6 +84,24 @@ def command(run: str, only_config: bool, determinism: bool, as_json: bool) -> in
     else:
         echo("\n".join(_page(view, use_color(sys.stdout))))
     return 0
+
+
+def _print_verified(view: RunView, *, as_json: bool) -> int:
+    """Print what can be verified and what cannot; return 1 for a damaged record."""
+    from assay.query.verification import verify_record
+
+    parts = verify_record(view)
+    if as_json:
+        echo_json([asdict(part) for part in parts])
+    else:
+        color = use_color(sys.stdout)
+        echo("\n".join(_title(view, color)) + "\n")
+        width = max((len(visible(part.name)) for part in parts), default=0)
+        for part in parts:
+            style = _VERDICT_STYLES[part.verdict]
+            verdict = paint(f"{part.verdict:<10}", style, on=color)
+            echo(f"  {visible(part.name):<{width}}  {verdict}  {visible(part.why)}")
+    return 1 if any(part.verdict == "damaged" for part in parts) else 0
 
 
 def _page(view: RunView, color: bool) -> Iterator[str]:
