@@ -777,6 +777,22 @@ def test_a_secret_known_only_at_the_end_leaves_the_whole_record_which_stays_this
     assert code_blobs(project).get(tree["train.py"].digest) == b'X = "<redacted>"\n'
 
 
+def test_a_secret_known_in_a_later_attempt_leaves_the_code_of_those_before(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project.root / "train.py").write_text('X = "come-later-7788"\n', encoding="utf-8")
+    with start_run(project, AttemptSpec(command=("t.py",))) as run:
+        run.log({"loss": 1.0}, 1)
+    with start_attempt(run.folder, AttemptSpec(command=("t.py",)), from_step=1):
+        monkeypatch.setenv("LATER_PASSWORD", "come-later-7788")
+
+    kept = [*run.folder.path.rglob("*"), *(project.root / ".assay").rglob("*")]
+    assert [p for p in kept if p.is_file() and b"come-later-7788" in p.read_bytes()] == []
+    view = RunView(run.folder)
+    assert len(view.file.attempts) == 2 and view.damages == ()
+    assert authorship.is_own(run.folder, view.file)
+
+
 def test_code_that_another_run_needs_stays_when_a_later_run_knows_its_secret(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -519,21 +519,27 @@ class RunRecorder(MediaKeeper):
 
     def _clean_again(self) -> None:
         """Remove secrets that became known later from what is written already."""
-        own = authorship.own_attempts(self.folder, self.run)
-        newest = self.run.newest
-        blobs = code_blobs(Project(Path(self.run.project)))
-        code = clean_code(newest.code, blobs, self.secrets) if self.run.project else newest.code
-        newest = replace(newest, code=code)
-        run_file.write(
-            self.folder.path, replace(self.run, attempts=(*self.run.attempts[:-1], newest))
-        )
+        before = self.run
+        own = authorship.own_attempts(self.folder, before)
+        blobs = code_blobs(Project(Path(before.project)))
+        config = self.folder.config_toml
+        is_config_whole = run_file.digest_of_config(config) == before.newest.config_digest
+        if before.project:  # of a run without one no code is kept
+            codes = [clean_code(it.code, blobs, self.secrets) for it in before.attempts]
+            pairs = zip(before.attempts, codes, strict=True)
+            attempts = tuple(replace(attempt, code=code) for attempt, code in pairs)
+            run_file.write(self.folder.path, replace(before, attempts=attempts))
         clean_record(self.folder, self.secrets)
-        before, self.run = self.run.newest.code, run_file.read(self.folder.path)
+        self.run = run_file.read(self.folder.path)
+        if is_config_whole:
+            newest = replace(self.run.newest, config_digest=run_file.digest_of_config(config))
+            self.run = replace(self.run, attempts=(*self.run.attempts[:-1], newest))
         if self.run.newest.number in own:  # what chooses its code was changed by us
             self.run = authorship.sign(self.folder, self.run, own)
-            run_file.write(self.folder.path, self.run)
-        if code != before:
-            blobs.discard(unshared(before.snapshot, self.folder, blobs))
+        run_file.write(self.folder.path, self.run)
+        for old, new in zip(before.attempts, self.run.attempts, strict=True):
+            if old.code.snapshot != new.code.snapshot:
+                blobs.discard(unshared(old.code.snapshot, self.folder, blobs))
 
     def _refuse_if_over(self) -> None:
         if os.getpid() != self._worker.pid:
