@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,12 @@ import pytest
 
 import assay as house
 from assay.core import run_file
+from assay.core.job import JobSpec
+from assay.jobs.devices import choose_slots
 from assay.jobs.isolated_process import CrashError, IsolatedRunError
+from assay.store.device_leases import holder_of
 from assay.store.job_journal import JobJournal
+from flow.conftest import begun, wait_for
 
 pytestmark = pytest.mark.thorough
 
@@ -137,3 +142,35 @@ def test_an_error_of_an_isolated_run_comes_back_with_its_class(three: list[str],
     assert result.status == "failed"
     assert isinstance(result.exception, IsolatedRunError)
     assert "Invalid learning rate: -1.0" in str(result.exception)
+
+
+def test_runs_on_the_cpu_do_not_wait_for_another_command(
+    assay, three: list[str], toy: Path
+) -> None:
+    with JobJournal() as journal:
+        spec = JobSpec(command=(), cwd="", device="cpu", per_device=1)
+        slots = journal.take(partial(choose_slots, spec, []), holder_of(os.getpid()))
+        assert slots is not None
+
+    ran = assay("run", "c.toml", "a.toml", "--device", "cpu", "--jobs", "1", "--no-wait")
+
+    assert ran.returncode == 0, ran.stderr
+    assert "waiting" not in ran.stderr
+
+
+def test_who_holds_the_device_is_named_by_its_run_and_no_wait_ends(
+    assay, three: list[str], toy: Path
+) -> None:
+    holder = begun(toy, "run", "toy.toml", "train.epochs=100000", "--isolate", "--device", "cuda:0")
+    try:
+        wait_for(lambda: list(toy.glob("runs/*/lease.json")))
+        (run,) = (toy / "runs").iterdir()
+
+        ran = assay("run", "c.toml", "--isolate", "--device", "cuda:0", "--no-wait")
+
+        assert ran.returncode == 2
+        assert f"cuda:0 by the run {run_file.read(run).id} of {toy}" in " ".join(ran.stderr.split())
+        assert "--no-isolate" in ran.stderr
+    finally:
+        holder.terminate()
+        holder.communicate()

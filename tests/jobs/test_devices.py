@@ -150,3 +150,25 @@ def test_a_named_gpu_is_the_first_that_its_run_sees() -> None:
     variables = job_variables(spec, slots, pool)
     assert variables["CUDA_VISIBLE_DEVICES"] == "GPU-1"
     assert variables[devices.TORCH_DEVICES_VARIABLE] == "cuda:0"
+
+
+def test_the_cpu_is_as_many_slots_as_it_has_cores_by_the_threads_of_a_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(devices.CORES_VARIABLE, "16")
+    for threads, slots in ((None, 4), ("1", 16), ("8", 2), ("64", 1), ("", 4)):
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        if threads is not None:
+            monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        assert devices.cpu_jobs() == slots
+
+
+def test_outside_of_the_queue_runs_on_the_cpu_wait_for_those_of_their_command_alone() -> None:
+    spec = JobSpec(command=(), cwd="", device="cpu", per_device=2)
+    first = devices.choose_own_slot(spec, [])
+    assert first is not None
+    second = devices.choose_own_slot(spec, first)
+
+    assert second is not None and second[0].number == 1
+    assert devices.choose_own_slot(spec, [*first, *second]) is None
+    assert devices.choose_own_slot(spec, second) == first

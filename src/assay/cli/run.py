@@ -117,11 +117,14 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
 )
 @click.option(
     "--per-device",
+    "--jobs",
+    "per_device",
     type=click.IntRange(min=1),
     default=None,
     metavar="N",
-    help="Let up to N isolated runs share a device.",
+    help="Let up to N isolated runs share a device. On the CPU: its cores by the threads of a run.",
 )
+@click.option("--no-wait", is_flag=True, help="End, with who has the devices, where none is free.")
 @click.option(
     "--on",
     "scheduler",
@@ -155,6 +158,7 @@ def command(
     isolate: bool | None,
     stop_at_first: bool,
     per_device: int | None,
+    no_wait: bool,
     trust: bool,
     **options: Any,
 ) -> int:
@@ -193,7 +197,7 @@ def command(
         how: dict[str, Any] = {"then_test": then_test, "edit_test": edit_test}
         how["stop_at_first"] = stop_at_first
         if is_isolated:
-            how["per_device"] = per_device or 0
+            how |= {"per_device": per_device or 0, "waits": not no_wait}
         return _series(made, launch, ended, pdb=pdb, is_isolated=is_isolated, **how)
 
 

@@ -15,6 +15,7 @@ from assay.core.errors import InputError
 from assay.core.job import JOB_DEVICES_VARIABLE, JobSpec
 from assay.store.device_leases import DeviceLease, DeviceSlot
 
+CPU = "cpu"
 FAKE_VARIABLE = "ASSAY_FAKE_DEVICES"
 CORES_VARIABLE = "ASSAY_CORES"
 TORCH_DEVICES_VARIABLE = "ASSAY_JOB_TORCH_DEVICES"
@@ -180,8 +181,24 @@ def choose_slots(
 
 
 def cpu_jobs() -> int:
-    """Return how many jobs share the CPU, unless a job says otherwise: one for four cores."""
-    return max(1, cores() // _CORES_OF_JOB)
+    """Return how many jobs share the CPU, unless a job says otherwise.
+
+    That is its cores by the threads of a job: OMP_NUM_THREADS, else four.
+    """
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    each = int(threads) if threads.isdecimal() and int(threads) else _CORES_OF_JOB
+    return max(1, cores() // each)
+
+
+def choose_own_slot(spec: JobSpec, own: Sequence[DeviceSlot]) -> list[DeviceSlot] | None:
+    """Return a free slot of the CPU beside the `own` ones of a launcher, None while there is none.
+
+    Outside of the queue, runs on the CPU wait for those of the same command alone: the system
+    divides its cores among all others.
+    """
+    shared_by = spec.per_device or cpu_jobs()
+    free = sorted(set(range(shared_by)) - {slot.number for slot in own if slot.key == CPU})
+    return [DeviceSlot(CPU, free[0], CPU, shared_by, 0)] if free else None
 
 
 def job_variables(
@@ -225,7 +242,7 @@ def _has_memory(device: Device, spec: JobSpec, held: Sequence[DeviceLease]) -> b
 
 
 def _cpu() -> Device:
-    return Device(name="cpu", key="cpu")
+    return Device(name=CPU, key=CPU)
 
 
 def _fake(word: str) -> Device:

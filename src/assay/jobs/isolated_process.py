@@ -15,15 +15,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
+
 from assay.compose.launch_ranks import task_of
 from assay.compose.launch_settings import Launch, RunResult
 from assay.compose.unfinished import run_of_job
 from assay.config.loading import Config
+from assay.core import lease as leases
 from assay.core.errors import AssayError, InputError
 from assay.core.job import JOB_DEVICES_VARIABLE, JOB_VARIABLE, QUEUE_JOB, FailureClass, JobSpec
 from assay.core.json_codec import write_json
 from assay.jobs import supervise
-from assay.jobs.devices import choose_slots, job_variables, this_machine, wanted_devices
+from assay.jobs.devices import (
+    CPU,
+    choose_own_slot,
+    choose_slots,
+    job_variables,
+    this_machine,
+    wanted_devices,
+)
 from assay.jobs.failure import classify, describe_end
 from assay.jobs.job_folder import JobFolder, JobResult
 from assay.jobs.job_process import (
@@ -38,6 +48,7 @@ from assay.jobs.training_job import TRAIN_COMMAND, UNTOLD
 from assay.query.run import RunView
 from assay.store.device_leases import DeviceSlot, LeaseHolder, holder_of
 from assay.store.job_journal import JobJournal
+from assay.store.layout import find_project, run_folders
 
 GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL when nobody waits for results any more."""
@@ -141,9 +152,9 @@ class IsolatedProcess:
 class IsolatedLauncher:
     """Starter of OS processes for configs; a context manager, at whose end all have ended.
 
-    `per_device`: how many share a device, 0 for one. Devices are leased on the whole machine:
-    neither runs of other launchers nor jobs of the queue have the same at the same time. Inside of
-    a job, runs share those of the job.
+    `per_device`: how many share a device, 0 for one. Accelerators are leased on the whole machine:
+    neither runs of other launchers nor jobs of the queue have the same at the same time. Runs on
+    the CPU wait for those of this launcher alone. Inside of a job, runs share those of the job.
     `tells_ends`: a run prints how it ended. `ends_with_parent`: it is killed with this process.
     """
 
@@ -190,7 +201,7 @@ class IsolatedLauncher:
         write_json(_task_file(folder), asdict(replace(task, resumed=resumed)), durable=False)
         child = self._spawn(config, folder, slots, variables)
         self.children.append(child)
-        self._journal.hand_over(slots, child.holder)
+        self._journal.hand_over([slot for slot in slots if slot.key != CPU], child.holder)
         child.gated.open_gate()
         return child
 
@@ -213,16 +224,24 @@ class IsolatedLauncher:
     def describe_holders(self) -> str:
         """Return who has which devices, for people who wait."""
         held = [
-            f"{each.slot.name} by {f'job {each.job}' if each.job else f'process {each.holder.pid}'}"
+            f"{each.slot.name} by {f'job {each.job}' if each.job else name_process(each.holder)}"
             for each in self._journal.leases()
+            if each.slot.key != CPU
         ]
-        return f"waiting for a free device; held: {', '.join(held) or 'none, but in use'}"
+        who = ", ".join(held) or "none, but in use"
+        return (
+            f"waiting for a free device; held: {who} (--no-wait ends instead, --no-isolate trains"
+            " one run after another without waiting, --device cpu on the CPU)"
+        )
 
     def _lease(self, spec: JobSpec) -> tuple[tuple[DeviceSlot, ...], dict[str, str]] | None:
         """Lease devices; return them with the variables by which a run sees them alone."""
         if os.environ.get(JOB_DEVICES_VARIABLE):  # a job, whose runs share its devices
             return (), {}
         pool = this_machine().devices()
+        if all(device.key == CPU for device in wanted_devices(spec, pool)):
+            own = choose_own_slot(spec, [slot for child in self.children for slot in child.slots])
+            return None if own is None else (tuple(own), job_variables(spec, own, pool))
         self._journal.free_dead(is_alive)
         choose = partial(choose_slots, spec, pool)
         # A look first: a claim waits for the write lock, and most find nothing free.
@@ -278,6 +297,22 @@ def _module_path() -> dict[str, str]:
     own = (sys.prefix, sys.base_prefix)
     added = [each for each in sys.path if each and not each.startswith(own)]
     return {"PYTHONPATH": os.pathsep.join(added)} if added else {}
+
+
+def name_process(holder: LeaseHolder) -> str:
+    """Return the run that a process trains, as far as it can be told, with the process."""
+    plain = f"process {holder.pid}"
+    try:
+        process = psutil.Process(holder.pid)
+        project = find_project(Path(process.cwd()))
+        pids = {holder.pid, *(child.pid for child in process.children(recursive=True))}
+    except psutil.Error:
+        return plain
+    for folder in reversed(run_folders(project)[-_NEWEST:] if project is not None else []):
+        lease = leases.read(folder.path)
+        if lease is not None and lease.pid in pids:
+            return f"the run {folder.id} of {folder.path.parent.parent} ({plain})"
+    return plain
 
 
 def _read_result(left: JobResult, config: Config, heard: int) -> RunResult:

@@ -10,6 +10,7 @@ from typing import Any
 
 from assay.compose.launch_settings import Launch, RunResult
 from assay.config.loading import Config
+from assay.core.errors import InputError
 from assay.core.signals import Signals, answered
 from assay.jobs.isolated_process import IsolatedLauncher, IsolatedProcess
 from assay.jobs.job_folder import LogReader
@@ -26,7 +27,7 @@ class IsolatedRuns:
     `edit_test` names a function that changes the config of the test. `stop_at_first`: after a
     failure no further config is started; those that run go on. `per_device`: how many share a
     device, 0 for one. `show` gets what the runs print, of one run after another in the order of the
-    configs. `tells_ends`: a run prints how it ended, too.
+    configs. `tells_ends`: a run prints how it ended, too. `waits`: for devices that others hold.
     """
 
     then_test: bool = False
@@ -35,6 +36,7 @@ class IsolatedRuns:
     per_device: int = 0
     show: Callable[[str], object] = lambda text: None
     tells_ends: bool = False
+    waits: bool = True
     _children: dict[int, IsolatedProcess] = field(default_factory=dict)
     _ended: dict[int, RunResult] = field(default_factory=dict)
     _signal: int = 0
@@ -46,7 +48,7 @@ class IsolatedRuns:
 
         After a signal, also to one of the runs alone, and after a failure with `stop_at_first`,
         there are fewer results.
-        InputError for devices that are not there.
+        InputError for devices that are not there, or that others hold unless it `waits`.
         """
         waiting = list(enumerate(points))[::-1]
         launcher = IsolatedLauncher(per_device=self.per_device, tells_ends=self.tells_ends)
@@ -94,8 +96,12 @@ class IsolatedRuns:
         return True
 
     def _tell_waiting(self, launcher: IsolatedLauncher) -> None:
-        """Say once who has the devices, when nothing of this launcher runs."""
-        if not self._children and not self._has_told_waiting:
+        """Say once who has the devices, when nothing of this launcher runs; InputError instead."""
+        if self._children:
+            return
+        if not self.waits:
+            raise InputError("No device is free.", where=launcher.describe_holders())
+        if not self._has_told_waiting:
             self._has_told_waiting = True
             self.show(f"{launcher.describe_holders()}\n")
 
