@@ -163,7 +163,7 @@ def test_config(
             scope.root = _without_loss(scope.root)
         _promise_no_engine(scope, splits_of(config.root))
         process = make_process(scope, training=False)
-        load_to_evaluate(process, weights.path, weights.options)
+        report = load_to_evaluate(process, weights.path, weights.options)
         loaders = {split: make_loader(scope, split) for split in wanted}
         evaluation = _make_evaluation(scope, infer=infer)
         recorder: RunRecorder | NullRecorder = NullRecorder()
@@ -183,7 +183,8 @@ def test_config(
             with signals.held():
                 result = ended(recorder, config, "finished", "", value, step=weights.step)
     note = f"weights of {weights.parent}: {weights.why}" if weights.why else ""
-    return replace(result, note="; ".join(filter(None, [note, result.note])))
+    misfit = "" if report.fits else f"weights of {weights.path}: {report}"
+    return replace(result, note="; ".join(filter(None, [note, misfit, result.note])))
 
 
 def _promise_no_engine(scope: RunScope, splits: Iterable[str]) -> None:

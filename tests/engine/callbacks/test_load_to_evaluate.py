@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from assay.core.errors import CheckpointError, InputError
@@ -241,7 +241,10 @@ def test_what_does_not_fit_is_an_error_or_a_report(tmp_path: Path) -> None:
     assert report.missing == ("3.weight", "3.bias")
     assert report.mismatched == ("2.weight", "2.bias")
     assert report.unexpected == ()
-    assert str(report) == "missing: 3.weight, 3.bias; of another shape: 2.weight, 2.bias"
+    assert str(report) == (
+        "not loaded, missing there: 3.weight, 3.bias;"
+        " not loaded, of another shape there: 2.weight, 2.bias"
+    )
     assert torch.equal(other[0].weight, model[0].weight)  # type: ignore[index]
     smaller = load_checkpoint(nn.Sequential(nn.Linear(4, 8)), path, strict=False).report
     assert (smaller.unexpected, smaller.fits) == (("2.weight", "2.bias"), False)
@@ -287,3 +290,69 @@ def test_names_are_changed_by_rules(tmp_path: Path) -> None:
     assert same_bits(weights_of(other), weights_of(model))
     with pytest.raises(InputError, match=r"makes two weights 'weight'"):
         load_weights(other, tmp_path / "step-000000001", rename={r".*\.": ""})
+
+
+class Tied(nn.Module):
+    """Two layers with one weight, and a part of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.e, self.f, self.o = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+        self.f.weight = self.e.weight
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("again", self.mean)
+
+
+@pytest.mark.parametrize(
+    "left_out", [("f.weight", "again"), ("e.weight", "mean"), ("e.weight", "again"), ()]
+)
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_file_of_a_tied_model_needs_each_weight_once(
+    left_out: tuple[str, ...], strict: bool, tmp_path: Path
+) -> None:
+    model, other = Tied(), Tied()
+    nn.init.normal_(model.mean)
+    state = {name: value for name, value in model.state_dict().items() if name not in left_out}
+    save_file({name: value.clone() for name, value in state.items()}, tmp_path / "tied.safetensors")
+
+    report = load_weights(other, tmp_path / "tied.safetensors", strict=strict)
+
+    assert report.fits
+    assert same_bits(other.state_dict(), model.state_dict())
+    assert other.f.weight is other.e.weight
+
+
+def test_a_weight_that_is_missing_under_all_its_names_is_missing(tmp_path: Path) -> None:
+    state = {"o.weight": torch.zeros(2, 4), "o.bias": torch.zeros(2)}
+    save_file(state, tmp_path / "part.safetensors")
+
+    report = load_weights(Tied(), tmp_path / "part.safetensors", strict=False)
+
+    assert sorted(report.missing) == ["again", "e.bias", "e.weight", "f.bias", "f.weight", "mean"]
+    assert str(report).startswith("not loaded, missing there: ")
+
+
+@pytest.mark.parametrize(
+    ("names", "rule"),
+    [
+        ({"": "net.body."}, r'rename = { "^net\\.body\\." = "" }'),
+        ({"": "x"}, "rename = {"),
+    ],
+)
+def test_weights_of_which_none_fits_are_an_error_though_some_may_be_left_out(
+    names: dict[str, str], rule: str, tmp_path: Path
+) -> None:
+    model, other = Tied(), Tied()
+    before = weights_of(other)
+    state = {names[""] + name: value.clone() for name, value in model.state_dict().items()}
+    save_file(state, tmp_path / "other.safetensors")
+
+    with pytest.raises(CheckpointError, match="No weight of the file fits") as caught:
+        load_weights(other, tmp_path / "other.safetensors", strict=False)
+
+    assert rule in str(caught.value.fix)
+    assert same_bits(weights_of(other), before)
+    if names[""] == "net.body.":  # the fix, applied
+        assert load_weights(
+            other, tmp_path / "other.safetensors", rename={r"^net\.body\.": ""}, strict=False
+        ).fits

@@ -13,15 +13,15 @@ from assay.core import manifest as manifests
 from assay.core.errors import CheckpointError
 from assay.engine.callbacks.ema import evaluated_weights
 from assay.engine.checkpoint.folder import load
-from assay.engine.checkpoint.weights import fit_weights, load_model_state, load_weights
+from assay.engine.checkpoint.weights import Report, fit_weights, load_model_state, load_weights
 from assay.engine.loop.process import Process
 from assay.engine.optim.criterion import PARTS, load_process_state
 
 
 def load_to_evaluate(
     process: Process, path: Path, options: Mapping[str, Any] | None = None
-) -> None:
-    """Load a checkpoint folder, or a file of weights, into a process to be evaluated.
+) -> Report:
+    """Load a checkpoint folder, or a file of weights, into a process; return what did not fit.
 
     A checkpoint also restores the criterion and the modules of the process. `options`: those of
     `load_weights`. CheckpointError when the weights cannot be read or do not fit.
@@ -29,17 +29,18 @@ def load_to_evaluate(
     how = dict(options or {})
     if path.is_dir() and any(part.name == "model" for part in manifests.read(path).parts):
         how.pop("pickled", None)
-        fit_weights(process.model, evaluated_weights(path), resizes=not how, **how)
+        report = fit_weights(process.model, evaluated_weights(path), resizes=not how, **how)
         beside = tuple(p.name for p in manifests.read(path).parts if p.name in PARTS)
         if beside:
             load_process_state(process, load(path, parts=beside))
-        return
+        return report
     if how or path.suffix != ".safetensors":
-        load_weights(process.model, path, **how)
-        return
+        return load_weights(process.model, path, **how)
     try:
         weights = load_file(path)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"The weights cannot be read: {error}.", where=str(path)) from error
     # Copied out of the mapped file: sums over memory that is not aligned differ in their last bits.
-    load_model_state(process.model, {name: tensor.clone() for name, tensor in weights.items()})
+    return load_model_state(
+        process.model, {name: tensor.clone() for name, tensor in weights.items()}
+    )

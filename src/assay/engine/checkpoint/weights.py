@@ -28,7 +28,12 @@ from assay.engine.checkpoint.weight_mapping import (
     weight_rules,
 )
 from assay.engine.numerics import private_torch
-from assay.engine.numerics.dtensor import distribute_state_like, full_tensor, is_dtensor
+from assay.engine.numerics.dtensor import (
+    distribute_state_like,
+    full_tensor,
+    is_dtensor,
+    local_tensor,
+)
 
 _OF_MODELS = ("model", "state_dict", "model_state_dict", "weights", "net")
 _WRAPPED = ("module.", "_orig_mod.")  # what DataParallel and compiled models put before every name
@@ -52,9 +57,9 @@ class Report:
 
     def __str__(self) -> str:
         kinds = {
-            "missing": self.missing,
-            "unexpected": self.unexpected,
-            "of another shape": self.mismatched,
+            "not loaded, missing there": self.missing,
+            "not loaded, of another shape there": self.mismatched,
+            "not used": self.unexpected,
         }
         return (
             "; ".join(f"{kind}: {_some(names)}" for kind, names in kinds.items() if names)
@@ -114,6 +119,7 @@ def load_model_state(
         return Report()
     if any(map(is_dtensor, model.parameters())):
         state = distribute_state_like(model.state_dict(), state)
+    state = _with_tied_names(model, state)
     _make_room(model, state, resizes=resizes)
     if strict:
         try:
@@ -132,14 +138,60 @@ def load_model_state(
         for name, value in state.items()
         if name in there and _shape(there[name]) != _shape(value)
     ]
-    fitting = type(state)((name, value) for name, value in state.items() if name not in odd)  # type: ignore[call-arg]
-    if hasattr(state, "_metadata"):
-        fitting._metadata = state._metadata  # type: ignore[attr-defined]
+    if there and not any(name in there and name not in odd for name in state):
+        raise CheckpointError(
+            f"No weight of the file fits the model: {_misfits(there, state)}.",
+            fix=f"Say what the names are here: rename = {_prefix_rule(there, state)}.",
+        )
+    fitting = _like(state, {name: value for name, value in state.items() if name not in odd})
     result = model.load_state_dict(fitting, strict=False)
     missing = [name for name in result.missing_keys if name not in odd]
     return Report(
         missing=tuple(missing), unexpected=tuple(result.unexpected_keys), mismatched=tuple(odd)
     )
+
+
+def _like(state: Mapping[str, Any], items: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a state of other items, with the versions of modules that torch has put on `state`."""
+    other = type(state)(items)  # type: ignore[call-arg]
+    if hasattr(state, "_metadata"):
+        other._metadata = state._metadata  # type: ignore[attr-defined]
+    return other
+
+
+def _with_tied_names(model: nn.Module, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Add the other names of weights that a file holds once, as files of safetensors do."""
+    names_at: dict[tuple[Any, ...], list[str]] = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        if isinstance(value, Tensor) and not is_lazy(value):
+            names_at.setdefault(_place_of(value), []).append(name)
+    added: dict[str, Any] = {}
+    for names in names_at.values():
+        known = next((name for name in names if name in state), None)
+        if known is not None:
+            added |= {name: state[known] for name in names if name not in state}
+    return _like(state, {**state, **added}) if added else state
+
+
+def _place_of(tensor: Tensor) -> tuple[Any, ...]:
+    """Return a key that two tensors share if they are the same memory in the same shape."""
+    if tensor.is_meta or tensor.layout is not torch.strided or not tensor.numel():
+        return (id(tensor),)
+    local = local_tensor(tensor)
+    place = local.untyped_storage().data_ptr(), local.storage_offset()
+    return *place, tensor.dtype, tuple(local.shape), local.stride()
+
+
+def _prefix_rule(own: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Return a rule of `rename` for names that differ by a prefix; else an example."""
+    for name in given:
+        for end in own:
+            if name.endswith(f".{end}"):
+                prefix = re.escape(name.removesuffix(end)).replace("\\", "\\\\")  # as in TOML
+                return f'{{ "^{prefix}" = "" }}'
+            if end.endswith(f".{name}"):
+                return f'{{ "^" = "{end.removesuffix(name)}" }}'
+    return r'{ "^encoder\\." = "body." }'
 
 
 def _make_room(model: nn.Module, state: Mapping[str, Any], *, resizes: bool) -> None:
@@ -214,7 +266,8 @@ def load_weights(
 
     Files end in .safetensors, .npz or .h5. `rename` has regular expressions and what they become,
     applied to every name; `mapping`, or a TOML file with it, also reshapes: see `weight_rules`.
-    What does not fit is an error that names it; with `strict=False` it is left out and reported.
+    What does not fit is an error that names it; with `strict=False` it is left out and reported,
+    unless nothing fits. A weight that the model uses under several names may have one in the file.
     InputError when there is no such file.
     """
     state = _weights_in(read_foreign(path, pickled=pickled, verify=verify), path)
