@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from assay.core.event_log import END_STATUSES, EndStatus, RunFact
 from assay.core.ports import MediaKeeper
 from assay.core.run_file import RunFile
 from assay.record.ending import ending
+from assay.record.program_end import ProgramEnd
 from assay.record.recordable import shown, text_of
 from assay.record.recorder import RunRecorder
 
@@ -173,6 +173,7 @@ class Run(MediaKeeper):
             _OPEN.remove(self)
             if not _OPEN:
                 signals.restore_sigterm()
+                _PROGRAM.leave()
 
     def __enter__(self) -> Self:
         self.is_block = True
@@ -184,29 +185,26 @@ class Run(MediaKeeper):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.finish(*ending(error))
+        self.finish(*_PROGRAM.end_of_block(error))
 
 
 _OPEN: list[Run] = []
+_PROGRAM = ProgramEnd()
 _SHOWN: list[object] = [None]
 """The error that the interpreter has printed last, as far as cells have been looked at."""
 
 
 def finish_with_python(run: Run) -> Run:
-    """End an unfinished run when Python ends: failed or stopped after an exception."""
-    if not _OPEN:
-        atexit.unregister(_finish_open)
-        atexit.register(_finish_open)
+    """End an unfinished run when Python ends: failed or stopped, if the program did."""
+    _PROGRAM.watch(_finish_open)
     _OPEN.append(run)
     return run
 
 
 def _finish_open() -> None:
-    error = signals.last_obeyed or (
-        None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
-    )
+    end = _PROGRAM.end()
     for run in list(_OPEN):
-        run.finish(*ending(error))
+        run.finish(*end)
 
 
 def finish_with_cells() -> None:

@@ -1,0 +1,131 @@
+"""How the program ends, as far as Python does not say it at its end: exit codes and threads."""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from assay.core import signals
+from assay.core.event_log import EndStatus
+from assay.record.ending import ending
+
+End = tuple[EndStatus, str, str]
+"""Status, reason and traceback."""
+
+
+class ProgramEnd:
+    """Observer of `sys.exit`, `exit()` and the errors of threads, between `watch` and `leave`.
+
+    A `raise SystemExit(...)` of the program itself cannot be observed: its code is unknown.
+    """
+
+    def __init__(self) -> None:
+        self._finish: Callable[[], None] | None = None
+        self._code: object = None
+        self._has_exited = False
+        self._of_thread: End | None = None
+        self._outermost: FrameType | None = None
+        self._undo: list[Callable[[], None]] = []
+
+    def watch(self, finish: Callable[[], None]) -> None:
+        """Begin to observe, unless that is done; `finish` is called when the program ends."""
+        if self._finish is not None:
+            return
+        self._finish, self._has_exited, self._of_thread = finish, False, None
+        atexit.register(finish)
+        _finish_in_child(finish)
+        if threading.current_thread() is threading.main_thread():
+            self._outermost = sys._getframe()
+            while self._outermost.f_back is not None:
+                self._outermost = self._outermost.f_back
+        self._replace(sys, "exit", self._around_exit)
+        quitter = type(getattr(builtins, "exit", None))
+        if quitter.__module__ == "_sitebuiltins":  # it raises by itself
+            self._replace(quitter, "__call__", self._around_quitter)
+        self._replace(threading, "excepthook", self._around_excepthook)
+
+    def leave(self) -> None:
+        """Observe no more."""
+        if self._finish is not None:
+            atexit.unregister(self._finish)
+        while self._undo:
+            self._undo.pop()()
+        self._finish = self._outermost = None
+
+    def end(self) -> End:
+        """Return how the program ends: by a signal, an error, its exit code or a failed thread."""
+        error = signals.last_obeyed or sys.exc_info()[1]
+        if error is None and not hasattr(sys, "ps1"):
+            error = getattr(sys, "last_value", None)
+        if error is None and self._has_exited and not self._ran_to_its_end():
+            error = SystemExit(self._code)
+        return self.end_of_block(error)
+
+    def end_of_block(self, error: BaseException | None) -> End:
+        """Return how a block ends that `error` has left; without one a thread may have failed."""
+        is_good = error is None or (isinstance(error, SystemExit) and not error.code)
+        return self._of_thread if is_good and self._of_thread is not None else ending(error)
+
+    def _ran_to_its_end(self) -> bool:
+        """Return True if an exit that was asked for was caught, and the program went on."""
+        frame = self._outermost
+        if frame is None or frame.f_lasti < 0:
+            return False
+        import dis  # here: few programs need it, and all would wait for it
+
+        return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN")
+
+    def _replace(self, owner: Any, name: str, around: Callable[[Any], Any]) -> None:
+        """Put a function around another, and take it away later unless somebody replaced it."""
+        before = getattr(owner, name)
+        after = around(before)
+        setattr(owner, name, after)
+
+        def undo() -> None:
+            if getattr(owner, name) is after:
+                setattr(owner, name, before)
+
+        self._undo.append(undo)
+
+    def _note_exit(self, code: object) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._has_exited, self._code = True, code
+
+    def _around_exit(self, before: Callable[..., Any]) -> Callable[..., Any]:
+        def exit(status: Any = None, /) -> Any:
+            self._note_exit(status)
+            return before(status)
+
+        return exit
+
+    def _around_quitter(self, before: Callable[..., Any]) -> Callable[..., Any]:
+        def __call__(quitter: Any, code: Any = None) -> Any:
+            self._note_exit(code)
+            return before(quitter, code)
+
+        return __call__
+
+    def _around_excepthook(self, before: Callable[..., Any]) -> Callable[..., Any]:
+        def excepthook(args: threading.ExceptHookArgs, /) -> Any:
+            error = args.exc_value
+            if self._of_thread is None and isinstance(error, Exception):
+                status, reason, traceback = ending(error)
+                name = args.thread.name if args.thread is not None else "a thread"
+                self._of_thread = status, f"in {name}: {reason}", traceback
+            return before(args)
+
+        return excepthook
+
+
+def _finish_in_child(finish: Callable[[], None]) -> None:
+    """Call `finish` also as a child of `multiprocessing` ends, which runs no `atexit`."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(None, finish, exitpriority=100)

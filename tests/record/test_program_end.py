@@ -1,0 +1,160 @@
+"""Ends of a program: the record says how each of them was."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from assay.core import run_file
+from assay.script import start
+from assay.store.layout import open_project, run_folders
+
+SCRIPT = """
+import multiprocessing, os, sys, threading
+from assay.script import start
+
+how = sys.argv[2]
+
+def fail():
+    raise ValueError("no data")
+
+def in_thread():
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+
+def begin():
+    return start(tag=how, project=sys.argv[1], keep_output=False)
+
+def child(what):
+    begin()
+    if what == "exit":
+        sys.exit(3)
+    if what == "error":
+        fail()
+
+if __name__ == "__main__":
+    if how.startswith("child"):
+        target, method, what = child, *how.split()[1:]
+        process = multiprocessing.get_context(method).Process(target=target, args=(what,))
+        process.start()
+        process.join()
+    elif how == "with thread":
+        with begin():
+            in_thread()
+    elif how == "with handled":
+        try:
+            fail()
+        except ValueError:
+            with begin():
+                pass
+    else:
+        run = begin()
+        if how == "fork":
+            if os.fork():
+                os.wait()
+        elif how in ("thread", "thread, exit 0"):
+            in_thread()
+        elif how == "exit caught":
+            try:
+                sys.exit(3)
+            except SystemExit:
+                pass
+        elif how == "closed before":
+            run.finish()
+        codes = {"exit 3": 3, "exit 0": 0, "exit": None, "exit text": "no data", "closed before": 3}
+        if how in codes:
+            sys.exit(codes[how])
+        if how == "quit 4":
+            exit(4)
+        if how == "thread, exit 0":
+            sys.exit(0)
+        if how == "error":
+            fail()
+        if how == "error in main":
+            def main():
+                try:
+                    sys.exit(3)
+                except SystemExit:
+                    fail()
+            main()
+"""
+
+ENDS = {
+    "returns": "finished",
+    "exit": "finished",
+    "exit 0": "finished",
+    "exit 3": "failed SystemExit: 3",
+    "quit 4": "failed SystemExit: 4",
+    "exit text": "failed SystemExit: no data",
+    "exit caught": "finished",
+    "error": "failed ValueError: no data",
+    "error in main": "failed ValueError: no data",
+    "thread": "failed in Thread-1 (fail): ValueError: no data",
+    "thread, exit 0": "failed in Thread-1 (fail): ValueError: no data",
+    "with thread": "failed in Thread-1 (fail): ValueError: no data",
+    "with handled": "finished",
+    "closed before": "finished",
+    "fork": "finished",
+    "child fork returns": "finished",
+    "child fork exit": "failed SystemExit: 3",
+    "child fork error": "failed ValueError: no data",
+    "child spawn returns": "finished",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+def test_a_record_says_how_its_program_ended(tmp_path: Path) -> None:
+    script, project = tmp_path / "script.py", tmp_path / "project"
+    script.write_text(SCRIPT)
+    open_project(project, create=True)
+    for some in range(0, len(ENDS), 4):
+        running = [
+            subprocess.Popen(
+                [sys.executable, str(script), str(project), how], stderr=subprocess.DEVNULL
+            )
+            for how in list(ENDS)[some : some + 4]
+        ]
+        for process in running:
+            process.wait()
+
+    files = [run_file.read(folder.path) for folder in run_folders(open_project(project))]
+
+    ends = {file.tag: f"{file.status} {file.newest.reason}".strip() for file in files}
+    assert ends == ENDS
+    assert all(file.sealed for file in files)
+
+
+def test_a_program_is_left_as_it_was_when_its_last_run_ends(tmp_path: Path) -> None:
+    before = sys.exit, type(exit).__call__, threading.excepthook
+
+    first = start(project=tmp_path)
+    second = start(project=tmp_path)
+    first.finish()
+    assert sys.exit is not before[0]
+    second.finish()
+
+    assert (sys.exit, type(exit).__call__, threading.excepthook) == before
+
+
+def test_what_somebody_else_has_put_around_meanwhile_stays(tmp_path: Path) -> None:
+    before = sys.exit
+    run = start(project=tmp_path)
+    ours = sys.exit
+
+    def theirs(code: object = None) -> None:
+        ours(code)  # type: ignore[arg-type]
+
+    sys.exit = theirs  # type: ignore[assignment]
+    try:
+        run.finish()
+        assert sys.exit is theirs
+        with pytest.raises(SystemExit, match="3"):
+            sys.exit(3)
+    finally:
+        sys.exit = before
