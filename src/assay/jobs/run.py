@@ -38,6 +38,7 @@ class RunSettings(TypedDict, total=False):
     isolate: bool | None
     stop_at_first: bool
     per_device: int
+    trust: bool
 
 
 # `| Any`: one file may be a sweep, whose result is a list; few callers should have to ask.

@@ -218,7 +218,8 @@ class Save:
             self.keypoint(engine)
 
     def wait_last(self, engine: Engine) -> None:
-        """Return when everything is on disk that is saved in this event."""
+        """Return when everything is on disk; wait again for what later handlers of the event save."""
+        self.wait()
         engine.bus.firing.wait_for_turn(NEVER - 1, self.wait)
 
     def wait(self) -> None:
