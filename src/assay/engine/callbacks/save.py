@@ -218,7 +218,7 @@ class Save:
             self.keypoint(engine)
 
     def wait_last(self, engine: Engine) -> None:
-        """Return when everything is on disk; wait again for what later handlers of the event save."""
+        """Return when everything is on disk; wait again for what later handlers save."""
         self.wait()
         engine.bus.firing.wait_for_turn(NEVER - 1, self.wait)
 
