@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from pathlib import Path
 
 _HASH_SEED = "PYTHONHASHSEED"
 _TRAINING = (
@@ -31,7 +33,22 @@ def main() -> int:
     """Run the command line with this process's arguments; return the exit code."""
     from assay.cli.main import main as run
 
+    _import_nothing_from_records()
     return run()
+
+
+def _import_nothing_from_records() -> None:
+    """Keep Python from importing what lies in the working directory, if that is among records.
+
+    `python -m` puts that folder first, here and in all processes that are started from here.
+    """
+    from assay.core.project import records_around
+
+    with contextlib.suppress(OSError):  # a working directory that is gone holds no module
+        here = os.getcwd()
+        if records_around(Path(here)) is not None:
+            os.environ["PYTHONSAFEPATH"] = "1"
+            sys.path[:] = [path for path in sys.path if path not in ("", here)]
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from assay.record.start import (
     finish_with_python,
     is_off,
 )
+from assay.store import authorship
 from assay.store.layout import Project, open_project, run_folders
 
 if TYPE_CHECKING:
@@ -266,10 +267,11 @@ def _resumed(view: RunView, project: Project, tree: Table, spec: AttemptSpec) ->
     print(
         f"assay: resuming {view.id} ({visible(view.status_text)}) from step {step}", file=sys.stderr
     )
+    is_here = authorship.is_at_home(view.folder, view.file)  # else its paths are not followed
     return start_attempt(
         view.folder,
         spec if changed else replace(spec, config_toml=None),
         from_step=step,
-        project=Project(Path(view.file.project)) if view.file.project else project,
+        project=Project(Path(view.file.project)) if is_here and view.file.project else project,
         changed=changed,
     )

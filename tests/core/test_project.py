@@ -118,7 +118,8 @@ def test_no_folder_among_records_is_a_project_whoever_put_it_there(
     folder = tmp_path / place
     (folder / ".assay").mkdir(parents=True)
     if place.startswith("copied"):
-        (tmp_path / "copied" / "run.json").write_text('{"format": 1, "id": "x", "kind": "train"}')
+        hidden = " " * 5000 + '{"format": 1, "id": "x", "\\u006bind": "train"}'
+        (tmp_path / "copied" / "run.json").write_text(hidden)
 
     assert project_root(folder) == tmp_path
     assert records_around(folder) is not None
@@ -152,3 +153,37 @@ def test_a_file_that_happens_to_be_called_run_json_makes_no_record(work: Path) -
     (work / "run.json").write_text('{"scripts": ["a"]}')
 
     assert project_root(work) == work
+
+
+def test_the_work_of_finding_a_project_does_not_explode_with_projects_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depth = 12
+    folder = tmp_path
+    for number in range(depth):
+        folder = folder / str(number)
+        (folder / ".assay").mkdir(parents=True)
+    asked = []
+    why_not_ours = projects.why_not_ours
+
+    def count(root: Path, start: Path) -> str:
+        asked.append(root)
+        return why_not_ours(root, start)
+
+    monkeypatch.setattr(projects, "why_not_ours", count)
+
+    assert project_root(folder) == folder
+    assert len(asked) < 3 * depth
+
+
+@pytest.mark.parametrize("runs_dir", ["a/../sent", "./sent", "sent/"])
+def test_a_folder_of_runs_is_known_however_a_setting_spells_it(
+    tmp_path: Path, runs_dir: str
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / ".assay").mkdir()
+    (tmp_path / ".assay" / "settings.toml").write_text(f'runs_dir = "{runs_dir}"\n')
+    place = tmp_path / "sent" / "anything"
+    (place / ".assay").mkdir(parents=True)
+
+    assert project_root(place) == tmp_path

@@ -348,3 +348,118 @@ def test_a_config_among_records_that_belongs_to_none_is_refused(toy: Path, assay
 
     assert done.returncode == 2
     assert "lies among the records of runs, and belongs to none of them" in done.stderr
+
+
+# ----------------------------------------------------------------------------------------------- what no attempt signed
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("command", [("check",), ("run", "--max-steps", "1")], ids=" ".join)
+def test_a_config_in_a_record_that_no_attempt_here_had_asks_also_after_it_was_resumed(
+    toy: Path, assay: Assay, tmp_path: Path, command: Sequence[str]
+) -> None:
+    theirs = {"XDG_DATA_HOME": str(tmp_path / "theirs")}
+    done = assay("run", "toy.toml", "--max-steps", "3", "--quiet", **theirs)
+    assert done.returncode == 0, done.stderr
+    (folder,) = (toy / "runs").iterdir()
+    (folder / "artifacts").mkdir(exist_ok=True)
+    shutil.copy(toy / "toy.toml", folder / "artifacts" / "other.toml")
+    program = MARK.format(mark=str(tmp_path / "PWNED"))
+    (folder / "artifacts" / "evil.py").write_text(program)
+    done = assay("resume", "last", "--trust", "--quiet", "--max-steps", "6", "train.clip_norm=2.0")
+    assert done.returncode == 0, done.stderr
+    names = ("config/before-attempt-2/config.toml", "artifacts/other.toml", "artifacts/evil.py")
+
+    name, *options = command
+    for config in names:
+        done = assay(name, str(folder / config), *options)
+        assert done.returncode == 2 and "was not made here" in done.stderr, (config, done.stderr)
+
+    assert not pwned(tmp_path)
+    assert assay(name, str(folder / "config.toml"), *options).returncode == 0
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "../config.toml", "--max-steps", "1", "--nproc", "2"),
+        ("verify-resume", "../config.toml", "--kills", "1"),
+        ("queue", "add", "../config.toml", "--max-steps", "1"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_no_process_started_in_a_record_imports_what_lies_there(
+    toy: Path, assay: Assay, tmp_path: Path, words: Sequence[str]
+) -> None:
+    assert assay("run", "toy.toml", "--max-steps", "3", "--quiet").returncode == 0
+    (folder,) = (toy / "runs").iterdir()
+    place = folder / "artifacts"
+    place.mkdir(exist_ok=True)
+    for name in ("assay", "click", "torch"):
+        (place / f"{name}.py").write_text(MARK.format(mark=str(tmp_path / "PWNED")))
+
+    subprocess.run(
+        [sys.executable, "-P", "-m", "assay", *words],  # as the console script begins
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1"},
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+    assert not pwned(tmp_path)
+
+
+SCRIPT = """\
+import os
+import assay
+
+with assay.start(config={"lr": 1}, tag="t", resume=os.environ.get("RUN")) as run:
+    run.log({"loss": 1.0}, 1)
+"""
+GIT_CONFIG = """\
+[core]
+repositoryformatversion = 0
+bare = false
+worktree = .
+[filter "evil"]
+clean = "touch '{mark}'; cat"
+"""
+
+
+def test_a_script_that_resumes_a_foreign_record_does_not_follow_it_to_its_project(
+    tmp_path: Path,
+) -> None:
+    """The artifacts of the record are a repository, whose settings name a command for git."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "train.py").write_text(SCRIPT)
+
+    def train(**variables: str) -> None:
+        own = {**os.environ, "PYTHONPATH": str(SRC), **variables}
+        subprocess.run([sys.executable, "train.py"], cwd=home, env=own, check=True)
+
+    train(XDG_DATA_HOME=str(tmp_path / "theirs"))
+    (folder,) = (path for path in (home / "runs").iterdir() if path.is_dir())
+    place = folder / "artifacts"
+    place.mkdir(exist_ok=True)
+    (place / "data.txt").write_text("x\n")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
+        who = ["-c", "user.name=x", "-c", "user.email=x@x"]
+        subprocess.run(["git", *who, *words], cwd=place, check=True)
+    for name in ("HEAD", "config", "objects", "refs", "index", "info"):
+        shutil.move(place / ".git" / name, place)
+    shutil.rmtree(place / ".git")
+    (place / "config").write_text(GIT_CONFIG.format(mark=str(tmp_path / "PWNED")))
+    (place / "info" / "attributes").write_text("* filter=evil\n")
+    os.utime(place / "data.txt", (1, 1))
+    data = json.loads((folder / run_file.FILE_NAME).read_text())
+    data |= {"project": f"runs/{folder.name}/artifacts", "status": "stopped"}
+    data["attempts"][0]["status"] = "stopped"
+    (folder / run_file.FILE_NAME).write_text(json.dumps(data))
+
+    train(RUN=folder.name[12:20])
+
+    assert not pwned(tmp_path)
+    assert run_file.read(folder).project == str(home)

@@ -189,9 +189,26 @@ def test_a_record_of_an_earlier_version_which_signed_all_attempts_together_is_on
 ) -> None:
     run = read(made)
     older = replace(run, attempts=(replace(run.attempts[0], made_by=""),))
+    facts = authorship._run_facts(made, older)
+    older = replace(older, made_by=authorship._digest(authorship._key(make=False), facts))
 
     assert authorship.is_own(made, older, older.attempts[0])
     own = authorship.own_attempts(made, older)
     both = replace(older, attempts=(*older.attempts, replace(ATTEMPT, number=2)))
     resumed = authorship.sign(made, both, own)
     assert authorship.own_attempts(made, resumed) == [1, 2]
+
+
+def test_a_record_of_two_authors_does_not_become_one_of_an_earlier_version(
+    made: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as theirs:
+        theirs.setenv("XDG_DATA_HOME", str(tmp_path / "somebody else"))
+        foreign = authorship.sign(made, read(made))
+    both = replace(foreign, attempts=(*foreign.attempts, replace(ATTEMPT, number=2)))
+    resumed = authorship.sign(made, both)
+    assert authorship.own_attempts(made, resumed) == [2]
+
+    unsigned = tuple(replace(attempt, made_by="") for attempt in resumed.attempts)
+
+    assert authorship.own_attempts(made, replace(resumed, attempts=unsigned)) == []

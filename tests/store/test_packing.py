@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import shutil
@@ -305,3 +306,56 @@ def test_what_is_no_pack_is_told_so(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(InputError, match="no such file") as nowhere:
         check(tmp_path / "folder" / "absent")
     assert nowhere.value.fix == f"the folder {tmp_path / 'folder'} does not exist"
+
+
+def with_run_json(data: bytes) -> Change:
+    return lambda files, listed: files.update({"run/run.json": data})
+
+
+def in_folder(ending: str) -> Change:
+    return lambda files, listed: listed.update(folder=f"{listed['folder']}{ending}")
+
+
+def with_artifact(name: str) -> Change:
+    return lambda files, listed: files.update({f"run/artifacts/{name}": b"x"})
+
+
+@pytest.mark.parametrize(
+    "alter",
+    {
+        "no run": leave_out,
+        "no JSON": with_run_json(b"no JSON"),
+        "another run": with_run_json(
+            b'{"format": 1, "id": "zzzzzzzz", "kind": "train", "created_ns": 1}'
+        ),
+        "a folder in a folder": in_folder("-x/y"),
+        "a folder that paints": in_folder("-\x1b[2J"),
+        "a name of Windows": with_artifact("a\\b"),
+        "a name that is too long": with_artifact("a" * 300),
+    }.items(),
+    ids=lambda named: named[0],
+)
+def test_what_is_wrong_with_a_pack_is_known_before_anything_is_written(
+    run: RunFolder, tmp_path: Path, alter: tuple[str, Change]
+) -> None:
+    file = packed(run, tmp_path / "run.tar.gz")
+    with tarfile.open(file) as tar:
+        (_, head), *rest = [(m.name, tar.extractfile(m).read()) for m in tar.getmembers()]  # type: ignore[union-attr]
+    listed, contents = json.loads(head), dict(rest)
+    alter[1](contents, listed)
+    listed["files"] = {
+        name: {"size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for name, data in contents.items()
+    }
+    with tarfile.open(file, "w:gz") as tar:
+        for name, data in [(LIST_NAME, json.dumps(listed).encode()), *contents.items()]:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+
+    with pytest.raises(AssayError):
+        unpack(file, Project(empty))
+
+    assert list(empty.iterdir()) == []

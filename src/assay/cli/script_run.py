@@ -45,9 +45,7 @@ def _check(view: RunView, words: Sequence[str]) -> None:
     command = shlex.join(words)
     if view.status == "finished":
         raise InputError(f"The run {view.id} has finished: there is nothing to resume.")
-    is_here = authorship.is_own(view.folder, view.file) and not authorship.is_moved(
-        view.folder, view.file
-    )
+    is_here = authorship.is_at_home(view.folder, view.file)
     if not is_here or not Path(view.file.newest.cwd).is_dir():
         raise InputError(
             f"The run {view.id} was not made here: its command is not run by its record.",

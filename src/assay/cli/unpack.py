@@ -28,10 +28,11 @@ def command(file: str, only_check: bool) -> int:
         found = check(Path(file))
         echo(f"as packed: {found.id}  {count(len(found.files), 'file')}, {size(found.size_bytes)}")
         return 0
-    project = open_project(Path.cwd(), create=True)
-    if project.is_new:
-        echo(f"assay: {project.root} is a project now (it has a folder .assay/).", err=True)
+    project = open_project(Path.cwd())
+    is_new = not project.assay_dir.is_dir()
     folder = unpack(Path(file), project)
+    if is_new:
+        echo(f"assay: {project.root} is a project now (it has a folder .assay/).", err=True)
     with contextlib.suppress(OSError):  # then it is only not listed by --all-projects
         remember(project.root)
     echo(f"unpacked: {os.fspath(folder.path)}")

@@ -88,12 +88,31 @@ def open_given(
         return open_config(given, overrides, user_dir=user_dir)
     path = Path(given)
     view = _record_of(path)
-    if path.suffix == PYTHON:  # a program: what it runs is asked for before it is read
+    attempt = _attempt_of(path, view)
+    is_ours = attempt is not None and authorship.is_own(view.folder, view.file, attempt)
+    home = home_of(view)
+    dirs = user_dir or [home.root if home is not None else Path.cwd()]
+    if path.suffix.lower() == PYTHON and not is_ours:
+        # A program: what it runs is asked for before it is read.
         code = f"{path}, a Python config, which is a program"
-        permit(view, Table({}, Origin(source=str(path))), use=use, code=code, trust=trust)
-    config = open_config(path, overrides, user_dir=user_dir, outside=view.kept_outside)
-    allowed = at_home(config, view, use=use, trust=trust, tell=tell)
+        _ask(view, Table({}, Origin(source=str(path))), use=use, code=code, trust=trust)
+        is_ours = True
+    config = open_config(path, overrides, user_dir=dirs, outside=view.kept_outside)
+    if not is_ours:
+        code = f"{path}, with the modules of your working tree"
+        _ask(view, config.root, use=use, code=code, trust=trust)
+    allowed = at_home(config, view, use=use, trust=True, tell=tell)
     return allowed if user_dir is None else replace(allowed, user_dirs=config.user_dirs)
+
+
+def _attempt_of(path: Path, view: RunView) -> Attempt | None:
+    """Return the newest attempt that had this config; None for another file in the record."""
+    place = path.resolve()
+    for attempt in reversed(view.file.attempts):
+        config = view.folder.config_of_attempt(attempt.number, view.file.newest.number)
+        if config.resolve() == place:
+            return attempt
+    return None
 
 
 def _record_of(path: Path) -> RunView:
@@ -129,8 +148,9 @@ def at_home(
 def _permitted(config: Config, view: RunView, *, use: str, trust: Trust, tell: Tell) -> Config:
     home = home_of(view)
     if is_at_home(view):
-        dirs = tuple(map(Path, kept_dirs(view))) or config.user_dirs
-        return replace(config, user_dirs=dirs, settings=Settings(Path(view.file.project)))
+        root = Path(view.file.project)
+        dirs = tuple(map(Path, kept_dirs(view))) or (root, root / "src")
+        return replace(config, user_dirs=dirs, settings=Settings(root))
     root = home.root if home is not None else Path.cwd()
     dirs = _moved_dirs(view, root)
     code = f"modules in {' and '.join(map(str, dirs))}, your working tree"
@@ -155,6 +175,10 @@ def permit(
     attempts = view.file.attempts
     if authorship.is_own(view.folder, view.file, attempt or (attempts[-1] if attempts else None)):
         return
+    _ask(view, root, use=use, code=code, trust=trust)
+
+
+def _ask(view: RunView, root: Table, *, use: str, code: str, trust: Trust) -> None:
     foreign = Foreign(
         run=view.id, use=use, made=_made(view), calls=tuple(_foreign_calls(root)), code=code
     )
@@ -185,8 +209,7 @@ def permit_code(view: RunView, *, trust: Trust) -> None:
 
 def is_at_home(view: RunView) -> bool:
     """Return whether this user made the run, where it is now."""
-    is_here = not authorship.is_moved(view.folder, view.file) and os.path.isdir(view.file.project)
-    return is_here and authorship.is_own(view.folder, view.file)
+    return os.path.isdir(view.file.project) and authorship.is_at_home(view.folder, view.file)
 
 
 def home_of(view: RunView) -> Project | None:

@@ -5,6 +5,7 @@ What lies among records is data, whoever put it there: no project, no settings, 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -62,16 +63,23 @@ def records_around(place: Path) -> Path | None:
 
 
 def _records_around(place: Path) -> Path | None:
-    for folder in (place, *place.parents):
-        if folder.name == ASSAY_DIR or _is_record(folder):
+    runs_dirs = _spellings_of_runs_dir(None)
+    # From the outermost on: a project below records is none, whatever it says of its own runs.
+    for folder in reversed((place, *place.parents)):
+        if folder.name == ASSAY_DIR or folder in runs_dirs or _is_record(folder):
             return folder
-    given = os.environ.get(RUNS_DIR_VARIABLE)
-    runs_dir = Path(given).expanduser().absolute() if given else None
-    if runs_dir is None and (root := project_root(place.parent)) is not None:
-        runs_dir = runs_dir_of(root)
-        if root.is_relative_to(runs_dir):  # a project may keep its runs beside its code
-            return None
-    return runs_dir if runs_dir is not None and place.is_relative_to(runs_dir) else None
+        has_project = folder != place and os.path.lexists(folder / ASSAY_DIR)
+        if has_project and not why_not_ours(folder, place):
+            runs_dirs = _spellings_of_runs_dir(folder)
+    return None
+
+
+def _spellings_of_runs_dir(root: Path | None) -> tuple[Path, ...]:
+    """Return the folder of runs of the project `root`, or of the environment, by all its names."""
+    if root is None and not os.environ.get(RUNS_DIR_VARIABLE):
+        return ()
+    runs_dir = runs_dir_of(root or Path())
+    return Path(os.path.normpath(runs_dir)), runs_dir.resolve()
 
 
 def _is_record(folder: Path) -> bool:
@@ -82,13 +90,20 @@ def _is_record(folder: Path) -> bool:
     if id_of_folder(folder.name):
         return True
     try:
-        return b'"kind"' in read_start(path, _KIND_BYTES, follow=True)
+        data = read_start(path, _MOST_BYTES, follow=True)
     except OSError:
         return False
+    if len(data) == _MOST_BYTES:
+        return True
+    try:
+        facts = json.loads(data)
+    except (ValueError, RecursionError):
+        return b'"id"' in data
+    return isinstance(facts, dict) and "kind" in facts
 
 
-_KIND_BYTES = 4096
-"""Bytes at the begin of `run.json` within which it says its kind."""
+_MOST_BYTES = 1 << 20
+"""Size of a `run.json` above which nobody looks whether it is one of ours."""
 
 
 def runs_dir_of(root: Path) -> Path:

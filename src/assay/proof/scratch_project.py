@@ -13,6 +13,7 @@ from assay.core.project import RUNS_DIR_VARIABLE
 from assay.core.run_file import Attempt
 from assay.query.run import RunView
 from assay.record.environment import VARIABLES
+from assay.store import authorship
 from assay.store.code_trees import code_blobs, read_tree
 from assay.store.layout import Project, find_project, make_project
 from assay.store.restore_code import link_rest, restored, write_tree
@@ -50,13 +51,14 @@ def make_scratch_project(run: RunView, attempt: Attempt, folder: Path) -> Scratc
     if home is not None:
         link_rest(home.root, folder, skipped=home.runs_dir)
     dirs = [restored(Path(path), was, folder) for path in kept_dirs(run)]
+    is_ours = authorship.is_own(run.folder, run.file, attempt)  # else its paths are not followed
     cwd = Path(attempt.cwd) if attempt.cwd else was
     if any(cwd.is_relative_to(root) for root in (was, was.resolve())):
         cwd = restored(cwd, was, folder)
     return ScratchProject(
         project=project,
         user_dirs=tuple(path for path in dirs if path.is_dir()),
-        cwd=cwd if cwd.is_dir() else folder,
+        cwd=cwd if cwd.is_dir() and (is_ours or cwd.is_relative_to(folder)) else folder,
         environment=_environment(attempt, was, folder),
     )
 

@@ -16,6 +16,7 @@ from assay.core.json_codec import to_plain
 from assay.core.ports import Blobs
 from assay.core.run_file import Summary
 from assay.query.run import RunView
+from assay.store import authorship
 from assay.store.blobs import FileBlobs
 from assay.store.code_trees import CodeFile, code_blobs, read_tree
 from assay.store.layout import Project, find_project
@@ -145,8 +146,13 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 
 def code_store(run: RunView) -> Blobs:
-    """Return the code store of a run: that of the project around its folder, else of its origin."""
-    homes = [find_project(run.path), Project(Path(run.file.project)) if run.file.project else None]
+    """Return the code store of a run: of the project around its folder, around here, of its origin.
+
+    The path of the last is in the record: it is followed only in one that this user made.
+    """
+    homes = [find_project(run.path), find_project(Path.cwd())]
+    if run.file.project and authorship.is_own(run.folder, run.file):
+        homes.append(Project(Path(run.file.project)))
     stores = [code_blobs(home) for home in homes if home is not None]
     holding = (store for store in stores if run.code.snapshot in store)
     return next(holding, stores[0] if stores else FileBlobs(run.path))

@@ -52,7 +52,7 @@ def _refusal(view: RunView) -> str:
         return f"It was imported from {source}: there is no config to train."
     if not attempts or "user_dirs" not in attempts[0].launch or not view.config_text:
         return "A script recorded it: there is no config to train."
-    if not authorship.is_own(view.folder, view.file) or authorship.is_moved(view.folder, view.file):
+    if not authorship.is_at_home(view.folder, view.file):
         return (
             "It was not made here, where it is now:"
             f" `assay queue rerun {view.id}` in a terminal asks first."

@@ -87,6 +87,11 @@ def _is_signed_as_one(run: RunFile) -> bool:
     return not any(attempt.made_by for attempt in run.attempts)
 
 
+def is_at_home(folder: RunFolder, run: RunFile) -> bool:
+    """Return whether this user made the record, where it lies now: its paths may be followed."""
+    return not is_moved(folder, run) and is_own(folder, run)
+
+
 def is_moved(folder: RunFolder, run: RunFile) -> bool:
     """Return whether the record lies elsewhere than where it was made."""
     return os.path.realpath(folder.path) != run.made_at
@@ -108,7 +113,11 @@ def digest_of_secret(text: str) -> str:
 
 def _run_facts(folder: RunFolder, run: RunFile) -> dict[str, Any]:
     configs = {name: path.read_bytes().hex() for name, path in _configs(folder, run)}
+    signatures = [attempt.made_by for attempt in run.attempts]
+    # Whoever takes them out must not get a record of before, in which all attempts are signed.
+    signed = {"signatures": signatures} if any(signatures) else {}
     return {
+        **signed,
         **_identity(run),
         "project": run.project,
         "made_at": run.made_at,

@@ -61,6 +61,7 @@ _FOLDERS_OF_RUN = frozenset(
 _PATCH_OF_RUN = re.compile(r"dirty(-[1-9][0-9]{0,8})?\.patch")
 _MOST_LEVELS = 40
 _MOST_NAME = 1000
+_MOST_PART = 255  # bytes, of all file systems in use
 
 
 def why_not_of_record(name: str) -> str:
@@ -78,6 +79,8 @@ def why_not_of_record(name: str) -> str:
         return "it leads out of its folder"
     if any(part.startswith(".") for part in (head, *rest)):
         return "a part of it is hidden"
+    if any(len(os.fsencode(part)) > _MOST_PART or "\\" in part for part in (head, *rest)):
+        return "not every file system can have it"
     # A byte that is no text is one half of a pair; all else has to be shown as it is.
     if not all(each.isprintable() or "\udc80" <= each <= "\udcff" for each in name):
         return "it has characters that cannot be shown"

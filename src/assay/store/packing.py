@@ -13,6 +13,7 @@ import io
 import os
 import secrets
 import tarfile
+import tempfile
 import unicodedata
 import zlib
 from collections.abc import Iterator, Mapping
@@ -38,7 +39,7 @@ from assay.core.regular_file import open_regular, size_text
 from assay.core.run_file import RunFile
 from assay.core.terminal import visible
 from assay.store.code_trees import code_blobs
-from assay.store.layout import Project, RunFolder, refusal, why_not_of_record
+from assay.store.layout import Project, RunFolder, make_project, refusal, why_not_of_record
 from assay.store.referenced_blobs import named_digests, reachable
 from assay.store.safe_path import safe_path
 
@@ -164,9 +165,25 @@ def check(file: Path) -> Pack:
     """Read a whole pack and compare digests; RecordError names the first file that differs."""
     with _opened(file) as packed:
         found = packed.listed()
-        for _ in packed.verified(found):
-            pass
+        with tempfile.TemporaryDirectory(prefix="assay-pack-") as folder:
+            for name, data in packed.verified(found):
+                if name == f"run/{run_file.FILE_NAME}":
+                    (Path(folder) / run_file.FILE_NAME).write_bytes(b"".join(data))
+            _refuse_another_run(file, Path(folder), found)
     return found
+
+
+def _refuse_another_run(file: Path, folder: Path, pack: Pack) -> None:
+    try:
+        run_id = run_file.read(folder).id
+    except FileNotFoundError:
+        raise RecordError("The pack holds no run.", where=str(file)) from None
+    except RecordError as error:
+        raise RecordError(
+            f"The run in the pack cannot be read: {error.what}", where=str(file)
+        ) from error
+    if run_id != pack.id:
+        raise RecordError("The run in the pack is another one than the pack says.", where=str(file))
 
 
 def unpack(file: Path, project: Project) -> RunFolder:
@@ -175,14 +192,17 @@ def unpack(file: Path, project: Project) -> RunFolder:
     The whole pack is checked before anything is written. RecordError for one that is damaged, or
     that holds what is no part of a record.
     """
-    check(file)
+    found = check(file)
+    _refuse_if_there(project, found)
+    if not project.assay_dir.is_dir():
+        make_project(project.root)
     blobs = code_blobs(project)
     temporary = project.runs_dir / f".unpack-{secrets.token_hex(6)}.tmp"
     try:
         with _opened(file) as packed:
             found = packed.listed()
             folder = safe_path(project.runs_dir, found.folder)
-            _refuse_if_there(project, found)
+            _refuse_if_there(project, found)  # again: it is read anew
             make_directory(project.runs_dir, project.folder_mode)
             temporary.mkdir(mode=project.folder_mode)
             for name, data in packed.verified(found):
@@ -194,10 +214,7 @@ def unpack(file: Path, project: Project) -> RunFolder:
                 make_directory(path.parent)
                 with os.fdopen(create_file(path), "wb") as out:
                     out.writelines(data)
-            if run_file.read(temporary).id != found.id:
-                raise RecordError(
-                    "The run in the pack is another one than the pack says.", where=str(file)
-                )
+            _refuse_another_run(file, temporary, found)
             os.rename(temporary, folder)
     except OSError as error:
         raise refusal(error, project.runs_dir, "The run cannot be unpacked") from error
@@ -207,7 +224,8 @@ def unpack(file: Path, project: Project) -> RunFolder:
 
 
 def _refuse_if_there(project: Project, found: Pack) -> None:
-    if id_of_folder(found.folder) != found.id:
+    is_name = found.folder.isprintable() and not {*"/\\"} & {*found.folder}
+    if not is_name or id_of_folder(found.folder) != found.id:
         raise RecordError(f"The pack has a wrong folder name: {found.folder!r}.")
     there = [
         path
