@@ -193,6 +193,7 @@ def test_what_was_best_comes_back_with_the_counters() -> None:
         "loss": runs.state.loss,
         "draws": False,
         "ends_epoch": False,
+        "length_error": None,
         "step": 4,
         "micro_step": 4,
         "samples": 28,

@@ -131,7 +131,7 @@ class Display:
         self._leave_room()
         self._task = self.bar.add_task(
             _title(engine),
-            total=_total(engine),
+            total=engine.state.max_steps,
             completed=engine.state.step,
             loss="loss -",
             left="",
@@ -142,7 +142,7 @@ class Display:
 
     def begin_epoch(self, engine: Engine) -> None:
         if self.bar is not None and self._task is not None:
-            self.bar.update(self._task, description=_title(engine), total=_total(engine))
+            self.bar.update(self._task, description=_title(engine), total=engine.state.max_steps)
 
     def step(self, engine: Engine) -> None:
         state = engine.state
@@ -278,7 +278,7 @@ class Display:
             state = engine.state
             left = self._left(engine)
             text = f"loss {state.loss:.4f}" + (f" · eta {left}" if left else "")
-            self.page.set_progress(_title(engine), state.step, _total(engine), text)
+            self.page.set_progress(_title(engine), state.step, engine.state.max_steps, text)
         if self.bar is not None and self._task is not None:
             state = engine.state
             left = self._left(engine)
@@ -299,7 +299,7 @@ class Display:
         steps = state.step - first
         if not steps:
             return ""
-        total = _total(engine)
+        total = engine.state.max_steps
         known = []
         if total is not None:
             known.append((total - state.step) * spent / steps)
@@ -348,14 +348,6 @@ def _title(engine: Engine) -> str:
         if state.max_epochs
         else f"epoch {state.epoch + 1}"
     )
-
-
-def _total(engine: Engine) -> int | None:
-    """Steps of the whole run; a stream tells how long it is at the end of its first epoch."""
-    state = engine.state
-    if state.max_steps is None and state.max_epochs is not None and state.epoch_length is not None:
-        return state.max_epochs * state.epoch_length
-    return state.max_steps
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -21,7 +21,7 @@ from assay.engine.data.batches import digest, pinned
 from assay.engine.data.collate import collate as collate_samples
 from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_memory
 from assay.engine.data.pinning import pinned_ahead
-from assay.engine.data.plan import Order, Plan, blocks
+from assay.engine.data.plan import Order, Plan, blocks, samples_in
 from assay.engine.data.randomness import DRAWN, Fetch, MapDataset, Randomness, randomness_of
 from assay.engine.data.samplers import Listed, order_of
 from assay.engine.data.source import Window
@@ -213,7 +213,16 @@ class Loader:
     def steps_per_epoch(self) -> int:
         if self._lists is not None:
             return -(-self._lists.batches_per_epoch // self._accumulate)
-        full, rest = divmod(self.order.n, self.batch_size)
+        return self._steps_of(self.order.n)
+
+    def steps_in(self, epoch: int) -> int:
+        """Return the number of windows of an epoch: a sampler may give more or fewer in each."""
+        if self._lists is not None:
+            return -(-self._lists.num_batches(epoch) // self._accumulate)
+        return self._steps_of(samples_in(self.order, epoch))
+
+    def _steps_of(self, samples: int) -> int:
+        full, rest = divmod(samples, self.batch_size)
         return full + bool(rest and not self.drop_last)
 
     def __len__(self) -> int:
@@ -249,12 +258,11 @@ class Loader:
         """Yield the tasks of an epoch that are for this rank."""
         return ((epoch, *part) for cut in self._cuts(epoch, 0) for part in self._own(cut))
 
-    def steps_after(self, samples: int) -> int:
+    def steps_after(self, samples: int, *, epoch: int) -> int:
         """Return the number of windows left of an epoch of which `samples` were seen."""
         if self._lists is not None:
-            return sum(1 for _ in self._cuts_from(0, samples))
-        full, rest = divmod(max(0, self.order.n - samples), self.batch_size)
-        return full + bool(rest and not self.drop_last)
+            return sum(1 for _ in self._cuts_from(epoch, samples))
+        return self._steps_of(max(0, samples_in(self.order, epoch) - samples))
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration; `windows` takes its epoch as an argument."""

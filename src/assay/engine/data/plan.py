@@ -33,10 +33,16 @@ class Order(Protocol):
         ...
 
 
+def samples_in(order: Order, epoch: int) -> int:
+    """Return the number of samples of an epoch: `n`, unless the order says it of each."""
+    length = getattr(order, "length", None)
+    return order.n if length is None else int(length(epoch))
+
+
 def blocks(order: Order, epoch: int, start: int, size: int) -> Iterator[tuple[int, list[int]]]:
     """Yield (first position, indices) of each batch of `size` from position `start` on."""
     per_block = max(1, _BLOCK // size) * size
-    for first in range(start, order.n, per_block):
+    for first in range(start, samples_in(order, epoch), per_block):
         indices = order.indices(epoch, first, per_block).tolist()
         for i in range(0, len(indices), size):
             yield first + i, indices[i : i + size]

@@ -15,6 +15,7 @@ import torch
 from assay.core import object_graph
 from assay.core.errors import InputError
 from assay.engine.data.collate import refuse_none
+from assay.engine.data.epochs import epoch_followers, set_epoch
 from assay.engine.numerics.seed import SAMPLE, comparable_state, key, key_all, undisturbed
 
 Randomness = Literal["sample", "batch", "none"]
@@ -43,7 +44,8 @@ class Fetch:
 
     It is copied to worker processes, so that a batch is the same whoever loads it. The first sample
     is loaded twice. If it comes out different, the generators that the data set has of its own are
-    keyed too; if it still does, `notes` say why loading is not exact.
+    keyed too; if it still does, `notes` say why loading is not exact. In training, whatever in the
+    data set or in `collate` has a `set_epoch` is told of the epoch.
     """
 
     def __init__(
@@ -66,6 +68,8 @@ class Fetch:
         self.notes: list[str] = []
         self._split_key = crc32(split.encode("utf-8"))
         self._keyed = [thing for thing, _ in keyable(dataset)]
+        # Other splits are always in epoch 0, and may be parts of the data set that trains.
+        self._followers = epoch_followers(dataset, collate) if split == "train" else []
         self._own: list[
             Any
         ] = []  # generators of the data set itself, if it was seen to draw from one
@@ -73,6 +77,7 @@ class Fetch:
 
     def __call__(self, epoch: int, position: int, indices: Sequence[int]) -> Any:
         """Return the batch of `indices`, which stand at `position` and after it."""
+        set_epoch(self._followers, epoch)
         if not self._is_checked:
             self._check(epoch, position, indices)
         if self.randomness == "none" and not self._keyed and not self._own:

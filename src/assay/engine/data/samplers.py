@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from assay.core.errors import InputError, did_you_mean
+from assay.engine.data.epochs import epoch_followers, set_epoch
 from assay.engine.data.plan import Order, Plan
 from assay.engine.numerics.seed import ORDER, key, seed_all, undisturbed
 
@@ -306,10 +307,20 @@ class Listed(_Epochwise):
         self._name = name
         self._in_batches = batches
         self._is_checked = False
+        self._followers: list[Any] | None = None
         self._ends: Ints = np.empty(0, dtype=np.int64)  # of each batch of the epoch
         self.n = len(self.indices(0, 0, 0x7FFFFFFF))
         self.batches_per_epoch = len(self._ends)
         self.batch_size = int(max(np.diff(self._ends, prepend=0), default=1))
+
+    def length(self, epoch: int) -> int:
+        """Return the number of samples of an epoch."""
+        return len(self.indices(epoch, 0, 0x7FFFFFFF))
+
+    def num_batches(self, epoch: int) -> int:
+        """Return the number of batches of an epoch."""
+        self.indices(epoch, 0, 0)
+        return len(self._ends)
 
     def batches(self, epoch: int) -> Iterator[tuple[int, list[int]]]:
         """Yield (first position, indices) of each batch of an epoch."""
@@ -343,10 +354,11 @@ class Listed(_Epochwise):
 
     def _asked(self, epoch: int) -> list[Any]:
         value = key(self._seed, ORDER, epoch, 6)
+        if self._followers is None:
+            self._followers = epoch_followers(self._sampler)
+        set_epoch(self._followers, epoch, again=True)  # which may be how it begins anew
         # A batch sampler has a sampler inside.
         for each in (self._sampler, getattr(self._sampler, "sampler", None)):
-            if callable(set_epoch := getattr(each, "set_epoch", None)):
-                set_epoch(epoch)
             generator = getattr(each, "generator", None)
             if callable(manual_seed := getattr(generator, "manual_seed", None)):
                 manual_seed(value)

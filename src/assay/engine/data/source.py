@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from assay.core import object_graph
 from assay.core.errors import InputError
 from assay.engine.data.batches import digest, size_of
+from assay.engine.data.epochs import epoch_followers, set_epoch
 from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_memory
 from assay.engine.data.randomness import generators_in, key_generator
 from assay.engine.data.worker_shares import WorkerShare, share_out
@@ -66,6 +67,12 @@ class Source(Protocol):
         ...
 
 
+def steps_in(source: Source, epoch: int) -> int | None:
+    """Return what a source says of the number of windows of an epoch; it may say it of each."""
+    own = getattr(source, "steps_in", None)
+    return source.steps_per_epoch if own is None else own(epoch)
+
+
 class Replayed:
     """Source over any iterable of batches; a mid-epoch resume replays the seen batches.
 
@@ -83,6 +90,8 @@ class Replayed:
         self._spent = False
         self._exactness = ""
         self._is_shared_out = False
+        self._followers: list[Any] = []
+        self._told: int | None = None
         self._generators: list[Any] | None = None
 
     @property
@@ -92,6 +101,13 @@ class Replayed:
         except TypeError:  # a DataLoader of a stream has the method, but no length
             length = None
         return None if length is None else -(-length // self.accumulate)
+
+    def steps_in(self, epoch: int) -> int | None:
+        """Return the number of windows of an epoch as the batches say it, told of the epoch."""
+        self._share_out()
+        self._set_epoch(epoch)
+        self._told = epoch
+        return self.steps_per_epoch
 
     def windows(self, epoch: int, start: int) -> Iterator[Window]:
         batches = self._begun(epoch, 0)
@@ -153,13 +169,9 @@ class Replayed:
     def _begun(self, epoch: int, done: int) -> Iterator[Any]:
         """Begin an epoch: return its batches, of which the first is number `done`."""
         self._share_out()
-        for each in (
-            self.batches,
-            getattr(self.batches, "sampler", None),
-            getattr(self.batches, "dataset", None),
-        ):
-            if callable(set_epoch := getattr(each, "set_epoch", None)):
-                set_epoch(epoch)
+        if epoch != self._told:
+            self._set_epoch(epoch)
+        self._told = None  # to call it may be how another pass begins
         if isinstance(self.batches, Iterator):
             if self._spent:
                 raise InputError(
@@ -175,10 +187,26 @@ class Replayed:
         return self._keyed(epoch, done)
 
     def _share_out(self) -> None:
-        """Let each of several workers give its share of the samples, when they are first needed."""
-        if not self._is_shared_out:
-            self._is_shared_out = True
-            self.batches = share_out(self.batches)
+        """Let each of several workers give its share of the samples, when they are first needed.
+
+        Find what is told of each epoch; workers that have a copy of it begin anew in each.
+        """
+        if self._is_shared_out:
+            return
+        self._is_shared_out = True
+        batches = self.batches = share_out(self.batches)
+        if not isinstance(batches, list | tuple):
+            self._followers = epoch_followers(batches)
+        has_copies = isinstance(batches, DataLoader) and batches.persistent_workers
+        if has_copies and epoch_followers(batches.dataset, batches.collate_fn):
+            self.batches = copy(batches)
+            vars(self.batches)["persistent_workers"] = False
+
+    def _set_epoch(self, epoch: int) -> None:
+        own = getattr(self.batches, "set_epoch", None)
+        if callable(own) and not callable(getattr(type(self.batches), "set_epoch", None)):
+            own(epoch)  # of an object inside that it stands for
+        set_epoch(self._followers, epoch, again=True)
 
     def _keyed(self, epoch: int, done: int) -> Iterator[Any]:
         number = done

@@ -86,6 +86,7 @@ class StreamLoader:
         self.ranks = ranks
         self._state: dict[str, Any] | None = None
         self._checked = 0
+        self._epoch = 0  # that was begun last
         self._exactness = ""
 
     def exactness(self, epoch: int = 0) -> str:
@@ -144,7 +145,13 @@ class StreamLoader:
 
     @property
     def steps_per_epoch(self) -> int | None:
-        lengths = [self.stream.length(self._way(0, shard)) for shard in range(max(self.workers, 1))]
+        return self.steps_in(self._epoch)
+
+    def steps_in(self, epoch: int) -> int | None:
+        """Return the number of windows of an epoch; None if nobody can know."""
+        self._epoch = epoch
+        ways = [self._way(epoch, shard) for shard in range(max(self.workers, 1))]
+        lengths = [self.stream.length(way) for way in ways]
         known = [length for length in lengths if length is not None]
         return -(-sum(known) // self.accumulate) if len(known) == len(lengths) else None
 

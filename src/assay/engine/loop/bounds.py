@@ -5,14 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Handler
 from assay.engine.data.loader import Loader
-from assay.engine.data.source import Source
+from assay.engine.data.source import Source, steps_in
 from assay.engine.loop.state import State
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
+
+
+class Length(NamedTuple):
+    """Length of a run in steps, as far as it is known, and that of an epoch.
+
+    `skipped`: how many steps fewer the past epochs had than so many of this length have.
+    """
+
+    total: int | None
+    epoch: int | None
+    skipped: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +49,22 @@ class Bounds:
                 raise InputError(f"{name} is {bound}; it must be greater than 0.")
 
     def apply(self, state: State, source: Source) -> None:
-        """Set the bounds of the state in epochs and steps, and the length of an epoch."""
-        state.epoch_length = source.steps_per_epoch
+        """Set the bounds of the state in epochs and steps, and the expected length of an epoch."""
+        state.epoch_length = state.claimed_length = source.steps_per_epoch
         state.max_epochs = self.epochs
-        state.max_steps = _least(self.steps, _last_of_epochs(state), self.max_steps)
+        state.step_bound = _least(self.steps, self.max_steps)
+
+    def expect_epoch(self, state: State, source: Source) -> None:
+        """Set the expected length of the epoch that begins or is resumed.
+
+        Believe what the data says, unless it has said the same of the last epoch in error.
+        """
+        epoch = state.epoch if self.epochs is None else min(state.epoch, self.epochs - 1)
+        claimed = state.claimed_length = steps_in(source, epoch)
+        length = claimed
+        if state.length_error is not None and state.length_error[0] == claimed:
+            length = state.length_error[1]
+        state.epoch_length = None if length is None else max(length, state.epoch_step)
 
     def reached(self, state: State) -> str:
         """Return the bound that a run has reached, such as "limit of 5 epochs"; "" for none."""
@@ -64,29 +87,31 @@ class Bounds:
             return
         if seen == state.epoch_step * source.batch_size:
             return
-        left = source.steps_after(seen)
-        state.epoch_step = len(source) - left
-        if state.max_epochs is not None:
-            left += (state.max_epochs - state.epoch - 1) * len(source)
-            state.max_steps = _least(state.step + left, self.steps, self.max_steps)
+        left = source.steps_after(seen, epoch=state.epoch)
+        state.epoch_step = source.steps_in(state.epoch) - left
 
     def start_schedule(self, state: State, backward: OptimizerStepBase) -> None:
-        """Let the schedule count from here, also after epochs that were ended early.
+        """Let the schedule count from here; InputError for one that does not fit the run."""
+        length = self.length(state)
+        backward.skip_steps(length.skipped)
+        backward.start(state.step, total=length.total, epoch_length=length.epoch)
 
-        The bound in steps is lowered by the steps that they left out, which a schedule that counts
-        epochs takes as made. InputError for a schedule that does not fit the run.
-        """
-        length = state.epoch_length
-        if length is not None:
-            place = state.epoch * length + state.epoch_step
-            if state.max_steps is not None:
-                state.max_steps = _least(state.max_steps, _last_of_epochs(state))
-            if place != state.step:
-                backward.skip_steps(place - state.step)
-        total = state.max_steps
-        if self.max_steps is not None and total == self.max_steps:
-            total = _least(self.steps, _last_of_epochs(state))
-        backward.start(state.step, total=total, epoch_length=length)
+    def refit_schedule(self, state: State, backward: OptimizerStepBase) -> bool:
+        """Fit the schedule to the length as it is expected now; return whether that changed it."""
+        length = self.length(state)
+        backward.skip_steps(length.skipped)
+        return backward.refit(state.step, total=length.total, epoch_length=length.epoch)
+
+    def length(self, state: State) -> Length:
+        """Return the expected length of the run as a schedule counts it."""
+        bound = state.step_bound
+        if self.max_steps is not None and bound == self.max_steps:
+            bound = self.steps
+        total = _least(bound, state.last_of_epochs)
+        if state.epoch_length is None:
+            return Length(total, None, 0)
+        place = state.epoch * state.epoch_length + state.epoch_step
+        return Length(total, state.epoch_length, place - state.step)
 
     def refuse_uncounted(self, batch: Any) -> None:
         """Raise InputError if samples bound the run, and nobody knows how many a batch holds."""
@@ -144,14 +169,6 @@ class _SecondBound:
             self.finish()
 
 
-def _last_of_epochs(state: State) -> int | None:
-    """Return the last step of the last epoch; None if nobody can know."""
-    if state.max_epochs is None or state.epoch_length is None:
-        return None
-    place = state.epoch * state.epoch_length + state.epoch_step
-    return state.step + max(0, state.max_epochs * state.epoch_length - place)
-
-
 def _least(*bounds: int | None) -> int | None:
     return min((bound for bound in bounds if bound is not None), default=None)
 
@@ -168,5 +185,5 @@ def is_done(state: State) -> bool:
     return bool(
         state.stop.reason
         or (state.max_epochs is not None and state.epoch >= state.max_epochs)
-        or (state.max_steps is not None and state.step >= state.max_steps)
+        or (state.step_bound is not None and state.step >= state.step_bound)
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -27,6 +26,7 @@ from assay.engine.loop.by_hand import HandTrainer
 from assay.engine.loop.engine_state import resume
 from assay.engine.loop.epoch_times import EpochTimes
 from assay.engine.loop.epoch_windows import EpochWindows
+from assay.engine.loop.expected_length import ExpectedLength
 from assay.engine.loop.failed_step import FailedStep
 from assay.engine.loop.process import Process
 from assay.engine.loop.state import State
@@ -321,12 +321,10 @@ class Engine:
         state.stop.is_settled = False  # an engine may be run again, after its bound was moved
         self._randomness.draws = state.draws
         self.bounds.recount(state, self.source)
-        self._make_step(can_repeat=can_repeat)
+        length = self._make_step(can_repeat=can_repeat)
         if isinstance(self.process, Process):
             self.process.attach(state, self.device, self.logged)
-        self.bounds.start_schedule(state, self.process.backward)
-        if state.epoch_length is None:  # behind the schedule, which began without one then, too
-            state.epoch_length = state.counted_length
+        length.begin_run()
         self.process.train()
         self.bus.start_at(state.event_counts())
         self.fire(Event.RUN_BEGIN)
@@ -334,14 +332,18 @@ class Engine:
             owed, state.owed = state.owed, None
             self.bus.fire_owed(owed)
 
-    def _make_step(self, *, can_repeat: bool) -> None:
-        """Make the objects of a step: they compute gradients, update, explain failures, record."""
+    def _make_step(self, *, can_repeat: bool) -> ExpectedLength:
+        """Make the objects of a step: they compute gradients, update, explain failures, record.
+
+        Return the length of the run that they follow.
+        """
         state, backward = self.state, self.process.backward
         self.logged = LoggedMeans(lambda: state.batch)
         loop = self._micro_batches = MicroBatches(
             state, self.bus, self._randomness, self.recorder, self.logged, self.ranks
         )
         model = getattr(self.process, "model", None)
+        length = ExpectedLength(self.bounds, self._windows, backward, self.recorder)
         failed = FailedStep(
             self.process,
             self._windows,
@@ -349,7 +351,7 @@ class Engine:
             buffers=kept_buffers(model) if backward.non_finite != "ignore" else NoBuffers(),
             pipeline=self.pipeline,
             key_of=loop.key,
-            start_schedule=partial(self.bounds.start_schedule, state, backward),
+            start_schedule=length.refit,
             can_repeat=can_repeat,
         )
         self._results = StepResults(
@@ -368,11 +370,12 @@ class Engine:
             self._results,
             self.bus,
             self._windows,
-            bounds=self.bounds,
+            length=length,
             times=self._times,
             agree=self._agree,
         )
         self._trainer = trainer_of(self.process, self.pipeline, loop)
+        return length
 
     def _fetch(self) -> None:
         """Fetch and record what waits on the device; NonFiniteError if a step was not finite."""
@@ -388,6 +391,6 @@ class Engine:
     def _agree(self) -> None:
         """Put in force what any rank was asked for: to stop, to end the epoch, the least bound."""
         state = self.state
-        state.max_steps, state.ends_epoch = self.ranks.agree(
-            state.stop, state.max_steps, ends_epoch=state.ends_epoch
+        state.step_bound, state.ends_epoch = self.ranks.agree(
+            state.stop, state.step_bound, ends_epoch=state.ends_epoch
         )

@@ -50,9 +50,6 @@ def own_parts(engine: EngineParts) -> dict[str, Any]:
     """Return the same of what this OS process has of the model."""
     model, backward = engine.process.model, engine.process.backward
     state = {**engine.state.state_dict(), **_owed(engine)}
-    length = engine.state.epoch_length or engine.state.counted_length
-    if engine.source.steps_per_epoch is None and length is not None:
-        state["epoch_length"] = length
     parts = {"model": model.state_dict(), "state": state}
     parts |= {name: part.state_dict() for name, part in backward.parts(model).items()}
     parts |= process_state(engine.process)

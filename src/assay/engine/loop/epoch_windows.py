@@ -33,10 +33,12 @@ class EpochWindows:
     def rest(self, pipeline: Pipeline | None) -> Iterator[Window]:
         """Return the rest of the epoch; nothing of one that is resumed after it was ended early.
 
+        Nothing either where the bound of the run was reached with the expected end of the epoch.
+
         Batches of a `Loader` are counted by samples: they may have other sizes than before.
         """
         state, source = self.state, self.source
-        if state.ends_epoch:
+        if state.ends_epoch or state.step == state.step_bound:
             return iter(())
         if state.epoch_samples and isinstance(source, Loader):
             windows = source.windows_after(state.epoch, state.epoch_samples)
@@ -63,7 +65,7 @@ class EpochWindows:
             self.source.close()
 
     def _is_last(self) -> bool:
-        return bool(self.state.stop.reason) or self.state.step + 1 == self.state.max_steps
+        return bool(self.state.stop.reason) or self.state.step + 1 == self.state.step_bound
 
     def _add_moved(self, seconds: float) -> None:
         self.moved_s += seconds
@@ -75,13 +77,15 @@ def end_epoch(state: State) -> bool:
     An epoch that continues, or is to be resumed later, is not counted. InputError for an epoch
     without a batch.
     """
-    is_bounded = bool(state.stop.reason) or state.step == state.max_steps
+    is_bounded = bool(state.stop.reason) or state.step == state.step_bound
     is_complete = state.epoch_step == state.epoch_length or not is_bounded or state.ends_epoch
     if not is_complete or state.stop.interrupts:
         return False
     if state.epoch_step == 0:
         raise no_batch()
     if not state.ends_epoch:
+        is_true = state.claimed_length == state.epoch_step
+        state.length_error = None if is_true else [state.claimed_length, state.epoch_step]
         state.epoch_length = state.epoch_step
     state.ends_epoch = False
     state.epoch += 1

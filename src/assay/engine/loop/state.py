@@ -14,7 +14,7 @@ from assay.engine.loop.bus import Owed
 
 SAVED = (
     *("epoch", "epoch_step", "epoch_samples", "step", "micro_step", "samples", "draws"),
-    *("loss", "metrics", "evaluated", "best", "ends_epoch"),
+    *("loss", "metrics", "evaluated", "best", "ends_epoch", "length_error"),
 )
 
 
@@ -47,11 +47,12 @@ class State:
     within the epoch, `samples` training samples, `epoch_samples` those of the epoch;
     `valid_samples` those that this process evaluated, which checkpoints do not keep: whether
     somebody looks must not change them. `draws` says that training draws from numpy or `random`.
-    `loss` is the mean loss of the newest step. `max_steps` is what the run will do in all, None
-    when nobody can know. `epoch_length` is the number of steps of an epoch, None until one of data
-    without a length has ended; `counted_length` is what an earlier attempt has counted. `batch` and
-    `output` are those of the newest micro-batch. `dataloader` is what batches come from; while a
-    split is evaluated, the loader of that. `metrics` holds the
+    `loss` is the mean loss of the newest step. `max_steps` is what the run is expected to do in
+    all, None when nobody can know: epochs end with their data, and `epoch_length` is an estimate.
+    `step_bound` is the step that ends the run, if any does. `claimed_length` is what the data says
+    of the length of this epoch, `length_error` what it said of the last one and what that was,
+    where these differ. `batch` and `output` are those of the newest micro-batch. `dataloader` is
+    what batches come from; while a split is evaluated, the loader of that. `metrics` holds the
     newest evaluation, by name (`valid/acc`), and `evaluated` at which step it was, by split;
     `split` is the one that is being evaluated. `mean_loss` gathers the losses of steps once it is
     set. `stop` says whether somebody asked the run to end, `ends_epoch` whether the epoch is to end
@@ -68,9 +69,10 @@ class State:
     valid_samples: int = 0
     draws: bool = False
     max_epochs: int | None = None
-    max_steps: int | None = None
+    step_bound: int | None = None
     epoch_length: int | None = None
-    counted_length: int | None = None
+    claimed_length: int | None = None
+    length_error: list[int | None] | None = None
     _loss: float | Callable[[], float] = float("nan")
     batch: Any = None
     output: Any = None
@@ -108,6 +110,24 @@ class State:
     @loss.setter
     def loss(self, loss: float | Callable[[], float]) -> None:
         self._loss = loss
+
+    @property
+    def max_steps(self) -> int | None:
+        """Steps that the run is expected to make: its bound, or what its epochs come to."""
+        bounds = (self.step_bound, self.last_of_epochs)
+        return min((bound for bound in bounds if bound is not None), default=None)
+
+    @max_steps.setter
+    def max_steps(self, bound: int | None) -> None:
+        self.step_bound = bound
+
+    @property
+    def last_of_epochs(self) -> int | None:
+        """Expected last step of the last epoch; None if nobody can know."""
+        if self.max_epochs is None or self.epoch_length is None:
+            return None
+        left = max(0, self.max_epochs - self.epoch) * self.epoch_length - self.epoch_step
+        return self.step + max(0, left)
 
     def count_step(self, samples: int) -> None:
         """Count a step of so many samples."""
@@ -168,7 +188,6 @@ class State:
         for name in SAVED:
             if name in state:
                 setattr(self, name, deepcopy(state[name]))
-        self.counted_length = state.get("epoch_length")
         self.owed = None
         if owed := state.get("owed"):
             names = tuple(map(str, owed["names"]))

@@ -11,10 +11,10 @@ from assay.core.event_log import Warned
 from assay.core.events import Event
 from assay.core.ports import Recorder
 from assay.engine.data.source import Window
-from assay.engine.loop.bounds import Bounds
 from assay.engine.loop.bus import Bus
 from assay.engine.loop.epoch_times import EpochTimes
 from assay.engine.loop.epoch_windows import EpochWindows, end_epoch
+from assay.engine.loop.expected_length import ExpectedLength
 from assay.engine.loop.failed_step import FailedStep
 from assay.engine.loop.process import Process
 from assay.engine.loop.state import State
@@ -224,7 +224,7 @@ class EpochLoop:
         bus: Bus,
         windows: EpochWindows,
         *,
-        bounds: Bounds,
+        length: ExpectedLength,
         times: EpochTimes,
         agree: Callable[[], None],
     ) -> None:
@@ -234,7 +234,7 @@ class EpochLoop:
         self.ranks = results.ranks
         self.bus = bus
         self.source = windows
-        self.bounds = bounds
+        self.length = length
         self.times = times
         self.agree = agree
         self.is_loading = False
@@ -252,6 +252,7 @@ class EpochLoop:
         step_begin = self.bus.points[Event.STEP_BEGIN]
         step_end = self.bus.points[Event.STEP_END]
         record = None if self.results.is_idle else self.results.end_step
+        self.length.begin_epoch()
         windows = self.source.rest(pipeline)
         self._begin()
         now = perf_counter()
@@ -260,6 +261,8 @@ class EpochLoop:
             self.is_loading = False
             loaded = perf_counter()
             times.waiting += loaded - now
+            if state.epoch_step == state.epoch_length:
+                self.length.extend_epoch()
             if step_begin.due <= state.step:
                 step_begin.fire(state.step)
             yield window
@@ -274,12 +277,20 @@ class EpochLoop:
             ranks.beats.step(state.step)
             now = perf_counter()
             times.telling += now - computed
-            if state.stop.reason or state.step == state.max_steps or state.ends_epoch:
+            if state.stop.reason or state.step == state.step_bound or state.ends_epoch:
+                self._check_end(windows)
                 break
             self.is_loading = True
         self.is_loading = False
         del windows  # workers that load the rest of this epoch are free for the next one
         self._end()
+
+    def _check_end(self, windows: Iterator[Window]) -> None:
+        """Look whether an epoch that the run leaves at its expected end has ended."""
+        state = self.state
+        is_expected = state.epoch_step == state.epoch_length
+        if is_expected and not (state.ends_epoch or state.stop.interrupts) and any(windows):
+            self.length.extend_epoch()
 
     def _begin(self) -> None:
         self.is_in_epoch = True
@@ -293,8 +304,5 @@ class EpochLoop:
         self.times.end(moved=self.source.moved_s, differentiated=self.backward.seconds)
         self.results.fetch()
         self.is_in_epoch = False
-        is_early = state.ends_epoch
         if end_epoch(state):
-            if is_early:
-                self.bounds.start_schedule(state, self.backward)
             self.bus.fire_at(Event.EPOCH_END, state.epoch)

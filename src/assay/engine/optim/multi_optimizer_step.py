@@ -138,6 +138,14 @@ class MultiOptimizerStep(OptimizerStepBase):
             part.start(step, total=total, epoch_length=epoch_length)
         self._go_to(step)
 
+    def refit(self, step: int, *, total: int | None, epoch_length: int | None) -> bool:
+        changed = [
+            part.refit(step, total=total, epoch_length=epoch_length)
+            for part in self.by_name.values()
+        ]
+        self._go_to(step)
+        return any(changed)
+
     def defer(self, flag: Tensor | None) -> bool:
         """Each part has a flag of its own, and `flag` is set when one of them is."""
         self._flag = self.deferred = None

@@ -178,6 +178,9 @@ class OptimizerStep(OptimizerStepBase):
     def start(self, step: int, *, total: int | None, epoch_length: int | None) -> None:
         self.rate.start(step, total=total, epoch_length=epoch_length)
 
+    def refit(self, step: int, *, total: int | None, epoch_length: int | None) -> bool:
+        return self.rate.refit(step, total=total, epoch_length=epoch_length)
+
     def walk_schedule(self, steps: int) -> None:
         self.rate.walk(steps)
 

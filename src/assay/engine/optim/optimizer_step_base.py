@@ -64,6 +64,11 @@ class OptimizerStepBase(ABC):
     def start(self, step: int, *, total: int | None, epoch_length: int | None) -> None:  # noqa: B027
         """Begin or resume the run after `step` completed steps of `total`, None if unknown."""
 
+    def refit(self, step: int, *, total: int | None, epoch_length: int | None) -> bool:
+        """Fit the schedule to another expected length; return whether its rates are others then."""
+        self.start(step, total=total, epoch_length=epoch_length)
+        return False
+
     def handlers(self, progress: Progress) -> list[Handler]:
         """Return the handlers of what follows the `progress` of the run, such as a metric."""
         return []
@@ -77,7 +82,7 @@ class OptimizerStepBase(ABC):
     def skip_steps(self, count: int) -> None:  # noqa: B027
         """Count `count` steps missing from past epochs as made, in a schedule of epochs.
 
-        Called before `start`.
+        Called before `start` and `refit`; below 0 where past epochs had more.
         """
 
     def defer(self, flag: Tensor | None) -> bool:

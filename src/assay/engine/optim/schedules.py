@@ -351,7 +351,7 @@ class LearningRate:
     """Applies a schedule to an optimizer: each group's rate is its own base rate times the factor.
 
     `total` is the number of steps of the run, `epoch_length` those of one epoch, where they are
-    known; `skipped` those that epochs left out which were ended early.
+    known; `skipped` those that past epochs had fewer than an epoch of that length.
     """
 
     def __init__(self, optimizer: Optimizer, schedule: Schedule | None = None) -> None:
@@ -380,6 +380,22 @@ class LearningRate:
         if total is not None and isinstance(self.schedule, TorchSchedule | _Warmup):
             self.schedule.check_length(total)
         self.set(step)
+
+    def refit(self, step: int, *, total: int | None, epoch_length: int | None) -> bool:
+        """Set another expected length, and the rates after `step` completed updates.
+
+        Return whether a run of the new length has other rates.
+        """
+        before = self.total
+        self.total, self.epoch_length = total, epoch_length
+        self.set(step)
+        schedule = self.schedule
+        if schedule is None or isinstance(schedule, TorchSchedule) or self._counts_epochs:
+            return False  # they count on, however long the run is
+        if before is None or total is None or before == total:
+            return False
+        last = max(0, min(before, total) - 1)
+        return schedule.factor(last, before) != schedule.factor(last, total)
 
     def walk(self, steps: int) -> None:
         """Set the rates of the run, but of at most so many `steps`, and then those of its start.

@@ -17,6 +17,7 @@ from zlib import crc32
 from torch.utils.data import IterableDataset
 
 from assay.core.errors import InputError
+from assay.engine.data.epochs import epoch_followers, set_epoch
 from assay.engine.numerics.seed import PIPE, key, seed_all, undisturbed
 
 Position: TypeAlias = Any
@@ -128,6 +129,8 @@ class SequenceStream(Stream):
         self.sequence = sequence
 
     def open(self, way: Pass, at: Position | None = None) -> Cursor:
+        if way.split == "train":
+            set_epoch(epoch_followers(self.sequence), way.epoch)
         return _SequenceCursor(self, way, at or 0)
 
     def length(self, way: Pass) -> int:
@@ -168,11 +171,14 @@ class IterableStream(Stream):
         self.iterable = iterable
 
     def open(self, way: Pass, at: Position | None = None) -> Cursor:
-        if hasattr(self.iterable, "set_epoch"):
-            self.iterable.set_epoch(way.epoch)
+        self._set_epoch(way)
         return ReplayCursor(lambda: iter(self.iterable), way, self.lane, at or 0)
 
+    def _set_epoch(self, way: Pass) -> None:
+        set_epoch(epoch_followers(self.iterable), way.epoch)
+
     def length(self, way: Pass) -> int | None:
+        self._set_epoch(way)
         try:
             return len(self.iterable)  # type: ignore[arg-type]
         except TypeError:

@@ -1,0 +1,91 @@
+"""Expected length of a run: an estimate from what its data says, which its epochs correct."""
+
+from __future__ import annotations
+
+from assay.core.event_log import Warned
+from assay.core.ports import Recorder
+from assay.engine.loop.bounds import Bounds, Length
+from assay.engine.loop.epoch_windows import EpochWindows
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase
+
+
+class ExpectedLength:
+    """Keeps the estimate of the state, and lets the schedule follow it as it changes.
+
+    All that it does follows from the counters and from the data: a resumed run expects the same.
+    """
+
+    def __init__(
+        self,
+        bounds: Bounds,
+        windows: EpochWindows,
+        backward: OptimizerStepBase,
+        recorder: Recorder,
+    ) -> None:
+        self.bounds = bounds
+        self.windows = windows
+        self.state = windows.state
+        self.backward = backward
+        self.recorder = recorder
+        self._fitted: Length | None = None
+        self._is_said = False
+
+    def begin_run(self) -> None:
+        """Expect the epoch that begins or is resumed; start the schedule.
+
+        InputError for a schedule that does not fit the run.
+        """
+        state = self.state
+        self.bounds.expect_epoch(state, self.windows.source)
+        if state.length_error is None:
+            self.bounds.start_schedule(state, self.backward)
+        else:
+            self.refit()  # a run that has begun is not refused: its length is not for sure
+        self._fitted = self.bounds.length(state)
+
+    def begin_epoch(self) -> None:
+        """Expect the epoch that begins; fit the schedule to what is known now."""
+        self.bounds.expect_epoch(self.state, self.windows.source)
+        self._follow(is_least=False)
+
+    def extend_epoch(self) -> None:
+        """Expect one step more of an epoch that goes on after its expected end."""
+        self.state.epoch_length = self.state.epoch_step + 1
+        self._follow(is_least=True)
+
+    def refit(self) -> None:
+        """Put the schedule to the step of the state."""
+        self.bounds.refit_schedule(self.state, self.backward)
+
+    def _follow(self, *, is_least: bool) -> None:
+        before, now = self._fitted, self.bounds.length(self.state)
+        if before is None or now == before:
+            return
+        self._fitted = now
+        has_changed = self.bounds.refit_schedule(self.state, self.backward)
+        is_wrong = is_least or self.state.length_error is not None
+        if self._is_said or None in (before.epoch, before.total) or now.epoch == before.epoch:
+            return
+        if has_changed or is_wrong:
+            self._is_said = True
+            self.recorder.tell(
+                Warned(
+                    message=_describe(before, now, is_least=is_least, has_changed=has_changed),
+                    step=self.state.step,
+                )
+            )
+
+
+def _describe(before: Length, now: Length, *, is_least: bool, has_changed: bool) -> str:
+    """Return the message for another length of an epoch than the one that was expected."""
+    assert before.total is not None and now.total is not None
+    least = "at least " if is_least else ""
+    message = (
+        f"data.train: an epoch has {least}{now.epoch:,} steps, and {before.epoch:,} were expected."
+        f" The run ends with its data, after {least}{now.total:,} steps as far as is known, not"
+        f" {before.total:,}."
+    )
+    if has_changed:
+        how = "stretched" if now.total > before.total else "squeezed"
+        message += f" The schedule is {how} to that, and follows what comes without a word."
+    return message
