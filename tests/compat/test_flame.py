@@ -225,7 +225,7 @@ def test_a_state_has_every_field_of_the_text_with_its_default_and_each_can_be_se
     assert len(fields) == 10
     defaults = theirs["State"]()
     for number, field in enumerate(fields):
-        assert getattr(state, field.name) == getattr(defaults, field.name), field.name
+        assert getattr(State(), field.name) == getattr(defaults, field.name), field.name
         setattr(state, field.name, number)
         assert getattr(state, field.name) == number, field.name
     assert (state.epoch_step, state.step, state.max_steps) == (2, 3, 5)
