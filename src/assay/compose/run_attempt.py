@@ -110,7 +110,8 @@ class _Attempt:
         status: EndStatus = "stopped" if stop.interrupts else "finished"
         note = "" if stop.interrupts else _describe_unsaved(self.prepared, state.step)
         reached = self.prepared.engine.bounds.reached(state)
-        reason = "; ".join(filter(None, [note, stop.reason or reached]))
+        ways = [note, stop.reason or reached, state.describe_left_out()]
+        reason = "; ".join(filter(None, ways))
         with signals.held():
             scope.tell_ending()
             result = ended(

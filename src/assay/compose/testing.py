@@ -222,6 +222,7 @@ def _evaluate(
     """Evaluate every loader, record the results, and return all metrics by name."""
     from assay.build import entered
     from assay.engine import evaluate
+    from assay.engine.callbacks.evaluate import tell_unmeasured
     from assay.engine.numerics.deterministic import deterministic
 
     recorder = evaluation["recorder"]
@@ -242,6 +243,8 @@ def _evaluate(
             )
             if results:
                 recorder.log(results, step)
+            elif not evaluation["infer"] and not evaluation["pipes"].pipes:
+                tell_unmeasured(recorder, split, step)
             recorder.tell(Evaluated(split=split, step=step, metrics=results, samples=samples))
             value |= results
             fire(Event.EVAL_END)

@@ -14,9 +14,19 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from assay.core.errors import InputError
-from assay.core.event_log import Evaluated
+from assay.core.event_log import Evaluated, Warned
 from assay.core.ports import MemoryRecorder
-from assay.engine import F1, Accuracy, Engine, Evaluate, Loader, Supervised, evaluate
+from assay.engine import (
+    F1,
+    Accuracy,
+    ByHand,
+    Collect,
+    Engine,
+    Evaluate,
+    Loader,
+    Supervised,
+    evaluate,
+)
 from assay.engine.loop.engine_state import capture
 from engine.toys import Noisy, engine, hard_net, heard, loader, net, points, same_bits, supervised
 
@@ -477,3 +487,34 @@ def test_a_part_that_is_not_measured_any_more_keeps_no_old_value() -> None:
 
     assert recorder.curve("valid/count/0") == [(1, 1.0), (2, pytest.approx(math.nan, nan_ok=True))]
     assert recorder.curve("valid/count/1") == [(1, 1.0), (2, 2.0)]
+
+
+def test_an_evaluation_that_measures_nothing_says_so_once() -> None:
+    model = net()
+    recorder = MemoryRecorder()
+    process = ByHand(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    runs = Engine(process, loader(), epochs=3, recorder=recorder)
+    runs.bus.extend(Evaluate({"valid": loader(4), "test": loader(4)}).handlers())
+
+    for inputs, targets in runs:
+        runs.backward(nn.functional.mse_loss(model(inputs), targets))
+
+    told = [fact for fact in recorder.facts if isinstance(fact, Warned)]
+    assert [fact.message.partition(":")[0] for fact in told] == [
+        "The evaluation of valid measures nothing",
+        "The evaluation of test measures nothing",
+    ]
+    assert "metrics={'acc': Accuracy()}" in told[0].message
+
+
+def test_an_evaluation_that_only_collects_is_left_in_peace() -> None:
+    model = net()
+    recorder = MemoryRecorder()
+    process = ByHand(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    runs = Engine(process, loader(), epochs=1, recorder=recorder)
+    runs.bus.extend(Evaluate({"valid": loader(4)}, pipes=[Collect(["pred"])]).handlers())
+
+    for inputs, targets in runs:
+        runs.backward(nn.functional.mse_loss(model(inputs), targets))
+
+    assert not [fact for fact in recorder.facts if isinstance(fact, Warned)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +12,16 @@ import torch
 from torch import nn
 
 from assay.core.errors import InputError
+from assay.core.event_log import Warned
+from assay.core.ports import MemoryRecorder
+from assay.engine import Engine, Save, Saver
 from assay.engine.loop.engine_state import capture, restore
 from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.precision import in_precision
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 from assay.engine.optim.schedules import WarmupLinear
-from engine.toys import engine, net, supervised
+from engine.toys import engine, loader, net, supervised
 
 
 def one(value: float = 1.0) -> tuple[nn.Parameter, torch.optim.SGD]:
@@ -154,3 +158,42 @@ def test_what_is_no_loss_is_told_as_ever() -> None:
 
     with pytest.raises(InputError, match="The loss is a float"):
         backward(0.5)  # type: ignore[arg-type]
+
+
+def overflowing(folder: Path, **given: Any) -> Engine:
+    """Run whose scale overflows until it has fallen twelve times."""
+    model = net()
+    backward = ScaledOptimizerStep(
+        torch.optim.SGD(model.parameters(), lr=0.01), scale=2.0**127, backoff_factor=2.0**-8
+    )
+    process = supervised(model, backward=backward)
+
+    def spoil(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * (math.inf if backward.scale > 2.0**31 else 1.0)
+
+    model[0].weight.register_hook(spoil)
+    return engine(process, loader(8), recorder=MemoryRecorder(), **given)
+
+
+def test_updates_that_the_scale_left_out_are_counted_and_told(tmp_path: Path) -> None:
+    first = overflowing(tmp_path, steps=8)
+    first.bus.extend(Save(Saver(tmp_path)).handlers())
+    first.run()
+    second = overflowing(tmp_path, steps=15)
+    second.resume(Saver(tmp_path))
+    state = second.run()
+
+    assert first.state.describe_left_out() == "8 of 8 updates were left out"
+    assert state.describe_left_out() == "12 of 15 updates were left out"
+    (warned,) = [fact for fact in second.recorder.facts if isinstance(fact, Warned)]  # type: ignore[attr-defined]
+    assert (warned.step, warned.message) == (
+        15,
+        "12 of 15 updates were left out: loss or gradients were not finite.",
+    )
+
+
+def test_a_run_that_left_no_update_out_says_nothing_of_it() -> None:
+    runs = engine(recorder=MemoryRecorder())
+
+    assert runs.run().describe_left_out() == ""
+    assert not runs.recorder.facts  # type: ignore[attr-defined]

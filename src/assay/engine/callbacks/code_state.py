@@ -14,7 +14,7 @@ from assay.engine.checkpoint.hidden_state import (
 )
 from assay.engine.checkpoint.kept_files import KeptFiles
 from assay.engine.loop.engine import Engine
-from assay.engine.loop.engine_state import own_parts, stateful
+from assay.engine.loop.engine_state import OwnState, own_parts, stateful
 from assay.engine.numerics.structures import tensors_in
 
 LAST = 3
@@ -109,6 +109,7 @@ class CodeState:
         own = own_parts(engine)
         known = [engine, engine.source, engine.recorder, engine.bus, state, state.dataloader]
         known += [*_data_of(engine.source), *stateful(engine).values()]
+        known += [kept.values for kept in engine.kept if isinstance(kept, OwnState)]
         known += getattr(engine.process, "metrics", {}).values()  # each evaluation resets them
         return take_snapshot(roots_of_code(engine), kept=tensors_in(own), known=known)
 

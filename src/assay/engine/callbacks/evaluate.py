@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 from assay.core.errors import InputError
-from assay.core.event_log import Evaluated
+from assay.core.event_log import Evaluated, Warned
 from assay.core.events import Event, Handler
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.data.adopt import refuse_samples
@@ -34,6 +35,8 @@ from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.losses import LOSS
 from assay.engine.parallel.evaluation_gather import check_mergeable, gather_evaluation
 from assay.engine.parallel.pipeline import Pipeline
+
+_LOGGER = logging.getLogger("assay")
 
 
 class Evaluate:
@@ -68,6 +71,7 @@ class Evaluate:
         self.seed = seed
         self.pipes = pipes if isinstance(pipes, Pipes) else Pipes(pipes)
         self.metrics = dict(metrics or {})
+        self._told_empty: set[str] = set()
 
     def handlers(self) -> list[Handler]:
         periodic = each(self.every, self.run, name="Evaluate")
@@ -148,6 +152,10 @@ class Evaluate:
         state.metrics.update(results)
         state.evaluated[split] = state.step
         state.valid_samples += samples
+        is_empty = not results and not self.pipes.pipes and engine.ranks.rank == 0
+        if is_empty and split not in self._told_empty:
+            self._told_empty.add(split)
+            tell_unmeasured(engine.recorder, split, state.step)
         engine.recorder.log(results, state.step)
         seconds = perf_counter() - begun
         fact = Evaluated(
@@ -169,6 +177,18 @@ class Evaluate:
         for part in engine.state.metrics:
             if part.startswith(within) and part not in results:
                 yield part
+
+
+def tell_unmeasured(recorder: Recorder, split: str, step: int) -> None:
+    """Record that an evaluation gave no number."""
+    message = (
+        f"The evaluation of {split} measures nothing: the process has no metrics, and its output no"
+        " loss. Give it metrics, as metrics={'acc': Accuracy()}; or return {'pred': ..., 'target':"
+        " ..., 'loss': ...} from the step or from `validate`."
+    )
+    if isinstance(recorder, NullRecorder):
+        _LOGGER.warning(message)
+    recorder.tell(Warned(message=message, step=step))
 
 
 def evaluated_splits(engine: Engine) -> set[str]:

@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
+from assay.core.event_log import Warned
 from assay.core.events import ALWAYS, Event, Every, Handler
 from assay.core.ports import Bind, NullRecorder, Recorder
 from assay.core.signals import NO_SIGNALS, Signals, obeyed, stopping
@@ -23,7 +24,7 @@ from assay.engine.data.source import Window, seeded
 from assay.engine.loop.bounds import Bounds, is_done
 from assay.engine.loop.bus import Bus, Listens, bind_by_name, roles_of
 from assay.engine.loop.by_hand import HandTrainer
-from assay.engine.loop.engine_state import resume
+from assay.engine.loop.engine_state import as_stateful, resume
 from assay.engine.loop.epoch_times import EpochTimes
 from assay.engine.loop.epoch_windows import EpochWindows
 from assay.engine.loop.expected_length import ExpectedLength
@@ -39,9 +40,10 @@ from assay.engine.numerics.buffers import NoBuffers, kept_buffers
 from assay.engine.numerics.seed import StepRandomness, checked_seed
 from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.losses import Losses
-from assay.engine.optim.optimizer_step_base import OptimizerStepBase
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase, Stateful
 from assay.engine.parallel.pipeline import Pipeline
 
+Kept = TypeVar("Kept")
 _LOGGER = logging.getLogger("assay")
 
 
@@ -101,6 +103,7 @@ class Engine:
         self.logged = LoggedMeans()
         self.ranks = DataParallelGroup()
         self.pipeline: Pipeline | None = None
+        self.kept: list[Stateful] = []
         self._times = EpochTimes()
         self.seconds = self._times.totals
         self._randomness = StepRandomness(self.seed)
@@ -156,6 +159,7 @@ class Engine:
             self._begin(can_repeat=can_repeat)
             yield
             state.stop.settle()
+            self._tell_left_out()
             self.fire(Event.RUN_END)
         except BaseException as error:
             clear = died(error) or self.ranks.as_peer_error(error)
@@ -169,6 +173,12 @@ class Engine:
                 self._windows.close()
             if self._results is not None:
                 self._results.close()
+
+    def _tell_left_out(self) -> None:
+        self._fetch()  # what waits on the device may have been left out
+        if line := self.state.describe_left_out():
+            message = f"{line}: loss or gradients were not finite."
+            self.recorder.tell(Warned(message=message, step=self.state.step))
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of the whole run, with all that `run` does around the step.
@@ -212,6 +222,15 @@ class Engine:
         of those there can be read.
         """
         return resume(self, saver, name)
+
+    def keep(self, thing: Kept) -> Kept:
+        """Keep the state of an object in every checkpoint, and give it back in `resume`; return it.
+
+        It has `state_dict` and `load_state_dict`; a dict is its own state. Handlers, process and
+        data are kept without this. InputError for anything else.
+        """
+        self.kept.append(as_stateful(thing))
+        return thing
 
     def backward(self, loss: Losses) -> None:
         """In a loop by hand: add the gradients of one micro-batch, weighted as its window needs."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from torch import nn
 from torch.optim import Optimizer
 
-from assay.core.errors import CheckpointError
+from assay.core.errors import CheckpointError, InputError
 from assay.core.event_log import Warned
 from assay.core.ports import Recorder
 from assay.engine.checkpoint.codec import digest
@@ -38,6 +38,7 @@ class EngineParts(Protocol):
     bus: Bus
     recorder: Recorder
     pipeline: Pipeline | None
+    kept: list[Stateful]
 
 
 def capture(engine: EngineParts) -> dict[str, Any]:
@@ -50,6 +51,8 @@ def own_parts(engine: EngineParts) -> dict[str, Any]:
     """Return the same of what this OS process has of the model."""
     model, backward = engine.process.model, engine.process.backward
     state = {**engine.state.state_dict(), **_owed(engine)}
+    if engine.state.left_out:
+        state["left_out"] = engine.state.left_out
     parts = {"model": model.state_dict(), "state": state}
     parts |= {name: part.state_dict() for name, part in backward.parts(model).items()}
     parts |= process_state(engine.process)
@@ -171,29 +174,59 @@ def restore_listeners(engine: EngineParts, parts: Mapping[str, Any]) -> None:
         engine.recorder.tell(Warned(message=message, step=engine.state.step))
 
 
-def stateful(engine: EngineParts) -> dict[str, Stateful]:
-    """The data, if they have a state, and the listeners that have one, by the name of their part.
+class OwnState:
+    """State of a loop that is a dict: loading it replaces what is in the dict."""
 
-    That of a listener is the name of its class, numbered from the second on.
+    def __init__(self, values: dict[Any, Any]) -> None:
+        self.values = values
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.values)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.values.clear()
+        self.values.update(state)
+
+
+def as_stateful(thing: Any) -> Stateful:
+    """Return an object with a state as it is, and a dict as an object whose state it is.
+
+    InputError for anything else.
+    """
+    if isinstance(thing, dict):
+        return OwnState(thing)
+    if has_state(thing):
+        return thing  # type: ignore[no-any-return]
+    kind = type(thing).__name__
+    raise InputError(
+        f"A {kind} has no state that a checkpoint could keep.",
+        fix=f"Give {kind} the methods state_dict() and load_state_dict(state); or keep a dict:"
+        ' own = engine.keep({"count": 0}).',
+    )
+
+
+def has_state(thing: Any) -> bool:
+    """Return True for an object that gives its state and takes it back."""
+    names = ("state_dict", "load_state_dict")
+    return not isinstance(thing, type) and all(callable(getattr(thing, n, None)) for n in names)
+
+
+def stateful(engine: EngineParts) -> dict[str, Stateful]:
+    """The data, if they have a state, the listeners that have one, and what the engine was given.
+
+    By the name of their part: that of a listener is its class, numbered from the second on.
     """
     found: dict[str, Stateful] = {}
     data: Any = engine.source
-    if callable(getattr(data, "state_dict", None)) and callable(
-        getattr(data, "load_state_dict", None)
-    ):
+    if has_state(data):
         found["data"] = data
-    for handler in engine.bus.order():
-        owner: Any = getattr(handler.fn, "__self__", None)
-        if isinstance(owner, nn.Module | Optimizer) or any(
-            owner is each for each in found.values()
-        ):
-            continue  # those of the first kinds are parts already
-        if callable(getattr(owner, "state_dict", None)) and callable(
-            getattr(owner, "load_state_dict", None)
-        ):
+    owners: list[Any] = [getattr(handler.fn, "__self__", None) for handler in engine.bus.order()]
+    # Modules and optimizers of the engine are parts already.
+    listening = [each for each in owners if not isinstance(each, nn.Module | Optimizer)]
+    for owner in [*listening, *engine.kept]:
+        if has_state(owner) and not any(owner is each for each in found.values()):
             kind = re.sub(r"[^A-Za-z0-9_]", "_", type(owner).__name__)
             names = [kind, *(f"{kind}.{number}" for number in range(2, len(found) + 3))]
-            found[next(name for name in names if name not in found and not is_of_engine(name))] = (
-                owner
-            )
+            free = (name for name in names if name not in found and not is_of_engine(name))
+            found[next(free)] = owner
     return found

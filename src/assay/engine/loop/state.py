@@ -56,7 +56,8 @@ class State:
     newest evaluation, by name (`valid/acc`), and `evaluated` at which step it was, by split;
     `split` is the one that is being evaluated. `mean_loss` gathers the losses of steps once it is
     set. `stop` says whether somebody asked the run to end, `ends_epoch` whether the epoch is to end
-    after this step (`Engine.end_epoch`). `owed` has the handlers that a resumed run still has to
+    after this step (`Engine.end_epoch`). `left_out` counts steps whose update was not made, as it
+    was not finite. `owed` has the handlers that a resumed run still has to
     call for what its checkpoint holds.
     """
 
@@ -84,6 +85,7 @@ class State:
     best: dict[str, Any] | None = None
     stop: Stop = field(default_factory=Stop)
     ends_epoch: bool = False
+    left_out: int = 0
     owed: Owed | None = None
     error: BaseException | None = None
 
@@ -135,6 +137,11 @@ class State:
         self.epoch_step += 1
         self.samples += samples
         self.epoch_samples += samples
+
+    def describe_left_out(self) -> str:
+        """Return how many updates were left out, such as "12 of 15 updates were left out"."""
+        were = "update was" if self.step == 1 else "updates were"
+        return f"{self.left_out:,} of {self.step:,} {were} left out" if self.left_out else ""
 
     def event_counts(self) -> dict[Event, int]:
         """Return the counts at which the events of epochs and steps are fired next."""
@@ -188,6 +195,7 @@ class State:
         for name in SAVED:
             if name in state:
                 setattr(self, name, deepcopy(state[name]))
+        self.left_out = state.get("left_out", 0)
         self.owed = None
         if owed := state.get("owed"):
             names = tuple(map(str, owed["names"]))

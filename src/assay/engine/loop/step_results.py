@@ -100,7 +100,9 @@ class StepResults:
             points = {f"train/{name}": value for name, value in means.items()}
             if step.update is not None:
                 step.update.recall(values)
+                skipped = self.backward.skipped
                 error = step.update.judge(values, step.step)
+                self.state.left_out += self.backward.skipped > skipped
                 if error is not None:
                     self.state.loss = self.deferred.loss
                     self.go_back(step, error)

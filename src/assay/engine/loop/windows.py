@@ -179,6 +179,7 @@ class TrainStep:
     def update(self) -> None:
         """Update the weights; an update that is left out leaves nothing behind."""
         if self.process.update(self.state.step) is False:
+            self.state.left_out += 1
             self.buffers.put_back()
         elif self.results.deferred is not None:
             self.buffers.put_back_where(self.results.deferred.flag)

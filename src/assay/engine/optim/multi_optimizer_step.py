@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from assay.core.errors import InputError, did_you_mean
 from assay.core.events import Handler
@@ -26,15 +27,19 @@ class MultiOptimizerStep(OptimizerStepBase):
     The loss of a part changes the parameters of its own optimizer and leaves all others as they
     are, so that the loss of a generator may run through its critic. `every` says of a part that it
     is updated in each n-th step only; in the others its loss may be missing, and is not used. An
-    update that one part leaves out is left out by all.
+    update that one part leaves out is left out by all. An optimizer of torch stands for an
+    `OptimizerStep` with it.
     """
 
     def __init__(
-        self, by_name: Mapping[str, OptimizerStep], *, every: Mapping[str, int] | None = None
+        self,
+        by_name: Mapping[str, OptimizerStep | Optimizer],
+        *,
+        every: Mapping[str, int] | None = None,
     ) -> None:
         if not by_name:
             raise InputError("MultiOptimizerStep was given no OptimizerStep.")
-        self.by_name = dict(by_name)
+        self.by_name = {name: _as_part(name, part) for name, part in by_name.items()}
         self.every = dict(every or {})
         self.optimizers = {name: part.optimizer for name, part in self.by_name.items()}
         _refuse_shared(self.by_name)
@@ -57,6 +62,10 @@ class MultiOptimizerStep(OptimizerStepBase):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.by_name)
+
+    @property
+    def skipped(self) -> int:
+        return sum(part.skipped for part in self.by_name.values())
 
     @property
     def needs_weights(self) -> bool:
@@ -229,6 +238,31 @@ class MultiOptimizerStep(OptimizerStepBase):
             for name, part in self.by_name.items()
             if (step + 1) % self.every.get(name, 1) == 0
         }
+
+
+def as_optimizer_step(optimizer: Any) -> OptimizerStepBase:
+    """Return the optimizer step of an optimizer, or of several by name.
+
+    InputError for anything else.
+    """
+    if isinstance(optimizer, OptimizerStepBase):
+        return optimizer
+    if isinstance(optimizer, Mapping):
+        return MultiOptimizerStep(optimizer)
+    return _as_part("", optimizer)
+
+
+def _as_part(name: str, part: Any) -> OptimizerStep:
+    if isinstance(part, OptimizerStep):
+        return part
+    if hasattr(part, "param_groups") and not isinstance(part, type):
+        return OptimizerStep(part)
+    what = f"the class {part.__name__}" if isinstance(part, type) else f"{part!r:.80}"
+    raise InputError(
+        f"{f'The optimizer {name!r}' if name else 'The optimizer'} is none of torch: it is {what}.",
+        fix="Give an optimizer, such as torch.optim.Adam(model.parameters()), an OptimizerStep with"
+        ' it, or several by name: {"generator": ..., "critic": ...}.',
+    )
 
 
 def _refuse_shared(by_name: Mapping[str, OptimizerStep]) -> None:

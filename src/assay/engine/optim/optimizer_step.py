@@ -78,7 +78,7 @@ class OptimizerStep(OptimizerStepBase):
         self.losses: dict[str, float] = {}
         self.rates = self.rate.read()
         self.grad_norm: float | None = None
-        self.skipped = 0
+        self._skipped = 0
         self.flag: Tensor | None = None
         self.ranks = DataParallelGroup()
         self.gradients = Gradients(optimizer)
@@ -203,6 +203,10 @@ class OptimizerStep(OptimizerStepBase):
     def lr(self) -> float:
         """Learning rate of the first group in the newest update."""
         return self.rates[""]
+
+    @property
+    def skipped(self) -> int:
+        return self._skipped
 
     @property
     def needs_weights(self) -> bool:
@@ -354,7 +358,7 @@ class OptimizerStep(OptimizerStepBase):
             return True
         if self.non_finite == "stop" or not self._are_weights_finite():
             raise self._non_finite(step)
-        self.skipped += 1
+        self._skipped += 1
         return False
 
     def _non_finite(self, step: int) -> NonFiniteError:
@@ -395,7 +399,7 @@ class OptimizerStep(OptimizerStepBase):
                 return None
             if self.non_finite == "stop" or not self._are_weights_finite():
                 return self._non_finite(step - 1)
-            self.skipped += 1
+            self._skipped += 1
             return None
 
         return DeferredUpdate(together, recall, judge)

@@ -42,6 +42,11 @@ class OptimizerStepBase(ABC):
     """Numbers of the newest update that are still on the device; None if all were read at once."""
 
     @property
+    def skipped(self) -> int:
+        """Updates that were left out in this attempt by the policy for what is not finite."""
+        return 0
+
+    @property
     def needs_weights(self) -> bool:
         """True if the window of any rank has parts: a mean then needs its denominator."""
         return False

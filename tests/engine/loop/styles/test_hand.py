@@ -26,7 +26,7 @@ from assay.engine import (
     Saver,
 )
 from assay.engine.checkpoint.saver import load
-from assay.engine.loop.engine_state import restore
+from assay.engine.loop.engine_state import capture, restore
 from engine.toys import (
     Noisy,
     engine,
@@ -329,6 +329,85 @@ def test_two_optimizers_may_be_stepped_in_one_body() -> None:
         alone.backward = OptimizerStep(torch.optim.SGD(alone.model.parameters(), lr=lr))
         engine(alone).run()
         assert same_bits(weights_of(model), weights_of(alone.model))
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_optimizers_of_torch_are_given_by_name(is_wrapped: bool) -> None:
+    model = net()
+    optimizers = {
+        "first": torch.optim.Adam(model[0].parameters()),
+        "last": torch.optim.SGD(model[2].parameters(), lr=0.1),
+    }
+    process = (
+        ByHand(model, backward=MultiOptimizerStep(optimizers))
+        if is_wrapped
+        else ByHand(model, optimizers)
+    )
+    runs = Engine(process, loader(), epochs=2)
+    before = weights_of(model)
+
+    for inputs, targets in runs:
+        for optimizer in optimizers.values():
+            optimizer.zero_grad()
+        mse_loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        for optimizer in optimizers.values():
+            optimizer.step()
+
+    assert runs.state.step == 6
+    assert {"optimizer.first", "optimizer.last"} <= capture(runs).keys()
+    assert all(not torch.equal(value, before[name]) for name, value in weights_of(model).items())
+
+
+@pytest.mark.parametrize(
+    "optimizer", [torch.optim.Adam, 0.1, {"first": "adam"}, {"first": torch.optim.SGD}, {}]
+)
+def test_what_is_no_optimizer_is_refused_with_what_to_write(optimizer: Any) -> None:
+    with pytest.raises(InputError, match=r"optimizer|OptimizerStep"):
+        ByHand(net(), optimizer)
+
+
+class Count:
+    """A state of one's own."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"]
+
+
+def test_the_state_of_the_loop_is_kept_without_a_listener(tmp_path: Path) -> None:
+    def run(*, leaves_at: int = 0) -> tuple[int, dict[str, Any], Any]:
+        runs = hand()
+        runs.bus.extend(Save(Saver(tmp_path), every="1 step").handlers())
+        count, own = runs.keep(Count()), runs.keep({"sum": torch.zeros(())})
+        head = runs.keep(nn.Linear(1, 1))
+        runs.resume(Saver(tmp_path))
+        for batch in runs:
+            loss = step(runs, batch)
+            count.seen += 1
+            own["sum"] = own["sum"] + loss.detach()
+            own[str(runs.state.step)] = count.seen
+            nn.init.constant_(head.bias, float(count.seen))
+            if runs.state.step + 1 == leaves_at:
+                runs.stop("left", interrupts=True)
+        return count.seen, own, head.state_dict()
+
+    run(leaves_at=4)
+    seen, own, head = run()
+
+    assert seen == 6
+    assert list(own) == ["sum", *map(str, range(6))]
+    assert float(head["bias"]) == 6
+
+
+@pytest.mark.parametrize("thing", [3, [1], Count])
+def test_what_has_no_state_cannot_be_kept(thing: Any) -> None:
+    with pytest.raises(InputError, match="no state that a checkpoint could keep"):
+        hand().keep(thing)
 
 
 def test_a_process_of_another_style_may_be_called_in_the_body() -> None:

@@ -15,7 +15,7 @@ from assay.engine.loop.styles.flags import FlaggedForward
 from assay.engine.loop.styles.function import StepFunction
 from assay.engine.loop.styles.own_updates import OwnProcess
 from assay.engine.loop.styles.train_batch import TrainBatch
-from assay.engine.optim.multi_optimizer_step import MultiOptimizerStep
+from assay.engine.optim.multi_optimizer_step import MultiOptimizerStep, as_optimizer_step
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
@@ -91,7 +91,7 @@ def _backward_of(thing: Any, given: OptimizerStepBase | None) -> OptimizerStepBa
         return own if given is None else _settled(own, given, type(thing).__name__)
     optimizer = getattr(thing, "optimizer", getattr(thing, "optim", None))
     if optimizer is None or given is None:
-        return given if optimizer is None else OptimizerStep(optimizer)
+        return given if optimizer is None else as_optimizer_step(optimizer)
     if not any(each is optimizer for each in given.optimizers.values()):
         raise _another_optimizer(type(thing).__name__)
     return given

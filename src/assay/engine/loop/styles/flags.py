@@ -14,7 +14,7 @@ from assay.engine.loop.styles.own_updates import OwnProcess, pair_output
 from assay.engine.metrics.metric import Metric
 from assay.engine.model.unwrap import unwrap
 from assay.engine.optim.losses import Losses
-from assay.engine.optim.optimizer_step import OptimizerStep
+from assay.engine.optim.multi_optimizer_step import as_optimizer_step
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
 
@@ -29,7 +29,7 @@ class ModelWrapper:
         self,
         model: nn.Module,
         criterion: nn.Module | None = None,
-        optimizer: Optimizer | None = None,
+        optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
         *,
         backward: OptimizerStepBase | None = None,
         metrics: Mapping[str, Metric] | None = None,
@@ -38,7 +38,7 @@ class ModelWrapper:
         self.criterion = criterion
         self.metrics = dict(metrics or {})
         self.backward = (
-            OptimizerStep(optimizer) if backward is None and optimizer is not None else backward
+            as_optimizer_step(optimizer) if backward is None and optimizer is not None else backward
         )
         self.steps = 0
         self.is_driven = False

@@ -25,7 +25,7 @@ class StepFunction(OwnProcess):
         self,
         step: Callable[[Any], Any],
         model: nn.Module,
-        optimizer: Optimizer | None = None,
+        optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
         *,
         backward: OptimizerStepBase | None = None,
         validate: Callable[[Any], Any] | None = None,

@@ -12,7 +12,7 @@ from assay.core.errors import InputError
 from assay.engine.loop.process import Process
 from assay.engine.loop.styles.own_updates import pair_output, without_graph
 from assay.engine.metrics.metric import Metric
-from assay.engine.optim.optimizer_step import OptimizerStep
+from assay.engine.optim.multi_optimizer_step import as_optimizer_step
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
 
@@ -26,7 +26,7 @@ class ByHand(Process):
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer | None = None,
+        optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
         *,
         backward: OptimizerStepBase | None = None,
         validate: Callable[[Any], Any] | None = None,
@@ -36,7 +36,7 @@ class ByHand(Process):
         self.metrics = dict(metrics or {})
         self.validate = validate
         if backward is None and optimizer is not None:
-            backward = OptimizerStep(optimizer)
+            backward = as_optimizer_step(optimizer)
         if backward is not None:
             self.backward = backward
 

@@ -21,7 +21,7 @@ from assay.engine.data.instance import Instance
 from assay.engine.loop.process import Process
 from assay.engine.metrics.metric import Metric
 from assay.engine.optim.losses import Losses, detached
-from assay.engine.optim.optimizer_step import OptimizerStep
+from assay.engine.optim.multi_optimizer_step import as_optimizer_step
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 from assay.engine.optim.reductions import Reduction, Reductions
 
@@ -46,7 +46,7 @@ class OwnLoss(Process):
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer | None = None,
+        optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
         *,
         backward: OptimizerStepBase | None = None,
         metrics: Mapping[str, Metric] | None = None,
@@ -58,7 +58,7 @@ class OwnLoss(Process):
         self.metrics = dict(metrics or {})
         self.reduction = reduction
         if backward is None and optimizer is not None:
-            backward = OptimizerStep(optimizer)
+            backward = as_optimizer_step(optimizer)
         if backward is not None:
             self.backward = backward
         self._pred = PREDICTIONS if pred is None else (pred,)

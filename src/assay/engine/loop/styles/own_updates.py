@@ -19,7 +19,7 @@ from assay.engine.loop.process import Process
 from assay.engine.metrics.metric import Metric
 from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.optim.losses import Losses, detached
-from assay.engine.optim.multi_optimizer_step import MultiOptimizerStep
+from assay.engine.optim.multi_optimizer_step import MultiOptimizerStep, as_optimizer_step
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
@@ -141,7 +141,7 @@ class OwnProcess(Process):
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer | None = None,
+        optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
         *,
         backward: OptimizerStepBase | None = None,
         metrics: Mapping[str, Metric] | None = None,
@@ -149,7 +149,7 @@ class OwnProcess(Process):
         self.model = model
         self.metrics = dict(metrics or {})
         if backward is None and optimizer is not None:
-            backward = OptimizerStep(optimizer)
+            backward = as_optimizer_step(optimizer)
         if backward is not None:
             self.backward = backward
             self._updates = OwnUpdates(backward, self.who)
