@@ -70,13 +70,20 @@ def read_json(path: Path, kind: type[Fact], *, version: int, limit: int) -> Fact
     newer format.
     """
     try:
-        data = parse_json(read_bytes(path, limit))
+        data = read_bytes(path, limit)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise RecordError(
             f"{path.name} cannot be read: {error.strerror or error}.", where=str(path)
         ) from error
+    return decode_json(data, path, kind, version=version)
+
+
+def decode_json(text: bytes, path: Path, kind: type[Fact], *, version: int) -> Fact:
+    """Decode the text of the JSON file `path`, which need not be there; RecordError if damaged."""
+    try:
+        data = parse_json(text)
     except ValueError as error:
         raise RecordError(f"{path.name} cannot be read: {error}", where=str(path)) from error
     if not isinstance(data, dict):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from assay.core.event_log import EndStatus
-from assay.core.json_codec import read_json, write_json
+from assay.core.json_codec import decode_json, read_json, write_json
 
 FORMAT = 1
 FILE_NAME = "run.json"
@@ -167,6 +167,11 @@ def read(folder: Path) -> RunFile:
     FileNotFoundError without a file, RecordError if it is unreadable.
     """
     return read_json(folder / FILE_NAME, RunFile, version=FORMAT, limit=MAX_BYTES)
+
+
+def decode(data: bytes) -> RunFile:
+    """Decode the bytes of a `run.json`. RecordError if they are unreadable."""
+    return decode_json(data, Path(FILE_NAME), RunFile, version=FORMAT)
 
 
 def write(folder: Path, run: RunFile, *, durable: bool = True) -> None:

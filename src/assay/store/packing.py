@@ -13,7 +13,6 @@ import io
 import os
 import secrets
 import tarfile
-import tempfile
 import unicodedata
 import zlib
 from collections.abc import Iterator, Mapping
@@ -165,19 +164,19 @@ def check(file: Path) -> Pack:
     """Read a whole pack and compare digests; RecordError names the first file that differs."""
     with _opened(file) as packed:
         found = packed.listed()
-        with tempfile.TemporaryDirectory(prefix="assay-pack-") as folder:
-            for name, data in packed.verified(found):
-                if name == f"run/{run_file.FILE_NAME}":
-                    (Path(folder) / run_file.FILE_NAME).write_bytes(b"".join(data))
-            _refuse_another_run(file, Path(folder), found)
+        run = b""
+        for name, data in packed.verified(found):
+            if name == f"run/{run_file.FILE_NAME}":
+                run = b"".join(data)
+        _refuse_another_run(file, run, found)
     return found
 
 
-def _refuse_another_run(file: Path, folder: Path, pack: Pack) -> None:
+def _refuse_another_run(file: Path, run: bytes, pack: Pack) -> None:
+    if not run:
+        raise RecordError("The pack holds no run.", where=str(file))
     try:
-        run_id = run_file.read(folder).id
-    except FileNotFoundError:
-        raise RecordError("The pack holds no run.", where=str(file)) from None
+        run_id = run_file.decode(run).id
     except RecordError as error:
         raise RecordError(
             f"The run in the pack cannot be read: {error.what}", where=str(file)
@@ -214,7 +213,7 @@ def unpack(file: Path, project: Project) -> RunFolder:
                 make_directory(path.parent)
                 with os.fdopen(create_file(path), "wb") as out:
                     out.writelines(data)
-            _refuse_another_run(file, temporary, found)
+            _refuse_another_run(file, (temporary / run_file.FILE_NAME).read_bytes(), found)
             os.rename(temporary, folder)
     except OSError as error:
         raise refusal(error, project.runs_dir, "The run cannot be unpacked") from error
@@ -339,6 +338,9 @@ class _Packed:
             raise self._wrong(
                 f"The pack lists {len(pack.files)} files; of its size at most {most} are unpacked."
             )
+        run = pack.files.get(f"run/{run_file.FILE_NAME}")
+        if run is not None and run.size_bytes > run_file.MAX_BYTES:
+            raise self._wrong(f"The pack lists a run.json of {size_text(run.size_bytes)}.")
         if any(each.size_bytes < 0 for each in pack.files.values()):
             raise self._wrong("The pack lists a file of less than nothing.")
         if any(each.size_bytes > _MOST_CODE_BYTES for each in code):
