@@ -1,4 +1,4 @@
-"""How the program ends, as far as Python does not say it at its end: exit codes and threads."""
+"""End of a program, as far as Python does not tell it there: exit codes and errors of threads."""
 
 from __future__ import annotations
 

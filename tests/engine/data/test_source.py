@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,3 +147,31 @@ def test_what_is_gone_through_again_is_told_with_what_it_cost(
     (record,) = caplog.records
     told = r"data\.train: the 3 steps of this epoch before were gone through again, in \d+\.\d s"
     assert re.fullmatch(told, record.getMessage())
+
+
+@pytest.mark.slow
+def test_a_shuffle_of_webdataset_is_exact_once_it_is_told_the_epoch(tmp_path: Path) -> None:
+    wds = pytest.importorskip("webdataset")
+    archive = str(tmp_path / "shard.tar")
+    with wds.TarWriter(archive) as writer:
+        for i in range(24):
+            writer.write({"__key__": f"{i:03d}", "cls": i})
+
+    class Shards(wds.WebDataset):  # type: ignore[misc, name-defined]
+        """The source that the documentation recommends."""
+
+        def __init__(self, urls: str) -> None:
+            super().__init__(urls, shardshuffle=False)
+            self.mixing = wds.detshuffle(1000)
+            self.append(self.mixing)
+
+        def set_epoch(self, epoch: int) -> None:
+            self.mixing.epoch = epoch - 1
+
+    def claim(shards: Any) -> str:
+        batches = shards.decode().to_tuple("cls").map_tuple(torch.tensor).batched(4)
+        return as_source(DataLoader(batches, batch_size=None)).exactness(0)
+
+    plain = wds.WebDataset(archive, shardshuffle=False)
+    assert claim(Shards(archive)).startswith("exact")
+    assert claim(plain.compose(wds.detshuffle(1000))).startswith("not exact")

@@ -60,7 +60,7 @@ class Firing:
         if self.depth == 1:
             if is_failed:
                 self._waiting = []
-                self.failed = self.failed or self.owed(lambda handler: True, after=False)
+                self.failed = self.failed or self.find_owed(lambda handler: True, after=False)
             else:
                 self.place = len(self.listeners)
                 self._call_waiting(NEVER)
@@ -73,7 +73,7 @@ class Firing:
         else:
             call()
 
-    def owed(self, is_owed: Callable[[Handler], bool], *, after: bool = True) -> Owed | None:
+    def find_owed(self, is_owed: Callable[[Handler], bool], *, after: bool = True) -> Owed | None:
         """Return those handlers of the event that were not called yet and `is_owed` accepts.
 
         `after`: not the one that is being called.

@@ -50,7 +50,7 @@ def capture(engine: EngineParts) -> dict[str, Any]:
 def own_parts(engine: EngineParts) -> dict[str, Any]:
     """Return the same of what this OS process has of the model."""
     model, backward = engine.process.model, engine.process.backward
-    state = {**engine.state.state_dict(), **_owed(engine)}
+    state = {**engine.state.state_dict(), **_owed_handlers(engine)}
     if engine.state.left_out:
         state["left_out"] = engine.state.left_out
     parts = {"model": model.state_dict(), "state": state}
@@ -59,7 +59,7 @@ def own_parts(engine: EngineParts) -> dict[str, Any]:
     return parts | {name: listener.state_dict() for name, listener in stateful(engine).items()}
 
 
-def _owed(engine: EngineParts) -> dict[str, Any]:
+def _owed_handlers(engine: EngineParts) -> dict[str, Any]:
     """Return the handlers of the event being fired that a resumed run has to call.
 
     After an error all that were not called, else those whose state is kept as of before their call.
@@ -68,7 +68,7 @@ def _owed(engine: EngineParts) -> dict[str, Any]:
     owed = (
         engine.state.owed
         or engine.bus.firing.failed
-        or engine.bus.firing.owed(
+        or engine.bus.firing.find_owed(
             lambda handler: any(getattr(handler.fn, "__self__", None) is owner for owner in owners)
         )
     )
