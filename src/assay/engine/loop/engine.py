@@ -177,7 +177,10 @@ class Engine:
     def _tell_left_out(self) -> None:
         self._fetch()  # what waits on the device may have been left out
         if line := self.state.describe_left_out():
-            message = f"{line}: loss or gradients were not finite."
+            why = "loss or gradients were not finite"
+            if self.process.backward.num_empty:
+                why += ", or no label counted"
+            message = f"{line}: {why}."
             self.recorder.tell(Warned(message=message, step=self.state.step))
 
     def __iter__(self) -> Iterator[Any]:

@@ -53,6 +53,7 @@ class StepResults:
         self.is_deferring = self.deferred is not None and backward.defer(self.deferred.flag)
         if self.deferred is not None and not self.is_deferring:
             self._warn_waits()
+        self._says_empty = not backward.num_empty
         self._step_end = bus.points[Event.STEP_END]
         # Ranks merge what they logged, whether or not this one records it.
         self._is_silent = (
@@ -107,6 +108,7 @@ class StepResults:
                     self.state.loss = self.deferred.loss
                     self.go_back(step, error)
                     return
+                self.report_empty()
                 self.deferred.loss = self.state.loss = self.backward.loss
                 if self.state.mean_loss is not None:
                     self.state.mean_loss.add(self.backward.loss)
@@ -114,6 +116,17 @@ class StepResults:
                 if step.epoch is not None:
                     points["epoch"] = float(step.epoch)
             self._record(points, step.step)
+
+    def report_empty(self) -> None:
+        """Say once that an update was left out because nothing in its window had a weight."""
+        if self._says_empty and self.backward.num_empty:
+            self._says_empty = False
+            message = (
+                "An update was left out and counted as skipped: no label of its window counts (all"
+                " are ignored, or their weights sum to zero). Others like it are left out without a"
+                " word."
+            )
+            self.recorder.tell(Warned(message=message, step=self.state.step))
 
     def close(self) -> None:
         """Read each update at once again."""

@@ -181,6 +181,7 @@ class TrainStep:
         if self.process.update(self.state.step) is False:
             self.state.left_out += 1
             self.buffers.put_back()
+            self.results.report_empty()
         elif self.results.deferred is not None:
             self.buffers.put_back_where(self.results.deferred.flag)
         if self.ranks.is_distributed:

@@ -12,10 +12,11 @@ from torch.optim import Optimizer
 from assay.core.errors import InputError
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.dtensor import clip_dtensor_norm_, is_dtensor, local_tensor
+from assay.engine.numerics.sparse import entries
 from assay.engine.optim import unprofiled
 from assay.engine.optim.clip import clip_norm_
 from assay.engine.optim.data_parallel_group import DataParallelGroup
-from assay.engine.optim.window_losses import Term
+from assay.engine.optim.window_losses import Term, divisor_of
 
 
 class Gradients:
@@ -103,7 +104,7 @@ class Gradients:
     def join(self, terms: Iterable[Term]) -> None:
         """Add the gradients of sums, divided by their weights, to those of means."""
         for term in terms:
-            weight = 1.0 if term.weight is None else term.weight
+            weight = 1.0 if term.weight is None else divisor_of(term.weight)
             for parameter, grad in zip(self.parameters, term.grads or (), strict=False):
                 if grad is None:
                     continue
@@ -133,7 +134,12 @@ class Gradients:
         ranks.all_reduce_tied_(self.parameters)
 
     def divide_(self, weight: Tensor | float) -> None:
-        private_torch.foreach_div_([local_tensor(grad) for grad in self.present()], weight)
+        divisor = divisor_of(weight)
+        private_torch.foreach_div_([local_tensor(grad) for grad in self.present()], divisor)
+
+    def are_zero(self) -> bool:
+        """Return whether there is no gradient but zero; waits for the device."""
+        return not any(bool(entries(local_tensor(grad)).any()) for grad in self.present())
 
     def clip_(self, max_norm: float, ranks: DataParallelGroup) -> float:
         """Scale so that the norm is at most `max_norm`; return the norm before, over all ranks."""

@@ -68,6 +68,10 @@ class MultiOptimizerStep(OptimizerStepBase):
         return sum(part.skipped for part in self.by_name.values())
 
     @property
+    def num_empty(self) -> int:
+        return sum(part.num_empty for part in self.by_name.values())
+
+    @property
     def needs_weights(self) -> bool:
         return any(part.needs_weights for part in self._due.values())
 
@@ -174,8 +178,8 @@ class MultiOptimizerStep(OptimizerStepBase):
         """Merge the deferred updates of all parts; None when each was read at once."""
         due = dict(self._due)
         if self.non_finite != "ignore":
-            lasting = self.by_name if self.non_finite == "stop" else due
-            flags = [part.flag for part in lasting.values() if part.flag is not None]
+            flags = [part.flag for part in due.values() if part.flag is not None]
+            flags += [part.lasting for part in self.by_name.values() if part.lasting is not None]
             flag.copy_(torch.stack(flags).amax())
         rows = {name: part.deferred for name, part in due.items() if part.deferred is not None}
         read = {name: part.results for name, part in due.items() if part.deferred is None}

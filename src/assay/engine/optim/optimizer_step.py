@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,7 +57,11 @@ class OptimizerStep(OptimizerStepBase):
     recorded as `train/loss/NAME`. `non_finite` says what happens when loss or gradient norm is not
     finite: stop with the weights as they were, skip the update and count it, or ignore it.
 
-    `flag`, where results are deferred, is set on the device for an update that must not be made.
+    A window in which nothing has a weight, as where every label is ignored, is no sample: its
+    update is skipped and counted under both policies.
+
+    `flag`, where results are deferred, is set on the device for an update that must not be made;
+    `lasting` is what it is set to before each, where an update ends the run.
     """
 
     def __init__(
@@ -79,7 +84,9 @@ class OptimizerStep(OptimizerStepBase):
         self.rates = self.rate.read()
         self.grad_norm: float | None = None
         self._skipped = 0
+        self._num_empty = 0
         self.flag: Tensor | None = None
+        self.lasting: Tensor | None = None
         self.ranks = DataParallelGroup()
         self.gradients = Gradients(optimizer)
         self.parameters = self.gradients.parameters
@@ -97,7 +104,9 @@ class OptimizerStep(OptimizerStepBase):
         self._window.begin(sizes, self.ranks)
         if self.losses:
             self.losses = {}
-        if self.flag is not None and self.non_finite == "skip":
+        if self.flag is not None and self.lasting is not None:
+            self.flag.copy_(self.lasting)
+        elif self.flag is not None and self.non_finite == "skip":
             self.flag.zero_()
 
     def __call__(self, loss: Losses) -> None:
@@ -131,6 +140,9 @@ class OptimizerStep(OptimizerStepBase):
             return True
         self.deferred = None
         self.loss = self._read_loss()
+        is_odd = math.isnan(self.loss) or self._window.has_divided
+        if is_odd and self.non_finite != "ignore" and self._is_empty():
+            return self._leave_out()
         self._divide()
         if not self._unscale(step):
             return False
@@ -153,7 +165,7 @@ class OptimizerStep(OptimizerStepBase):
         self._is_clean = True
 
     def defer(self, flag: Tensor | None) -> bool:
-        self.flag = self.deferred = None
+        self.flag = self.lasting = self.deferred = None
         kind = type(self)
         optimizer = self.optimizer
         vars(optimizer).pop("found_inf", None)
@@ -170,6 +182,7 @@ class OptimizerStep(OptimizerStepBase):
                 return False
             optimizer.found_inf = flag  # type: ignore[attr-defined]
         self.flag = flag
+        self.lasting = flag.clone() if self.non_finite == "stop" else None
         return True
 
     def skip_steps(self, count: int) -> None:
@@ -207,6 +220,10 @@ class OptimizerStep(OptimizerStepBase):
     @property
     def skipped(self) -> int:
         return self._skipped
+
+    @property
+    def num_empty(self) -> int:
+        return self._num_empty
 
     @property
     def needs_weights(self) -> bool:
@@ -349,6 +366,27 @@ class OptimizerStep(OptimizerStepBase):
             return self.ranks.all_true(value)
         return value
 
+    def _is_empty(self) -> bool:
+        """Return whether nothing in the window has a weight; called where the loss may say so.
+
+        A mean that does not say its weight is over nothing if it is nan, and its gradient zero.
+        """
+        weight = self._window.weight(self.weights)
+        if weight is not None:
+            return read_now(weight) == 0
+        are_zero = self.gradients.are_zero()
+        if self.ranks.is_distributed or self.ranks.is_staged:
+            return self.ranks.all_true(are_zero)
+        return are_zero
+
+    def _leave_out(self) -> bool:
+        """Count an update that is left out because the window is empty."""
+        self.loss = math.nan
+        self.grad_norm = None
+        self._skipped += 1
+        self._num_empty += 1
+        return False
+
     def _accept_non_finite(self, step: int) -> bool:
         """Apply the policy for a non-finite update: True if it is made, False if skipped.
 
@@ -378,24 +416,42 @@ class OptimizerStep(OptimizerStepBase):
         unnamed = window.unnamed.put(numbers)
         counted = {name: term.put(numbers) for name, term in window.counted(self.weights).items()}
         norm = self._defer_norm(numbers, flag)
+        if self.lasting is not None:
+            self.lasting.copy_(flag)
+        weight = window.weight(self.weights)
+        is_any = 1.0 if weight is None else numbers.add(_one_or_nan(weight))
         num_counted = numbers.add(flag)
         named = {
             name: counted.get(name) or term.put(numbers) for name, term in window.named.items()
         }
         together = torch.stack(numbers.tensors)
+        if self.lasting is not None:
+            # A nan loss without a gradient leaves out this update, and none of the later ones.
+            judged = torch.nan_to_num(together[:num_counted], 0.0, math.inf, -math.inf)
+            self._finite.mark(flag, [judged])
+            self.lasting.copy_(flag)
         if self.non_finite != "ignore":
             self._finite.mark(flag, [together[:num_counted]])
+            if weight is not None and not isinstance(weight, Tensor) and not weight:
+                flag.fill_(1.0)
         rates = self.rate.read()
 
         def recall(values: Sequence[float]) -> None:
             read = partial(read_at, values)
             self.loss, self.losses = read_losses(unnamed, named, self.weights, read)
+            if math.isnan(read(is_any)):
+                self.loss = math.nan
             self.rates = rates
             self.grad_norm = None if norm is None else values[norm]
 
         def judge(values: Sequence[float], step: int) -> NonFiniteError | None:
-            is_finite = not values[num_counted] and all(map(math.isfinite, values[:num_counted]))
-            if self.non_finite == "ignore" or is_finite:
+            if self.non_finite == "ignore":
+                return None
+            has_gradient = not values[num_counted] and (norm is None or math.isfinite(values[norm]))
+            if has_gradient and math.isnan(self.loss):
+                self._leave_out()
+                return None
+            if has_gradient and all(map(math.isfinite, values[:num_counted])):
                 return None
             if self.non_finite == "stop" or not self._are_weights_finite():
                 return self._non_finite(step - 1)
@@ -408,6 +464,8 @@ class OptimizerStep(OptimizerStepBase):
         """Clip and return the slot of the norm; without a limit, mark gradients in `flag`."""
         if self.clip_norm is not None:
             norm: Slot = numbers.add(clip_norm_on_device_(self.parameters, self.clip_norm))
+            if self.lasting is not None:
+                self._finite.mark(flag, [numbers.tensors[norm].reshape(1)])
             return norm
         if self.non_finite != "ignore":
             self._finite.mark(flag, self.gradients.present())
@@ -428,3 +486,10 @@ class OptimizerStep(OptimizerStepBase):
             return None if self.non_finite != "stop" or math.isfinite(self.loss) else blame(step)
 
         return DeferredUpdate(torch.stack(numbers.tensors), recall, judge)
+
+
+def _one_or_nan(weight: Any) -> Any:
+    """Return 1, or nan for a weight of zero, without waiting for the device."""
+    if isinstance(weight, Tensor):
+        return weight / weight
+    return 1.0 if weight else math.nan

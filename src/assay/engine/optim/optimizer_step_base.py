@@ -47,6 +47,11 @@ class OptimizerStepBase(ABC):
         return 0
 
     @property
+    def num_empty(self) -> int:
+        """Updates left out because nothing had a weight, as where every label is ignored."""
+        return 0
+
+    @property
     def needs_weights(self) -> bool:
         """True if the window of any rank has parts: a mean then needs its denominator."""
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,13 +26,15 @@ class Term:
     """One loss over a window: without a name, or one of several by name.
 
     `over` divides the weight: for weighed means the samples of the window, of which their shares
-    are. `grads` are those of its sums, until the weights of all micro-batches are known.
+    are. `divided_by` is the weight of a loss that is divided already. `grads` are those of its
+    sums, until the weights of all micro-batches are known.
     """
 
     scalars: list[tuple[Any, float]] = field(default_factory=list)
     weight: Any = None
     grads: list[Tensor | None] | None = None
     over: int = 1
+    divided_by: Any = None
 
     @property
     def kind(self) -> str:
@@ -56,8 +59,12 @@ class Term:
         return sum(read(scalar) * share for scalar, share in self.scalars)
 
     def value(self, read: Read) -> float:
+        """Return the loss of the window; nan where its weight is zero."""
         total = self.sum(read)
-        return total if self.weight is None else total / read(self.weight)
+        if self.weight is None:
+            return total
+        weight = read(self.weight)
+        return total / weight if weight else math.nan
 
     def put(self, numbers: DeferredNumbers) -> Term:
         """Return the same term, with slots of `numbers` for what is on the device."""
@@ -70,8 +77,9 @@ class WindowLosses:
     """Losses of the micro-batches of one window, and what each counts in the loss of the window.
 
     `shares` are the shares of the micro-batches in the samples of the window, None where the window
-    is one batch. A window has an `unnamed` loss or `named` ones, never both. `factors` weigh losses
-    by name, 1 where there is none.
+    is one batch. `has_divided`: sums were divided by their weights at once. A window has an
+    `unnamed` loss or `named` ones, never both. `factors` weigh losses by name, 1 where there is
+    none.
     """
 
     def __init__(self) -> None:
@@ -81,6 +89,7 @@ class WindowLosses:
         self._sizes: Sequence[int] = ()
         self._samples = 0
         self._micro = 0
+        self.has_divided = False
         self._kind = ""  # of the losses without a name, where there are several micro-batches
 
     @property
@@ -111,8 +120,9 @@ class WindowLosses:
             self.shares = [size / self._samples for size in sizes]
         self._micro = 0
         self._kind = ""
+        self.has_divided = False
         self.unnamed.scalars.clear()
-        self.unnamed.weight = None
+        self.unnamed.weight = self.unnamed.divided_by = None
         if self.named:
             self.named = {}
 
@@ -129,6 +139,8 @@ class WindowLosses:
         if self.shares is not None:
             self._be_alike(_kind_of(loss))
         self.unnamed.add(value, share, weight, over=self._over(loss))
+        if self.shares is None:
+            self.unnamed.divided_by = _weight_of(loss)
         return value if share == 1.0 else value * share
 
     def add_named(
@@ -150,6 +162,8 @@ class WindowLosses:
             if term.scalars and (term.weight is None) != (weight is None):
                 raise _two_kinds()
             term.add(value.detach(), share, weight, over=self._over(loss))
+            if self.shares is None:
+                term.divided_by = _weight_of(loss)
             if not factor:
                 continue
             part = value * (factor * share)
@@ -164,7 +178,8 @@ class WindowLosses:
         if isinstance(loss, tuple):
             total, weight = loss
             if weight is not None and self.shares is None:
-                return total / weight, 1.0, None
+                self.has_divided = True
+                return total / divisor_of(weight), 1.0, None
             return total, 1.0, weight
         if not isinstance(loss, WeighedMean):
             return loss, 1.0 if self.shares is None else self.shares[micro], None
@@ -209,6 +224,12 @@ class WindowLosses:
         """Return the named terms that the weights are trained with: those with a factor."""
         return {name: term for name, term in self.named.items() if factors.get(name, 1.0)}
 
+    def weight(self, factors: Mapping[str, float]) -> Any:
+        """Return the weight of all that is trained with; None where a mean does not say its own."""
+        terms = list(self.counted(factors).values()) if self.named else [self.unnamed]
+        weights = [term.divided_by if term.weight is None else term.weight for term in terms]
+        return None if any(weight is None for weight in weights) else sum(weights)
+
     def _over(self, loss: Loss) -> int:
         return self._samples if isinstance(loss, WeighedMean) else 1
 
@@ -233,8 +254,17 @@ def read_losses(
     if unnamed.scalars:
         raise InputError("Of the losses of one window some have names, and some have none.")
     values = {name: term.value(read) for name, term in named.items()}
-    factor_of = {name: factors.get(name, 1.0) for name in values}
-    return sum(factor * values[name] for name, factor in factor_of.items() if factor), values
+    counted = [
+        factor * values[name]
+        for name, term in named.items()
+        if (factor := factors.get(name, 1.0)) and (term.weight is None or read(term.weight))
+    ]
+    return sum(counted) if counted else math.nan, values
+
+
+def divisor_of(weight: Any) -> Any:
+    """Return what divides a sum of this weight: 1 where it is zero, of a sum over nothing."""
+    return weight + (weight == 0) if isinstance(weight, Tensor) else weight or 1.0
 
 
 def check_names(losses: Mapping[str, Loss], factors: Mapping[str, float]) -> None:
@@ -252,6 +282,12 @@ def check_names(losses: Mapping[str, Loss], factors: Mapping[str, float]) -> Non
         raise InputError(
             "There is no loss to train with: all of them have the weight 0, or there is none."
         )
+
+
+def _weight_of(loss: Loss) -> Any:
+    if isinstance(loss, tuple):
+        return loss[1]
+    return loss.weight if isinstance(loss, WeighedMean) else None
 
 
 def _kind_of(loss: Loss) -> str:

@@ -1,0 +1,202 @@
+"""Windows in which nothing has a weight: no update, counted and said once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from assay.core.event_log import Warned
+from assay.engine import Engine, Loader, MultiOptimizerStep, OptimizerStep, Supervised
+from assay.engine.loop.process import Process
+from assay.engine.numerics.nan_debug import NonFiniteError
+from assay.engine.optim.losses import WeighedMean
+from engine.toys import same_bits, weights_of
+
+IGNORED = -100
+SIZE, WINDOW = 32, 8
+SKIPPED = 2
+"""Windows of four without a label: the second one and the last one."""
+
+
+def data() -> TensorDataset:
+    torch.manual_seed(0)
+    labels = torch.randint(0, 3, (SIZE,))
+    labels[WINDOW : 2 * WINDOW] = labels[-WINDOW:] = IGNORED
+    return TensorDataset(torch.randn(SIZE, 5), labels)
+
+
+def without_them() -> TensorDataset:
+    inputs, labels = data().tensors
+    keep = torch.cat([torch.arange(WINDOW), torch.arange(2 * WINDOW, 3 * WINDOW)])
+    return TensorDataset(inputs[keep], labels[keep])
+
+
+def summed(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    """Return (sum, number of labels) of a batch."""
+    inputs, labels = batch
+    total = nn.functional.cross_entropy(model(inputs), labels, reduction="sum")
+    return total, (labels != IGNORED).sum()
+
+
+def _pair(model: nn.Module, batch: Any) -> Any:
+    return summed(model, batch)
+
+
+def _pair_of_numbers(model: nn.Module, batch: Any) -> Any:
+    total, weight = summed(model, batch)
+    return total, float(weight)
+
+
+def _weighed(model: nn.Module, batch: Any) -> Any:
+    total, weight = summed(model, batch)
+    return WeighedMean(total / weight, weight)
+
+
+def _named(model: nn.Module, batch: Any) -> Any:
+    total, weight = summed(model, batch)
+    return {"one": (total, weight), "two": (total * 0.5, float(weight))}
+
+
+LOSSES: dict[str, Callable[[nn.Module, Any], Any]] = {
+    "pair": _pair,
+    "pair of numbers": _pair_of_numbers,
+    "weighed": _weighed,
+    "named": _named,
+}
+
+
+class Losing(Process):
+    """A step whose loss is of a kind."""
+
+    def __init__(self, model: nn.Module, loss: Any, backward: Any) -> None:
+        self.model, self.loss, self.backward = model, loss, backward
+
+    def forward_step(self, batch: Any) -> Any:
+        return self.loss(self.model, batch), {}
+
+
+class Heard:
+    """Recorder that keeps losses and warnings."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self.losses: list[float] = []
+
+    def tell(self, event: Any) -> None:
+        if isinstance(event, Warned):
+            self.words.append(event.message)
+
+    def rewind(self, step: int) -> None: ...
+
+    def log(self, points: Any, step: int) -> None:
+        self.losses += [value for name, value in points.items() if name == "train/loss"]
+
+
+def train(
+    kind: str, dataset: TensorDataset, *, policy: Any, accumulate: int, deferred: bool, **given: Any
+) -> tuple[Engine, Heard]:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
+    backward = OptimizerStep(optimizer, non_finite=policy, **given)
+    process: Any = Supervised(model, nn.CrossEntropyLoss(), backward=backward)
+    if kind != "criterion":
+        process = Losing(model, LOSSES[kind], backward)
+    heard: Any = Heard()
+    loader = Loader(dataset, batch_size=WINDOW, accumulate=accumulate)
+    runs = Engine(process, loader, deferred=deferred, recorder=heard)
+    runs.run()
+    return runs, heard
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1.0], ids=["", "clip"])
+@pytest.mark.parametrize("deferred", [False, True], ids=["read at once", "deferred"])
+@pytest.mark.parametrize("accumulate", [1, 4])
+@pytest.mark.parametrize("policy", ["stop", "skip"])
+@pytest.mark.parametrize("kind", ["criterion", *LOSSES])
+def test_a_window_without_a_label_changes_nothing_and_is_counted(
+    kind: str, policy: str, accumulate: int, deferred: bool, clip_norm: float | None
+) -> None:
+    given: dict[str, Any] = {"policy": policy, "accumulate": accumulate, "clip_norm": clip_norm}
+    whole, heard = train(kind, data(), deferred=deferred, **given)
+    plain, _ = train(kind, without_them(), deferred=False, **given)
+
+    assert whole.state.step == SIZE // WINDOW
+    assert whole.process.backward.skipped == SKIPPED
+    said, at_the_end = heard.words
+    assert "no label of its window counts" in said and "no label counted" in at_the_end
+    assert same_bits(weights_of(whole.process.model), weights_of(plain.process.model))
+    assert math.isnan(whole.state.loss)
+    assert sum(map(math.isfinite, heard.losses)) == 2
+
+
+def test_of_losses_by_name_one_without_a_weight_is_left_out_of_the_sum() -> None:
+    def losses(model: nn.Module, batch: Any) -> Any:
+        total, weight = summed(model, batch)
+        return {"labels": (total, weight), "size": model(batch[0]).square().mean()}
+
+    LOSSES["left out"] = losses
+    for accumulate in (1, 4):
+        for deferred in (False, True):
+            runs, heard = train(
+                "left out", data(), policy="stop", accumulate=accumulate, deferred=deferred
+            )
+            assert runs.process.backward.skipped == 0
+            assert len(heard.losses) == 4 and all(map(math.isfinite, heard.losses))
+            assert heard.words == []
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_loss_that_is_nan_with_a_gradient_still_ends_the_run(deferred: bool) -> None:
+    broken = data()
+    broken.tensors[0][2 * WINDOW] = math.nan
+
+    with pytest.raises(NonFiniteError, match="nan at step 3"):
+        train("criterion", broken, policy="stop", accumulate=1, deferred=deferred)
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_loss_that_is_infinite_with_a_gradient_that_is_not_ends_the_run(deferred: bool) -> None:
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        total, _ = summed(model, batch)
+        return total + (math.inf if int(batch[1][0]) == IGNORED else 0.0)
+
+    LOSSES["infinite"] = loss
+    with pytest.raises(NonFiniteError, match="inf at step 2"):
+        train("infinite", data(), policy="stop", accumulate=1, deferred=deferred)
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_one_of_several_optimizers_without_a_label_leaves_all_as_they_are(deferred: bool) -> None:
+    torch.manual_seed(0)
+    models = nn.ModuleDict({"a": nn.Linear(5, 3), "b": nn.Linear(5, 3)})
+    steps = {
+        name: OptimizerStep(torch.optim.AdamW(part.parameters(), lr=0.01, fused=True))
+        for name, part in models.items()
+    }
+
+    def losses(model: Any, batch: Any) -> Any:
+        inputs, labels = batch
+        return {
+            "a": nn.functional.cross_entropy(model["a"](inputs), labels),
+            "b": model["b"](inputs).square().mean(),
+        }
+
+    backward = MultiOptimizerStep(steps)
+    before: list[Any] = []
+    runs = Engine(
+        Losing(models, losses, backward), Loader(data(), batch_size=WINDOW), deferred=deferred
+    )
+    runs.on("step_end")(lambda: before.append(weights_of(models)))
+    runs.run()
+
+    assert backward.num_empty == SKIPPED
+    changed = [not same_bits(one, other) for one, other in pairwise(before)]
+    assert changed == [False, True, False]
