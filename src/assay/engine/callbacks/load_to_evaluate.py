@@ -6,14 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-
 from assay.core import manifest as manifests
-from assay.core.errors import CheckpointError
 from assay.engine.callbacks.ema import evaluated_weights
 from assay.engine.checkpoint.folder import load
-from assay.engine.checkpoint.weights import Report, fit_weights, load_model_state, load_weights
+from assay.engine.checkpoint.weights import Report, fit_weights, load_weights
 from assay.engine.loop.process import Process
 from assay.engine.optim.criterion import PARTS, load_process_state
 
@@ -34,13 +30,4 @@ def load_to_evaluate(
         if beside:
             load_process_state(process, load(path, parts=beside))
         return report
-    if how or path.suffix != ".safetensors":
-        return load_weights(process.model, path, **how)
-    try:
-        weights = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"The weights cannot be read: {error}.", where=str(path)) from error
-    # Copied out of the mapped file: sums over memory that is not aligned differ in their last bits.
-    return load_model_state(
-        process.model, {name: tensor.clone() for name, tensor in weights.items()}
-    )
+    return load_weights(process.model, path, **how)

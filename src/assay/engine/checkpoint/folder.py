@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from assay.core import manifest as manifests
@@ -229,7 +228,7 @@ def _load_part(folder: Path, part: CheckpointPart) -> Any:
         tensors = {
             name: tensor for each in read.values() for name, tensor in each.items()
         } | in_pieces
-    except (OSError, ValueError, RecursionError, SafetensorError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"Part {part.name} cannot be read: {error}.", where=str(folder)
         ) from error

@@ -17,20 +17,25 @@ Piece = tuple[tuple[int, ...], str]
 
 def assembled(tensor: ShardedTensor, read: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
     """Return a tensor made of its pieces; CheckpointError for a piece of another shape."""
-    whole: Tensor | None = None
+    pieces: dict[tuple[str, str], Tensor] = {}
     for shard in tensor.shards:
         piece = read.get(shard.file, {}).get(shard.key)
-        if piece is None or tuple(piece.shape) != shard.shape:
+        # Of one piece once, and of all before there is room for the whole: it is then no larger
+        # than its files.
+        is_used = (shard.file, shard.key) in pieces
+        if piece is None or is_used or tuple(piece.shape) != shard.shape:
             raise CheckpointError(
                 f"{shard.file} does not hold the piece of {tensor.name} that it should."
             )
-        if whole is None:
-            whole = piece.new_empty(tensor.shape)
-        if piece.dtype != whole.dtype:
-            raise CheckpointError(f"The pieces of {tensor.name} are of several dtypes.")
-        whole[_where(shard)] = piece
-    if whole is None:
+        pieces[shard.file, shard.key] = piece
+    if not pieces:
         raise CheckpointError(f"{tensor.name} has no pieces.")
+    first, *others = pieces.values()
+    if any(piece.dtype != first.dtype for piece in others):
+        raise CheckpointError(f"The pieces of {tensor.name} are of several dtypes.")
+    whole = first.new_empty(tensor.shape)
+    for shard in tensor.shards:
+        whole[_where(shard)] = pieces[shard.file, shard.key]
     return whole
 
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
 from torch import Tensor
 
 from assay.core.directory import create_file
+from assay.core.errors import AssayError, CheckpointError
 from assay.core.manifest import ManifestFile
 from assay.core.regular_file import open_regular
 from assay.engine.checkpoint.codec import FILE_DTYPES, as_bytes, hasher_of
 
 _CHUNK = 1 << 20
+_MOST_DIMENSIONS = 64
+"""Dimensions of a tensor that are read: torch takes minutes to make one of a million."""
+
+_MOST_REASON = 200
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[ManifestFile, dict[str, str]]:
@@ -59,10 +65,29 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[ManifestFi
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a file in memory of their own; raises SafetensorError or OSError."""
-    os.close(open_regular(path, follow=True))  # safetensors would wait for ever at a named pipe
-    # Copied out of the mapped file: sums over memory that is not aligned differ in their last bits.
-    return {name: tensor.clone() for name, tensor in load_file(path).items()}
+    """Return the tensors of a file in memory of their own; CheckpointError names a bad file."""
+    with report_unreadable(path), safe_open(path, framework="pt") as file:
+        names = file.keys()
+        if any(len(file.get_slice(name).get_shape()) > _MOST_DIMENSIONS for name in names):
+            raise ValueError(f"a tensor has more than {_MOST_DIMENSIONS} dimensions")
+        # Copied out of the mapped file: sums over memory that is not aligned differ in their last
+        # bits.
+        return {name: file.get_tensor(name).clone() for name in names}
+
+
+@contextmanager
+def report_unreadable(path: Path) -> Iterator[None]:
+    """Turn whatever a file makes of its reader into one CheckpointError that names the file."""
+    try:
+        os.close(open_regular(path, follow=True))  # a reader would wait for ever at a named pipe
+        yield
+    except AssayError:
+        raise
+    except Exception as error:  # from a library: memory, zip, zlib, overflow, tokens, ...
+        reason = str(error).partition("\n")[0][:_MOST_REASON].removesuffix(".")
+        raise CheckpointError(
+            f"{path.name} cannot be read: {reason or type(error).__name__}.", where=str(path)
+        ) from error
 
 
 def sha256_of(path: Path) -> str:

@@ -10,17 +10,23 @@ from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from assay.core.errors import CheckpointError, InputError
+from assay.core.errors import InputError
+from assay.core.regular_file import size_text
+from assay.engine.checkpoint.tensor_file import report_unreadable
 
 ENDINGS = (".npz", ".h5", ".hdf5")
 """Endings of the files that `read_arrays` reads."""
 
 _KEYS = ("to", "shape", "transpose")
+_ALWAYS_BYTES = 256 << 20
+_MOST_RATIO = 200
+"""Bytes of arrays for a byte of their file, beyond those that any file may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +50,27 @@ def read_arrays(path: str | PathLike[str]) -> dict[str, Tensor]:
     not installed; CheckpointError for a file that cannot be read.
     """
     place = Path(path)
-    try:
+    with report_unreadable(place):
         found = _read_npz(place) if place.suffix == ".npz" else _read_hdf5(place)
         return {name: torch.from_numpy(np.array(array)) for name, array in found.items()}
-    except (OSError, ValueError, TypeError, EOFError, KeyError) as error:
-        raise CheckpointError(f"The weights cannot be read: {error}.", where=str(place)) from error
 
 
 def _read_npz(path: Path) -> dict[str, Any]:
-    with np.load(path, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
+    with ZipFile(path) as archive:
+        members = archive.infolist()
+        _check_size(sum(member.file_size for member in members), path)
+        arrays = {}
+        for member in members:
+            with archive.open(member) as file:
+                array = np.lib.format.read_array(file, allow_pickle=False)
+            arrays[member.filename.removesuffix(".npy")] = array
+        return arrays
+
+
+def _check_size(size_bytes: int, path: Path) -> None:
+    """Raise ValueError for arrays that a file is too small to hold, as those of a zip bomb."""
+    if size_bytes > max(_ALWAYS_BYTES, _MOST_RATIO * path.stat().st_size):
+        raise ValueError(f"it claims {size_text(size_bytes)} of arrays, more than fits into it")
 
 
 def _read_hdf5(path: Path) -> dict[str, Any]:
@@ -66,15 +83,18 @@ def _read_hdf5(path: Path) -> dict[str, Any]:
             where=str(path),
             fix="pip install h5py",
         ) from None
-    found: dict[str, Any] = {}
+    datasets: dict[str, Any] = {}
 
     def keep(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset) and item.dtype.kind in "fiub":
-            found[name] = item[()]
+            if item.external or item.is_virtual:
+                raise ValueError(f"{name} lies in another file, which is not followed")
+            datasets[name] = item
 
     with h5py.File(path, "r") as file:
         file.visititems(keep)
-    return found
+        _check_size(sum(dataset.nbytes for dataset in datasets.values()), path)
+        return {name: dataset[()] for name, dataset in datasets.items()}
 
 
 def weight_rules(mapping: Mapping[str, Any] | str | PathLike[str]) -> list[WeightRule]:

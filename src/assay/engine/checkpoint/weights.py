@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
@@ -20,7 +19,11 @@ from assay.core import manifest as manifests
 from assay.core.errors import CheckpointError, InputError
 from assay.engine.checkpoint.folder import load, separate
 from assay.engine.checkpoint.optimizer_state import load_optimizer_state
-from assay.engine.checkpoint.tensor_file import read_tensors, write_tensors
+from assay.engine.checkpoint.tensor_file import (
+    read_tensors,
+    report_unreadable,
+    write_tensors,
+)
 from assay.engine.checkpoint.weight_mapping import (
     ENDINGS,
     mapped_weights,
@@ -342,12 +345,7 @@ def read_foreign(
     if not place.exists():
         raise InputError("There is no checkpoint here.", where=str(place), fix="Look at the path.")
     if place.suffix == ".safetensors":
-        try:
-            return read_tensors(place)
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(
-                f"The weights cannot be read: {error}.", where=str(place)
-            ) from error
+        return read_tensors(place)
     if place.suffix in ENDINGS:
         return read_arrays(place)
     if not pickled:
@@ -369,14 +367,12 @@ def _unpickled(path: Path) -> Mapping[str, Any]:
         what = f"torch {torch.__version__} cannot read a pickle safely."
         raise InputError(what, where=str(path), fix="Update torch to 2.10 or newer.")
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a stranger's file makes of it is one thing: unreadable
-        held = re.search(r"GLOBAL ([\w.]+)", str(error))
+        with report_unreadable(path):
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except CheckpointError as error:
+        held = re.search(r"GLOBAL ([\w.]+)", str(error.__cause__))
         if held is None:
-            reason = str(error).partition("\n")[0][:200].removesuffix(".")
-            raise CheckpointError(
-                f"{path.name} cannot be read: {reason}.", where=str(path)
-            ) from None
+            raise
         fix = "Where the code is, write only its weights: torch.save(net.state_dict(), path)."
         what = (
             f"{path.name} holds more than tensors and plain data: {held[1]}. To read it would "

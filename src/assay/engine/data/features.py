@@ -16,14 +16,14 @@ from types import CodeType
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from assay.core.errors import CheckpointError, InputError
 from assay.core.json_codec import write_atomic
 from assay.engine.checkpoint.codec import Encoded, decode, digest, encode
+from assay.engine.checkpoint.tensor_file import read_tensors
 
 logger = logging.getLogger("assay")
 
@@ -107,10 +107,10 @@ def _read(path: Path) -> tuple[Any] | None:
     if not path.exists():
         return None
     try:
-        tensors = {key: tensor.clone() for key, tensor in load_file(path).items()}
+        tensors = read_tensors(path)
         tree = tensors.pop("tree").numpy().tobytes()
         return (decode(json.loads(tree), tensors),)
-    except (SafetensorError, ValueError, KeyError, CheckpointError) as error:
+    except (ValueError, KeyError, CheckpointError) as error:
         logger.warning("%s cannot be read and is made again: %s", path, error)
         return None
 
