@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import struct
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from assay.query.media_kind import Media, media_of
+from assay.query.media_kind import HEAD_BYTES, Media, media_of
 
 
 @pytest.mark.parametrize("form", ["PNG", "GIF", "JPEG", "WEBP"])
@@ -28,6 +29,21 @@ def test_a_lossless_and_an_animated_webp_have_their_sizes_elsewhere() -> None:
 
     assert [media_of(file.getvalue()).width for file in (lossless, animated)] == [30, 30]
     assert [media_of(file.getvalue()).height for file in (lossless, animated)] == [20, 20]
+
+
+def test_a_picture_that_hides_its_size_or_claims_a_huge_one_is_not_drawn_by_itself() -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (30, 20), "red").save(file, "JPEG")
+    comment = b"\xff\xfe\xff\xff" + bytes(65_533)
+    hidden = file.getvalue()[:2] + comment * 2 + file.getvalue()[2:]
+    head = file.getvalue().replace(struct.pack(">HH", 20, 30), struct.pack(">HH", 65_500, 65_500))
+    png = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 50_000, 50_000)
+    webp = b"RIFF\0\0\0\0WEBPVP8X" + bytes(8) + b"\xff\xff\x7f" * 2
+
+    assert not media_of(file.getvalue()).is_too_large
+    assert not media_of(b"RIFF\0\0\0\0WAVEfmt ").is_too_large
+    for data in (hidden, head, png, webp, b"GIF89a\xff\xff\xff\xff", b"GIF89a\0\0\0\0"):
+        assert media_of(data[:HEAD_BYTES]).is_too_large
 
 
 @pytest.mark.parametrize(

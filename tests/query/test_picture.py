@@ -115,6 +115,17 @@ def test_a_damaged_or_hostile_picture_is_refused_in_words(place: int) -> None:
             picture(whole[:end], width=10, height=10, color=False)
 
 
+@pytest.mark.parametrize("size", [(50_000, 50_000), (4_000_000, 1), (1, 4_000_000)])
+def test_a_picture_that_claims_to_be_huge_is_refused_before_it_is_unpacked(
+    size: tuple[int, int],
+) -> None:
+    whole = png(np.zeros((4, 4, 3), np.uint8))
+    data = whole[:16] + b"".join(side.to_bytes(4, "big") for side in size) + whole[24:]
+
+    with pytest.raises(InputError, match=f"{size[0]} x {size[1]} pixels cannot be drawn here"):
+        decoded(data)
+
+
 def test_a_picture_that_unpacks_without_end_takes_no_more_room_than_it_says() -> None:
     bomb = zlib.compress(bytes(100_000_000))
     whole = png(np.zeros((4, 4, 3), np.uint8))

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import assay
 from assay.core import run_file
@@ -166,3 +167,18 @@ def test_switched_off_nothing_is_made_and_every_call_answers(
         assert run.watch("save").is_dir()
         assert run.recorded is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_picture_that_would_take_the_memory_of_the_training_is_refused() -> None:
+    huge = np.broadcast_to(np.uint8(0), (50_000, 50_000))
+    many = np.broadcast_to(np.uint8(0), (2_000, 300, 300))
+    lazy = Image.new("L", (1, 1))
+    lazy._size = (50_000, 50_000)  # of a file whose pixels are not read yet
+
+    for kind, value, size in (
+        ("image", huge, "50000 x 50000"),
+        ("image", lazy, "50000 x 50000"),
+        ("images", many, "2418 x 75502"),
+    ):
+        with pytest.raises(InputError, match=f"{size} pixels is too large"):
+            media.encode(kind, value)

@@ -24,6 +24,14 @@ class Media:
         kind = self.content_type.partition("/")[0]
         return kind if kind in ("image", "audio", "video") else ""
 
+    @property
+    def is_too_large(self) -> bool:
+        """Return True for a picture of more pixels than are drawn, or that hides how many it has.
+
+        A JPEG hides them behind more than `HEAD_BYTES` of comments.
+        """
+        return self.kind == "image" and not 0 < self.width * self.height <= MAX_PIXELS
+
 
 def media_of(head: bytes) -> Media:
     """Return what a file is that begins like this.

@@ -14,6 +14,7 @@ from assay.core.terminal import style
 _GREYS = " ░▒▓█"
 _HEAD = b"\x89PNG\r\n\x1a\n"
 _MOST_PIXELS = 4_000_000
+_LONGEST_SIDE = 10_000
 _CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}
 
 
@@ -75,42 +76,35 @@ def _decoded(png: bytes) -> NDArray[np.uint8]:
         raise InputError(
             "A PNG file of this kind cannot be drawn here.", fix="assay find shows where it lies."
         )
-    if not 0 < width * height <= _MOST_PIXELS:
+    if not 0 < width * height <= _MOST_PIXELS or max(width, height) > _LONGEST_SIDE:
         raise InputError(f"A picture of {width} x {height} pixels cannot be drawn here.")
     channels = _CHANNELS[kind]
     # No more than the picture has: a few bytes may be packed zeros without end.
     most = height * (width * channels + 1)
     unpacked = zlib.decompressobj().decompress(b"".join(packed), most)
-    lines = _unfiltered(unpacked, width * channels, height, channels)
-    image = np.frombuffer(lines, np.uint8).reshape(height, width, channels)
+    lines = np.frombuffer(unpacked, np.uint8).reshape(height, width * channels + 1)
+    image = _unfiltered(lines[:, 1:].reshape(height, width, channels), lines[:, 0])
     return image[:, :, :3] if channels >= 3 else image[:, :, :1].repeat(3, axis=2)
 
 
-def _unfiltered(data: bytes, stride: int, height: int, pixel: int) -> bytes:
-    """Each line of a PNG says how it was predicted from its left and upper neighbours."""
-    out = bytearray()
-    above = bytearray(stride)
-    for row in range(height):
-        start = row * (stride + 1)
-        how = data[start]
-        line = bytearray(data[start + 1 : start + 1 + stride])
-        for i in range(stride) if how else ():
-            left = line[i - pixel] if i >= pixel else 0
-            corner = above[i - pixel] if i >= pixel else 0
-            line[i] = line[i] + _predicted(how, left, above[i], corner) & 0xFF
-        out += line
-        above = line
-    return bytes(out)
+def _unfiltered(image: NDArray[np.uint8], filters: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Undo the filter of each line, which predicts a pixel from those to the left and above.
 
-
-def _predicted(how: int, left: int, up: int, corner: int) -> int:
-    match how:
-        case 1:
-            return left
-        case 2:
-            return up
-        case 3:
-            return (left + up) // 2
-    guess = left + up - corner
-    # The first of equals, as the Paeth filter wants.
-    return min((left, up, corner), key=lambda each: abs(guess - each))
+    A pixel waits for three others, so that all of a diagonal are known at once.
+    """
+    if not filters.any():
+        return image
+    rows, columns, _ = image.shape
+    out = np.zeros((rows + 1, columns + 1, image.shape[2]), np.int16)
+    for diagonal in range(rows + columns - 1):
+        y = np.arange(max(0, diagonal - columns + 1), min(rows, diagonal + 1))
+        x = diagonal - y
+        left, up, corner = out[y + 1, x], out[y, x + 1], out[y, x]
+        by_left, by_up = abs(up - corner), abs(left - corner)
+        by_corner = abs(left + up - 2 * corner)
+        # The first of equals, as the Paeth filter wants.
+        paeth = np.where(by_up <= by_corner, up, corner)
+        paeth = np.where((by_left <= by_up) & (by_left <= by_corner), left, paeth)
+        kinds = (np.zeros_like(left), left, up, (left + up) // 2, paeth)
+        out[y + 1, x + 1] = (image[y, x] + np.choose(filters[y, None], kinds)) & 0xFF
+    return out[1:, 1:].astype(np.uint8)

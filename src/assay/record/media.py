@@ -21,6 +21,8 @@ from assay.core.errors import InputError
 from assay.record.recordable import encoded, listed, shown, text_of
 
 BINS = 64
+MAX_PIXELS = 100_000_000
+"""Pixels of a picture that is kept: four copies of it are in memory while it is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,7 @@ def pixels(image: Any) -> NDArray[np.uint8]:
     PIL is taken by its colours.
     """
     if hasattr(image, "getbands") and hasattr(image, "convert"):
+        _check_pixels(*image.size)
         image = image.convert("RGB")
     array = array_of(image)
     is_tensor = hasattr(image, "detach")
@@ -145,6 +148,7 @@ def pixels(image: Any) -> NDArray[np.uint8]:
                 "run.images."
             ),
         )
+    _check_pixels(array.shape[1], array.shape[0])
     if array.dtype == bool:
         array = array.astype(np.uint8) * 255
     elif not np.issubdtype(array.dtype, np.integer):
@@ -154,6 +158,15 @@ def pixels(image: Any) -> NDArray[np.uint8]:
     is_grey = array.shape[2] < 3
     colours = array.repeat(3, axis=2) if is_grey else array[:, :, :3]
     return np.ascontiguousarray(colours)
+
+
+def _check_pixels(width: int, height: int) -> None:
+    """Raise InputError for a picture that would take the memory of the training."""
+    if width * height > MAX_PIXELS:
+        raise InputError(
+            f"A picture of {width} x {height} pixels is too large; {MAX_PIXELS} are kept.",
+            fix="run.artifact(path) keeps a file of any size; image[::4, ::4] is a smaller one",
+        )
 
 
 def stretched(image: Any) -> NDArray[np.float64]:
@@ -190,6 +203,7 @@ def grid(images: Any, *, per_row: int = 8, gap: int = 2) -> NDArray[np.uint8]:
     rows = math.ceil(len(ready) / columns)
     full_height = rows * (height + gap) + gap
     full_width = columns * (width + gap) + gap
+    _check_pixels(full_width, full_height)
     whole = np.zeros((full_height, full_width, 3), np.uint8)
     for i, image in enumerate(ready):
         row, column = divmod(i, columns)

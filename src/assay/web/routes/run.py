@@ -13,7 +13,7 @@ from assay.core.manifest import Checkpoint
 from assay.core.run_file import IMPORTED, Attempt, Summary
 from assay.core.verdict import Verdict
 from assay.query.diff import flat
-from assay.query.media_kind import MAX_PIXELS, Media
+from assay.query.media_kind import Media
 from assay.query.next_commands import commands_for
 from assay.query.rerun import rerun_of
 from assay.query.run import RunView
@@ -406,6 +406,6 @@ def _artifact(view: RunView, artifact: Artifact) -> ArtifactFacts:
         content_type=media.content_type,
         width=media.width,
         height=media.height,
-        is_too_large=media.width * media.height > MAX_PIXELS,
+        is_too_large=media.is_too_large,
         problem=problem,
     )
