@@ -16,6 +16,7 @@ from assay.core.regular_file import open_regular
 from assay.interop.foreign_run import (
     ForeignRun,
     ForeignSource,
+    is_inside,
 )
 from assay.interop.mlflow_run import MlflowDataset, MlflowModel, MlflowRun, as_foreign_run
 from assay.store.safe_path import safe_path
@@ -47,7 +48,12 @@ def databases_in(root: Path) -> list[Path]:
     """Return the databases of MLflow: `root` itself, or those in that folder."""
     paths = [root]
     if root.is_dir():
-        paths = [path for path in root.iterdir() if path.suffix in _SUFFIXES and path.is_file()]
+        real_root = os.path.realpath(root)
+        paths = [
+            path
+            for path in root.iterdir()
+            if path.suffix in _SUFFIXES and path.is_file() and is_inside(real_root, path)
+        ]
     meant = (root, root / "mlflow.db")
     return [path for path in sorted(paths) if _is_ours(path, is_meant=path in meant)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -14,6 +15,7 @@ from assay.interop.foreign_run import (
     ForeignRun,
     ForeignSource,
     files_below,
+    is_inside,
     read_file,
 )
 from assay.interop.mlflow_run import MlflowDataset, MlflowModel, MlflowRun, as_foreign_run
@@ -28,7 +30,7 @@ def runs_in_folder(folder: Path, root: Path) -> Iterator[tuple[int, ForeignSourc
     """Yield the runs of `mlruns`, of one experiment in it, or one, with the time it began in ms."""
     metas = [*folder.glob("meta.yaml"), *folder.glob("*/meta.yaml"), *folder.glob("*/*/meta.yaml")]
     for meta in sorted(metas):
-        about = _flat_yaml(meta)
+        about = _flat_yaml(meta, root)
         run_id = about.get("run_id") or about.get("run_uuid")
         if not run_id or about.get("lifecycle_stage") == "deleted":
             continue
@@ -46,7 +48,9 @@ def _read_files(folder: Path, about: Mapping[str, str], root: Path) -> ForeignRu
 
 def _from_files(folder: Path, about: Mapping[str, str], root: Path) -> MlflowRun:
     status = about.get("status", "")
-    experiment = _flat_yaml(folder.parent / "meta.yaml")
+    # The folder of the experiment is above that of a run which is given alone.
+    store = folder.parent if folder == root else root
+    experiment = _flat_yaml(folder.parent / "meta.yaml", store)
     kept = MlflowRun(
         about.get("run_id") or about["run_uuid"],
         about.get("run_name", ""),
@@ -62,8 +66,8 @@ def _from_files(folder: Path, about: Mapping[str, str], root: Path) -> MlflowRun
     for name, path in files_below(folder / "metrics", root, left_out=kept.warnings):
         kept.metrics[name] = list(_points(path, kept.warnings))
     kept.artifacts = _own_folder(folder / "artifacts")
-    kept.datasets = list(_datasets_in(folder))
-    kept.models = list(_models_in(folder, kept.id, root, kept.warnings))
+    kept.datasets = list(_datasets_in(folder, store))
+    kept.models = list(_models_in(folder, kept.id, root, store, kept.warnings))
     return kept
 
 
@@ -71,25 +75,27 @@ def _own_folder(folder: Path) -> Path | None:
     return folder if folder.is_dir() and not folder.is_symlink() else None
 
 
-def _datasets_in(folder: Path) -> Iterator[MlflowDataset]:
+def _datasets_in(folder: Path, store: Path) -> Iterator[MlflowDataset]:
     for meta in sorted(folder.glob("inputs/*/meta.yaml")):
-        about = _flat_yaml(meta)
+        about = _flat_yaml(meta, store)
         if about.get("source_type") != "DATASET":
             continue
         with contextlib.suppress(InputError):
             place = safe_path(folder.parent / "datasets", about.get("source_id", ""))
-            data = _flat_yaml(place / "meta.yaml")
+            data = _flat_yaml(place / "meta.yaml", store)
             told = {key: data[key] for key in _OF_A_DATASET if key in data}
             tags = _table(about, "tags")
             yield MlflowDataset(data.get("name", ""), data.get("digest", ""), told, tags)
 
 
-def _models_in(folder: Path, run_id: str, root: Path, warnings: list[str]) -> Iterator[MlflowModel]:
+def _models_in(
+    folder: Path, run_id: str, root: Path, store: Path, warnings: list[str]
+) -> Iterator[MlflowModel]:
     links: dict[str, Path] = {}
     for meta in folder.glob("*puts/*/meta.yaml"):
-        links[_flat_yaml(meta).get("source_id", "")] = meta
+        links[_flat_yaml(meta, store).get("source_id", "")] = meta
     for meta in sorted((folder.parent / "models").glob("*/meta.yaml")):
-        about = _flat_yaml(meta)
+        about = _flat_yaml(meta, store)
         model_id = about.get("model_id", "")
         link = links.get(model_id)
         is_output = link is not None and link.parent.parent.name == "outputs"
@@ -97,7 +103,7 @@ def _models_in(folder: Path, run_id: str, root: Path, warnings: list[str]) -> It
         is_deleted = about.get("lifecycle_stage") == "deleted"
         if is_deleted or not (is_own or link is not None):
             continue
-        step = 0 if link is None else _int(_flat_yaml(link).get("step"))
+        step = 0 if link is None else _int(_flat_yaml(link, store).get("step"))
         role = "output" if is_own else "input"
         model = MlflowModel(
             model_id,
@@ -151,12 +157,14 @@ _INNER_KEY = re.compile(r"  ((?!- )[^\s'\"][^:]*|'[^']*'|\"[^\"]*\"):(?: (.*))?"
 _PLAIN_KEY = re.compile(r"([A-Za-z_][\w.]*):(?: (.*))?")
 
 
-def _flat_yaml(path: Path) -> dict[str, str]:
+def _flat_yaml(path: Path, root: Path) -> dict[str, str]:
     """Return the scalars of a YAML file that MLflow wrote; keys of an inner table as `tags.key`.
 
-    Null is left out. Long scalars may be folded. The file is read without a library: nobody should
-    have to install one to move away.
+    Null is left out, and so is all of a file that a link leads to out of `root`. Long scalars may
+    be folded. The file is read without a library: nobody should have to install one to move away.
     """
+    if not is_inside(os.path.realpath(root), path):
+        return {}
     try:
         lines = (
             read_bytes(path, _MOST_YAML_BYTES, follow=True).decode("utf-8", "replace").splitlines()

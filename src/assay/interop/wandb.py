@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from assay.interop.foreign_run import (
     ForeignRun,
     ForeignSource,
     files_below,
+    is_inside,
     kind_of,
     read_file,
 )
@@ -42,12 +44,13 @@ def find(root: Path) -> list[ForeignSource]:
 
     InputError when there are none.
     """
+    real_root = os.path.realpath(root)
     patterns = ("*.wandb", "*/*.wandb", "wandb/*/*.wandb")
     paths = [
         path
         for each in patterns
         for path in sorted(root.glob(each))
-        if not path.parent.is_symlink()
+        if not path.parent.is_symlink() and is_inside(real_root, path)
     ]
     if not paths:
         what = "There are no runs of wandb in this folder."
