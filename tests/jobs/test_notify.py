@@ -6,6 +6,7 @@ import email
 import importlib.util
 import json
 import os
+import socket
 import socketserver
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from assay.core.errors import ConfigError
 from assay.jobs.notice import Notice, NotifyError, notices_of
 from assay.jobs.notify import Notifier
 from assay.jobs.notify_channels import send
+from assay.jobs.notify_webhook import public_address
 from assay.query.inbox import Message
 
 FAILED = Message(
@@ -74,6 +76,8 @@ class Hook(BaseHTTPRequestHandler):
         self.send_response(self.server.answer)  # type: ignore[attr-defined]
         self.send_header("Location", "http://127.0.0.1:1/")
         self.end_headers()
+        words = self.path.replace("/", " "), self.headers["Authorization"]
+        self.wfile.write(f"you said {words}".encode())
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -168,6 +172,96 @@ def test_a_webhook_on_this_machine_has_to_be_allowed(hook: HTTPServer) -> None:
             send(rule("webhook", url=url), notice())
 
     assert not hook.posts  # type: ignore[attr-defined]
+
+
+INNER = (
+    *(
+        "127.0.0.1",
+        "10.1.2.3",
+        "169.254.169.254",
+        "0.0.0.0",
+        "100.64.0.1",
+        "224.0.0.1",
+        "192.0.2.1",
+    ),
+    *(
+        "::1",
+        "::",
+        "fe80::1",
+        "fe80::1%eth0",
+        "fc00::1",
+        "fec0::1",
+        "ff02::1",
+        "2001::1",
+        "5f00::1",
+    ),
+    *("::ffff:127.0.0.1", "::127.0.0.1", "::ffff:0:127.0.0.1", "64:ff9b::127.0.0.1"),
+    *("64:ff9b:1::1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2002:a9fe:a9fe::1"),
+)
+
+
+@pytest.mark.parametrize("address", INNER)
+def test_no_way_to_write_an_inner_address_is_public(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected: list[Any] = []
+    answers = [[(0, 0, 0, "", (address, 80))], [(0, 0, 0, "", (public, 80)) for public in OUTER]]
+    monkeypatch.setattr(socket, "create_connection", connected.append)
+    for found in (answers[0], [*answers[1], *answers[0]]):
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, found=found, **__: found)
+        with pytest.raises(NotifyError, match="an address of this machine or of a local network"):
+            send(rule("webhook", url="https://hooks.example.org/x"), notice())
+
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers[1])
+    assert public_address("hooks.example.org", 80, allows_private=False) == OUTER[0]
+    assert not connected
+
+
+OUTER = ("93.184.215.14", "2606:4700::1111", "64:ff9b::93.184.215.14", "2002:5db8:d70e::1")
+SECRET = "s3cr3t-of-the-h00k"
+BAD_ADDRESSES = (
+    f"file:///{SECRET}",
+    f"gopher://{SECRET}",
+    f"//127.0.0.1/{SECRET}",
+    f"http://[::1/{SECRET}",
+    f"http://[v1.x]/{SECRET}",
+    f"http://me:{SECRET}@127.0.0.1/",
+    f"http://{SECRET}@127.0.0.1/",
+    f"http://me:{SECRET}/",
+    f"http://127.0.0.1:99999/{SECRET}",
+    f"http://127.0.0.1:-1/{SECRET}",
+    f"http://127.0.0.1:1/{SECRET} x",
+    f"http://127.0.0.1:1/{SECRET}\x00",
+    f"http://127.0.0.1:1/{SECRET}/ü",
+    f"http://127.0.0.1:1/?{SECRET}=ü",
+    f"http://127.0.0.1:1/{SECRET}",
+    f"http://{'a' * 300}.example.org/{SECRET}",
+    f"http://\udce4/{SECRET}",
+)
+
+
+@pytest.mark.parametrize("url", BAD_ADDRESSES)
+def test_an_address_that_is_wrong_is_an_error_that_does_not_repeat_its_secret(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("assay.jobs.notify_channels.from_environment", lambda value: value)
+
+    with pytest.raises(NotifyError) as error:
+        send(rule("webhook", url=url, private=True), notice())
+
+    assert SECRET not in str(error.value)
+
+
+def test_neither_a_token_nor_an_answer_that_repeats_it_is_in_an_error(
+    hook: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook.answer = 403  # type: ignore[attr-defined]
+    for token in (SECRET, f"{SECRET}\nX: y", f"{SECRET}ü"):
+        monkeypatch.setenv("HOOK_TOKEN", token)
+        url = f"http://127.0.0.1:{hook.server_port}/services/{SECRET}?key={SECRET}"
+        with pytest.raises(NotifyError) as error:
+            send(rule("webhook", url=url, token="${env:HOOK_TOKEN}", private=True), notice())
+        assert SECRET not in str(error.value)
 
 
 @pytest.mark.parametrize(("code", "said"), [(302, "redirects"), (500, "answered 500")])

@@ -29,7 +29,7 @@ def send(rule: NotifyRule, notice: Notice) -> None:
         _SENDERS[rule.channel](rule.options, notice)
     except AssayError as error:
         raise _unsent(rule, error.what, fix=error.fix) from error
-    except (OSError, smtplib.SMTPException, subprocess.SubprocessError) as error:
+    except (OSError, ValueError, smtplib.SMTPException, subprocess.SubprocessError) as error:
         raise _unsent(rule, str(error)) from error
 
 

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import http.client
 import ipaddress
+import re
 import socket
 import ssl
-from urllib.parse import urlsplit
+from collections.abc import Sequence
+from urllib.parse import SplitResult, urlsplit
 
 from assay.jobs.notice import NotifyError
 
 _PORTS = {"http": 80, "https": 443}
 _ANSWER_BYTES = 300
+_LEAST_SECRET = 8
+_LOCAL = [ipaddress.IPv6Network("64:ff9b:1::/48"), ipaddress.IPv6Network("5f00::/16")]
+"""Networks that `is_global` takes for public and that are of one site: RFC 8215 and RFC 9602."""
+
+_TRANSLATED = [
+    ipaddress.IPv6Network(network) for network in ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96")
+]
+"""Networks whose last 32 bits are the IPv4 address that is reached: RFC 4291, 7915 and 6052."""
 
 
 def post(
@@ -22,13 +32,8 @@ def post(
     The name is resolved once and that very address is connected to: a second look-up could give
     another one. `token` goes along as `Authorization: Bearer`.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in _PORTS or not parts.hostname:
-        raise NotifyError("The address of a webhook begins with https:// or http:// and a host.")
-    try:
-        port = parts.port or _PORTS[parts.scheme]
-    except ValueError as error:
-        raise NotifyError(f"The address of the webhook is wrong: {error}.") from error
+    parts, port = _parse(url)
+    assert parts.hostname is not None
     address = public_address(parts.hostname, port, allows_private=allows_private)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     headers = {"Content-Type": "application/json", "User-Agent": "assay"}
@@ -42,11 +47,37 @@ def post(
             context = ssl.create_default_context()
             connection.sock = context.wrap_socket(plain, server_hostname=parts.hostname)
         connection.request("POST", path, body=data, headers=headers)
-        _check(connection.getresponse())
-    except http.client.HTTPException as error:
-        raise NotifyError(f"The webhook gave no answer: {error!r}.") from error
+        with connection.getresponse() as answer:
+            _check(answer, secrets=[token, *re.split(r"[/?&=]", path)])
+    except (http.client.HTTPException, ValueError) as error:
+        # Not in its own words, which may hold the token, or the path: a password of chat services.
+        raise NotifyError(f"The webhook gave no answer: {type(error).__name__}.") from error
     finally:
         connection.close()
+
+
+def _parse(url: str) -> tuple[SplitResult, int]:
+    """Return the parts of an address and its port; NotifyError, which never repeats a part of it.
+
+    An address holds a secret more often than not: in the path, or before the host.
+    """
+    try:
+        parts = urlsplit(url)
+        if parts.scheme not in _PORTS or not parts.hostname:
+            what = "The address of a webhook begins with https:// or http:// and a host."
+            raise NotifyError(what)
+        port = parts.port or _PORTS[parts.scheme]
+        parts.hostname.encode("idna")
+    except ValueError as error:
+        raise NotifyError("The host or the port in the address of the webhook is wrong.") from error
+    if parts.username is not None:
+        what = "The address of the webhook has a user before its host, which is not sent."
+        raise NotifyError(what, fix='token = "${env:NAME}" in the rule is sent as a bearer token')
+    target = parts.path + parts.query
+    if not target.isascii() or not target.isprintable() or " " in target:
+        what = "The address of the webhook has characters that no address has."
+        raise NotifyError(what, fix="write them as %20 and the like")
+    return parts, port
 
 
 def public_address(host: str, port: int, *, allows_private: bool) -> str:
@@ -68,14 +99,22 @@ def public_address(host: str, port: int, *, allows_private: bool) -> str:
 def _is_public(text: str) -> bool:
     address = ipaddress.ip_address(text)
     if isinstance(address, ipaddress.IPv6Address):
-        address = address.ipv4_mapped or address
+        if address.is_site_local or any(address in network for network in _LOCAL):
+            return False
+        is_translated = any(address in network for network in _TRANSLATED)
+        inner = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF) if is_translated else None
+        address = address.ipv4_mapped or address.sixtofour or inner or address
     return address.is_global and not address.is_multicast
 
 
-def _check(answer: http.client.HTTPResponse) -> None:
-    said = answer.read(_ANSWER_BYTES).decode("utf-8", "replace")
+def _check(answer: http.client.HTTPResponse, *, secrets: Sequence[str]) -> None:
+    """Raise NotifyError for an answer that is not 2xx, without the secrets that it repeats."""
+    said = f"{answer.reason}: {answer.read(_ANSWER_BYTES).decode('utf-8', 'replace')}"
+    for secret in secrets:
+        if len(secret) >= _LEAST_SECRET:
+            said = said.replace(secret, "***")
     if 300 <= answer.status < 400:
         raise NotifyError("The webhook redirects, which is not followed.")
     if not 200 <= answer.status < 300:
         first = said.strip().split("\n", 1)[0]
-        raise NotifyError(f"The webhook answered {answer.status} {answer.reason}: {first}")
+        raise NotifyError(f"The webhook answered {answer.status} {first}")
