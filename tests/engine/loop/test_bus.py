@@ -400,3 +400,33 @@ def test_what_is_no_handler_and_has_none_is_refused_with_what_to_give(wrong: obj
         engine(handlers=[wrong])
 
     assert "`handlers()`" in caught.value.fix
+
+
+def test_what_waits_for_its_turn_is_called_behind_its_priority_and_before_the_next(
+    bus: Bus,
+) -> None:
+    heard: list[str] = []
+
+    def put_off() -> None:
+        bus.firing.wait_for_turn(NEVER - 1, lambda: heard.append("last"))
+        bus.firing.wait_for_turn(5, lambda: heard.append("waited"))
+
+    bus.add(Handler(event=Event.STEP_END, fn=put_off))
+    for priority in (5, 6):
+        bus.add(noting(heard, str(priority), priority=priority))
+
+    fire(bus, Event.STEP_END, range(1, 2))
+    assert heard == ["5", "waited", "6", "last"]
+
+    bus.firing.wait_for_turn(5, lambda: heard.append("at once"))
+    assert heard[-1] == "at once"
+
+
+def test_an_error_in_what_waited_leaves_the_bus_between_two_events(bus: Bus) -> None:
+    bus.add(Handler(event=Event.STEP_END, fn=lambda: bus.firing.wait_for_turn(5, lambda: 1 / 0)))
+
+    with pytest.raises(ZeroDivisionError):
+        fire(bus, Event.STEP_END, range(1, 2))
+
+    assert bus.firing.point is None
+    assert not bus.firing.waiting

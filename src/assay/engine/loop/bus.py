@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Protocol
@@ -31,54 +31,46 @@ class Firing:
     After an error it stays as it was then. `wait_for_turn` puts a call off to its place in it.
     """
 
-    __slots__ = ("_waiting", "count", "depth", "failed", "listeners", "place", "point")
+    __slots__ = ("count", "failed", "listeners", "place", "point", "waiting")
 
     def __init__(self) -> None:
-        self.depth = 0
         self.point: Point | None = None
+        """None between two events."""
         self.count = 0
         self.listeners: Sequence[_Listener] = ()
         self.place = 0
         self.failed: Owed | None = None
-        self._waiting: list[tuple[int, Callable[[], Any]]] = []
+        self.waiting: list[tuple[int, Callable[[], Any]]] = []
 
-    def begin(self, point: Point, count: int) -> None:
-        """Enter an event, which is the outermost one or happens within another."""
-        if not self.depth:
-            self.point, self.count, self.listeners, self.place = point, count, point.listeners, 0
-        self.depth += 1
+    def enter(self, point: Point, count: int) -> None:
+        """Begin an event that is not within another one."""
+        self.point, self.count, self.listeners, self.place = point, count, point.listeners, 0
 
-    def reach(self, place: int) -> None:
-        """Go on to the handler at this place, after what waits for its turn before it."""
-        if self.depth == 1:
-            self.place = place
-            if self._waiting:
-                self._call_waiting(self.listeners[place].handler.priority)
-
-    def end(self, *, is_failed: bool) -> None:
-        """Leave an event; behind the outermost one everything is called that still waits."""
-        if self.depth == 1:
-            if is_failed:
-                self._waiting = []
-                self.failed = self.failed or self.find_owed(lambda handler: True, after=False)
-            else:
-                self.place = len(self.listeners)
-                self._call_waiting(NEVER)
-        self.depth -= 1
+    def fail(self) -> None:
+        """Note what was not called when an error ended the event."""
+        self.waiting = []
+        self.failed = self.failed or self.find_owed(lambda handler: True, after=False)
 
     def wait_for_turn(self, priority: int, call: Callable[[], Any]) -> None:
         """Make a call after the handlers of this priority; at once if no event is being fired."""
-        if self.depth:
-            self._waiting.append((priority, call))
+        if self.point is not None:
+            self.waiting.append((priority, call))
         else:
             call()
+
+    def call_waiting(self, before: int) -> None:
+        """Make the calls that wait for their turn before handlers of this priority."""
+        while due := [each for each in self.waiting if each[0] < before]:
+            first = min(due, key=itemgetter(0))
+            self.waiting.remove(first)
+            first[1]()
 
     def find_owed(self, is_owed: Callable[[Handler], bool], *, after: bool = True) -> Owed | None:
         """Return those handlers of the event that were not called yet and `is_owed` accepts.
 
         `after`: not the one that is being called.
         """
-        if not self.depth or self.point is None or self.point.event not in _OWED:
+        if self.point is None or self.point.event not in _OWED:
             return None
         names = [
             listener.handler.name
@@ -86,12 +78,6 @@ class Firing:
             if listener.handler.when.next(self.count) == self.count and is_owed(listener.handler)
         ]
         return Owed(self.point.event, self.count, tuple(names)) if names else None
-
-    def _call_waiting(self, before: int) -> None:
-        while due := [each for each in self._waiting if each[0] < before]:
-            first = min(due, key=itemgetter(0))
-            self._waiting.remove(first)
-            first[1]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,51 +131,55 @@ class Point:
             for listener in self.listeners
         )
 
-    def fire(self, count: int) -> None:
-        """Call all handlers that are due, in order.
+    def fire(self, count: int, places: Collection[int] | None = None) -> None:
+        """Call all handlers that are due, in order; of a resumed event only those at `places`.
 
         An exception gains a note that names handler and event.
         """
-        self._call(self._due(count), count)
+        listeners, due = self.listeners, NEVER
+        firing = self.firing
+        is_outermost = firing.point is None
+        if is_outermost:
+            firing.enter(self, count)
+        try:
+            for place, listener in enumerate(listeners):
+                if listener.due < count:  # added while the run was under way
+                    listener.due = listener.handler.when.next(count)
+                if listener.due == count if places is None else place in places:
+                    listener.due = listener.handler.when.next(count + 1)
+                    if is_outermost:
+                        firing.place = place
+                        if firing.waiting:
+                            firing.call_waiting(listener.handler.priority)
+                    try:
+                        listener.call()
+                    except BaseException as error:  # whatever it is goes up as it came, with a note
+                        name = listener.handler.name
+                        error.add_note(f"in handler {name} at {self.event} {count}")
+                        raise
+                due = min(due, listener.due)
+            self.due = due if self.listeners is listeners else 0  # 0: ask what was just added
+            if is_outermost:
+                firing.place = len(listeners)
+                firing.call_waiting(NEVER)
+        except BaseException:
+            if is_outermost:
+                firing.fail()
+            raise
+        finally:
+            if is_outermost:
+                firing.point = None
 
     def fire_owed(self, owed: Owed) -> None:
         """Call those handlers that were not called before the checkpoint of this run."""
         names = list(owed.names)
-        due: list[tuple[int, _Listener]] = []
+        places = set()
         # From behind: of several with one name the last were not called.
         for place, listener in reversed(list(enumerate(self.listeners))):
             if listener.handler.name in names:
                 names.remove(listener.handler.name)
-                due.insert(0, (place, listener))
-        self._call(due, owed.count)
-
-    def _due(self, count: int) -> Iterator[tuple[int, _Listener]]:
-        """Yield the listeners that are due, with their places; note when one is due next."""
-        listeners, due = self.listeners, NEVER
-        for place, listener in enumerate(listeners):
-            if listener.due < count:  # added while the run was under way
-                listener.due = listener.handler.when.next(count)
-            if listener.due == count:
-                listener.due = listener.handler.when.next(count + 1)
-                yield place, listener
-            due = min(due, listener.due)
-        self.due = due if self.listeners is listeners else 0  # 0: ask those that were just added
-
-    def _call(self, due: Iterable[tuple[int, _Listener]], count: int) -> None:
-        firing = self.firing
-        firing.begin(self, count)
-        is_failed = True
-        try:
-            for place, listener in due:
-                firing.reach(place)
-                try:
-                    listener.call()
-                except BaseException as error:  # whatever it is goes up as it came, with a note
-                    error.add_note(f"in handler {listener.handler.name} at {self.event} {count}")
-                    raise
-            is_failed = False
-        finally:
-            firing.end(is_failed=is_failed)
+                places.add(place)
+        self.fire(owed.count, places)
 
 
 class Listens(Protocol):
