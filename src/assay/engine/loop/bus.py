@@ -161,7 +161,8 @@ class Point:
             self.due = due if self.listeners is listeners else 0  # 0: ask what was just added
             if is_outermost:
                 firing.place = len(listeners)
-                firing.call_waiting(NEVER)
+                if firing.waiting:
+                    firing.call_waiting(NEVER)
         except BaseException:
             if is_outermost:
                 firing.fail()
