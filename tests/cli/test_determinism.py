@@ -116,4 +116,4 @@ def test_one_page_at_a_time(project: Project, assay: Assay) -> None:
 
     said = assay("show", "kq3f7abc", "--determinism", "--config")
 
-    assert said.code == 2 and "two pages" in said.err
+    assert said.code == 2 and "are 2 pages" in said.err

@@ -204,7 +204,10 @@ def test_a_sweep_ends_with_a_table_though_one_cannot_be_built_and_one_turns_nan(
     files = [run_file.read(run) for run in runs(toy)]
     assert len(files) == 4
     (sweep,) = {file.newest.launch["sweep"] for file in files}
-    by_width = dict(zip(widths, files, strict=True))
+    by_width = {
+        load(run / "config.toml").root.items["model"].items["width"].value: file
+        for run, file in zip(runs(toy), files, strict=True)
+    }
     titles = [line for line in shown if re.match(r"\[\d/4\]", line)]
     assert titles == [
         f"[{i}/4] many.toml  model.width={width}" for i, width in enumerate(widths, 1)

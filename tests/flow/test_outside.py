@@ -29,7 +29,7 @@ from assay.core.errors import ConfigError
 from assay.query.config_rows import config_rows
 from assay.query.diff import diff
 from assay.query.run import RunView
-from assay.store.authorship import signed
+from assay.store.authorship import sign
 from assay.store.layout import RunFolder
 from flow.conftest import CONFIG, Assay
 
@@ -264,7 +264,7 @@ def as_an_older_record(run: RunView, reference: str, outside: dict[str, Any]) ->
     file = replace(
         run.file, attempts=(replace(attempt, launch={**attempt.launch, "outside": outside}),)
     )
-    run_file.write(folder.path, signed(folder, file))
+    run_file.write(folder.path, sign(folder, file))
     return RunView(run.path)
 
 

@@ -26,7 +26,7 @@ class TestKubernetes(BackendContract):
         home.mkdir()
         program = tmp_path / "bin" / "kubectl"
         program.parent.mkdir()
-        program.write_text(f'#!/bin/sh\nexec {sys.executable} {kubectl.__file__} "$@"\n')
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{kubectl.__file__}" "$@"\n')
         program.chmod(0o755)
         monkeypatch.setenv("KUBECTL_HOME", str(home))
         monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")

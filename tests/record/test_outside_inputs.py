@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from assay.record import outside_inputs
 from assay.record.outside_inputs import OutsideInputs
 
 
@@ -112,6 +113,7 @@ def test_a_library_file_counts_if_it_was_edited_after_its_installation(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packages = tmp_path / "lib" / "site-packages"
+    monkeypatch.setattr(outside_inputs, "_MAX_FILES", 10_000)  # modules of all tests are loaded
     monkeypatch.syspath_prepend(packages)
     record = packages / "gains-1.0.dist-info" / "RECORD"
     record.parent.mkdir(parents=True)

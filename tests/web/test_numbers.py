@@ -177,7 +177,9 @@ def test_a_curve_over_a_rate_that_rises_and_falls_is_whole_when_it_is_zoomed(
     rates = np.asarray(CURVES["lr"])
 
     place = panel(page, "line").locator("canvas")
-    colored = place.evaluate(
+    colored = wait_until_drawn(
+        page,
+        place,
         """canvas => {
             const { width, height } = canvas;
             const data = canvas.getContext('2d').getImageData(0, 0, width, height).data;
@@ -188,7 +190,7 @@ def test_a_curve_over_a_rate_that_rises_and_falls_is_whole_when_it_is_zoomed(
                 if (a > 60 && Math.max(r, g, b) - Math.min(r, g, b) > 60) rows.push(y);
             }
             return rows;
-        }"""
+        }""",
     )
     assert 1 + sum(below - above > 5 for above, below in pairwise(colored)) == 2
     rate, shown = hovered(page, "line", 0.5)
@@ -204,6 +206,15 @@ def test_a_logarithmic_axis_says_what_it_has_no_place_for(look: Callable[[str], 
         page.get_by_role("menuitemcheckbox", name="Logarithmic y axis").click()
         page.keyboard.press("Escape")
         panel(page, name).get_by_text(said).wait_for()
+
+
+def wait_until_drawn(page: Page, place: Locator, script: str) -> list[int]:
+    """Return what a script gives for a canvas, once there is anything."""
+    for _ in range(200):
+        if rows := place.evaluate(script):
+            return list(rows)
+        page.wait_for_timeout(50)
+    return []
 
 
 def hovered(page: Page, name: str, share: float) -> tuple[float, str]:
