@@ -261,9 +261,8 @@ def as_an_older_record(run: RunView, reference: str, outside: dict[str, Any]) ->
     text = re.sub(r"(?m)^width = .*$", f'width = "{reference}"', run.config_text)
     folder.config_toml.write_text(text)
     (attempt,) = run.file.attempts
-    file = replace(
-        run.file, attempts=(replace(attempt, launch={**attempt.launch, "outside": outside}),)
-    )
+    launch = {**attempt.launch, "outside": outside}
+    file = replace(run.file, attempts=(replace(attempt, launch=launch, config_digest=""),))
     run_file.write(folder.path, sign(folder, file))
     return RunView(run.path)
 

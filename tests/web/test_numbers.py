@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from assay.query.run import RunView
 from assay.store.layout import Project
@@ -176,22 +177,7 @@ def test_a_curve_over_a_rate_that_rises_and_falls_is_whole_when_it_is_zoomed(
     page = look("&x=lr&z=0.006:0.0099")
     rates = np.asarray(CURVES["lr"])
 
-    place = panel(page, "line").locator("canvas")
-    colored = wait_until_drawn(
-        page,
-        place,
-        """canvas => {
-            const { width, height } = canvas;
-            const data = canvas.getContext('2d').getImageData(0, 0, width, height).data;
-            const at = Math.round(width * 0.6), rows = [];
-            for (let y = 0; y < height; y++) {
-                const i = 4 * (y * width + at);
-                const [r, g, b, a] = data.slice(i, i + 4);
-                if (a > 60 && Math.max(r, g, b) - Math.min(r, g, b) > 60) rows.push(y);
-            }
-            return rows;
-        }""",
-    )
+    colored = rows_of_curve(page, panel(page, "line").locator(".u-over"), 0.6)
     assert 1 + sum(below - above > 5 for above, below in pairwise(colored)) == 2
     rate, shown = hovered(page, "line", 0.5)
     on_curve = np.isclose(rates, rate, rtol=1e-3)
@@ -208,13 +194,17 @@ def test_a_logarithmic_axis_says_what_it_has_no_place_for(look: Callable[[str], 
         panel(page, name).get_by_text(said).wait_for()
 
 
-def wait_until_drawn(page: Page, place: Locator, script: str) -> list[int]:
-    """Return what a script gives for a canvas, once there is anything."""
-    for _ in range(200):
-        if rows := place.evaluate(script):
-            return list(rows)
+def rows_of_curve(page: Page, chart: Locator, share: float) -> list[int]:
+    """Return the rows of pixels with a colour in one column of a chart, once there are any."""
+    rows: list[int] = []
+    for _ in range(100):
+        pixels = np.asarray(Image.open(io.BytesIO(chart.screenshot())).convert("RGB"), np.int16)
+        column = pixels[:, int(share * pixels.shape[1])]
+        rows = np.flatnonzero(np.ptp(column, axis=1) > 25).tolist()
+        if rows:
+            break
         page.wait_for_timeout(50)
-    return []
+    return rows
 
 
 def hovered(page: Page, name: str, share: float) -> tuple[float, str]:
