@@ -169,6 +169,24 @@ class Spoilt(Means):
         return losses.mean() / (inputs[:, 0] != points(34).tensors[0][3, 0]).all()
 
 
+class Unlabelled(Means):
+    """Few samples have a label, and none in the second step."""
+
+    is_labelled = True
+
+    def begin_step(self, engine: Engine) -> None:
+        self.is_labelled = engine.state.step != 1
+
+    def loss(self, losses: Tensor, inputs: Tensor) -> Any:
+        weights = (inputs[:, 0] > 0.3) * float(self.is_labelled)
+        return (losses * weights).sum(), weights.sum()
+
+
+class UnlabelledByName(Unlabelled):
+    def loss(self, losses: Tensor, inputs: Tensor) -> Any:
+        return {"labelled": super().loss(losses, inputs)}
+
+
 class Disagreeing(Means):
     def loss(self, losses: Tensor, inputs: Tensor) -> Any:
         return {"even" if dist.is_initialized() and dist.get_rank() else "odd": losses.mean()}
@@ -299,6 +317,17 @@ def skipped(rank: int, ranks: int) -> Any:
     process = Spoilt(net(), non_finite="skip")
     found = train(process, rank=rank, ranks=ranks)
     return {**found, "points": [], "skipped": process.backward.skipped}  # type: ignore[attr-defined]
+
+
+def unlabelled(rank: int, ranks: int) -> Any:
+    found = []
+    for kind in (Unlabelled, UnlabelledByName):
+        process = kind(net())
+        handlers = [Handler(event=Event.STEP_BEGIN, fn=process.begin_step)]
+        weights = train(process, rank=rank, ranks=ranks, handlers=handlers)["weights"]
+        backward = process.backward
+        found.append({"weights": weights, "skipped": [backward.skipped, backward.num_empty]})
+    return found
 
 
 def spoilt(rank: int, ranks: int) -> Any:
@@ -729,6 +758,7 @@ CASES: dict[str, Callable[[int, int], Any]] = {
         frozen,
         dropout,
         skipped,
+        unlabelled,
         spoilt,
         stray,
         viewed,
@@ -767,6 +797,7 @@ CASES |= {
         ),
         *(
             "skipped",
+            "unlabelled",
             "spoilt",
             "stray",
             "stopped",

@@ -90,6 +90,20 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_so_for_all_of_them(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["", "sharded "])
+def test_a_window_without_a_label_on_any_rank_is_left_out_by_all(
+    how: str, several: tuple[int, Results]
+) -> None:
+    ranks, results = several
+    expected = alone("unlabelled", ranks)
+
+    assert [each["skipped"] for each in expected] == [[1, 1], [1, 1]]
+    for found in results[f"{how}unlabelled"]:
+        assert [each["skipped"] for each in found] == [[1, 1], [1, 1]]
+        close([each["weights"] for each in found], [each["weights"] for each in expected])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["", "sharded "])
 def test_a_sample_that_is_not_finite_is_named_by_all_whichever_rank_has_it(
     how: str, several: tuple[int, Results]
 ) -> None:
