@@ -93,6 +93,23 @@ class Chosen(Buckets):
         return iter(range(2 * len(self)))
 
 
+class Grows:
+    """Map-style data set, of which every epoch has another number of samples."""
+
+    def __init__(self, lengths: tuple[int, ...]) -> None:
+        self.lengths, self.epoch = lengths, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return 2 * self.lengths[self.epoch]
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        assert index < len(self)
+        return WHOLE[index]
+
+
 def own(claim: Callable[[Any], int] | None) -> Callable[[tuple[int, ...]], Iterable[Any]]:
     return lambda lengths: Says(lengths, None) if claim is None else SaysIt(lengths, claim)
 
@@ -109,6 +126,11 @@ LOADERS: dict[str, Callable[[tuple[int, ...]], Iterable[Any]]] = {
         WHOLE, batch_sampler=Buckets(lengths), workers=1
     ),
     "sampler": lambda lengths: Loader(WHOLE, batch_size=2, sampler=Chosen(lengths)),
+    "data set": lambda lengths: Loader(Grows(lengths), batch_size=2, shuffle=True),
+    "data set, workers": lambda lengths: Loader(
+        Grows(lengths), batch_size=2, shuffle=True, workers=1, persistent_workers=False
+    ),
+    "data set of torch": lambda lengths: DataLoader(Grows(lengths), batch_size=2, shuffle=True),  # type: ignore[arg-type]
     "torch": lambda lengths: DataLoader(WHOLE, batch_sampler=Buckets(lengths)),
     "stream of torch": lambda lengths: DataLoader(Stream(Says(lengths, None)), batch_size=None),
     "stream of torch, workers": lambda lengths: DataLoader(

@@ -217,9 +217,17 @@ class Loader:
 
     def steps_in(self, epoch: int) -> int:
         """Return the number of windows of an epoch: a sampler may give more or fewer in each."""
+        self._begin(epoch)
         if self._lists is not None:
             return -(-self._lists.num_batches(epoch) // self._accumulate)
         return self._steps_of(samples_in(self.order, epoch))
+
+    def _begin(self, epoch: int) -> None:
+        """Make another order where the data set, told of the epoch, has another length in it."""
+        if isinstance(self.order, Plan) and self.fetch.tell(epoch):
+            n = len(self.dataset)
+            if n != self.order.n:
+                self.order = Plan(n, seed=self.order.seed, shuffle=self.order.shuffle)
 
     def _steps_of(self, samples: int) -> int:
         full, rest = divmod(samples, self.batch_size)
@@ -235,10 +243,12 @@ class Loader:
 
     def windows(self, epoch: int, start: int) -> Iterator[Window]:
         """Yield the windows of one epoch from number `start` on; the last may be smaller."""
+        self._begin(epoch)
         return self._windows(epoch, self._cuts(epoch, start))
 
     def windows_after(self, epoch: int, samples: int) -> Iterator[Window]:
         """Yield the windows of an epoch of which `samples` were seen."""
+        self._begin(epoch)
         return self._windows(epoch, self._cuts_from(epoch, samples))
 
     def tasks(self, epoch: int, start: int) -> Iterator[Task]:
@@ -260,6 +270,7 @@ class Loader:
 
     def steps_after(self, samples: int, *, epoch: int) -> int:
         """Return the number of windows left of an epoch of which `samples` were seen."""
+        self._begin(epoch)
         if self._lists is not None:
             return sum(1 for _ in self._cuts_from(epoch, samples))
         return self._steps_of(max(0, samples_in(self.order, epoch) - samples))

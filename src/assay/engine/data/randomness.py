@@ -77,7 +77,7 @@ class Fetch:
 
     def __call__(self, epoch: int, position: int, indices: Sequence[int]) -> Any:
         """Return the batch of `indices`, which stand at `position` and after it."""
-        set_epoch(self._followers, epoch)
+        self.tell(epoch)
         if not self._is_checked:
             self._check(epoch, position, indices)
         if self.randomness == "none" and not self._keyed and not self._own:
@@ -87,6 +87,11 @@ class Fetch:
                 self._seed(epoch, position)
                 return self._fetch(indices)
             return self._collated(self._keyed_items(epoch, position, indices), indices)
+
+    def tell(self, epoch: int) -> bool:
+        """Tell the data of the epoch; return whether anything in it wants to know."""
+        set_epoch(self._followers, epoch)
+        return bool(self._followers)
 
     def _keyed_items(self, epoch: int, position: int, indices: Sequence[int]) -> list[Any]:
         """Load each sample under its own key; written flat, because it runs for every sample."""
