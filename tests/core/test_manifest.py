@@ -213,9 +213,7 @@ def test_missing_and_short_files_are_named(tmp_path: Path) -> None:
 
     assert manifest.missing_files(tmp_path, [a]) == ""
     assert manifest.missing_files(tmp_path, [a, b]) == "b is missing"
-    assert (
-        manifest.missing_files(tmp_path, [replace(a, size_bytes=4)]) == "a has 3 bytes instead of 4"
-    )
+    assert manifest.missing_files(tmp_path, [replace(a, size_bytes=4)]) == "a has 3 of 4 bytes"
 
 
 def test_a_part_that_does_not_exist_lists_those_that_do() -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 
 import assay
-from assay.core.errors import ConfigError, InputError
+from assay.compose import training
+from assay.compose.initial_weights import find_weights
+from assay.compose.testing import weights_at
+from assay.core.errors import AssayError, ConfigError, InputError
 from examples import EXAMPLES
 
 pytestmark = pytest.mark.slow
@@ -64,6 +69,31 @@ def test_a_model_without_a_best_checkpoint_is_loaded_from_the_newest(here: Path)
 
     newest = assay.load_model(result.id, "latest").state_dict()
     assert all((loaded[name] == newest[name]).all() for name in newest)
+
+
+def test_a_damaged_newest_checkpoint_is_told_where_an_older_one_is_taken(here: Path) -> None:
+    text = (here / "toy.toml").read_text()
+    (here / "toy.toml").write_text(
+        text.replace('best = { metric = "valid/acc", mode = "max" }', "")
+    )
+    run = assay.run("toy.toml", max_steps=6, device="cpu").run
+    kept = run.checkpoints
+    newest = kept[-1].path / "model.safetensors"
+    size = newest.stat().st_size
+    os.truncate(newest, 300)
+    damage = f"{kept[-1].name} is damaged: model.safetensors has 300 of {size} bytes"
+
+    with pytest.warns(UserWarning, match=damage):
+        assay.load_model(run.id)
+    tested = weights_at(run.id)
+    assert tested.path == kept[-2].path and damage in tested.why
+    assert damage in find_weights(run.id).fill(assay.load_model(f"{run.id}@{kept[-2].step}"))
+
+    for each in kept[:-1]:
+        shutil.rmtree(each.path)
+    for use in (assay.load_model, weights_at, find_weights, training.resume):
+        with pytest.raises(AssayError, match=damage):
+            use(run.id)
 
 
 @pytest.mark.thorough

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from assay.core.errors import CheckpointError, InputError
+from assay.compose.unfinished import refuse_without_checkpoints
+from assay.core import run_file
+from assay.core.errors import AssayError, CheckpointError, InputError
 from assay.core.event_log import Edit
 from assay.core.run_file import Best
-from assay.query.find import checkpoint_of, find, find_checkpoint, find_run
+from assay.engine.checkpoint.saver import Saver
+from assay.query.find import (
+    checkpoint_of,
+    describe_newer_damage,
+    find,
+    find_checkpoint,
+    find_run,
+)
 from assay.query.project_lookup import all_projects, project_here, projects_here
 from assay.query.run import RunView
+from assay.query.verification import verify_record
 from assay.script import start
 from assay.store.layout import Project
 from run_folders import edit, make_checkpoint, make_project, make_run
@@ -287,3 +299,85 @@ def test_all_projects_are_this_one_and_those_used_before_each_once(
     monkeypatch.chdir(project.root)
 
     assert [each.root.name for each in all_projects()] == ["project", "other"]
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:1])
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a cut-off file": (
+        lambda path: _cut(path / "model.json"),
+        "model.json has 1 of 2 bytes",
+    ),
+    "a file that is gone": (
+        lambda path: (path / "model.json").unlink(),
+        "model.json is missing",
+    ),
+    "a cut-off manifest": (lambda path: _cut(path / "manifest.json"), "manifest.json"),
+    "no manifest": (lambda path: (path / "manifest.json").unlink(), "it has no manifest"),
+    "the manifest of another": (
+        lambda path: path.rename(path.with_name("step-000000011")),
+        "its manifest is that of 'step-000000010', step 10",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_checkpoint_is_named_with_its_file_and_what_is_left(
+    how: str, project: Project
+) -> None:
+    folder = make_run(project, id="kq3f7abc")
+    damage, why = DAMAGES[how]
+    damage(make_checkpoint(folder, 10))
+    damaged = next((folder / "checkpoints").iterdir()).name
+    run = find_run("kq3f7abc", project)
+
+    def errors() -> list[str]:
+        found = []
+        for name in ("latest", "best", damaged):
+            with pytest.raises(CheckpointError) as caught:
+                find_checkpoint(f"kq3f7abc@{name}", project)
+            found.append(str(caught.value))
+        for refuse in (lambda: refuse_without_checkpoints(run), lambda: _resume(folder)):
+            with pytest.raises(AssayError) as refused:
+                refuse()
+            found.append(str(refused.value))
+        return found
+
+    point_at_best(folder, damaged)
+    run_file.write(folder, replace(run_file.read(folder), status="finished"))
+    run = find_run("kq3f7abc", project)
+    for text in errors():
+        assert damaged in text and why in text and "yet" not in text, text
+    verdicts = {part.name: (part.verdict, part.why) for part in verify_record(run)}
+    assert verdicts[damaged][0] == "damaged" and why in verdicts[damaged][1]
+
+    make_checkpoint(folder, 5)
+    with pytest.raises(CheckpointError, match="it has 5"):
+        find_checkpoint(f"kq3f7abc@{damaged}", project)
+    run = find_run("kq3f7abc", project)
+    left = checkpoint_of(run, "latest")
+    assert left.step == 5 and f"{damaged} is damaged: " in describe_newer_damage(run, left)
+
+
+def _resume(folder: Path) -> object:
+    return Saver(folder / "checkpoints").newest()
+
+
+def point_at_best(folder: Path, name: str) -> None:
+    (folder / "checkpoints" / "best.json").write_text(f'{{"name": "{name}"}}')
+
+
+def test_an_unfinished_checkpoint_and_one_put_aside_are_not_damaged(project: Project) -> None:
+    folder = make_run(project, id="kq3f7abc")
+    whole = make_checkpoint(folder, 10)
+    for name in ("step-000000011.tmp", "step-000000012.left-1"):
+        shutil.copytree(whole, whole.with_name(name))
+
+    run = find_run("kq3f7abc", project)
+
+    assert describe_newer_damage(run, checkpoint_of(run, "latest")) == ""
+    assert {part.name for part in verify_record(run)}.isdisjoint(
+        {"step-000000011.tmp", "step-000000012.left-1"}
+    )

@@ -165,7 +165,7 @@ def test_checkpoints_are_in_the_order_of_steps_and_what_is_none_says_why(project
     assert {each.name: each.why for each in view.incomplete_checkpoints} == {
         "step-000000050.tmp": "it was still being written",
         "step-000000060.left-1": "a later attempt went on from before it",
-        "step-000000070": "model.json has 0 bytes instead of 2",
+        "step-000000070": "model.json has 0 of 2 bytes",
         "step-000000080": "The checkpoint is not complete: it has no manifest.",
         "scratch": "it has no manifest",
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from assay.config.typed_sections import sections_of
 from assay.core import manifest as manifests
 from assay.core import run_file
 from assay.core.errors import CheckpointError, InputError, RecordError
-from assay.query.find import best_or_latest, checkpoint_of, find
+from assay.query.find import best_or_latest, checkpoint_of, describe_newer_damage, find
 
 if TYPE_CHECKING:
     from assay.engine.loop.process import Model
@@ -25,15 +25,17 @@ class InitialWeights:
 
     `parent` is RUN@CHECKPOINT by id, "" for a file of no run.
 
-    `options` are those of `load_weights`: rename, mapping, strict, pickled.
+    `options` are those of `load_weights`: rename, mapping, strict, pickled. `damage` says which
+    newer checkpoints could not be taken.
     """
 
     path: Path | None = None
     parent: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    damage: str = ""
 
     def fill(self, model: Model) -> str:
-        """Load the weights into a model; return a note on what did not fit, where that is allowed.
+        """Load the weights into a model; return a note on what did not fit, and on damage.
 
         InputError when they do not fit or cannot be read.
         """
@@ -53,7 +55,8 @@ class InitialWeights:
             raise InputError(
                 error.what, where=error.where or str(self.path), fix=error.fix
             ) from error
-        return "" if report.fits else f"weights of {self.path}: {report}"
+        misfit = "" if report.fits else f"weights of {self.path}: {report}"
+        return " ".join(filter(None, [self.damage, misfit]))
 
 
 def initial_weights(root: Table, address: str = "") -> InitialWeights:
@@ -70,7 +73,7 @@ def initial_weights(root: Table, address: str = "") -> InitialWeights:
         raise InputError(error.what, where=str(node.origin), fix=error.fix) from error
     options = {name: getattr(section, name) for name in ("rename", "mapping", "strict", "pickled")}
     given = {name: value for name, value in options.items() if value is not None}
-    return InitialWeights(found.path, found.parent, given)
+    return replace(found, options=given)
 
 
 def find_weights(address: str) -> InitialWeights:
@@ -85,10 +88,12 @@ def find_weights(address: str) -> InitialWeights:
         return InitialWeights(path, _parent_of(path))
     view, name = find(address)
     try:
-        found = checkpoint_of(view, name or best_or_latest(view))
+        name = name or best_or_latest(view)
+        found = checkpoint_of(view, name)
     except CheckpointError as error:
         raise InputError(error.what, where=error.where, fix=error.fix) from error
-    return InitialWeights(found.path, f"{view.id}@{found.name}")
+    damage = describe_newer_damage(view, found) if name == "latest" else ""
+    return InitialWeights(found.path, f"{view.id}@{found.name}", damage=damage)
 
 
 def _is_of_a_run(path: Path) -> bool:

@@ -28,7 +28,7 @@ from assay.core.manifest import FILE_NAME, read
 from assay.core.ports import NullRecorder
 from assay.core.schema import is_for_inference, is_for_tests
 from assay.core.signals import obeying
-from assay.query.find import best_or_latest, find, find_checkpoint
+from assay.query.find import best_or_latest, checkpoint_of, describe_newer_damage, find
 from assay.record.recorder import RunRecorder
 from assay.script import under_way
 
@@ -133,10 +133,12 @@ def weights_at(address: str) -> Weights:
         why = f"the best by {view.best.metric}" if view.best is not None else "the best"
     else:
         why = "the newest that were kept"
-    view, folder = find_checkpoint(f"{view.id}@{name}")
-    step = read(folder).step
+    taken = checkpoint_of(view, name)
+    folder, step = taken.path, read(taken.path).step
     if step < view.last_step and view.status_text != view.status:
         why += f" (step {view.last_step} was the last; {view.status_text})"
+    if name == "latest" and (damage := describe_newer_damage(view, taken)):
+        why += f". {damage.removesuffix('.')}"
     return Weights(path=folder, parent=f"{view.id}@{folder.name}", step=step, why=why)
 
 

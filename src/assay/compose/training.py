@@ -26,7 +26,7 @@ from assay.config.loading import Config
 from assay.core.errors import InputError
 from assay.core.events import Handler
 from assay.core.ports import NullRecorder
-from assay.query.find import best_or_latest, checkpoint_of, find
+from assay.query.find import best_or_latest, checkpoint_of, describe_newer_damage, find
 from assay.query.run import RunView
 
 if TYPE_CHECKING:
@@ -185,12 +185,14 @@ def load_model(address: str, checkpoint: str = "", *, trust: bool = False) -> Mo
 
     view, named = find(address)
     name = named or checkpoint or best_or_latest(view)
-    folder = checkpoint_of(view, name).path
+    taken = checkpoint_of(view, name)
+    if name == "latest" and (damage := describe_newer_damage(view, taken)):
+        warnings.warn(damage, stacklevel=2)
     saved = open_saved(view)
     config = at_home(saved, view, use="build its model", trust=trust, tell=_warn, part="model")
     with open_run_scope(config, Launch(device="cpu"), part="model") as scope:
         make_task(scope)
         model = scope.build("model")
-        load_model_state(model, evaluated_weights(folder), resizes=True)
+        load_model_state(model, evaluated_weights(taken.path), resizes=True)
     model.eval()
     return model  # type: ignore[no-any-return]

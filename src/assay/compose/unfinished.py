@@ -17,6 +17,7 @@ from assay.core.errors import AssayError, InputError
 from assay.core.event_log import Saved
 from assay.core.job import ATTEMPT_VARIABLE, JOB_VARIABLE, QUEUE_JOB
 from assay.core.lease import process_start
+from assay.core.manifest import describe_damage
 from assay.core.run_file import Attempt
 from assay.query.diff import flat, written
 from assay.query.run import RunView
@@ -129,10 +130,13 @@ def refuse_without_checkpoints(view: RunView) -> None:
         isinstance(timed.fact, Saved) for timed in view.events
     ):
         return  # it was ended before its first checkpoint
+    what = (
+        f"The run {view.id} ({view.status_text}, step {view.last_step}) has no checkpoint any more"
+    )
+    if damage := describe_damage(view.all_checkpoints):
+        what = f"No checkpoint of the run {view.id} can be read. {damage.removesuffix('.')}"
     raise InputError(
-        f"The run {view.id} ({view.status_text}, step {view.last_step}) has no checkpoint any"
-        " more: it would be"
-        " trained anew from its beginning.",
+        f"{what}: it would be trained anew from its beginning.",
         where=str(view.folder.checkpoints),
         fix=f"assay rerun {view.id} trains it as a new run; assay resume {view.id} --force trains"
         " it over this one",

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -164,6 +164,13 @@ class Checkpoint:
         """True if a later attempt resumed from an earlier step and put this checkpoint aside."""
         return _LEFT in self.name
 
+    @property
+    def is_damaged(self) -> bool:
+        """True for one that was complete and cannot be used: not unfinished, and not put aside."""
+        if not self.why or self.is_left or self.name.endswith(TEMPORARY):
+            return False
+        return step_of_folder(self.name) is not None or (self.path / FILE_NAME).exists()
+
 
 def checkpoints(folder: Path) -> list[Checkpoint]:
     """Return all checkpoints of a folder, usable or not, by step and then by age."""
@@ -221,6 +228,15 @@ def checkpoint_in(path: Path) -> Checkpoint:
         path,
         manifest,
         _misnamed(manifest, path.name) or missing_files(path, manifest.files),
+    )
+
+
+def describe_damage(found: Iterable[Checkpoint]) -> str:
+    """Return for each damaged checkpoint that it is damaged, and by which file; "" for none."""
+    return " ".join(
+        f"{each.name} is damaged: {each.why.removesuffix('.')}."
+        for each in found
+        if each.is_damaged
     )
 
 
@@ -321,7 +337,7 @@ def missing_files(folder: Path, files: Sequence[ManifestFile]) -> str:
             return f"{file.name} is {kind}, not a file"
         size = status.st_size
         if size != file.size_bytes:
-            return f"{file.name} has {size} bytes instead of {file.size_bytes}"
+            return f"{file.name} has {size} of {file.size_bytes} bytes"
     return ""
 
 

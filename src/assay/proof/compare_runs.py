@@ -225,7 +225,7 @@ def _checkpoints(
     """
     theirs = {each.name: each for each in again.checkpoints}
     found = {}
-    for each in view.checkpoints:
+    for each in view.all_checkpoints:
         other = theirs.get(each.name)
         step = each.step
         if other is None or step is None or each.name != folder_of_step(step):

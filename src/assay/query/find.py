@@ -10,7 +10,7 @@ from typing import Literal
 
 from assay.core.errors import CheckpointError, InputError, did_you_mean, nearest
 from assay.core.ids import id_of_folder
-from assay.core.manifest import Checkpoint, named
+from assay.core.manifest import Checkpoint, describe_damage, named
 from assay.core.run_file import FILE_NAME
 from assay.core.terminal import elided
 from assay.query.formatting import age
@@ -137,15 +137,24 @@ def checkpoint_of(run: RunView, name: str) -> Checkpoint:
         return found
     for each in run.incomplete_checkpoints:
         if each.name.removesuffix(".tmp") == name or (name.isdecimal() and each.step == int(name)):
-            what = f"The checkpoint {each.name} of the run {run.id} cannot be used: {each.why}"
+            how = "is damaged" if each.is_damaged else "cannot be used"
+            what = f"The checkpoint {each.name} of the run {run.id} {how}: {each.why}"
             raise CheckpointError(f"{what.removesuffix('.')}.", where=str(each.path), fix=_has(run))
-    raise CheckpointError(
-        f"The run {run.id} has no checkpoint `{name}`.", where=str(run.path), fix=_has(run)
-    )
+    what = f"The run {run.id} has no checkpoint `{name}`. {describe_damage(run.all_checkpoints)}"
+    raise CheckpointError(what.rstrip(), where=str(run.path), fix=_has(run))
+
+
+def describe_newer_damage(run: RunView, taken: Checkpoint) -> str:
+    """Return which damaged checkpoints are newer than the one that is taken; "" for none."""
+    newer = run.all_checkpoints[run.all_checkpoints.index(taken) :]
+    damage = describe_damage(newer)
+    return f"{damage} {taken.name} is the newest that is left." if damage else ""
 
 
 def _has(run: RunView) -> str:
     names = [str(each.step) if each.step is not None else each.name for each in run.checkpoints]
+    if not names and any(each.is_damaged for each in run.all_checkpoints):
+        return f"no other checkpoint is left: `assay rerun {run.id}` trains it again"
     if not names:
         return "it has none yet"
     listed = ", ".join(names if len(names) <= _LISTED else ["...", *names[-_LISTED:]])

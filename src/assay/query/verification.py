@@ -33,7 +33,7 @@ class VerifiedPart:
 
 def verify_record(view: RunView) -> list[VerifiedPart]:
     """Read a whole record, and compare all that has a checksum with it."""
-    return [*_texts(view), *_curves(view), *map(_checkpoint, view.checkpoints), *_kept(view)]
+    return [*_texts(view), *_curves(view), *_checkpoints(view), *_kept(view)]
 
 
 def _texts(view: RunView) -> Iterator[VerifiedPart]:
@@ -63,6 +63,14 @@ def _curves(view: RunView) -> Iterator[VerifiedPart]:
     path = view.folder.metrics
     if path.exists() and path.name not in " ".join(view.damages):
         yield VerifiedPart(path.name, "as written", "each row is as its checksum says")
+
+
+def _checkpoints(view: RunView) -> Iterator[VerifiedPart]:
+    for checkpoint in view.all_checkpoints:
+        if checkpoint.is_damaged:
+            yield VerifiedPart(checkpoint.name, "damaged", checkpoint.why.removesuffix("."))
+        elif not checkpoint.why:
+            yield _checkpoint(checkpoint)
 
 
 def _checkpoint(checkpoint: Checkpoint) -> VerifiedPart:

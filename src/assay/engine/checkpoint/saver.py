@@ -254,9 +254,8 @@ class Saver:
             if each.manifest is not None and not each.why:
                 found.append(each.manifest)
                 continue
-            is_begun = each.name.endswith(manifests.TEMPORARY)
-            is_checkpoint = each.manifest is not None or each.step is not None or is_begun
-            if is_checkpoint and not each.is_left:
+            is_begun = each.name.endswith(manifests.TEMPORARY) and not each.is_left
+            if each.is_damaged or is_begun:
                 skipped.append(Skipped(each.name, each.why.removesuffix(".")))
         return found, skipped
 
@@ -336,7 +335,8 @@ class Saver:
         lost = "".join(f" {each.name} is no checkpoint: {each.why}." for each in skipped)
         steps = ", ".join(str(each.step) for each in complete)
         named = [each.name for each in complete if each.name != folder_of_step(each.step or 0)]
-        fix = f"There are steps {steps}" if complete else "There is none yet"
+        none = "None is left" if skipped else "There is none yet"
+        fix = f"There are steps {steps}" if complete else none
         fix += f", and {', '.join(named)}." if named else "."
         return CheckpointError(
             f"There is no checkpoint {name!r}.{lost}", where=str(self.folder), fix=fix
