@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,14 @@ def test_the_newest_attempt_is_the_last_and_the_seconds_are_of_ended_ones() -> N
 
     assert run.newest is second
     assert run.seconds == 2.0
+
+
+@pytest.mark.parametrize("wall_s", [-3600, 0, 2, 8 * 3600])
+def test_an_attempt_lasts_as_long_as_it_ran_whatever_the_wall_clock_did(wall_s: int) -> None:
+    attempt = Attempt(number=1, started_ns=10**18, ended_ns=10**18 + wall_s * 10**9, seconds=2.0)
+
+    assert attempt.duration_s == 2.0
+    assert replace(attempt, seconds=None).duration_s == max(0, wall_s), "a record of before"
 
 
 def test_unknown_keys_are_left_alone_and_wrong_types_name_their_path(tmp_path: Path) -> None:

@@ -335,6 +335,51 @@ def test_a_resumed_run_goes_on_in_the_same_folder(project: Project) -> None:
     assert (run.folder.config_dir / "before-attempt-2" / "config.toml").read_text() == "lr = 1\n"
 
 
+@pytest.mark.parametrize("set_s", [-8 * 3600, 8 * 3600])
+def test_a_run_lasts_as_long_as_it_ran_though_the_wall_clock_is_set(
+    project: Project, monkeypatch: pytest.MonkeyPatch, set_s: int
+) -> None:
+    run = start_run(project, AttemptSpec())
+    real = time.time_ns
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time_ns", lambda: real() + set_s * 10**9)
+        run.finish()
+
+    written = run_file.read(run.folder.path)
+    ended_ns = written.newest.ended_ns
+    assert ended_ns is not None and abs(ended_ns - real() - set_s * 10**9) < 3600 * 10**9
+    assert 0 < written.seconds < 3600
+    assert 0 < RunView(run.folder.path).duration_s < 3600
+
+
+def test_the_lease_is_renewed_though_the_monotonic_clock_goes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = [10_000.0]
+    synced = threading.Semaphore(0)
+    beats: list[bool] = []
+    monkeypatch.setattr(recorder_thread.time, "monotonic", lambda: now_s[0])
+
+    def renew(is_due: bool) -> bool:
+        beats.append(is_due)
+        synced.release()
+        return True
+
+    thread = recorder_thread.RecorderThread(
+        "clock", prepare=lambda: None, sync=lambda: True, renew=renew
+    )
+    thread.start()
+    try:
+        for clock_s in (10_002.0, 5.0, 7.0):
+            now_s[0] = clock_s
+            thread.wake()
+            assert synced.acquire(timeout=60)
+    finally:
+        thread.stop()
+        thread.join()
+    assert beats[1], "a beat is due at once"
+
+
 def test_what_the_user_wrote_into_the_readme_survives_every_ending(project: Project) -> None:
     with begin(project, tag="t", desc="mine") as run:
         page = run.folder.readme.read_bytes()

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,8 @@ from assay.record.compaction import compact
 from assay.record.mapped_extent import EXTENT_BYTES
 from assay.record.writer import MAX_ROW_NAMES, MetricsWriter
 from assay.store.series import read_contents, read_series, summaries
+
+SECOND_NS = 1_000_000_000
 
 Points = dict[str, list[tuple[int, float]]]
 
@@ -254,6 +256,118 @@ def test_times_never_go_back_though_the_clock_is_set_back(
 
     first, second = read_series(path)["a"].times_ns.tolist()
     assert first <= second
+
+
+class Clocks:
+    """Wall and monotonic clock of the writer, set by hand."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.wall_ns, self.monotonic_ns = time.time_ns(), 10_000 * SECOND_NS
+        patch.setattr(writer_module, "monotonic_ns", lambda: self.monotonic_ns)
+        patch.setattr(writer_module.time, "time_ns", lambda: self.wall_ns)
+
+    def move(self, *, wall_s: float, monotonic_s: float) -> None:
+        self.wall_ns += int(wall_s * SECOND_NS)
+        self.monotonic_ns += int(monotonic_s * SECOND_NS)
+
+
+@pytest.mark.parametrize("checks_s", [(8 * 3600, 0.25), (2, 2), (86400, 3600, 0.25)])
+@pytest.mark.parametrize("is_suspended", [True, False])
+def test_points_have_the_wall_clocks_time_again_after_it_was_set_forward_or_stood_still(
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    preallocate: bool,
+    checks_s: Sequence[float],
+    is_suspended: bool,
+) -> None:
+    """What runs on in a suspended machine is the wall clock alone."""
+    clocks = Clocks(monkeypatch)
+    writer = MetricsWriter(path, preallocate=preallocate)
+    expected: list[int] = []
+
+    def log() -> None:
+        for names in ("a", "ab"):
+            writer.log(dict.fromkeys(names, float(len(expected))), len(expected))
+        writer.log({"c": 1.0}, -1)
+        expected.append(clocks.wall_ns)
+        clocks.move(wall_s=0.01, monotonic_s=0.01)
+
+    log()
+    for ahead_s in checks_s:
+        clocks.move(wall_s=ahead_s, monotonic_s=0.0 if is_suspended else 0.1)
+        writer.check()
+        writer.prepare()
+        log()
+        log()
+    size = writer.path.stat().st_size
+    writer.close()
+
+    def assert_right(*, after: str) -> None:
+        for name, every in (("a", 2), ("b", 1), ("c", 1)):
+            times = read_series(path)[name].times_ns
+            late = [abs(int(t) - wall) for t, wall in zip(times[::every], expected, strict=True)]
+            assert max(late) <= writer_module.STEP_NS, (name, after)
+        assert read_contents(path).damages == ()
+        assert [value for _, value in curves(path)["b"]] == [float(i) for i in range(len(expected))]
+
+    assert_right(after="writing")
+    assert compact(path)
+    assert_right(after="compaction")
+    assert size <= EXTENT_BYTES, "an extent in what is left of the one before"
+
+
+@pytest.mark.parametrize("back_s", [0.005, 5.0, 9_000.0, 20_000.0])
+def test_a_monotonic_clock_that_goes_back_loses_no_point_and_no_time(
+    path: Path, monkeypatch: pytest.MonkeyPatch, preallocate: bool, back_s: float
+) -> None:
+    clocks = Clocks(monkeypatch)
+    writer = MetricsWriter(path, preallocate=preallocate)
+    writer.log({"a": 0.0}, 0)
+    clocks.move(wall_s=1.0, monotonic_s=1.0)
+    writer.log({"a": 1.0}, 1)
+
+    clocks.move(wall_s=1.0, monotonic_s=-back_s)
+    writer.log({"a": 2.0}, 2)
+    writer.log({"a": 3.0}, -3)
+    writer.check()
+    writer.log({"a": 4.0}, 4)
+    writer.close()
+
+    series = read_series(path)["a"]
+    assert series.values.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert abs(int(series.times_ns[-1]) - clocks.wall_ns) <= writer_module.STEP_NS
+
+
+def test_a_clock_that_is_not_set_begins_no_extent(
+    path: Path, monkeypatch: pytest.MonkeyPatch, preallocate: bool
+) -> None:
+    clocks = Clocks(monkeypatch)
+    writer = MetricsWriter(path, preallocate=preallocate)
+    for step in range(100):
+        writer.log({"a": 1.0}, step)
+        clocks.move(wall_s=1.0001, monotonic_s=1.0)
+        writer.check()
+    writer.close()
+
+    heads = [each for each in frames.scan(path.read_bytes()) if isinstance(each, frames.Extent)]
+    assert len(heads) == 1
+
+
+def test_room_is_looked_for_again_after_the_clock_went_back(
+    path: Path, little_room: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = Clocks(monkeypatch)
+    writer = MetricsWriter(path, preallocate=True)
+    for step in range(12_000):
+        writer.log({"a": 0.5}, step)
+    assert writer.lost_points
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2)
+
+    clocks.move(wall_s=2.0, monotonic_s=-3600.0)
+    writer.log({"a": 0.5}, 12_000)
+    writer.close()
+
+    assert curves(path)["a"][-1][0] == 12_000
 
 
 # ------------------------------------------------------------------------------------------------------------- threads

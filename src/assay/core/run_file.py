@@ -77,7 +77,8 @@ class Best:
 class Attempt:
     """Launch or resume of a run.
 
-    Times are unix ns; `changed`: keys that differ from the attempt before.
+    Times are unix ns; `changed`: keys that differ from the attempt before. `seconds` is the time
+    that it ran, by a clock that is never set and stands still while the machine is suspended.
 
     `changed_code` are the changed files of the code. `config_digest` is that of the bytes of
     `config.toml`, "" in records of before. `made_by` is the keyed digest by which its author
@@ -87,6 +88,7 @@ class Attempt:
     number: int
     started_ns: int
     ended_ns: int | None = None
+    seconds: float | None = None
     status: WrittenStatus = "running"
     reason: str = ""
     from_step: int = 0
@@ -109,6 +111,15 @@ class Attempt:
     code_state: str = ""
     """State of the user's code that no checkpoint keeps, as far as the first steps show it."""
     made_by: str = ""
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds that it ran; 0 while it is open, and by the wall clock where no other is kept."""
+        if self.ended_ns is None:
+            return 0.0
+        if self.seconds is not None:
+            return self.seconds
+        return max(0, self.ended_ns - self.started_ns) / 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +159,7 @@ class RunFile:
     @property
     def seconds(self) -> float:
         """Duration of all ended attempts together."""
-        return sum(
-            (a.ended_ns - a.started_ns) / 1e9 for a in self.attempts if a.ended_ns is not None
-        )
+        return sum(attempt.duration_s for attempt in self.attempts)
 
 
 def digest_of_config(path: Path) -> str:

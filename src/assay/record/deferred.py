@@ -45,7 +45,8 @@ class DeferredRows:
 
     def flush_old(self) -> None:
         with self._lock:
-            if self._rows and time.monotonic() - self._since >= OLDEST_S:
+            # Negative: the clock of a restored machine has gone back.
+            if self._rows and not 0 <= time.monotonic() - self._since < OLDEST_S:
                 self.flush()
 
     def flush(self) -> None:

@@ -213,7 +213,7 @@ class _Throttle:
     def is_due(self) -> bool:
         with self._lock:
             now = time.monotonic()
-            if now < self._next:
+            if 0 < self._next - now <= THROTTLE_S:
                 return False
             self._next = now + THROTTLE_S
             return True

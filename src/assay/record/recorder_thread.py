@@ -59,18 +59,23 @@ class RecorderThread:
         next_sync = now + SYNC_S
         next_beat = now + leases.BEAT_S
         while True:
-            self._wake.wait(max(0.0, next_sync - time.monotonic()))
+            self._wake.wait(min(SYNC_S, max(0.0, next_sync - time.monotonic())))
             self._wake.clear()
             if self._stopping:
                 return
             self._prepare()
-            if time.monotonic() < next_sync:
+            if _is_ahead(next_sync, SYNC_S):
                 continue
             next_sync = time.monotonic() + SYNC_S
             if not self._sync():
                 continue
-            is_due = time.monotonic() >= next_beat
+            is_due = not _is_ahead(next_beat, leases.BEAT_S)
             if is_due:
                 next_beat = time.monotonic() + leases.BEAT_S
             if not self._renew(is_due):
                 return
+
+
+def _is_ahead(at_s: float, period_s: float) -> bool:
+    """Return whether a time is in the next period; later than that, the clock has gone back."""
+    return 0 < at_s - time.monotonic() <= period_s

@@ -44,6 +44,8 @@ from assay.store.mounts import is_network
 BUSY_NS = 2_000_000_000
 """An extent that fills within this time is busy: the next is twice as long, and made at once."""
 RETRY_NS = 1_000_000_000
+STEP_NS = 500_000_000
+"""A wall clock that is ahead by more was set, or the machine was suspended meanwhile."""
 MAX_ROW_NAMES = 16_384
 """A row of more names is written as several: a frame has an end, and so has a chunk."""
 
@@ -185,13 +187,21 @@ class MetricsWriter:
                 self._spare = map_extent(descriptor, self._end, self._extent_bytes, need=0)
 
     def check(self) -> None:
-        """Notice and mend a file that was cut off, replaced or deleted. For a background thread."""
+        """Mend a file that was cut off, replaced or deleted; follow a wall clock that was set.
+
+        For a background thread.
+        """
         with self._lock:
-            if self._closed or self._file.is_whole(self._end):
+            if self._closed:
                 return
-            self._on_spoilt()
+            is_whole = self._file.is_whole(self._end)
+            if not is_whole:
+                self._on_spoilt()
             try:
-                self._grow(0)
+                if not is_whole or monotonic_ns() < self._zero_ns:
+                    self._grow(0)
+                else:
+                    self._follow_clock()
             except OSError as error:
                 self._run_out(error)
 
@@ -282,16 +292,17 @@ class MetricsWriter:
             )
             write, zero_ns = self._out
             tick = (monotonic_ns() - zero_ns) >> 14
+            if not 0 <= tick <= _MAX_TICK:
+                # The clock of this extent has run out, or went back: the machine was restored.
+                self._grow(words * 8)
+                continue
             if wide:
                 frame = metrics_file.pack_wide(
                     set_id, step, self._base_ns + tick * TICK_NS, numbers
                 )
-            elif tick <= _MAX_TICK:
+            else:
                 body = pack(words, set_id, step, tick, *numbers)
                 frame = crc32(body).to_bytes(4, "little") + body
-            else:
-                self._grow(words * 8)  # the clock of this extent has run out
-                continue
             try:
                 write(frame)
                 return
@@ -350,13 +361,13 @@ class MetricsWriter:
     def _grow(self, need: int) -> None:
         """Begin an extent that holds a frame of `need` bytes. OSError when there is no room."""
         now = monotonic_ns()
-        if now < self._room_again_ns:
+        if 0 < self._room_again_ns - now <= RETRY_NS:
             raise BlockingIOError
         if self._is_spoilt:
             self._mend()
         # Never before what was said already, though the clock on the wall be set back: times order
         # the rows.
-        passed = self._base_ns + (now - self._zero_ns if self._zero_ns else TICK_NS)
+        passed = self._base_ns + (now - self._zero_ns if 0 < self._zero_ns <= now else TICK_NS)
         base_ns = max(time.time_ns(), passed) // TICK_NS * TICK_NS
         if self._preallocate:
             self._begin_mapped(need, base_ns, now)
@@ -371,7 +382,7 @@ class MetricsWriter:
         self._on_grown()
 
     def _begin_mapped(self, need: int, base_ns: int, zero_ns: int) -> None:
-        if zero_ns - self._zero_ns < BUSY_NS and self._map is not None:
+        if 0 <= zero_ns - self._zero_ns < BUSY_NS and self._map is not None:
             self._extent_bytes = min(2 * self._extent_bytes, MAX_EXTENT_BYTES)
         with self._growing:
             fresh, self._spare = self._spare, None
@@ -386,6 +397,22 @@ class MetricsWriter:
             self._sets, self._slow_sets = {}, {}
             self._map, self._end = fresh.map, fresh.end
         self._out = (fresh.map.write, zero_ns) if not self._is_spoilt else (_no_room, zero_ns)
+
+    def _follow_clock(self) -> None:
+        """Begin an extent in what is left of this one, where the wall clock is ahead of it.
+
+        Its ticks are counted from the same moment: a row that another thread is about to write has
+        the right time on either side of the new head.
+        """
+        ahead_ns = time.time_ns() - (self._base_ns + monotonic_ns() - self._zero_ns)
+        if ahead_ns < STEP_NS:
+            return
+        base_ns = (self._base_ns + ahead_ns) // TICK_NS * TICK_NS
+        with contextlib.suppress(ValueError):  # it is full: the next one begins with the time
+            self._out[0](self._extent(base_ns, end=self._end if self._preallocate else 0))
+            self._sets, self._slow_sets = {}, {}
+            self._base_ns = base_ns
+            self._sequence += 1
 
     def _extent(self, base_ns: int, *, end: int) -> bytes:
         return frames.pack_extent(
