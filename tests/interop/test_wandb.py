@@ -16,6 +16,7 @@ from assay.core.errors import InputError, RecordError
 from assay.interop.foreign_run import ForeignRun
 from assay.interop.protobuf import MalformedError, fields
 from assay.interop.wandb import find
+from assay.interop.wandb_log import WandbLog
 from foreign_files import unpacked
 
 WHOLE = 184
@@ -122,6 +123,96 @@ def test_the_attempts_of_a_resumed_run_are_one_run(tmp_path: Path) -> None:
     first = min(tmp_path.glob("wandb/*"))
     (alone,) = find(first)
     assert alone.run_id == found.run_id  # imported again after it was resumed, it is the same run
+
+
+def message(*numbered: tuple[int, bytes | str | int]) -> bytes:
+    """A message of protocol buffers with these fields."""
+
+    def varint(number: int) -> bytes:
+        low, rest = number & 0x7F, number >> 7
+        return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
+
+    def encode(number: int, value: bytes | str | int) -> bytes:
+        if isinstance(value, int):
+            return varint(number << 3) + varint(value)
+        data = value.encode() if isinstance(value, str) else value
+        return varint(number << 3 | 2) + varint(len(data)) + data
+
+    return b"".join(encode(number, value) for number, value in numbered)
+
+
+def history(step: int, at_s: int, values: dict[str, float]) -> bytes:
+    items = {**values, "_step": step, "_timestamp": at_s}
+    rows = [(1, message((1, name), (16, json.dumps(value)))) for name, value in items.items()]
+    return message((2, message(*rows)))
+
+
+Attempts = list[list[tuple[int, dict[str, float]]]]
+
+
+def resumed(attempts: Attempts) -> dict[str, list[tuple[int, float]]]:
+    """The curves of a run whose attempts logged these rows."""
+    log = WandbLog()
+    at_s = 1_000_000
+    for rows in attempts:
+        log.begin_attempt()
+        for step, values in rows:
+            at_s += 1
+            log.add(history(step, at_s, values))
+    curves: dict[str, list[tuple[int, int, float]]] = {}
+    for block in log.blocks():
+        assert list(block.times_ns) == sorted(block.times_ns)
+        for name, column in zip(block.keys.names, block.columns, strict=True):
+            points = zip(block.times_ns, block.steps, column, block.branches, strict=True)
+            curves.setdefault(name, []).extend(point[:3] for point in points if not point[3])
+    return {name: [point[1:] for point in sorted(points)] for name, points in curves.items()}
+
+
+TEN = [(step, {"loss": 1 / (step + 1)}) for step in range(10)]
+LOSS = [(step, 1 / (step + 1)) for step in range(10)]
+BOTH = [(step, {"loss": 1.0, "acc": 0.5}) for step in range(4)]
+RESUMED: dict[str, tuple[Attempts, dict[str, list[tuple[int, float]]]]] = {
+    "a test alone, at step 0": (
+        [TEN, [(0, {"test/acc": 0.9})]],
+        {"loss": LOSS, "test/acc": [(0, 0.9)]},
+    ),
+    "the same metric again": (
+        [TEN, [(3, {"loss": 9.0})]],
+        {"loss": [*LOSS[:3], (3, 9.0)]},
+    ),
+    "one of two that were logged together": (
+        [BOTH, [(1, {"loss": 7.0})]],
+        {"loss": [(0, 1.0), (1, 7.0)], "acc": [(step, 0.5) for step in range(4)]},
+    ),
+    "both, one after the other, from where the attempt began": (
+        [BOTH, [(1, {"loss": 7.0}), (3, {"acc": 0.7})]],
+        {"loss": [(0, 1.0), (1, 7.0)], "acc": [(0, 0.5), (3, 0.7)]},
+    ),
+    "three attempts": (
+        [BOTH, [(1, {"loss": 7.0})], [(2, {"acc": 0.8})], [(0, {"test": 1.0})]],
+        {
+            "loss": [(0, 1.0), (1, 7.0)],
+            "acc": [(0, 0.5), (1, 0.5), (2, 0.8)],
+            "test": [(0, 1.0)],
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("how", RESUMED)
+def test_a_resumed_run_leaves_only_what_it_logged_again(how: str) -> None:
+    attempts, curves = RESUMED[how]
+
+    assert resumed(attempts) == curves
+
+
+def test_a_resumed_run_keeps_what_its_beginning_alone_said_of_it() -> None:
+    log = WandbLog()
+    log.add(message((17, message((1, "r1"), (3, "points"), (6, "pair"), (7, "train")))))
+    log.begin_attempt()
+    log.add(message((17, message((1, "r1"), (3, "points"), (7, "test")))))
+
+    assert (log.about["group"], log.about["job_type"]) == ("pair", "test")
 
 
 @pytest.mark.parametrize("at", [20_000, 40_000])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import random
 import re
 import signal
@@ -11,12 +12,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from assay.core import run_file
 from assay.core.errors import InputError
-from assay.core.job import Job, JobSpec
+from assay.core.job import QUEUE_JOB, Job, JobSpec
 from assay.core.lease import process_start
 from assay.jobs.devices import FakeDevices
 from assay.jobs.dispatcher import Dispatcher, only_dispatcher
@@ -24,6 +27,7 @@ from assay.jobs.job_folder import JobFolder
 from assay.jobs.job_process import is_alive, is_suspended, members_of, start_forked
 from assay.store.device_leases import LeaseHolder, holder_of
 from assay.store.job_journal import JobJournal
+from run_folders import make_project, make_run
 
 SOURCE = str(Path(__file__).resolve().parents[2] / "src")
 WORK = """
@@ -87,6 +91,31 @@ def test_an_exit_code_a_signal_and_a_time_limit_are_told_apart_and_the_rest_runs
     assert stopped.status.reason == "time limit of 0.2 s; killed by SIGTERM"
     assert missing.status.reason == "no-such-program: No such file or directory"
     assert journal.leases() == []
+
+
+@pytest.mark.parametrize("names_root", [True, False])
+@pytest.mark.parametrize("end", ["kill -9 $$", "kill -TERM $$", "exit 3"])
+def test_a_job_that_ends_without_a_word_names_the_run_that_it_began(
+    journal: JobJournal, tmp_path: Path, end: str, names_root: bool
+) -> None:
+    project = make_project(tmp_path / "project")
+    runs: dict[int, str] = {}
+    for number in (1, 2, 3):
+        started_ns = time.time_ns() + number * 3600 * 10**9 * (1 if number < 3 else -1)
+        folder = make_run(project, tag=f"job {number}")
+        run = run_file.read(folder)
+        launch = {"job": f"{QUEUE_JOB}{platform.node()}:{number}"}
+        attempt = replace(run.attempts[0], launch=launch, started_ns=started_ns)
+        run_file.write(folder, replace(run, attempts=(attempt,)))
+        runs[number] = run.id
+    spec = shell(end, project=str(project.root)) if names_root else shell(end)
+    spec = replace(spec, cwd=str(project.root))
+
+    jobs = dispatched(journal, spec, replace(spec, command=("true",)), spec)
+
+    assert [job.status.run for job in jobs] == [runs[1], runs[2], ""], (
+        "the third is of a queue that was deleted"
+    )
 
 
 def test_a_job_that_ignores_sigterm_is_killed_when_the_grace_time_is_over(

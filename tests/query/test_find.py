@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +29,8 @@ from assay.query.project_lookup import all_projects, project_here, projects_here
 from assay.query.run import RunView
 from assay.query.verification import verify_record
 from assay.script import start
-from assay.store.layout import Project
+from assay.store.layout import Project, RunFolder
+from assay.store.trash import remove
 from run_folders import edit, make_checkpoint, make_project, make_run
 
 Refused = Callable[[str], str]
@@ -381,3 +383,24 @@ def test_an_unfinished_checkpoint_and_one_put_aside_are_not_damaged(project: Pro
     assert {part.name for part in verify_record(run)}.isdisjoint(
         {"step-000000011.tmp", "step-000000012.left-1"}
     )
+
+
+@pytest.mark.parametrize("address", ["kq3f7abc", "KQ3", "gone", "runs/NAME"])
+def test_a_removed_run_is_said_to_be_removed_and_comes_back_as_the_error_says(
+    project: Project, refused: Refused, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    from assay.cli.main import main
+
+    monkeypatch.chdir(project.root)
+    folder = make_run(project, id="kq3f7abc", tag="gone")
+    make_run(project, id="kq9zzzzz", tag="gome")
+    address = address.replace("NAME", folder.name)
+    remove(RunFolder(folder))
+
+    text = refused(address)
+
+    command = re.search("`assay (rm --undo .*)`", text)
+    assert command is not None and "it was removed" in text, text
+    assert main(command[1].split()) == 0
+    assert find(address, project)[0].id == "kq3f7abc"
+    assert "was removed" not in refused("zzz")

@@ -6,7 +6,6 @@ import contextlib
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from assay.config import canonical, config_hash
 from assay.config.diff import KeyChange
@@ -90,21 +89,6 @@ def unfinished(config: Config, *, job: str = "") -> RunView | None:
             if view.status not in (("finished",) if job else ("finished", "running")):
                 found.append(view)
     return max(found, key=lambda view: view.file.created_ns, default=None)
-
-
-def run_of_job(config: Config, job: str, *, newest: int = 0) -> RunView | None:
-    """Return the run of a job, whatever it came to; None without a record.
-
-    `newest`: it is one of that many newest records; 0: any.
-    """
-    start = config.path.resolve().parent if config.path is not None else Path.cwd()
-    project = find_project(start)
-    for folder in reversed(run_folders(project)[-newest:]) if project is not None else ():
-        with contextlib.suppress(AssayError):
-            view = RunView(folder)
-            if view.file.job == job:
-                return view
-    return None
 
 
 def refuse_without_config(view: RunView, *, fix: str = "") -> None:

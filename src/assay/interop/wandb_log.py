@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import groupby
@@ -46,6 +46,34 @@ class _HistoryRows:
     values: list[list[float]] = field(default_factory=list)
     branches: list[int] = field(default_factory=list)
 
+    def add(self, step: int, at_ns: int, numbers: dict[str, float], branch: int = 0) -> None:
+        """Add the values of its names out of `numbers`."""
+        self.steps.append(step)
+        self.times_ns.append(at_ns)
+        self.values.append([numbers[name] for name in self.names])
+        self.branches.append(branch)
+
+    def sort(self) -> None:
+        """Put the rows in order of time, those of equal times as they are."""
+        self._select(sorted(range(len(self.steps)), key=self.times_ns.__getitem__))
+
+    def take(self, places: Collection[int]) -> list[tuple[int, int, dict[str, float]]]:
+        """Remove the rows at these places; return step, time and values of each."""
+        taken = [
+            (self.steps[i], self.times_ns[i], dict(zip(self.names, self.values[i], strict=True)))
+            for i in sorted(places)
+        ]
+        self._select([i for i in range(len(self.steps)) if i not in places])
+        return taken
+
+    def _select(self, places: Iterable[int]) -> None:
+        rows = list(zip(self.steps, self.times_ns, self.values, self.branches, strict=True))
+        kept = [rows[i] for i in places]
+        self.steps = [step for step, *_ in kept]
+        self.times_ns = [at_ns for _, at_ns, *_ in kept]
+        self.values = [values for *_, values, _ in kept]
+        self.branches = [branch for *_, branch in kept]
+
 
 @dataclass(slots=True, kw_only=True)
 class Medium:
@@ -87,13 +115,16 @@ class WandbLog:
     runtime_s: int = 0
     exit_code: int | None = None
     attempt: int = 0
-    has_rows: bool = False
-    """True when the attempt has logged something."""
+    first_step: int | None = None
+    """First step that the attempt has logged; None before."""
+    seen: set[str] = field(default_factory=set)
+    """Names of the numbers that the attempt has logged."""
 
     def begin_attempt(self) -> None:
         """Expect another file of the same run."""
         self.attempt += 1
-        self.has_rows = False
+        self.first_step = None
+        self.seen.clear()
         self.exit_code = None
 
     def add_or_pass(self, record: bytes) -> None:
@@ -169,7 +200,9 @@ class WandbLog:
         labels = [*self.labels, *map(as_text, about[10])]
         self.labels = list(dict.fromkeys(labels))
         names = {"entity": 2, "project": 3, "group": 6, "job_type": 7, "sweep": 12}
-        self.about = {name: text(about[number]) for name, number in names.items()}
+        self.about = {
+            name: text(about[number]) or self.about.get(name, "") for name, number in names.items()
+        }
         start = part(about[17])
         start_ns = whole(start[1]) * 1_000_000_000 + whole(start[2])
         self.start_ns = self.start_ns or max(0, start_ns)
@@ -223,17 +256,51 @@ class WandbLog:
                 self.media.append(Medium(name=name, about=value, step=step, at_ns=at_ns))
             elif value is not None:
                 self.said[name] = value
-        if not self.has_rows:
-            self.has_rows = True
-            self._leave(step)
+        if self.first_step is None:
+            self.first_step = step
+        if self.attempt > 1 and (again := numbers.keys() - self.seen):
+            self._leave(again, self.first_step)
+        self.seen |= numbers.keys()
         self._keep(numbers, step, at_ns)
 
-    def _leave(self, step: int) -> None:
-        """Leave what earlier attempts logged from this step on, which the run repeated."""
-        for rows in self.rows.values():
-            for i, each in enumerate(rows.steps):
-                if each >= step and not rows.branches[i]:
+    def _leave(self, names: set[str], step: int) -> None:
+        """Leave the numbers of these names that earlier attempts logged from this step on.
+
+        What else stands in their rows stays: a run that is resumed offline begins at step 0 again,
+        perhaps with a test alone.
+        """
+        for rows in list(self.rows.values()):
+            again = names.intersection(rows.names) - {rows.axis}
+            late = {
+                i
+                for i, each in enumerate(rows.steps if again else ())
+                if each >= step and not rows.branches[i]
+            }
+            axis = {rows.axis}.intersection(rows.names)
+            others = set(rows.names) - again - axis
+            if not others:
+                for i in late:
                     rows.branches[i] = self.attempt
+                continue
+            if not late:
+                continue
+            parts = [
+                (self._rows_of(names | axis, rows.axis), branch)
+                for names, branch in ((again, self.attempt), (others, 0))
+            ]
+            taken = rows.take(late)
+            for target, branch in parts:
+                for at, at_ns, numbers in taken:
+                    target.add(at, at_ns, numbers, branch)
+                target.sort()
+            if not rows.steps:
+                del self.rows[rows.names, rows.axis]
+
+    def _rows_of(self, names: Iterable[str], axis: str) -> _HistoryRows:
+        key = tuple(sorted(names)), axis  # the writer has them in any order
+        if key not in self.rows:
+            self.rows[key] = _HistoryRows(*key)
+        return self.rows[key]
 
     def _keep(self, numbers: dict[str, float], step: int, at_ns: int) -> None:
         """The numbers of one row, those with an x axis of their own together with it."""
@@ -250,14 +317,7 @@ class WandbLog:
         for axis, names in [("", plain), *by_axis.items()]:
             if not names:
                 continue
-            key = tuple(sorted(names)), axis  # the writer has them in any order
-            if key not in self.rows:
-                self.rows[key] = _HistoryRows(*key)
-            rows = self.rows[key]
-            rows.steps.append(step)
-            rows.times_ns.append(at_ns)
-            rows.values.append([numbers[name] for name in rows.names])
-            rows.branches.append(0)
+            self._rows_of(names, axis).add(step, at_ns, numbers)
 
     def _axis_of(self, name: str) -> str:
         if name not in self.axes:

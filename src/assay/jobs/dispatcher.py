@@ -19,7 +19,14 @@ from functools import partial
 from pathlib import Path
 
 from assay.core.errors import AssayError, InputError, RecordError
-from assay.core.job import JOB_DEVICES_VARIABLE, FailureClass, Job, JobStatus
+from assay.core.job import (
+    JOB_DEVICES_VARIABLE,
+    JOB_VARIABLE,
+    QUEUE_JOB,
+    FailureClass,
+    Job,
+    JobStatus,
+)
 from assay.core.lease import this_place
 from assay.core.signals import Signals, answered
 from assay.jobs.devices import DevicePool, choose_slots, cpu_jobs, job_variables, this_machine
@@ -34,8 +41,9 @@ from assay.jobs.job_process import (
     send,
     start_forked,
 )
-from assay.jobs.stalled_jobs import StalledJobs
+from assay.jobs.stalled_jobs import NEWEST, StalledJobs
 from assay.jobs.watch import start_watcher
+from assay.query.find import run_of_job
 from assay.store.device_leases import LeaseHolder, QueueDevice, RunningJob
 from assay.store.job_journal import JobJournal, boot_ns
 from assay.store.layout import find_project
@@ -201,7 +209,7 @@ class Dispatcher:
         result = folder.result(job.status.attempt)
         ended = replace(
             job.status,
-            run=result.run,
+            run=result.run or self._recorded_run(job, folder),
             exit_code=end.exit_code,
             signal=end.signal,
             ended_ns=end.ended_ns or time.time_ns(),
@@ -217,6 +225,15 @@ class Dispatcher:
         tail = result.reason or folder.tail(_TAIL_BYTES)
         failure = result.failure or classify(end.exit_code, end.signal, tail)
         return replace(ended, state="failed", failure=failure, reason=reason)
+
+    def _recorded_run(self, job: Job, folder: JobFolder) -> str:
+        """Return the id of the run that a job began and could not name itself; "" without one."""
+        name = folder.variables(job.status.attempt)[JOB_VARIABLE]
+        start = Path(job.spec.project or job.spec.cwd)
+        run = run_of_job(start, f"{QUEUE_JOB}{name}", newest=NEWEST)
+        # Jobs of a queue that was deleted had the same numbers.
+        is_of_job = run is not None and run.file.newest.started_ns >= job.status.created_ns
+        return run.id if run is not None and is_of_job else ""
 
     # ----------------------------------------------------------------------------------- starting
 

@@ -19,7 +19,6 @@ import psutil  # type: ignore[import-untyped]
 
 from assay.compose.launch_ranks import task_of
 from assay.compose.launch_settings import Launch, RunResult
-from assay.compose.unfinished import run_of_job
 from assay.config.loading import Config
 from assay.core import lease as leases
 from assay.core.errors import AssayError, InputError
@@ -45,6 +44,7 @@ from assay.jobs.job_process import (
     start_apart,
 )
 from assay.jobs.training_job import TRAIN_COMMAND, UNTOLD
+from assay.query.find import run_of_job
 from assay.query.run import RunView
 from assay.store.device_leases import DeviceSlot, LeaseHolder, holder_of
 from assay.store.job_journal import JobJournal
@@ -118,7 +118,12 @@ class IsolatedProcess:
 
     def record(self) -> RunView | None:
         """Return the record that the run has begun; None before that."""
-        return run_of_job(self.config, f"{QUEUE_JOB}{self.name}", newest=_NEWEST)
+        return self._run_of_job(newest=_NEWEST)
+
+    def _run_of_job(self, *, newest: int = 0) -> RunView | None:
+        path = self.config.path
+        start = path.resolve().parent if path is not None else Path.cwd()
+        return run_of_job(start, f"{QUEUE_JOB}{self.name}", newest=newest)
 
     def result(self, heard: int = 0) -> RunResult:
         """Return the result that the run left, or that of its death; `heard`: signal before it."""
@@ -130,7 +135,7 @@ class IsolatedProcess:
         last_lines = tail.strip().splitlines()[-_SHOWN_LINES:]
         shown = "\n  ".join(last_lines)
         cause = end.error or describe_end(end.exit_code, end.signal)
-        view = run_of_job(self.config, f"{QUEUE_JOB}{self.name}")
+        view = self._run_of_job()
         error = CrashError(
             f"The OS process of the run ended: {cause}.\n  {shown}".rstrip(),
             signal=end.signal,

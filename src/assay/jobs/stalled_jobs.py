@@ -15,7 +15,7 @@ from assay.query.standstill import standstill_of
 from assay.store.device_leases import LeaseHolder, RunningJob
 from assay.store.layout import RunFolder, find_project, run_folders
 
-_NEWEST = 100
+NEWEST = 100
 """Records of a project among which that of a running job is looked for."""
 
 
@@ -56,7 +56,7 @@ class StalledJobs:
         """Return the record that a process of the job writes, None while there is none."""
         holder, root = running.holder, running.job.spec.project
         project = find_project(Path(root)) if root and holder not in self._records else None
-        for folder in run_folders(project)[-_NEWEST:] if project is not None else ():
+        for folder in run_folders(project)[-NEWEST:] if project is not None else ():
             lease = leases.read(folder.path)
             if lease is None or lease.place != holder.place:
                 continue

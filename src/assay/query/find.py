@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from assay.core.errors import CheckpointError, InputError, did_you_mean, nearest
+from assay.core.errors import AssayError, CheckpointError, InputError, did_you_mean, nearest
 from assay.core.ids import id_of_folder
 from assay.core.manifest import Checkpoint, describe_damage, named
 from assay.core.run_file import FILE_NAME
@@ -18,7 +19,8 @@ from assay.query.found_runs import find_runs, metric_names, rows_of
 from assay.query.project_lookup import project_here
 from assay.query.run import RunView
 from assay.query.run_row import RunRow
-from assay.store.layout import Project
+from assay.store.layout import Project, RunFolder, find_project, run_folders
+from assay.store.trash import removed
 
 MIN_PREFIX = 3
 _LAST = re.compile(r"last(?:-(\d{1,9}))?")
@@ -64,6 +66,20 @@ def select_runs(addresses: Iterable[str], project: Project | None = None) -> lis
         for run in _find_runs(address, project):
             found.setdefault(run.id, run)
     return list(found.values())
+
+
+def run_of_job(start: Path, job: str, *, newest: int = 0) -> RunView | None:
+    """Return the run of a job in the project of a folder, whatever it came to; None without one.
+
+    `newest`: it is one of that many newest records; 0: any.
+    """
+    project = find_project(start)
+    for folder in reversed(run_folders(project)[-newest:]) if project is not None else ():
+        with contextlib.suppress(AssayError):
+            view = RunView(folder)
+            if view.file.job == job:
+                return view
+    return None
 
 
 def _find_runs(address: str, project: Project | None) -> list[RunView]:
@@ -167,7 +183,7 @@ def _row(address: str, rows: Sequence[RunRow], project: Project) -> RunRow:
         return _last(address, int(found[1] or 0), trained, project)
     if address.startswith("best:"):
         return _best(address, trained, project)
-    wanted = id_of_folder(address) or address
+    wanted = id_of_folder(Path(address).name) or address
     exact = [row for row in rows if row.id == wanted] or [
         row for row in trained if row.tag == wanted
     ]
@@ -187,7 +203,7 @@ def _row(address: str, rows: Sequence[RunRow], project: Project) -> RunRow:
     raise InputError(
         f"There is no run `{elided(address, _SHOWN_CELLS)}`.",
         where=str(project.runs_dir),
-        fix=_suggestion(address, rows),
+        fix=_how_to_bring_back(wanted, project) or _suggestion(address, rows),
     )
 
 
@@ -246,6 +262,23 @@ def _recorded_mode(metric: str, rows: Sequence[RunRow]) -> str:
         f"Which `{metric}` is the best? {why}.",
         fix=f"write `best:{metric}:min` or `best:{metric}:max`",
     )
+
+
+def _how_to_bring_back(wanted: str, project: Project) -> str:
+    """Return how a removed run of this id, beginning of an id or tag comes back; "" without one."""
+    gone: list[RunFolder] = []
+    with contextlib.suppress(AssayError):  # a trash that is a link holds none of ours
+        gone = removed(project)
+    fits = [
+        folder
+        for folder in gone
+        if len(wanted) >= MIN_PREFIX and folder.id.startswith(wanted.lower())
+    ]
+    fits = fits or [folder for folder in gone if RunView(folder.path).tag == wanted != ""]
+    if not fits:
+        return ""
+    ids = " or ".join(f"`assay rm --undo {folder.id}`" for folder in fits[-_NEWEST:])
+    return f"it was removed: {ids} brings it back"
 
 
 def _suggestion(address: str, rows: Sequence[RunRow]) -> str:
