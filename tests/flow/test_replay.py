@@ -197,15 +197,16 @@ def test_a_killed_and_resumed_run_is_done_again_as_one_and_another_config_is_a_s
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("kept_bytes", [-1, 300])
 def test_a_changed_byte_of_the_config_is_damage_and_force_leaves_damaged_checkpoints_out(
-    assay, toy: Path, monkeypatch: pytest.MonkeyPatch
+    assay, toy: Path, monkeypatch: pytest.MonkeyPatch, kept_bytes: int
 ) -> None:
     monkeypatch.chdir(toy)
     done = assay("run", "toy.toml", "--quiet", "--max-steps", "4", "checkpoint.every=2 steps")
     assert done.returncode == 0, done.stderr
     view = find_run("last")
     weights = view.checkpoints[0].path / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    weights.write_bytes(weights.read_bytes()[:kept_bytes] + b"\0")
 
     strict = assay("replay", "last")
     forced = assay("replay", "last", "--force")
