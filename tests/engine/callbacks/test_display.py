@@ -639,6 +639,25 @@ def test_the_bar_is_drawn_ten_times_a_second_at_most(
     assert len(drawn) == 36
 
 
+def test_the_bar_goes_on_after_the_clock_went_back(
+    monkeypatch: pytest.MonkeyPatch, log: Kept
+) -> None:
+    runs = engine(supervised(), loader(3200, 8), epochs=1)
+    monkeypatch.setenv("TERM", "xterm")
+    clock = SimpleNamespace(
+        perf_counter=lambda: (9000.0 if runs.state.step < 200 else 1.0) + runs.state.step / 128
+    )
+    monkeypatch.setattr(display_module, "time", clock)
+    display = shown_by(runs, Terminal())
+    drawn: list[int] = []
+    monkeypatch.setattr(display, "_draw", lambda engine: drawn.append(engine.state.step))
+
+    runs.run()
+
+    gaps = [later - earlier for earlier, later in pairwise(drawn)]
+    assert max(gaps) == 12 and drawn[-1] > 380
+
+
 def test_a_bar_that_is_slow_to_draw_is_drawn_less_often(
     monkeypatch: pytest.MonkeyPatch, log: Kept
 ) -> None:

@@ -151,7 +151,8 @@ class Display:
         if state.step < self._due:
             return
         since, step = self._drawn
-        rate = (state.step - step) / max(now - since, 1e-9)
+        # A clock that has gone back, as on a restored machine, says nothing about the speed.
+        rate = (state.step - step) / (now - since) if now > since else 0.0
         self._draw(engine)
         self._wait_s = max(_REFRESH_S, (time.perf_counter() - now) / _SHARE)
         self._due = state.step + max(1, int(rate * self._wait_s)) if since else state.step + 1
