@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticSerializationError, to_json
 
 from assay.core.errors import AssayError, InputError, RecordError
 from assay.query.catalog import Catalog
@@ -68,6 +67,9 @@ def problem_of(error: AssayError) -> tuple[int, ErrorBody]:
     )
 
 
+_ANY_JSON = TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="strings"))
+
+
 class AnyText(JSONResponse):
     """JSON in which half of a surrogate pair is escaped; pydantic refuses the whole answer.
 
@@ -76,8 +78,8 @@ class AnyText(JSONResponse):
 
     def render(self, content: Any) -> bytes:
         try:
-            return to_json(content, inf_nan_mode="strings")
-        except PydanticSerializationError:
+            return _ANY_JSON.dump_json(content)
+        except ValueError:
             plain = json.loads(json.dumps(content), parse_constant=str)
             return json.dumps(plain, separators=(",", ":")).encode()
 
@@ -106,7 +108,7 @@ def as_json(model: BaseModel, status: int = 200) -> Response:
     """Return a model as it is: hot routes need not have it validated again."""
     try:
         return Response(model.model_dump_json(by_alias=True), status, media_type="application/json")
-    except PydanticSerializationError:
+    except ValueError:
         return AnyText(model.model_dump(mode="json", by_alias=True), status)
 
 
