@@ -15,8 +15,8 @@ from assay.engine.loop.state import State
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
 
-class Length(NamedTuple):
-    """Length of a run in steps, as far as it is known, and that of an epoch.
+class ExpectedSteps(NamedTuple):
+    """ExpectedSteps of a run in steps, as far as it is known, and that of an epoch.
 
     `skipped`: how many steps fewer the past epochs had than so many of this length have.
     """
@@ -102,16 +102,16 @@ class Bounds:
         backward.skip_steps(length.skipped)
         return backward.refit(state.step, total=length.total, epoch_length=length.epoch)
 
-    def length(self, state: State) -> Length:
+    def length(self, state: State) -> ExpectedSteps:
         """Return the expected length of the run as a schedule counts it."""
         bound = state.step_bound
         if self.max_steps is not None and bound == self.max_steps:
             bound = self.steps
         total = _least(bound, state.last_of_epochs)
         if state.epoch_length is None:
-            return Length(total, None, 0)
+            return ExpectedSteps(total, None, 0)
         place = state.epoch * state.epoch_length + state.epoch_step
-        return Length(total, state.epoch_length, place - state.step)
+        return ExpectedSteps(total, state.epoch_length, place - state.step)
 
     def refuse_uncounted(self, batch: Any) -> None:
         """Raise InputError if samples bound the run, and nobody knows how many a batch holds."""

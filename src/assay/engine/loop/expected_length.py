@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from assay.core.event_log import Warned
 from assay.core.ports import Recorder
-from assay.engine.loop.bounds import Bounds, Length
+from assay.engine.loop.bounds import Bounds, ExpectedSteps
 from assay.engine.loop.epoch_windows import EpochWindows
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
@@ -27,7 +27,7 @@ class ExpectedLength:
         self.state = windows.state
         self.backward = backward
         self.recorder = recorder
-        self._fitted: Length | None = None
+        self._fitted: ExpectedSteps | None = None
         self._is_said = False
 
     def begin_run(self) -> None:
@@ -76,7 +76,9 @@ class ExpectedLength:
             )
 
 
-def _describe(before: Length, now: Length, *, is_least: bool, has_changed: bool) -> str:
+def _describe(
+    before: ExpectedSteps, now: ExpectedSteps, *, is_least: bool, has_changed: bool
+) -> str:
     """Return the message for another length of an epoch than the one that was expected."""
     assert before.total is not None and now.total is not None
     least = "at least " if is_least else ""
