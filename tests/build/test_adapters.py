@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import torch
 from pydantic import BaseModel, ConfigDict
 
 from assay.build.adapters import Judged, judged
@@ -57,6 +58,10 @@ def taking(
     where: Path = Path(),
     heads: Sequence[Head] = (),
     anything: Any = None,
+    weight: torch.Tensor | None = None,
+    either: torch.Tensor | float = 0.0,
+    several: Sequence[torch.Tensor] = (),
+    by_name: dict[str, torch.Tensor] | None = None,
     bare=None,  # type: ignore[no-untyped-def]
     bare_on=True,  # type: ignore[no-untyped-def]
     bare_name="x",  # type: ignore[no-untyped-def]
@@ -109,6 +114,46 @@ def test_a_value_that_fits_becomes_what_the_type_asks_for(
     assert found.misfits == ()
     assert found.value == becomes
     assert type(found.value) is type(becomes)
+
+
+@pytest.mark.parametrize(
+    ("value", "becomes"),
+    [
+        ([0.05, 0.95], torch.tensor([0.05, 0.95])),
+        ([1, 19], torch.tensor([1, 19])),
+        ([[1.0, 2], [3, 4]], torch.tensor([[1.0, 2], [3, 4]])),
+        ([True, False], torch.tensor([True, False])),
+        (3.0, torch.tensor(3.0)),
+        ([], torch.tensor([])),
+    ],
+)
+def test_numbers_become_the_tensor_that_torch_makes_of_them(
+    value: object, becomes: torch.Tensor
+) -> None:
+    alone, several, by_name = (
+        judge("weight", value),
+        judge("several", [value]),
+        judge("by_name", {"a": value}),
+    )
+
+    assert not (alone.misfits or several.misfits or by_name.misfits)
+    for tensor in (alone.value, several.value[0], by_name.value["a"]):
+        assert tensor.dtype == becomes.dtype and torch.equal(tensor, becomes)
+
+
+def test_another_type_than_a_tensor_takes_what_it_took_before() -> None:
+    assert judge("weight", None).value is None
+    assert type(judge("either", 0.5).value) is float
+    assert judge("either", [0.5]).misfits[0].fix == "write 0.5, without brackets"
+    assert typed("weight=0.1,0.9").value.tolist() == torch.tensor([0.1, 0.9]).tolist()
+
+
+@pytest.mark.parametrize("value", ["high", [[1], [1, 2]], ["a"], {"a": 1}, [None], 10**30])
+def test_what_is_no_tensor_is_refused_with_an_example(value: object) -> None:
+    (misfit,) = judge("weight", value).misfits
+
+    assert "must be a list of numbers, or an object" in misfit.said
+    assert misfit.fix == "a tensor is written as [0.05, 0.95], or with rows of one length"
 
 
 @pytest.mark.parametrize(

@@ -230,6 +230,36 @@ def test_what_injection_fills_is_not_missing(write: Write, tree: Tree) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("config", "fix"),
+    [
+        (
+            '[data.train.collate]\ntype = "parts.collate"\n',
+            "write `_partial_ = true` beside `type`: the function itself is meant",
+        ),
+        (
+            '[x]\ntype = "parts.Step"\nmodel = 1\n',
+            "annotate it, and it is filled: `backward: assay.engine.OptimizerStep`",
+        ),
+        ('[model]\ntype = "parts.collate"\n', "write `samples = ...` in [model]"),
+    ],
+)
+def test_a_missing_argument_is_answered_by_its_place_and_name(
+    config: str, fix: str, tree: Tree, write: Write
+) -> None:
+    project = write(
+        parts="""
+        def collate(samples): pass
+        class Step:
+            def __init__(self, model, backward): pass
+        """
+    )
+
+    (problem,) = check(tree(config), project, roles=())
+
+    assert problem.fix == fix
+
+
 def test_a_type_that_will_be_there_fills_what_asks_for_it_or_its_base(
     tree: Tree, write: Write
 ) -> None:

@@ -66,6 +66,14 @@ def test_columns_sorting_and_limit_are_asked_for(project: Project, assay: Assay)
     assert "did you mean `loss`?" in wrong.err
 
 
+def test_a_column_may_be_in_backquotes_as_in_an_expression(project: Project, assay: Assay) -> None:
+    make_run(project, id="kq3f7abc", tag="a")
+
+    quoted = assay("ls", "--columns", "`tag`,status")
+
+    assert (quoted.code, quoted.out) == (0, assay("ls", "--columns", "tag,status").out)
+
+
 def test_tests_are_listed_on_request_with_their_kind(project: Project, assay: Assay) -> None:
     make_run(project, tag="trained")
     make_run(project, tag="tested", kind="test")

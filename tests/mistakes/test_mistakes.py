@@ -34,6 +34,13 @@ class Mistake(NamedTuple):
     cells: tuple[str, ...] = ()  # of a notebook, executed by a real kernel
     changes: tuple[tuple[str, str, str], ...] = ()  # file, old text, new text
     needs_run: bool = False  # a recorded run of 6 steps
+    fix: tuple[str, str, str] | str = ""  # what the message advises: a change, or a command
+
+
+def mended(
+    command: str, fix: tuple[str, str, str] | str, *changes: tuple[str, str, str], run: bool = False
+) -> Mistake:
+    return Mistake(command, changes=changes, fix=fix, needs_run=run)
 
 
 def config(old: str, new: str, command: str = "run toy.toml --device cpu") -> Mistake:
@@ -53,6 +60,30 @@ def cells(*cells: str) -> Mistake:
 
 
 RUN = "run toy.toml --device cpu --no-file"
+END = "        return self.layers(x)\n"
+WEIGHT = "process.criterion.weight"
+LOSS = """
+class Loss(nn.Module):
+    def __init__(self, weight=None):
+        super().__init__()
+        {}
+
+    def forward(self, pred, target):
+        return nn.functional.cross_entropy(pred, target, weight=self.weight)
+"""
+PROCESS = """
+import assay.engine
+
+class Step(assay.engine.Process):
+    def __init__(self, model, backward):
+        self.model, self.backward = model, backward
+
+    def forward_step(self, batch):
+        pred = self.model(batch[0])
+        loss = nn.functional.cross_entropy(pred, batch[1])
+        return loss, {"pred": pred, "target": batch[1], "loss": loss}
+"""
+ANNOTATED = ("net.py", "weight=None", "weight: 'torch.Tensor | None' = None")
 MISTAKES = {
     # config
     "a section is mistyped": config("[train]", "[trian]"),
@@ -109,6 +140,92 @@ MISTAKES = {
     "a checkpoint that is not there": later("resume last@77"),
     "resuming with another seed": later("resume last seed=9 train.epochs=9"),
     "resuming with a wider model": later("resume last model.width=16 train.epochs=9"),
+    "a test of a run that has no checkpoints": mended(
+        "test last",
+        "rerun last checkpoint.enabled=true --device cpu",
+        ("toy.toml", 'every = "3 steps"', "enabled = false"),
+        ("toy.toml", 'best = { metric = "valid/acc", mode = "max" }', ""),
+        run=True,
+    ),
+    "weights that are not there": mended(
+        f"{RUN} load_weights=net.safetensor.safetensors", f"{RUN} --max-steps 1"
+    ),
+    "weights to begin with that are not there": mended(
+        f"{RUN} --from nope.safetensors", f"{RUN} --from toy@latest --max-steps 1", run=True
+    ),
+    # functions, tensors and types
+    "a function that is called too early": mended(
+        f"{RUN} --max-steps 1",
+        ("toy.toml", '"net.collate"', '"net.collate", _partial_ = true'),
+        (
+            "net.py",
+            "class Net",
+            "from torch.utils.data import default_collate\n\n"
+            "def collate(samples):\n    return default_collate(samples)\n\nclass Net",
+        ),
+        ("toy.toml", "batch_size = 8", 'batch_size = 8\ncollate = { type = "net.collate" }'),
+    ),
+    "an argument that only its annotation fills": mended(
+        f"{RUN} --max-steps 1 process.type=net.Step process.criterion=@delete "
+        "process.metrics=@delete checkpoint.best=@delete evaluate.every=never",
+        ("net.py", "model, backward):", "model, backward: assay.engine.OptimizerStep):"),
+        ("net.py", END, END + PROCESS),
+    ),
+    "a metric that assay lacks": mended(
+        f"{RUN} process.metrics.acc.type=assay.engine.F2 checkpoint.best=@delete",
+        f"{RUN} process.metrics.acc.type=assay.engine.F1 checkpoint.best=@delete --max-steps 1",
+    ),
+    "two numbers a sample for a target of one": mended(
+        f"{RUN} process.criterion.type=torch.nn.MSELoss",
+        f"{RUN} process.criterion.type=torch.nn.CrossEntropyLoss --max-steps 1",
+    ),
+    "a model that returns nothing": mended(
+        f"{RUN} --max-steps 1",
+        ("net.py", "        self.layers(x)", "        return self.layers(x)"),
+        ("net.py", "return self.layers(x)", "self.layers(x)"),
+    ),
+    "a list for an argument without annotation": mended(
+        f"{RUN} --max-steps 1 process.criterion.type=net.Loss {WEIGHT}=[0.1,0.9]",
+        ANNOTATED,
+        ("net.py", "from torch import nn", "import torch\nfrom torch import nn"),
+        ("net.py", END, END + LOSS.format("self.weight = weight")),
+    ),
+    "a list for a buffer": mended(
+        f"{RUN} --max-steps 1 process.criterion.type=net.Loss {WEIGHT}=[0.1,0.9]",
+        ANNOTATED,
+        ("net.py", "from torch import nn", "import torch\nfrom torch import nn"),
+        ("net.py", END, END + LOSS.format("self.register_buffer('weight', weight)")),
+    ),
+    "weights of classes without a point": mended(
+        f"{RUN} {WEIGHT}=[1,19]", f"{RUN} {WEIGHT}=[1.0,19.0] --max-steps 1"
+    ),
+    "a weight too many": mended(
+        f"{RUN} {WEIGHT}=[1.0,19,3]", f"{RUN} {WEIGHT}=[1.0,19] --max-steps 1"
+    ),
+    "a text for a tensor": mended(f"{RUN} {WEIGHT}=high", f"{RUN} {WEIGHT}=[1.0,19] --max-steps 1"),
+    "a list in quotes for a tensor": mended(
+        "check toy.toml",
+        ("toy.toml", '"[1.0, 19.0]"', "[1.0, 19.0]"),
+        ("toy.toml", 'CrossEntropyLoss"', 'CrossEntropyLoss", weight = "[1.0, 19.0]"'),
+    ),
+    "rows of two lengths for a tensor": mended(
+        f"{RUN} {WEIGHT}=[[1],[1,2]]", f"{RUN} {WEIGHT}=[1.0,2.0] --max-steps 1"
+    ),
+    "a negative learning rate": mended(
+        f"{RUN} optimizer.lr=-0.1", f"{RUN} optimizer.lr=0.1 --max-steps 1"
+    ),
+    "a number that the optimizer refuses": mended(
+        f"{RUN} optimizer.betas=[0.9,1.5]", f"{RUN} --max-steps 1"
+    ),
+    "the list of files of Hydra": mended(
+        "check toy.toml",
+        ("toy.toml", "[defaults]\nmodel = 'net'\n", ""),
+        ("toy.toml", "[model]", "[defaults]\nmodel = 'net'\n[model]"),
+    ),
+    "a column that is mistyped": mended(
+        "ls --columns optimzer.lr", "ls --columns '`optimizer.lr`'", run=True
+    ),
+    "a metric without a step": Mistake(code="with assay.start() as run: run.log({'loss': 1.0})"),
     # notebook
     "a cell fails in the middle of a run": cells(
         "run = assay.start(tag='first')\nfor step in range(9):\n    run.log({'loss': 1 / (3 - step)}, step)"
@@ -145,9 +262,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def said_of(mistake: Mistake, folder: Path) -> str:
     """Make a mistake and return what is printed or raised, without what differs each time."""
     for file, old, new in mistake.changes:
-        text = (folder / file).read_text()
-        assert old in text, old
-        (folder / file).write_text(text.replace(old, new))
+        change(folder, file, old, new)
     with redirect_stdout(StringIO()) as out, redirect_stderr(out):
         if mistake.needs_run:
             assert main(["run", "toy.toml", "--device", "cpu", "--quiet", "--max-steps", "6"]) == 0
@@ -163,6 +278,12 @@ def said_of(mistake: Mistake, folder: Path) -> str:
             exec(mistake.code, {"assay": assay})
     kind = type(caught.value).__name__
     return neutral(f">>> {mistake.code}\n{kind}: {caught.value}\n", folder)
+
+
+def change(folder: Path, file: str, old: str, new: str) -> None:
+    text = (folder / file).read_text()
+    assert old in text, old
+    (folder / file).write_text(text.replace(old, new))
 
 
 def said_in_notebook(cells: Sequence[str], folder: Path) -> str:
@@ -221,6 +342,25 @@ def test_what_is_said_of_a_mistake(title: str, toy: Path) -> None:
     assert said == dict(snapshots())[title]
 
 
+FIXED = [title for title, mistake in MISTAKES.items() if mistake.fix]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("title", FIXED)
+def test_what_a_message_advises_works(title: str, toy: Path) -> None:
+    mistake = MISTAKES[title]
+    said_of(mistake, toy)
+
+    command = mistake.fix
+    if not isinstance(command, str):
+        change(toy, *command)
+        command = mistake.command
+    with redirect_stdout(StringIO()) as out, redirect_stderr(out):
+        code = main(words(command))
+
+    assert code == 0, out.getvalue()
+
+
 def test_every_mistake_has_its_words() -> None:
-    assert len(MISTAKES) >= 46
+    assert len(MISTAKES) >= 66
     assert [title for title, _ in snapshots()] == list(MISTAKES)

@@ -241,7 +241,7 @@ def test_a_checkpoint_that_is_not_there_names_those_that_are(project: Project) -
             find_checkpoint(address, project)
         return str(caught.value)
 
-    assert "it has none yet" in text("last") and "it has none yet" in text("last@best")
+    assert "assay rerun" in text("last") and "assay rerun" in text("last@best")
     for step in range(1, 11):
         make_checkpoint(folder, step)
     (make_checkpoint(folder, 11) / "model.json").unlink()

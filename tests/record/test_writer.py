@@ -143,6 +143,16 @@ def test_a_step_is_a_whole_number_of_64_bits(path: Path, step: object) -> None:
     writer.close()
 
 
+def test_a_log_without_a_step_is_answered_with_the_call_that_is_meant(path: Path) -> None:
+    writer = MetricsWriter(path)
+
+    with pytest.raises(RecordError, match="needs the step") as caught:
+        writer.log({"a": 1.0})
+
+    writer.close()
+    assert "run.log(values, 1)" in caught.value.fix
+
+
 @pytest.mark.parametrize("name", ["", 3, "x" * 70_000])
 def test_a_name_is_text_of_sensible_length(path: Path, name: object) -> None:
     writer = MetricsWriter(path)

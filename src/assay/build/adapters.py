@@ -11,7 +11,11 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import operator
 import re
+import sys
+import types
+import typing
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,6 +38,8 @@ _adapters: weakref.WeakKeyDictionary[Any, dict[str, TypeAdapter[Any] | None]] = 
 )
 
 _EXAMPLE = "a number is written as 0.01, 1e-2 or 10"
+_EXAMPLE_OF_TENSOR = "a tensor is written as [0.05, 0.95], or with rows of one length"
+_TENSOR = "be a list of numbers, or an object"
 _OBJECT = "be an object (a call, or a reference to one)"
 _PHRASES = {
     "int_type": "be a whole number",
@@ -60,6 +66,7 @@ _PHRASES = {
     "needs_python_object": _OBJECT,
     "is_instance_of": _OBJECT,
     "is_subclass_of": _OBJECT,
+    "tensor": _TENSOR,
 }
 """What pydantic finds wrong, in the words of the shape stage."""
 
@@ -149,6 +156,7 @@ def judged(target: Callable[..., Any], parameter: Parameter, node: Node) -> Judg
         return first
     (misfit,) = first.misfits
     fix = _EXAMPLE if "a number" in misfit.said else ""
+    fix = _EXAMPLE_OF_TENSOR if _TENSOR in misfit.said else fix
     if not parameter.written:
         fix = f"annotate `{parameter.name}` if it takes other types than its default's"
     for say, part in _mended(get_at(node, misfit.inside) or node):
@@ -199,7 +207,7 @@ def _mended(node: Node) -> Iterator[tuple[str, Node]]:
             yield f"write {int(value)}", Leaf(int(value), node.origin)
         case Leaf(int() | float() as value):
             yield f'write it in quotes: "{value}"', Leaf(str(value), node.origin)
-        case List((only,)):
+        case List((only,)) if data(only) is not None:
             yield f"write {_short(only)}, without brackets", only
     if not isinstance(node, List):
         yield f"write a list: [{_short(node)}]", List((node,), node.origin)
@@ -278,6 +286,7 @@ def _adapter(target: Callable[..., Any], parameter: Parameter) -> TypeAdapter[An
 def _new_adapter(hint: Any) -> TypeAdapter[Any] | None:
     from pydantic import ConfigDict, TypeAdapter
 
+    hint = _with_tensors(hint)
     with warnings.catch_warnings():
         # These warnings are about the user's models, and come each time they are used.
         warnings.simplefilter("ignore")
@@ -288,6 +297,46 @@ def _new_adapter(hint: Any) -> TypeAdapter[Any] | None:
             except Exception:  # a hint that pydantic does not know: any error, and no check
                 continue
     return None
+
+
+def _with_tensors(hint: Any) -> Any:
+    """Return a hint in which `torch.Tensor` takes numbers and lists of them, as torch.tensor does.
+
+    A hint that names a tensor has imported torch; this does not.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or hint is torch.Tensor:
+        return hint if torch is None else typing.Annotated[Any, _plain_validator()]
+    kind, members = typing.get_origin(hint), typing.get_args(hint)
+    if kind is None or kind is typing.Literal or kind is Callable:
+        return hint
+    if kind is typing.Annotated:
+        return typing.Annotated[(_with_tensors(members[0]), *members[1:])]
+    changed = tuple(map(_with_tensors, members))
+    if changed == members:
+        return hint
+    if kind in (typing.Union, types.UnionType):
+        # Where a number is taken beside a tensor, as a learning rate, it stays a number.
+        others = {*members}.intersection(changed) - {types.NoneType}
+        return hint if others else functools.reduce(operator.or_, changed)
+    return kind[changed]
+
+
+@functools.cache
+def _plain_validator() -> Any:
+    from pydantic import PlainValidator
+
+    return PlainValidator(_tensor)
+
+
+def _tensor(value: Any) -> Any:
+    from pydantic_core import PydanticCustomError
+
+    try:
+        return sys.modules["torch"].tensor(value)
+    # TypeError: a text; ValueError: rows of two lengths; RuntimeError: a number too large
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise PydanticCustomError("tensor", _TENSOR) from error
 
 
 def _read(error: ValidationError, node: Node) -> list[Misfit]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 import sys
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -300,8 +301,45 @@ class _Builder:
         except ArgumentError as error:
             raise ConfigError([problem_of(error, self.root, path, origin)]) from error
         except Exception as error:
+            refusal = self.refusal(error, signature, path, label) if is_foreign else None
+            if refusal is not None:
+                raise ConfigError([refusal]) from error
             error.add_note(note)
             raise
+
+    def refusal(
+        self, error: Exception, signature: Signature, path: KeyPath, label: str
+    ) -> Problem | None:
+        """Return a library's error about one number of its arguments, at the place of that number.
+
+        None where the error names none of them, or one that stands there twice.
+        """
+        node = get_at(self.root, path)
+        if not isinstance(error, ValueError) or not isinstance(node, Table):
+            return None
+        words = set(re.findall(r"[-+]?[\w.]*\w", str(error)))
+        named = [
+            (inside, leaf.value, leaf.origin)
+            for inside, leaf in walk(node)
+            if isinstance(leaf, Leaf) and isinstance(leaf.value, int | float) and inside
+            if str(leaf.value) in words
+        ]
+        if len(named) != 1:
+            return None
+        ((inside, number, origin),) = named
+        parameter = signature.by_keyword().get(str(inside[0]))
+        fix = ""
+        if parameter is not None and not parameter.required:
+            fix = f"leave `{parameter.name}` out: its default is {parameter.default}"
+        if number < 0:
+            fix = f"write {-number}"
+        return Problem(
+            kind="wrong-value",
+            message=f"`{label}` refuses it: {error}",
+            origin=origin,
+            key=dotted((*path, *inside)),
+            fix=fix,
+        )
 
     def _missing(
         self,

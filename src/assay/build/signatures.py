@@ -177,6 +177,16 @@ def _spread(table: Table, mapping: Table) -> Table:
     return replace(table, items={**mapping.items, **own}, key_origins=origins)
 
 
+_CALLED_LATER = ("collate", "worker_init", "criterion", "batch_hook", "transform")
+"""Places, and arguments by their names, that call what they get."""
+_BY_TYPE = {
+    "backward": "assay.engine.OptimizerStep",
+    "engine": "assay.engine.Engine",
+    "schedule": "assay.engine.Schedule",
+}
+"""Arguments that are filled by their annotation alone, with the type that is meant."""
+
+
 def is_factory(table: Table) -> bool:
     """Return True for a call that whoever gets the factory makes later."""
     leaf = table.items.get(FACTORY)
@@ -407,6 +417,11 @@ class _Check:
                     fix += f", or a section [{parameter.name}]"
                 if not parameter.by_keyword:
                     fix = f"write `args = [...]` in [{dotted(path)}]: it is taken by position only"
+                if _is_called_later(path, table, target):
+                    fix = f"write `{FACTORY} = true` beside `type`: the function itself is meant"
+                elif parameter.hint is UNKNOWN and parameter.name in _BY_TYPE:
+                    kind = _BY_TYPE[parameter.name]
+                    fix = f"annotate it, and it is filled: `{parameter.name}: {kind}`"
                 yield _problem("missing-argument", message, place, path, fix)
 
     def filler(self, parameter: Parameter, roles: Collection[str]) -> str:
@@ -426,6 +441,12 @@ class _Check:
             if any(one in (kind, Any) or _is_subclass(one, kind) for one in self.types)
             else ""
         )
+
+
+def _is_called_later(path: KeyPath, table: Table, target: Any) -> bool:
+    """Return True for a function without arguments at a place that calls what it gets."""
+    has_arguments = any(key not in RESERVED for key in table.items) or bool(table.args)
+    return path[-1] in _CALLED_LATER and inspect.isfunction(target) and not has_arguments
 
 
 def _is_standard(path: KeyPath) -> bool:

@@ -12,11 +12,14 @@ from assay.config.tree import Table, get_at
 from assay.config.typed_sections import sections_of
 from assay.core import manifest as manifests
 from assay.core import run_file
-from assay.core.errors import CheckpointError, InputError, RecordError
+from assay.core.errors import CheckpointError, InputError, RecordError, did_you_mean
 from assay.query.find import best_or_latest, checkpoint_of, describe_newer_damage, find
 
 if TYPE_CHECKING:
     from assay.engine.loop.process import Model
+
+_WEIGHTS = (".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".h5", ".npz")
+"""Endings of files of weights: no run is called so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,14 @@ def find_weights(address: str) -> InitialWeights:
     path = Path(address).expanduser()
     if path.is_file() or (path / manifests.FILE_NAME).is_file():
         return InitialWeights(path, _parent_of(path))
+    if path.suffix in _WEIGHTS:
+        near = path.parent.glob(f"*{path.suffix}") if path.parent.is_dir() else ()
+        fix = did_you_mean(address, [str(other) for other in near])
+        raise InputError(
+            f"There is no file `{address}`.",
+            where=str(path.absolute().parent),
+            fix=fix or "give the path of a file of weights, or RUN@CHECKPOINT",
+        )
     view, name = find(address)
     try:
         name = name or best_or_latest(view)

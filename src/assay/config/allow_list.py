@@ -199,7 +199,9 @@ def _installed_torch() -> str:
 def _meant(name: str) -> str:
     """Return a did-you-mean: a near name of the same module, or the same name in another."""
     module, _, last = name.rpartition(".")
-    near = nearest(last, LISTED.get(module, ()), cutoff=0.7)
+    known = LISTED.get(module, ())
+    # Of two letters one is half a name: F2 is like F1 in all that a name so short can be.
+    near = nearest(last, known, cutoff=0.7) or nearest(last, known, cutoff=0.5)[: len(last) <= 3]
     top = name.partition(".")[0]
     same = [
         f"{place}.{last}"

@@ -172,7 +172,11 @@ def _top_level(config: Config, root: Table, *, is_whole: bool) -> Iterator[Probl
             elif is_whole:
                 if nearest(name, missing):
                     continue  # the reference that was to lead here is wrong, which is told there
-                fix = _renamed(name, root) or f'refer to it as "@{name}", or remove it'
+                fix = (
+                    _FOREIGN.get(name)
+                    or _renamed(name, root)
+                    or f'refer to it as "@{name}", or remove it'
+                )
                 message = f"nothing uses the section `{name}`"
                 yield Problem(
                     kind="unused-section", message=message, origin=origin, key=name, fix=fix
@@ -195,6 +199,10 @@ def _half_characters(root: Table) -> Iterator[Problem]:
                 )
 
 
+_FOREIGN = {
+    "defaults": "a config is one file: write what these files hold into it, choices under"
+    " [variants], and remove `defaults`",
+}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 

@@ -172,7 +172,11 @@ def _has(run: RunView) -> str:
     if not names and any(each.is_damaged for each in run.all_checkpoints):
         return f"no other checkpoint is left: `assay rerun {run.id}` trains it again"
     if not names:
-        return "it has none yet"
+        if run.status in ("finished", "failed", "stopped", "killed"):
+            return (
+                f"it ended without one: `assay rerun {run.id} checkpoint.enabled=true` keeps some"
+            )
+        return "it has none yet: the first comes with [checkpoint] every, or at the end"
     listed = ", ".join(names if len(names) <= _LISTED else ["...", *names[-_LISTED:]])
     return f"it has {listed}{' and best' if run.best_checkpoint is not None else ''}"
 

@@ -57,7 +57,12 @@ class FoundRuns:
         return FoundRuns(rows, self.indexes)
 
     def column(self, name: str) -> Column:
-        """Return the column of a name: a fact, metric (`valid/acc.max`), result or config key."""
+        """Return the column of a name: a fact, metric (`valid/acc.max`), result or config key.
+
+        It may be in backquotes, as in an expression.
+        """
+        if name.startswith("`") and name.endswith("`"):
+            name = name[1:-1]
         if name in COLUMNS:
             return COLUMNS[name]
         if name == "desc":

@@ -59,12 +59,18 @@ def numbers_of(values: Any) -> dict[str, float]:
     return numbers
 
 
+NO_STEP: Any = None
+"""Default of a step, which `whole_step` refuses in words: Python would name an inner method."""
+
+
 def whole_step(step: Any) -> int:
     """Return a step as an integer of 64 bits; raise RecordError for anything else."""
     try:
         whole = operator.index(step)
     except (TypeError, ValueError):
         fix = "the second argument of `log` counts the steps: run.log(values, 1)"
+        if step is NO_STEP:
+            raise RecordError("`log` needs the step of the values.", fix=fix) from None
         raise RecordError(f"The step must be a whole number, not {shown(step)}.", fix=fix) from None
     if not -MAX_I64 - 1 <= whole <= MAX_I64:
         raise RecordError(f"The step {shown(whole)} does not fit 64 bits.")

@@ -34,7 +34,7 @@ from assay.record.deferred import DeferredRows
 from assay.record.edits import append_line
 from assay.record.ending import ending
 from assay.record.key_code import source_of
-from assay.record.recordable import check_text, numbers_of, recordable, whole_step
+from assay.record.recordable import NO_STEP, check_text, numbers_of, recordable, whole_step
 from assay.record.recorder_thread import RecorderThread
 from assay.record.redaction import clean_code, clean_record
 from assay.record.run_home import RunHome
@@ -147,7 +147,7 @@ class RunRecorder(MediaKeeper):
                     "The list of known projects cannot be written: %s", error.strerror or error
                 )
 
-    def log(self, values: Mapping[str, float], step: int) -> None:
+    def log(self, values: Mapping[str, float], step: int = NO_STEP) -> None:
         """Log values of several metrics at one step; on return they survive kill -9."""
         self._metrics.log(values, step)
 
@@ -184,7 +184,7 @@ class RunRecorder(MediaKeeper):
         self._listeners = (*self._listeners, listener)
         listeners, log = self._listeners, self._metrics.log
 
-        def tell_all(values: Mapping[str, float], step: int) -> None:
+        def tell_all(values: Mapping[str, float], step: int = NO_STEP) -> None:
             numbers = numbers_of(values)  # a listener that keeps a live loss would keep its graph
             log(numbers, step)
             for each in listeners:

@@ -17,7 +17,7 @@ from assay.core.ports import MediaKeeper
 from assay.core.run_file import RunFile
 from assay.record.ending import ending
 from assay.record.program_end import ProgramEnd
-from assay.record.recordable import shown, text_of
+from assay.record.recordable import NO_STEP, shown, text_of
 from assay.record.recorder import RunRecorder
 
 Thing = TypeVar("Thing")
@@ -53,7 +53,7 @@ class Run(MediaKeeper):
         run = self._recorder.run
         return f"<Run {', '.join(filter(None, [run.id, run.tag, run.status]))}>"
 
-    def log(self, values: Mapping[str, float], step: int) -> None:
+    def log(self, values: Mapping[str, float], step: int = NO_STEP) -> None:
         """Log values of several metrics at one step; on return they survive kill -9."""
 
     @property

@@ -14,6 +14,12 @@ TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
 BUILDING = "while building "
 """Prefix of the note that says which place of a config an error came from."""
 
+_LIST_FOR_TENSOR = re.compile(r"must be Tensor, not list|cannot assign 'list' object to (buffer|p)")
+_ANNOTATE = (
+    "fix: a list of the config becomes a tensor where its argument is annotated torch.Tensor, as in"
+    " `weight: torch.Tensor | None = None`"
+)
+
 _HOUSE = str(Path(__file__).resolve().parents[1])
 _BUILDER = str(Path(__file__).resolve().parents[1] / "build" / "builder.py")
 """Path of the module that calls targets: a target in C has no frame of its own."""
@@ -36,6 +42,8 @@ def users_part(error: BaseException) -> str | None:
     The user's line may also be a line of the config whose value a library has refused.
     """
     shown = traceback.TracebackException.from_exception(error)
+    if isinstance(error, TypeError) and _LIST_FOR_TENSOR.search(str(error)):
+        shown.__notes__ = [*(shown.__notes__ or ()), _ANNOTATE]
     link: traceback.TracebackException | None = shown
     is_theirs = False
     while link is not None:

@@ -37,7 +37,7 @@ from assay.record.mapped_extent import (
     map_extent,
 )
 from assay.record.open_metrics import OpenMetrics
-from assay.record.recordable import numbers_of, whole_step
+from assay.record.recordable import NO_STEP, numbers_of, whole_step
 from assay.store.layout import refusal
 from assay.store.mounts import is_network
 
@@ -143,7 +143,7 @@ class MetricsWriter:
         """Number of points that could not be written so far."""
         return self._lost.total
 
-    def log(self, values: Mapping[str, float], step: int) -> None:
+    def log(self, values: Mapping[str, float], step: int = NO_STEP) -> None:
         """Log values of several metrics at one step; RecordError names what is no number."""
         try:
             # The set before the map: a set that is known was defined in this extent or in an

@@ -61,6 +61,21 @@ def test_the_likely_mistake_is_told(criterion: nn.Module, target: Tensor, said: 
         ),
         (nn.BCEWithLogitsLoss(), torch.rand(4, 1), HALVES, "`target.reshape([4, 1])`"),
         (nn.BCELoss(), torch.rand(4), CLASSES, "`target.to(torch.float32)`"),
+        (nn.MSELoss(), torch.rand(4, 3), CLASSES, "[3] is not one number; for the number of a"),
+        (nn.MSELoss(), torch.rand(4, 3), torch.rand(4, 2), "shape a sample: [3] is not [2]."),
+        (nn.L1Loss(), torch.rand(4, 3), torch.zeros(4, 2).long(), "[3] is not [2]."),
+        (
+            nn.CrossEntropyLoss(weight=torch.tensor([1, 9, 1])),
+            torch.rand(4, 3),
+            CLASSES,
+            "weight = [1.0, 9.0, 1.0]",
+        ),
+        (
+            nn.NLLLoss(weight=torch.ones(2)),
+            torch.rand(4, 3),
+            CLASSES,
+            "a weight for each class: 3, not 2",
+        ),
         (nn.BCELoss(), torch.rand(4), CLASSES.float(), "Give targets between 0 and 1."),
     ],
 )

@@ -288,6 +288,11 @@ class Supervised(Process):
         return found if isinstance(found, Tensor) else getattr(found, "loss", found)
 
     def _no_tensor(self, pred: object) -> InputError:
+        if pred is None:
+            return InputError(
+                f"The forward of {type(self.model).__name__} returned None.",
+                fix="End it with `return` and the prediction.",
+            )
         return InputError(
             f"Supervised takes a model that returns a tensor; {type(self.model).__name__} gave"
             f" {describe_parts(pred)}.",

@@ -89,6 +89,10 @@ def _mistake(criterion: Any, pred: Tensor, target: Tensor) -> tuple[str, list[in
             " targets.",
             [],
         )
+    weight = getattr(criterion, "weight", None)
+    if isinstance(weight, Tensor) and not weight.is_floating_point():
+        numbers = ", ".join(str(float(each)) for each in weight.flatten()[:_SHOWN])
+        return f"Write the weights with a point: weight = [{numbers}].", []
     if isinstance(criterion, _BY_CLASS):
         return _class_mistake(criterion, pred, target)
     if (
@@ -105,6 +109,13 @@ def _mistake(criterion: Any, pred: Tensor, target: Tensor) -> tuple[str, list[in
             " in the model."
         )
         return fix, []
+    if target.shape != pred.shape:
+        is_class = (
+            target.shape == pred.shape[:1] + pred.shape[2:] and not target.is_floating_point()
+        )
+        classes = "; for the number of a class, take torch.nn.CrossEntropyLoss" if is_class else ""
+        shapes = [str(list(side.shape[1:]) or "one number") for side in (pred, target)]
+        return f"Let both have one shape a sample: {shapes[0]} is not {shapes[1]}{classes}.", []
     if target.dtype != pred.dtype:
         return (
             f"Let the data set give {_name(pred.dtype)}: `target.to(torch.{_name(pred.dtype)})`.",
@@ -116,6 +127,9 @@ def _mistake(criterion: Any, pred: Tensor, target: Tensor) -> tuple[str, list[in
 def _class_mistake(criterion: Any, pred: Tensor, target: Tensor) -> tuple[str, list[int]]:
     by_sample = pred.shape[:1] + pred.shape[2:]  # of a target for classes in dim 1
     classes = pred.shape[1] if pred.dim() > 1 else pred.shape[0]
+    weight = getattr(criterion, "weight", None)
+    if isinstance(weight, Tensor) and len(weight) != classes:
+        return f"Give a weight for each class: {classes}, not {len(weight)}.", []
     if pred.dim() > 2 and target.shape == pred.shape[:-1] and target.shape != by_sample:
         return "The classes are the second dim: `pred.movedim(-1, 1)`.", []
     if target.shape == pred.shape and not target.is_floating_point():
