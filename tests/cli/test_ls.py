@@ -74,6 +74,24 @@ def test_a_column_may_be_in_backquotes_as_in_an_expression(project: Project, ass
     assert (quoted.code, quoted.out) == (0, assay("ls", "--columns", "tag,status").out)
 
 
+def test_a_fold_is_to_a_fold_what_a_seed_is_to_a_seed(project: Project, assay: Assay) -> None:
+    for width, fold, seed, acc in ((8, 0, 0, 0.5), (8, 1, 0, 0.7), (8, 1, 1, 0.9), (9, 0, 0, 0.1)):
+        with start(
+            config={"width": width, "seed": seed, "data": {"fold": fold}}, tag=f"w{width}"
+        ) as run:
+            run.log({"acc": acc}, 1)
+
+    def groups(*options: str) -> list[list[str]]:
+        return [line.split() for line in assay("ls", "--group", "--columns", "acc", *options).lines]
+
+    together = [["tag", "runs", "acc"], ["w9", "1", "0.1"], ["w8", "3", "0.70", "±", "0.20"]]
+    assert groups("--except", "data.fold") == groups("--except", "*.fold") == together
+    assert len(groups()) == 4
+    wrong = assay("ls", "--group", "--except", "data.flod")
+    assert wrong.code == 2 and "did you mean `data.fold`?" in wrong.err
+    assert "give --group, too" in assay("ls", "--except", "data.fold").err
+
+
 def test_tests_are_listed_on_request_with_their_kind(project: Project, assay: Assay) -> None:
     make_run(project, tag="trained")
     make_run(project, tag="tested", kind="test")

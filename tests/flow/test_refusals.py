@@ -51,7 +51,7 @@ engine/numerics/seed.py: checked_seed
 engine/optim/plateau.py: PlateauFollower.follow
 
 [check --rehearse]
-compose/initial_weights.py: InitialWeights.fill find_weights initial_weights
+compose/initial_weights.py: InitialWeights.fill find_weights*2 initial_weights
 compose/make_loaders.py: _check_batches*4 _load_dataset _load_samples*2 _make_source
     _refuse_empty*2 _refuse_index_key
 compose/make_optimizer_step.py: _check_names*2 _of _optimizer _own _parameters _refuse_not_taken
@@ -100,7 +100,7 @@ engine/data/text.py: TextProcessor.examples*2 WordPieces.__init__ _label_id*2 _m
     _read_columns _read_mappings*2 pair_features
 engine/loop/bounds.py: Bounds.__post_init__ Bounds.refuse_uncounted
 engine/loop/epoch_windows.py: no_batch
-engine/loop/process.py: Process._forward Process._hooked Supervised.__init__ Supervised._no_tensor
+engine/loop/process.py: Process._forward Process._hooked Supervised.__init__ Supervised._no_tensor*2
     Supervised.forward_step _check_kinds*3 _not_taken
 engine/loop/run_length.py: larger
 engine/loop/styles/adapt.py: _another_optimizer _model_of _settled _unknown*2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import click
@@ -60,6 +61,14 @@ _LESS_NEEDED = ("tag", "best", "project", "kind", "age", "duration")
     is_flag=True,
     help="One line for runs that differ in the seed alone: mean ± deviation.",
 )
+@click.option(
+    "--except",
+    "ignored",
+    metavar="K,..",
+    default="",
+    shell_complete=complete_columns,
+    help="With --group: runs may differ in these keys, too: '*.fold'.",
+)
 @click.option("-n", "--limit", metavar="N", type=click.IntRange(min=1), help="Only the first N.")
 @click.option("--tests", is_flag=True, help="Test runs too.")
 @click.option("--archived", is_flag=True, help="Archived runs too.")
@@ -73,6 +82,7 @@ def command(
     diff: bool,
     view: str,
     group: bool,
+    ignored: str,
     limit: int | None,
     all_projects: bool,
     as_json: bool,
@@ -81,6 +91,9 @@ def command(
 ) -> int:
     if as_json and as_csv:
         raise InputError("--json and --csv are two different things.", fix="give one of them")
+    ignored_keys = [key.strip() for key in ignored.split(",") if key.strip()]
+    if ignored_keys and not (group or view):
+        raise InputError("`--except` says what a group may differ in.", fix="give --group, too")
     homes = project_lookup.all_projects() if all_projects else project_lookup.projects_here()
     asked |= {
         "where": " ".join(expr),
@@ -91,7 +104,9 @@ def command(
         names, sort, group = _of_view(view, homes, asked, names, sort, group)
     if group:
         form = "json" if as_json else "csv" if as_csv else "text"
-        return _print_groups(homes, names, sort, limit, form, asked, diff=diff)
+        return _print_groups(
+            homes, names, sort, limit, form, asked, diff=diff, ignored=ignored_keys
+        )
     differing = _differing(homes, asked) if diff else []
     if diff:
         names = ["tag", "id", *differing, *(names or ["best"])]
@@ -180,15 +195,21 @@ def _print_groups(
     asked: Any,
     *,
     diff: bool,
+    ignored: Sequence[str],
 ) -> int:
     from assay.query.differing_keys import differing_keys
     from assay.query.seed_groups import GroupTable, default_columns, grouped
 
     found = find_runs(homes, **asked)
     if diff:
-        differing = [key for key in differing_keys(found) if key != "seed"]
+        left_out = ("seed", *ignored)
+        differing = [
+            key
+            for key in differing_keys(found)
+            if not any(fnmatchcase(key, one) for one in left_out)
+        ]
         names = [*differing, *(names or default_columns(found))]
-    table = grouped(found, names, sort)
+    table = grouped(found, names, sort, ignored=ignored)
     table = GroupTable(table.names, table.groups[:limit])
     if form == "json":
         echo(table.to_json())

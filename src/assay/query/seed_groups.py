@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
+from assay.core.errors import InputError, did_you_mean
 from assay.core.json_codec import dumps
 from assay.core.terminal import elided, visible
 from assay.query.columns import Column
@@ -17,6 +19,7 @@ from assay.query.run_row import RunRow
 from assay.store.cells import in_order
 
 _TAG_CELLS = 24
+_LISTED = 20
 _GROUP_FACTS = ("tag", "runs")
 
 
@@ -112,7 +115,13 @@ class GroupTable:
         return [tag, runs, *(_shown(group.cells[name]) for name in self.names)]
 
 
-def grouped(found: FoundRuns, columns: Iterable[str] = (), sort: str = "") -> GroupTable:
+def grouped(
+    found: FoundRuns,
+    columns: Iterable[str] = (),
+    sort: str = "",
+    *,
+    ignored: Collection[str] = (),
+) -> GroupTable:
     """Return the runs grouped by config without the seed; a run without a config stays alone.
 
     Numbers are those of the runs that finished: a failed repeat would pull the mean of the others.
@@ -120,7 +129,8 @@ def grouped(found: FoundRuns, columns: Iterable[str] = (), sort: str = "") -> Gr
 
     `columns` as in a list; left out: the best value of each run, or all metrics when none has one.
     `sort` is a column, `tag` or `runs`, with - for largest first; left out: the newest first.
-    InputError for a column that no run has.
+    `ignored` are keys of the config, or patterns such as `*.fold`, in which runs of a group may
+    differ beside the seed. InputError for a column or key that no run has.
     """
     names = list(columns) or default_columns(found)
     by = sort.removeprefix("-")
@@ -131,7 +141,7 @@ def grouped(found: FoundRuns, columns: Iterable[str] = (), sort: str = "") -> Gr
     settings = set(found.names().config) - set(found.names().metrics)
     groups = [
         SeedGroup(key, tuple(rows), _cells(rows, chosen, settings))
-        for key, rows in _rows_by_config(found).items()
+        for key, rows in _rows_by_config(found, ignored).items()
     ]
     groups.sort(key=lambda group: group.rows[-1].written.created_ns, reverse=True)
     if by:
@@ -141,11 +151,30 @@ def grouped(found: FoundRuns, columns: Iterable[str] = (), sort: str = "") -> Gr
     return GroupTable(tuple(column.name for column in chosen[: len(names)]), tuple(groups))
 
 
-def _rows_by_config(found: FoundRuns) -> dict[str, list[RunRow]]:
-    """Return the runs by the hash of their config without the seed, else by their folder."""
+def _rows_by_config(found: FoundRuns, ignored: Collection[str]) -> dict[str, list[RunRow]]:
+    """Return the runs by the hash of their config without the seed, else by their folder.
+
+    With `ignored` keys or patterns, by the values of all other keys.
+    """
+    known = found.names().config if ignored else []
+    left_out = {"seed"}
+    for key in ignored:
+        matching = [name for name in known if fnmatchcase(name, key)]
+        if not matching:
+            fix = did_you_mean(key, known) or f"keys are {', '.join(known[:_LISTED])}"
+            raise InputError(f"No run has a key `{key}` in its config.", fix=fix)
+        left_out.update(matching)
     rows_by_key: dict[str, list[RunRow]] = {}
+    configs: dict[tuple[int, str], str] = {}
+    for index in found.indexes if ignored else ():
+        folders = [row.written.folder for row in found.rows if row.index is index]
+        for folder, config in index.all_items("config", folders).items():
+            kept = {key: config[key] for key in sorted(config) if key not in left_out}
+            configs[id(index), folder] = dumps(kept)
     for row in found.rows:
-        rows_by_key.setdefault(row.written.seedless_hash or row.written.folder, []).append(row)
+        written = row.written
+        alike = configs.get((id(row.index), written.folder), written.seedless_hash)
+        rows_by_key.setdefault(alike or written.folder, []).append(row)
     return rows_by_key
 
 
