@@ -21,6 +21,7 @@ from typing import Any
 
 from platformdirs import user_data_path
 
+from assay.core.directory import PRIVATE, make_directory
 from assay.core.json_codec import dumps
 from assay.core.run_file import Attempt, RunFile
 from assay.core.secret_names import REDACTED
@@ -173,7 +174,7 @@ def _key(*, make: bool) -> bytes:
         return _read(path)
     if not make:
         raise FileNotFoundError(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent, PRIVATE)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from platformdirs import user_data_path
 
+from assay.core.directory import PRIVATE, make_directory
 from assay.core.errors import RecordError
 from assay.core.json_codec import read_json, write_json
 from assay.store.layout import Project, refusal
@@ -118,7 +119,7 @@ def _read(path: Path) -> _File:
 def _alone(path: Path) -> Iterator[None]:
     """Hold the file, so that of two marks at once none is lost."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent, PRIVATE)
         descriptor = os.open(path.parent, os.O_RDONLY)
     except OSError as error:
         raise refusal(error, path, "What was read cannot be remembered") from error

@@ -22,6 +22,8 @@ from urllib.parse import urlsplit
 
 from platformdirs import user_state_path
 
+from assay.core.directory import PRIVATE, make_directory
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -101,7 +103,7 @@ def kept_secret(path: Path | None = None) -> bytes:
     """Return this user's secret on this machine, made at first use: sessions outlive a restart."""
     place = path or user_state_path("assay", appauthor=False) / "ui-secret"
     try:
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(place.parent, PRIVATE)
         descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError:  # a home that cannot be written: sessions last as long as this process
         return secrets.token_bytes(32)
