@@ -419,6 +419,18 @@ def test_more_than_the_limit_of_an_hour_are_counted_in_the_next_notice(tmp_path:
     assert "3 more were held back" in sent.notices[2].body
 
 
+def test_a_clock_that_was_ahead_does_not_hold_back_what_comes_after_it_was_set(
+    tmp_path: Path,
+) -> None:
+    sent = Sent()
+    one = notifier(tmp_path, sent, at_most=1)
+    one.deliver([FAILED], now_ns=90_000 * SECOND_NS)
+
+    one.deliver([replace(FAILED, id="after")], now_ns=1_000 * SECOND_NS)
+
+    assert len(sent.notices) == 2
+
+
 def test_a_server_that_is_down_is_tried_again_and_given_up_in_the_end(tmp_path: Path) -> None:
     sent = Sent()
     sent.is_down = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from pathlib import Path
@@ -9,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from assay.core.errors import InputError
+from assay.core.errors import ConflictError, InputError
 from assay.record import table_edits
 from assay.record.table_edits import MAX_COLUMNS, MAX_ROWS, TableChange, csv_rows
 from assay.store import tables
 from assay.store.layout import Project
-from assay.store.tables import read_table, table_file
+from assay.store.tables import read_table, revision_of, table_file
 from run_folders import make_project
 
 
@@ -91,6 +92,62 @@ def test_a_table_that_could_not_be_read_again_is_not_written(
 
     assert caught.value.fix
     assert table_file(project, "t").read_bytes() == before
+
+
+def test_of_two_who_edit_what_they_both_saw_one_is_told_and_none_is_lost(project: Project) -> None:
+    table_edits.change(project, "t", TableChange(what="add-row"))
+    (row,) = read_table(project, "t").rows
+    (column,) = read_table(project, "t").columns
+    seen = revision_of(project, "t")
+    outcomes: list[str] = []
+    begin = threading.Barrier(8)
+
+    def edit(text: str) -> None:
+        change = TableChange(what="cell", row=row.key, column=column.key, new=text)
+        begin.wait()
+        try:
+            table_edits.change(project, "t", change, revision=seen)
+            outcomes.append(text)
+        except ConflictError:
+            outcomes.append("conflict")
+
+    threads = [threading.Thread(target=edit, args=(str(number),)) for number in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+    (written,) = [outcome for outcome in outcomes if outcome != "conflict"]
+    assert len(outcomes) == 8
+    assert read_table(project, "t").rows[0].cells[column.key] == written
+
+
+def test_edits_of_one_length_within_one_tick_of_a_clock_are_two_revisions(project: Project) -> None:
+    table_edits.change(project, "t", TableChange(what="title", new="one"))
+    before, status = revision_of(project, "t"), table_file(project, "t").stat()
+
+    table_edits.change(project, "t", TableChange(what="title", new="two"))
+    os.utime(table_file(project, "t"), ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    with pytest.raises(ConflictError):
+        table_edits.change(project, "t", TableChange(what="title", new="six"), revision=before)
+    assert read_table(project, "t").title == "two"
+
+
+def test_of_two_who_make_a_table_of_one_name_one_is_refused(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = table_edits.check_name
+
+    def after_somebody_else(name: str) -> str:
+        monkeypatch.setattr(table_edits, "check_name", check)
+        table_edits.create(project, "new", title="theirs")
+        return check(name)
+
+    monkeypatch.setattr(table_edits, "check_name", after_somebody_else)
+    with pytest.raises(InputError, match="There is a table new already"):
+        table_edits.create(project, "new", title="mine")
+    assert read_table(project, "new").title == "theirs"
 
 
 def test_rows_added_from_many_sides_at_once_are_all_there_under_keys_of_their_own(

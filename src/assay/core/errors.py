@@ -36,6 +36,10 @@ class InputError(AssayError):
     exit_code = 2
 
 
+class ConflictError(InputError):
+    """Edited data was changed by somebody else meanwhile."""
+
+
 class ConfigError(InputError):
     """Config with mistakes; carries every problem found, not only the first."""
 

@@ -123,7 +123,7 @@ class Notifier:
     def _send_or_hold(
         self, rule: NotifyRule, notice: Notice, state: RuleState, now_ns: int
     ) -> RuleState:
-        recent = tuple(at for at in state.sent_ns if now_ns - at < _HOUR_NS)
+        recent = tuple(at for at in state.sent_ns if 0 <= now_ns - at < _HOUR_NS)
         if len(recent) >= rule.at_most:
             return replace(state, held_back=state.held_back + len(notice.runs))
         more = f"{state.held_back} more were held back: assay inbox" if state.held_back else ""

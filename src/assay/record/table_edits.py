@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from assay.core.errors import InputError, RecordError
+from assay.core.errors import ConflictError, InputError, RecordError
 from assay.core.ids import slug
 from assay.core.json_codec import dumps, to_plain
 from assay.record.edits import append_line, user
@@ -28,6 +28,7 @@ from assay.store.tables import (
     check_name,
     history_file,
     read_table,
+    revision_of,
     table_file,
     write_table,
 )
@@ -67,21 +68,28 @@ def create(
     project: Project, name: str, *, title: str = "", columns: Sequence[str] = ()
 ) -> ResultTable:
     """Make a table. InputError when there is one of that name."""
-    if table_file(project, name).exists():
-        raise InputError(f"There is a table {name} already.", fix="choose another name")
     table = ResultTable(name=check_name(name), title=title or name)
     for each in columns:
         table = _with_column(table, each)[0]
     with _alone(project, name):
+        if table_file(project, name).exists():
+            raise InputError(f"There is a table {name} already.", fix="choose another name")
         write_table(project, table)
         _note(project, name, TableEdit(what="created", new=table.title))
     return table
 
 
-def change(project: Project, name: str, *changes: TableChange) -> ResultTable:
-    """Make all changes or none; InputError for a missing table, row or column."""
+def change(project: Project, name: str, *changes: TableChange, revision: str = "") -> ResultTable:
+    """Make all changes or none; InputError for a missing table, row or column.
+
+    ConflictError when the table is not at `revision` any more, if that is given.
+    """
     with _alone(project, name):
         table = _read(project, name)
+        if revision and revision != revision_of(project, name):
+            raise ConflictError(
+                "The table was changed meanwhile.", fix="look at what is new, then try again"
+            )
         edits = []
         for each in changes:
             before = table

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic.alias_generators import to_camel
 
-from assay.core.errors import AssayError, InputError, RecordError
+from assay.core.errors import AssayError, ConflictError, InputError, RecordError
 from assay.query.catalog import Catalog
 from assay.query.expression import ExpressionError
 from assay.query.run import RunView
@@ -43,10 +43,6 @@ class MissingError(InputError):
 
 class BusyError(AssayError):
     """The server does as much at once as it is meant to; the same request may succeed later."""
-
-
-class ConflictError(InputError):
-    """Edited data was changed by somebody else meanwhile."""
 
 
 def problem_of(error: AssayError) -> tuple[int, ErrorBody]:

@@ -12,10 +12,9 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from assay.core.errors import InputError
+from assay.core.errors import ConflictError, InputError
 from assay.store.layout import Project
 from assay.web.access import TOKEN_VARIABLE
-from assay.web.answers import ConflictError
 
 MAX_RERUNS = 100
 _PATIENCE_S = 600.0

@@ -7,13 +7,12 @@ from typing import Annotated, Any, Literal
 from fastapi import Path
 from pydantic import Field
 
-from assay.core.errors import AssayError, InputError
+from assay.core.errors import AssayError, ConflictError, InputError
 from assay.core.ids import id_of_folder
 from assay.query.run_row import ARCHIVED
 from assay.record import edits
 from assay.store.trash import bring_back, remove, removed
 from assay.web.answers import (
-    ConflictError,
     ErrorBody,
     HomeOf,
     MissingError,

@@ -23,10 +23,11 @@ from assay.store.tables import (
     TableEdit,
     read_history,
     read_table,
+    revision_of,
     table_file,
     table_names,
 )
-from assay.web.answers import ConflictError, HomeOf, MissingError, Model, make_router
+from assay.web.answers import HomeOf, MissingError, Model, make_router
 from assay.web.routes.live import WatchesOf
 from assay.web.site import Home
 
@@ -214,12 +215,8 @@ def remove_table(home: HomeOf, watches: WatchesOf, name: Name) -> None:
 def change_table(home: HomeOf, watches: WatchesOf, name: Name, given: Changes) -> TableFacts:
     """Make changes, all of them or none."""
     before = _read(home, name)
-    if given.revision and given.revision != _revision(home, name):
-        raise ConflictError(
-            "The table was changed meanwhile.", fix="look at what is new, then try again"
-        )
     changes = [_change(each, before, home) for each in given.changes]
-    table_edits.change(home.project, name, *changes)
+    table_edits.change(home.project, name, *changes, revision=given.revision)
     return _changed(home, watches, name)
 
 
@@ -325,6 +322,14 @@ def _change(given: ChangeFacts, before: ResultTable, home: Home) -> TableChange:
     return TableChange(what=given.what, row=given.row, column=given.column, new=new)
 
 
+def _revision(home: Home, name: str) -> str:
+    """Return the revision of a table, "" for one that `_read` refuses."""
+    try:
+        return revision_of(home.project, name)
+    except OSError:
+        return ""
+
+
 def _read(home: Home, name: str) -> ResultTable:
     try:
         return read_table(home.project, name)
@@ -333,12 +338,14 @@ def _read(home: Home, name: str) -> ResultTable:
 
 
 def _facts(home: Home, name: str) -> TableFacts:
+    # Before the table is read: an edit in between is then a conflict, and is not lost.
+    revision = _revision(home, name)
     found: ShownTable = shown(_read(home, name), home.catalog)
     return TableFacts(
         name=name,
         title=found.table.title or name,
         notes=found.table.notes,
-        revision=_revision(home, name),
+        revision=revision,
         columns=[
             ColumnFacts(key=each.key, title=each.title, best=each.best)
             for each in found.table.columns
@@ -353,11 +360,6 @@ def _facts(home: Home, name: str) -> TableFacts:
 def _changed(home: Home, watches: Any, name: str) -> TableFacts:
     watches.of(home).announce(Synchronized(), tables=[name])
     return _facts(home, name)
-
-
-def _revision(home: Home, name: str) -> str:
-    status = os.stat(table_file(home.project, name))
-    return f"{status.st_mtime_ns:x}-{status.st_size:x}"
 
 
 def _cell(cell: ShownCell) -> CellFacts:
