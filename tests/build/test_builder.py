@@ -517,3 +517,22 @@ def test_what_is_made_already_comes_back_as_it_is() -> None:
     assert instantiate([thing.items, 3]) == [(), 3]
     with pytest.raises(TypeError, match="a Holder is made already"):
         instantiate(thing, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "at", "fix"),
+    [
+        ("p = -0.5", "model.p", "write 0.5"),
+        ("p = 1.5", "model.p", "leave `p` out: its default is 0.5"),
+    ],
+)
+def test_a_number_that_a_library_refuses_is_told_at_its_place(
+    arguments: str, at: str, fix: str, tree: Tree
+) -> None:
+    root = tree(f'[model]\ntype = "torch.nn.Dropout"\n{arguments}\n')
+
+    with pytest.raises(ConfigError) as caught:
+        make(root, "model")
+
+    (problem,) = caught.value.problems
+    assert (problem.key, problem.fix, problem.origin.line) == (at, fix, 3)
