@@ -16,7 +16,7 @@ from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
 
 class ExpectedSteps(NamedTuple):
-    """ExpectedSteps of a run in steps, as far as it is known, and that of an epoch.
+    """Length of a run in steps, as far as it is known, and that of an epoch.
 
     `skipped`: how many steps fewer the past epochs had than so many of this length have.
     """
