@@ -361,6 +361,7 @@ def typed(command: str, folder: Path, python: Run) -> tuple[int, str]:
         "PYTHONPATH": str(ROOT / "src"),
         "PYTHONDONTWRITEBYTECODE": "1",
         "CUDA_VISIBLE_DEVICES": "",
+        "ASSAY_CORES": "1",  # jobs of the queue in turn
         "ASSAY_QUEUE_DIR": f"{folder}-queue",
     }
     done = python([*PROGRAMS[program], *arguments], folder=folder, variables=variables, joined=True)

@@ -129,7 +129,7 @@ engine/optim/criterion_misfit.py: blame_dtype
 engine/optim/groups.py: Groups.__init__ Groups.check _read*4 _refuse_unfit _texts
 engine/optim/losses.py: check_loss
 engine/optim/multi_optimizer_step.py: MultiOptimizerStep.__call__*4 MultiOptimizerStep.__init__*3
-    _refuse_shared
+    _as_part _refuse_shared
 engine/optim/optimizer_step.py: OptimizerStep._add_named OptimizerStep._check_reach*2
 engine/optim/reductions.py: _unknown
 engine/optim/schedules.py: LearningRate._in_epochs LearningRate.walk Noam.__init__
@@ -164,7 +164,7 @@ compose/run_record.py: refuse_redacted
 compose/run_scope.py: _check_alike*2 _with_secrets the_one_device
 compose/testing.py: _edit _wanted edited test test_with_own_weights train_and_test weights_at
 compose/training.py: rerun resume resume_or_train
-compose/trust.py: _record_of permit*2
+compose/trust.py: _ask*2 _record_of
 compose/unfinished.py: refuse_other_data refuse_without_checkpoints refuse_without_config*2
 engine/data/shapes.py: _unread
 engine/data/source.py: check_workers
@@ -183,6 +183,7 @@ engine/parallel/gradient_agreement.py: GradientAgreement.check
 engine/parallel/staged_group.py: StagedGroup.clip_grad_norm_
 
 [program]
+engine/loop/engine_state.py: as_stateful
 compose/launch_settings.py: RunResult.run
 engine/callbacks/save.py: Save.judge
 engine/checkpoint/given_state.py: name_from*2
