@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -15,7 +17,7 @@ from assay.record import table_edits
 from assay.record.table_edits import MAX_COLUMNS, MAX_ROWS, TableChange, csv_rows
 from assay.store import tables
 from assay.store.layout import Project
-from assay.store.tables import read_table, revision_of, table_file
+from assay.store.tables import read_history, read_table, revision_of, table_file
 from run_folders import make_project
 
 
@@ -165,3 +167,36 @@ def test_rows_added_from_many_sides_at_once_are_all_there_under_keys_of_their_ow
 
     table = read_table(project, "t")
     assert len(table.rows) == len({row.key for row in table.rows}) == 4 * 301
+
+
+EDITING = """\
+import sys
+from pathlib import Path
+from assay.record.table_edits import TableChange, change
+from assay.store.layout import Project
+
+project = Project(Path(sys.argv[1]))
+for number in range(1, 100_000):
+    change(project, "t", TableChange(what="title", new=f"title {number}"))
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_an_edit_that_returned_survives_kill_9_in_the_table_and_in_its_history(
+    project: Project,
+) -> None:
+    variables = {**os.environ, "PYTHONPATH": str(Path(table_edits.__file__).parents[2])}
+    command = [sys.executable, "-c", EDITING, str(project.root)]
+    for kept_lines in (1, 7, 23):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as process:
+            assert process.stdout is not None
+            for _ in range(kept_lines):
+                last = int(process.stdout.readline())
+            process.kill()
+            last = max([last, *map(int, process.stdout.read().split())])
+
+        titles = [edit.new for edit in read_history(project, "t") if edit.what == "title"]
+        shown = int(read_table(project, "t").title.removeprefix("title "))
+        assert shown in (last, last + 1)  # one more may be written that nobody was told of
+        assert titles.count(f"title {last}") >= 1
