@@ -40,10 +40,9 @@ def test_late_arguments_are_given_when_it_is_built() -> None:
 
     assert optimizer.param_groups[0]["lr"] == 0.5
     assert optimizer.param_groups[0]["params"] == [weight]
-    with pytest.raises(ValueError, match="Invalid learning rate") as caught:
-        instantiate(
-            {"type": "torch.nn.Sequential", "args": [L("torch.optim.SGD")(lr=-1.0, params=[])]}
-        )
+    with pytest.raises(ValueError, match="Nesterov momentum requires") as caught:
+        refused = L("torch.optim.SGD")(lr=0.1, nesterov=True, params=[])
+        instantiate({"type": "torch.nn.Sequential", "args": [refused]})
     assert any("torch.optim.SGD" in note and "args.0" in note for note in caught.value.__notes__)
     assert caught.traceback[-1].name == "__init__"
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from assay.core import run_file
-from assay.core.event_log import read_events
+from assay.core.event_log import Ended, read_events
 from flow.conftest import Assay, begun, wait_for
 from flow.test_train import last_digest, only_run
 
@@ -126,8 +126,8 @@ def test_a_rank_that_hangs_in_forward_is_named_with_its_stack_and_ends_the_run_w
     assert file.status == "failed"
     assert re.match(rf"RankError: Rank {rank} \(pid \d+\) has stood still for ", file.newest.reason)
     assert f"resume with: assay resume {file.id}" in hung.stderr
-    ended = [timed.fact for timed in read_events(only_run(odd) / "events.jsonl")][-1]
-    assert ended.status == "failed"  # type: ignore[union-attr]
+    facts = [timed.fact for timed in read_events(only_run(odd) / "events.jsonl")]
+    assert [fact.status for fact in facts if isinstance(fact, Ended)] == ["failed"]
 
 
 @pytest.mark.thorough
@@ -284,7 +284,10 @@ def test_a_rank_that_is_blocked_in_c_before_its_record_stands_ends_with_the_othe
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("odd_thing", "how"),
-    [("exit", "ended with exit code 3, without a word"), ("crash", "crashed (SIGSEGV)")],
+    [
+        ("exit", r"os\._exit\(3\): code of the run ended its process at step \d+"),
+        ("crash", r"Rank 1 \(pid \d+\) crashed \(SIGSEGV\)\."),
+    ],
 )
 def test_a_rank_that_ends_in_a_way_of_its_own_was_not_killed(
     odd_thing: str, how: str, assay: Assay, odd: Path
@@ -292,9 +295,9 @@ def test_a_rank_that_ends_in_a_way_of_its_own_was_not_killed(
     ended = assay("run", "toy.toml", "--nproc", "2", ODD=odd_thing, AT="6")
 
     assert ended.returncode == 1
-    assert re.search(rf"error: Rank 1 \(pid \d+\) {re.escape(how)}\.", ended.stderr)
+    assert re.search(f"error: .*{how}", ended.stderr), ended.stderr
     reason = run_file.read(only_run(odd)).newest.reason
-    assert re.fullmatch(rf"RankError: Rank 1 \(pid \d+\) {re.escape(how)}\.", reason)
+    assert re.fullmatch(f"RankError: {how}", reason)
 
 
 def test_a_run_whose_code_calls_sys_exit_has_failed(assay: Assay, odd: Path) -> None:

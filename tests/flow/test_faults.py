@@ -485,16 +485,16 @@ def test_what_a_library_refuses_while_it_is_made_is_told_with_its_place_in_the_c
 ) -> None:
     monkeypatch.chdir(toy)
 
-    assert main(["run", "toy.toml", "--device", "cpu", "optimizer.lr=-1.0"]) == 1
+    given = ["optimizer.type=torch.optim.SGD", "optimizer.nesterov=true"]
+    assert main(["run", "toy.toml", "--device", "cpu", *given]) == 1
 
     said = capsys.readouterr().err
-    assert said == (
-        "error while building optimizer = torch.optim.AdamW (toy.toml:23:2):\n"
-        "  ValueError: Invalid learning rate: -1.0\n"
-    )
+    assert said.startswith("error while building optimizer = torch.optim.SGD (")
+    assert "  ValueError: Nesterov momentum requires a momentum and zero dampening\n" in said
+    assert "sgd.py" not in said
     monkeypatch.setenv("ASSAY_TRACEBACK", "1")
-    assert main(["run", "toy.toml", "--device", "cpu", "optimizer.lr=-1.0"]) == 1
-    assert "adamw.py" in capsys.readouterr().err
+    assert main(["run", "toy.toml", "--device", "cpu", *given]) == 1
+    assert "sgd.py" in capsys.readouterr().err
 
 
 def test_a_run_and_a_config_that_were_taken_for_each_other_are_told_with_the_command_that_was_meant(

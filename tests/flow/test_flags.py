@@ -30,6 +30,7 @@ run_begin        Throughput.begin
 run_begin        Display
 run_begin        Display.opening
 run_begin        Tracer.begin
+run_begin        CodeState.begin
 run_end          Throughput.look
 run_end          Tracer.leave
 run_end          Evaluate
@@ -37,6 +38,7 @@ run_end          Save
 run_end          Throughput.record
 run_end          Display
 run_end          Save.wait
+run_end          CodeState.finish
 epoch_begin      Display
 epoch_end        Throughput.look
 epoch_end        Evaluate
@@ -45,13 +47,17 @@ epoch_end        Memory
 epoch_end        Throughput.record
 epoch_end        Display
 step_begin       Tracer.open_step
+step_begin       Tracer.open_step
 step_end         Evaluate.rehearse
+eval_begin       Tracer.open_evaluation
 eval_end         Display
+eval_end         Tracer.close_evaluation
 checkpoint_begin Tracer.checkpoint
 exception        Tracer.leave
 exception        Display
 exception        Save.rescue
 exception        Save.wait
+exception        CodeState.finish
 """
 
 TREE = """\

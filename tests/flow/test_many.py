@@ -30,6 +30,13 @@ from run_folders import id_of
 
 pytestmark = pytest.mark.slow
 
+
+@pytest.fixture(autouse=True)
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs on the CPU train one after another."""
+    monkeypatch.setenv("ASSAY_CORES", "1")
+
+
 VARIANTS = """
 [variants.wide]
 "model.width" = 16

@@ -825,7 +825,7 @@ def test_loading_what_is_no_checkpoint_says_what_is_wrong(saver: Saver, kind: st
             (folder / "state.json").unlink()
         case _:
             (folder / "state.json").write_text("{}")
-    expected = {"missing": "state.json is missing", "short": "state.json has 2 bytes"}.get(
+    expected = {"missing": "state.json is missing", "short": "state.json has 2 of 38 bytes"}.get(
         kind, "no manifest"
     )
 
