@@ -253,6 +253,8 @@ def _may_be_users(part: Any) -> bool:
         return False
     if kind in _CALLABLE or issubclass(kind, nn.Module | Optimizer | LRScheduler):
         return True
+    if issubclass(kind, io.TextIOBase) and (part.closed or not part.readable()):
+        return False  # what is printed to: in a notebook it leads to the whole kernel
     return kind.__module__.startswith("assay.engine.") or not _is_house_class(kind)
 
 
