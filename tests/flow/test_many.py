@@ -167,14 +167,16 @@ def test_a_point_that_cannot_be_built_keeps_its_record_and_cause_and_the_rest_go
     files = [run_file.read(run) for run in runs(toy)]
     assert [file.newest.launch["point"] for file in files] == ["1/4", "2/4", "3/4", "4/4"]
     assert [file.status for file in files] == ["failed", "failed", "finished", "failed"]
-    assert files[0].newest.reason == "ValueError: Invalid learning rate: -1.0"
+    assert files[0].newest.reason.startswith(
+        "ConfigError: error: `torch.optim.AdamW` refuses it: Invalid learning rate: -1.0"
+    )
     assert files[1].newest.reason == "AssertionError: too wide for this machine"
     assert 'picky.py", line 6, in __init__' in (runs(toy)[1] / "log.txt").read_text()
     table = ran.stderr[ran.stderr.index("   4 runs   valid/acc, largest first") :].splitlines()
     assert table[1].split() == ["optimizer.lr", "model.width", "valid/acc", "run"]
     assert table[2].split()[:3] == ["1", "0.01", "8"] and table[2].endswith(files[2].id)
     assert re.fullmatch(
-        rf"{files[0].id}  failed  optimizer.lr=-1.0  model.width=8 +ValueError: Invalid learning rate: -1.0",
+        rf"{files[0].id}  failed  optimizer.lr=-1.0  model.width=8 +ConfigError: ",
         table[5],
     )
     assert "AssertionError: too wide for this machine" in table[6]
