@@ -176,7 +176,7 @@ def test_a_point_that_cannot_be_built_keeps_its_record_and_cause_and_the_rest_go
     assert table[1].split() == ["optimizer.lr", "model.width", "valid/acc", "run"]
     assert table[2].split()[:3] == ["1", "0.01", "8"] and table[2].endswith(files[2].id)
     assert re.fullmatch(
-        rf"{files[0].id}  failed  optimizer.lr=-1.0  model.width=8 +ConfigError: ",
+        rf"{files[0].id}  failed  optimizer.lr=-1.0  model.width=8 +error: .*Invalid learning rate: -1.0",
         table[5],
     )
     assert "AssertionError: too wide for this machine" in table[6]
