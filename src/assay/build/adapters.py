@@ -66,7 +66,6 @@ _PHRASES = {
     "needs_python_object": _OBJECT,
     "is_instance_of": _OBJECT,
     "is_subclass_of": _OBJECT,
-    "tensor": _TENSOR,
 }
 """What pydantic finds wrong, in the words of the shape stage."""
 
@@ -330,13 +329,11 @@ def _plain_validator() -> Any:
 
 
 def _tensor(value: Any) -> Any:
-    from pydantic_core import PydanticCustomError
-
     try:
         return sys.modules["torch"].tensor(value)
     # TypeError: a text; ValueError: rows of two lengths; RuntimeError: a number too large
     except (TypeError, ValueError, RuntimeError) as error:
-        raise PydanticCustomError("tensor", _TENSOR) from error
+        raise ValueError(_TENSOR) from error
 
 
 def _read(error: ValidationError, node: Node) -> list[Misfit]:
@@ -385,7 +382,7 @@ def _phrase(error: Mapping[str, Any]) -> str:
             return f"have at most {context['max_length']} items"
     if kind in _PHRASES:
         return _PHRASES[kind]
-    message: str = error["msg"]
+    message: str = error["msg"].removeprefix("Value error, ")
     return message.replace("Input should be", "be").replace("Input should", "")
 
 
