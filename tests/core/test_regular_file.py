@@ -72,7 +72,7 @@ def test_a_file_that_is_larger_than_its_limit_is_not_read_and_its_size_is_told(
         file.truncate(2 * 10**12)
 
     with pytest.raises(
-        FileTooLargeError, match="it has 2000 GB, and at most 64 kB are read"
+        FileTooLargeError, match="it has 2 TB, and at most 64 kB are read"
     ) as caught:
         read_bytes(sparse, 64_000)
 

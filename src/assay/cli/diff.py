@@ -12,11 +12,11 @@ from assay.cli.completion import complete_runs
 from assay.cli.one_run import LAST
 from assay.cli.terminal import echo, echo_json, paint, use_color
 from assay.core.errors import InputError
+from assay.core.formatting import age, number
 from assay.core.run_file import Summary
 from assay.core.terminal import elided, visible
 from assay.query.diff import PARTS, ChangedKey, FileChanged, MetricChanged, Part, RunDiff, diff
 from assay.query.find import find_run
-from assay.query.formatting import age, number
 from assay.query.previous_run import previous_run
 from assay.query.run import RunView
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import click
 
 from assay.cli.terminal import echo
-from assay.cli.text import count
+from assay.core.formatting import count, size
 from assay.core.terminal import visible
 from assay.jobs.ended_trees import delete_ended_trees
-from assay.query.formatting import size
 from assay.query.project_lookup import projects_here
 from assay.store.trash import clean
 

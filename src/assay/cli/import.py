@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.cli.terminal import echo, show_progress
-from assay.cli.text import count
 from assay.core.errors import AssayError, InputError, did_you_mean
+from assay.core.formatting import count
 from assay.core.ids import id_of_folder
 from assay.core.terminal import elided, visible
 from assay.store.known_projects import remember

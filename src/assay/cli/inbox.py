@@ -11,10 +11,10 @@ from typing import Any
 import click
 
 from assay.cli.terminal import echo, paint, use_color
+from assay.core.formatting import age
 from assay.core.json_codec import dumps, to_plain
 from assay.core.terminal import visible
 from assay.query.catalog import Catalog
-from assay.query.formatting import age
 from assay.query.inbox import Inbox, Message
 from assay.query.project_lookup import all_projects, projects_here
 from assay.store.layout import Project

@@ -13,10 +13,10 @@ from assay.cli.completion import complete_metrics
 from assay.cli.one_run import run_argument
 from assay.cli.terminal import STATUS_STYLES, echo, paint, redraw, use_color
 from assay.core.errors import InputError, RecordError, choose
+from assay.core.formatting import duration, number
 from assay.core.terminal import elided, visible
 from assay.query.chart import chart, middles, sparkline
 from assay.query.find import find_run
-from assay.query.formatting import duration, number
 from assay.query.run import EPOCH, RunView, epochs_at
 from assay.store.artifacts import Artifact, artifacts
 from assay.store.series import Series, read_series

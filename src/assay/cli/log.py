@@ -26,11 +26,11 @@ from assay.core.event_log import (
     event_line,
     read_events,
 )
+from assay.core.formatting import duration, moment, number, size
 from assay.core.json_codec import dumps
 from assay.core.regular_file import open_regular
 from assay.core.terminal import visible
 from assay.query.find import find_run
-from assay.query.formatting import duration, moment, number, size
 from assay.query.run import RunView
 from assay.store.layout import refusal
 

@@ -14,9 +14,9 @@ from assay.cli.log import MetricLines, echo_new, warn_of_damage
 from assay.cli.one_run import run_argument
 from assay.cli.terminal import echo, paint, use_color
 from assay.core.errors import InputError, choose
+from assay.core.formatting import number
 from assay.core.terminal import visible
 from assay.query.find import find_run
-from assay.query.formatting import number
 from assay.query.logged_rows import LoggedRow, logged_rows, rows_csv
 from assay.query.run import RunView
 

@@ -10,10 +10,10 @@ from assay.cli.one_run import LAST, run_and_more
 from assay.cli.terminal import echo
 from assay.cli.text import wrapped
 from assay.core.errors import InputError
+from assay.core.formatting import moment
 from assay.core.terminal import visible
 from assay.query.expression import ExpressionError
 from assay.query.find import find_run, is_expression
-from assay.query.formatting import moment
 from assay.record import edits
 
 

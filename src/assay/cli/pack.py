@@ -9,10 +9,9 @@ import click
 
 from assay.cli.one_run import run_argument
 from assay.cli.terminal import echo
-from assay.cli.text import count
+from assay.core.formatting import count, size
 from assay.query.diff import code_store
 from assay.query.find import find_run
-from assay.query.formatting import size
 from assay.store.packing import SUFFIX, left_out, pack
 
 

@@ -8,7 +8,7 @@ import click
 
 from assay.cli.completion import complete_metrics, complete_runs
 from assay.cli.terminal import echo
-from assay.cli.text import count
+from assay.core.formatting import count
 from assay.query.find import select_runs
 
 

@@ -24,10 +24,10 @@ from assay.cli.launch import given
 from assay.cli.permission import permission, say, trust_option
 from assay.cli.terminal import echo, echo_json, paint, use_color
 from assay.core.errors import InputError
+from assay.core.formatting import duration
 from assay.core.job import FAILURES, TRANSIENT, Job
 from assay.core.lease import process_start
 from assay.core.terminal import elided, visible
-from assay.query.formatting import duration
 from assay.store.job_journal import JobJournal
 from assay.store.queue_files import dispatcher_pid, job_folder, job_log
 

@@ -7,9 +7,8 @@ import time
 import click
 
 from assay.cli.terminal import echo
-from assay.cli.text import count
+from assay.core.formatting import count, duration
 from assay.query import project_lookup
-from assay.query.formatting import duration
 from assay.store.refresh_index import reindex
 
 

@@ -12,8 +12,8 @@ import click
 from assay.cli.one_run import run_argument
 from assay.cli.permission import permission, trust_option
 from assay.cli.terminal import echo
-from assay.cli.text import count
 from assay.core.errors import InputError, RecordError
+from assay.core.formatting import count
 from assay.core.ids import id_of_folder
 from assay.core.json_codec import write_atomic
 from assay.query.diff import code_store

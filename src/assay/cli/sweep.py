@@ -22,8 +22,8 @@ from assay.cli.sweep_progress import SweepProgress
 from assay.cli.sweep_table import print_summary
 from assay.cli.terminal import echo, echo_json
 from assay.core.errors import ConfigError, InputError
+from assay.core.formatting import number
 from assay.core.ids import new_run_id
-from assay.query.formatting import number
 from assay.query.sweep_summary import SweepSummary, usual_mode
 
 if TYPE_CHECKING:

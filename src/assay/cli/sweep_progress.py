@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from assay.cli.terminal import STATUS_STYLES, echo, is_live, paint, redraw, use_color, width
+from assay.core.formatting import number
 from assay.core.terminal import elided
-from assay.query.formatting import number
 from assay.query.sweep_summary import aligned
 
 if TYPE_CHECKING:

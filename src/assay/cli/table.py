@@ -12,12 +12,12 @@ import click
 from assay.cli.completion import complete_expression, complete_runs, complete_tables
 from assay.cli.terminal import echo, paint, use_color
 from assay.core.errors import InputError, RecordError, did_you_mean
+from assay.core.formatting import count, moment
 from assay.core.json_codec import dumps
 from assay.core.regular_file import read_bytes
 from assay.core.terminal import visible
 from assay.query.catalog import Asked, Catalog
 from assay.query.find import select_runs
-from assay.query.formatting import moment
 from assay.query.project_lookup import project_here
 from assay.query.result_tables import ShownCell, ShownRow, ShownTable, follow, seen_now, shown
 from assay.record import table_edits
@@ -57,7 +57,7 @@ def ls() -> int:
             echo(f"{name}  cannot be read: {visible(error.what)}")
             continue
         stale = f", {table.stale} stale" if table.stale else ""
-        size = f"{_count(len(table.rows), 'row')}, {_count(len(table.table.columns), 'column')}"
+        size = f"{count(len(table.rows), 'row')}, {count(len(table.table.columns), 'column')}"
         echo(f"{name}  {visible(table.table.title)}  ({size}{stale})")
     return 0
 
@@ -177,7 +177,7 @@ def export(name: str, file: str | None, form: str | None) -> int:
     table = shown(_read(project, name), _catalog(project))
     if table.stale:
         echo(
-            f"{_count(table.stale, 'cell')} changed since somebody looked: assay table show {name}",
+            f"{count(table.stale, 'cell')} changed since somebody looked: assay table show {name}",
             err=True,
         )
     writers = {
@@ -306,7 +306,3 @@ def _text(cell: ShownCell) -> str:
 
 def _plain(value: Any) -> str:
     return "nothing" if value is None else value if isinstance(value, str) else dumps(value)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"

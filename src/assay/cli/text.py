@@ -1,4 +1,4 @@
-"""Text of the command line: wrapped lines, and counts of things."""
+"""Text of the command line as wrapped lines."""
 
 from __future__ import annotations
 
@@ -17,12 +17,3 @@ def wrapped(text: str, *, indent: str = "  ") -> list[str]:
         for line in textwrap.wrap(visible(part), WIDTH - len(indent)) or [""]
     ]
     return [f"{indent}{line}".rstrip() for line in lines]
-
-
-def count(number: int, what: str) -> str:
-    """Return a number with its noun.
-
-    >>> count(1, "run"), count(3, "file")
-    ('1 run', '3 files')
-    """
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -10,8 +10,7 @@ import click
 
 from assay.cli.completion import complete_files
 from assay.cli.terminal import echo
-from assay.cli.text import count
-from assay.query.formatting import size
+from assay.core.formatting import count, size
 from assay.store.known_projects import remember
 from assay.store.layout import open_project
 from assay.store.packing import check, unpack

@@ -20,6 +20,7 @@ from assay.config import (
 )
 from assay.config.sweep import sweep_of
 from assay.config.variants import ALL, variants_of
+from assay.core.formatting import count
 from assay.core.json_codec import dumps
 from assay.core.terminal import elided, visible
 from assay.query.diff import written
@@ -98,9 +99,9 @@ def lines(found: Sequence[Variation], file: str, *, color: bool) -> Iterator[str
     variants = sum(bool(row.config.variant) for row in found)
     points = sum(bool(row.config.point) for row in found)
     if variants:
-        yield f"\n{variants} variant{'s' * (variants > 1)}: assay run {file} --variant {ALL}"
+        yield f"\n{count(variants, 'variant')}: assay run {file} --variant {ALL}"
     if points:
-        yield f"{'' if variants else chr(10)}{points} point{'s' * (points > 1)}: assay run {file}"
+        yield f"{'' if variants else chr(10)}{count(points, 'point')}: assay run {file}"
 
 
 def _row(base: Config, config: Config, tree: Table | None) -> Variation:

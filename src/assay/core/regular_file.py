@@ -11,6 +11,8 @@ import errno
 import os
 import stat
 
+from assay.core.formatting import size
+
 Place = str | os.PathLike[str]
 
 _SAFELY = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
@@ -41,7 +43,7 @@ class FileTooLargeError(OSError):
     """A file is larger than what it is for can need."""
 
     def __init__(self, size_bytes: int, limit: int, path: Place) -> None:
-        what = f"it has {size_text(size_bytes)}, and at most {size_text(limit)} are read"
+        what = f"it has {size(size_bytes)}, and at most {size(limit)} are read"
         super().__init__(errno.EFBIG, what, os.fspath(path))
 
 
@@ -130,25 +132,11 @@ def kind_of_mode(mode: int) -> str:
     )
 
 
-def size_text(count: int) -> str:
-    """Return a size in bytes in the unit that people read.
-
-    >>> size_text(999), size_text(1 << 24), size_text(1_200_000_000_000)
-    ('999 bytes', '16.8 MB', '1200 GB')
-    """
-    if count < 1000:
-        return f"{count} bytes"
-    for unit, factor in (("kB", 10**3), ("MB", 10**6), ("GB", 10**9)):
-        if count < 1000 * factor:
-            return f"{count / factor:.3g} {unit}"
-    return f"{count // 10**9} GB"
-
-
-def _read(descriptor: int, size: int, limit: int, path: Place) -> bytes:
+def _read(descriptor: int, expected: int, limit: int, path: Place) -> bytes:
     parts: list[bytes] = []
     total = 0
     # One byte more than its size: a file that has grown since is read on, up to the limit.
-    while part := os.read(descriptor, max(size - total + 1, _READ_BYTES if total else 1)):
+    while part := os.read(descriptor, max(expected - total + 1, _READ_BYTES if total else 1)):
         parts.append(part)
         total += len(part)
         if total > limit:

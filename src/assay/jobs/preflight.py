@@ -12,7 +12,7 @@ from assay.config import seedless_hash
 from assay.config.expansion import unique_problems
 from assay.config.loading import Config
 from assay.core.errors import ConfigError, InputError
-from assay.core.regular_file import size_text
+from assay.core.formatting import size
 from assay.core.rehearsal import Rehearsal
 
 _CONTEXT_BYTES = 1_000_000_000
@@ -90,7 +90,7 @@ def _refuse_full_disk(reports: Sequence[Rehearsal], forecasts: Sequence[Forecast
     needed = sum(forecast.disk_bytes for forecast in forecasts)
     if disks and needed > disks[0].free_bytes:
         raise InputError(
-            f"The checkpoints of {len(forecasts)} jobs need {size_text(needed)}, and"
-            f" {size_text(disks[0].free_bytes)} are free.",
+            f"The checkpoints of {len(forecasts)} jobs need {size(needed)}, and"
+            f" {size(disks[0].free_bytes)} are free.",
             fix="make room, or keep fewer: checkpoint.keep=1",
         )

@@ -20,9 +20,7 @@ Direction = Literal["min", "max"]
 
 LISTED: tuple[str, ...] = get_args(ListedSampler)
 ADAPTIVE: tuple[str, ...] = get_args(AdaptiveSampler)
-SAMPLERS = (*LISTED, *ADAPTIVE)
 _WORST = 1e30  # finite: samplers add values and subtract them
-PRUNERS: tuple[str, ...] = get_args(Pruner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

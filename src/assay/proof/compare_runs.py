@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from assay.core.errors import CheckpointError, InputError
+from assay.core.formatting import count
 from assay.core.manifest import folder_of_step
 from assay.core.trace_file import Phase
 from assay.core.verdict import Difference, Verdict
@@ -63,8 +64,8 @@ def compare_runs(
     damaged: list[str] = []
     checkpoints = _checkpoints(view, again, span, damaged if force else None)
     parts, others = _compare_parts(checkpoints)
-    count = points + len(checkpoints)
-    if not count:
+    total = points + len(checkpoints)
+    if not total:
         raise InputError(f"{view.id} has recorded nothing of {span.said}.", where=str(view.path))
     traces = Alignment() if view.damages else first_in_traces(view, again)
     for name, steps in equal.items():
@@ -78,7 +79,7 @@ def compare_runs(
         equal=first is None,
         first_step=span.first + 1,
         last_step=span.last,
-        compared=count + traces.compared,
+        compared=total + traces.compared,
         difference=first,
         cause=cause_of(found, changed, repeats=is_repeated),
         changed_inputs={name: list(values) for name, values in changed.items()},
@@ -114,7 +115,7 @@ def _compare_curves(
     differences: list[Difference] = []
     equal: dict[str, list[int]] = {}
     evaluated = evaluated_curves(view)
-    count = 0
+    total = 0
     for name, left, right in _curves(view, again, span):
         where = curve_difference(left, right)
         if left is not None:
@@ -123,18 +124,18 @@ def _compare_curves(
         if where is not None:
             differences.append(_difference(name, where, evaluated))
         points = len(left) if left is not None else 0
-        count += points
+        total += points
         compared.append(
             Comparison(
                 name=_TITLES.get(name, name),
                 differences=(where.how,) if where is not None else (),
-                otherwise=f"equal, {points} point{'s' if points != 1 else ''}",
+                otherwise=f"equal, {count(points, 'point')}",
             )
         )
     if not equal.keys() & _TITLES.keys():
         lacking = "not recorded (assay.engine.BatchDigest does it)"
         compared.append(Comparison(name=_TITLES[ORDER], otherwise=lacking))
-    return compared, differences, count, equal
+    return compared, differences, total, equal
 
 
 def _compare_parts(

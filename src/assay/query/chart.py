@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from assay.query.formatting import number
+from assay.core.formatting import number
 
 if TYPE_CHECKING:
     from assay.store.series import Series

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from assay.core.formatting import age, duration, number
 from assay.core.json_codec import dumps
 from assay.core.terminal import cell_count, elided
-from assay.query.formatting import age, duration, number
 from assay.query.run_row import RunRow
 
 DEFAULT_COLUMNS = ("status", "tag", "id", "best", "duration", "age")

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Literal
 
 from assay.core.errors import AssayError, CheckpointError, InputError, did_you_mean, nearest
+from assay.core.formatting import age
 from assay.core.ids import id_of_folder
 from assay.core.manifest import Checkpoint, describe_damage, named
 from assay.core.run_file import FILE_NAME
 from assay.core.terminal import elided
-from assay.query.formatting import age
 from assay.query.found_runs import find_runs, metric_names, rows_of
 from assay.query.project_lookup import project_here
 from assay.query.run import RunView

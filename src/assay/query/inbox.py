@@ -12,9 +12,9 @@ from typing import Literal
 
 from assay.core.errors import AssayError, InputError
 from assay.core.event_log import Ended, Started, Timed, Warned, read_events
+from assay.core.formatting import duration, number
 from assay.core.regular_file import read_bytes
 from assay.query.catalog import Catalog
-from assay.query.formatting import duration, number
 from assay.query.plateau import plateau_of
 from assay.query.run_row import RunRow
 from assay.query.standstill import STALLED_S, RunStandstill, standstill_of

@@ -9,8 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from assay.core.formatting import number
 from assay.core.terminal import visible
-from assay.query.formatting import number
 
 if TYPE_CHECKING:  # numpy comes with it, which `assay ls` does without
     from assay.store.series import Series

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from assay.core.errors import RecordError
+from assay.core.formatting import number
 from assay.core.run_file import Summary
-from assay.query.formatting import number
 from assay.store.layout import RunFolder
 from assay.store.series import read_series
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from assay.core.errors import AssayError
+from assay.core.formatting import number
 from assay.core.json_codec import dumps
 from assay.query.catalog import Asked, Catalog
 from assay.query.csv_text import csv_text
-from assay.query.formatting import number
 from assay.query.seed_groups import Spread, spread
 from assay.query.significance import welch
 from assay.store.tables import Link, ResultTable, TableColumn

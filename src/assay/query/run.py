@@ -20,6 +20,7 @@ from assay.core import run_file
 from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError, RecordError, choose
 from assay.core.event_log import Edit, Timed, read_edits, read_events
+from assay.core.formatting import duration, number
 from assay.core.ids import id_of_folder
 from assay.core.json_codec import from_plain, parse_numbers
 from assay.core.manifest import Checkpoint
@@ -28,7 +29,6 @@ from assay.core.run_file import IMPORTED, UNSAVED, Best, Code, Kind, RunFile, St
 from assay.core.secret_names import is_redacted
 from assay.core.verdict import Verdict
 from assay.query.chart import middles
-from assay.query.formatting import duration, number
 from assay.query.notebook import CurveDrawing, html_line
 from assay.query.status import RunState, seconds_of, state_of
 from assay.query.stop_run import stop_run

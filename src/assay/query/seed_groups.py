@@ -9,11 +9,11 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from assay.core.errors import InputError, did_you_mean
+from assay.core.formatting import number
 from assay.core.json_codec import dumps
 from assay.core.terminal import elided, visible
 from assay.query.columns import Column
 from assay.query.csv_text import csv_text
-from assay.query.formatting import number
 from assay.query.found_runs import FoundRuns
 from assay.query.run_row import RunRow
 from assay.store.cells import in_order

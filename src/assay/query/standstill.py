@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass
 
 from assay.core import lease as leases
+from assay.core.formatting import duration
 from assay.core.heartbeats import Heartbeat, Phase, read_heartbeat
 from assay.core.stacks import is_suspended
-from assay.query.formatting import duration
 from assay.store.layout import RunFolder
 
 HANG_TIMES = 10

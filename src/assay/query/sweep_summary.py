@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from assay.core.formatting import number
 from assay.core.run_file import Summary
 from assay.core.terminal import elided, visible
-from assay.query.formatting import number
 from assay.query.seed_groups import Spread, spread
 from assay.query.significance import confidence_interval
 

@@ -6,6 +6,7 @@ import shlex
 from datetime import datetime
 from pathlib import Path
 
+from assay.core.formatting import duration
 from assay.core.json_codec import write_atomic
 from assay.core.regular_file import read_bytes
 from assay.core.run_file import RunFile
@@ -92,20 +93,6 @@ def _block(run: RunFile) -> str:
         rows.append(("command", f"`{_cell(shlex.join(newest.command))}`"))
     lines = ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
     return "\n".join((BEGIN.decode(), *lines, END.decode()))
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as text, in at most two units.
-
-    >>> duration(4.2), duration(75), duration(3 * 3600 + 125)
-    ('4.2 s', '1 min 15 s', '3 h 2 min')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def _cell(text: str) -> str:

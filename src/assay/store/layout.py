@@ -181,10 +181,6 @@ class RunFolder:
         return self.path / "artifacts"
 
     @property
-    def figures(self) -> Path:
-        return self.path / "figures"
-
-    @property
     def trace(self) -> Path:
         return self.path / "trace"
 

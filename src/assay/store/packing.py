@@ -31,10 +31,11 @@ from assay.core.directory import (
     open_directory,
 )
 from assay.core.errors import InputError, RecordError, did_you_mean
+from assay.core.formatting import size
 from assay.core.ids import id_of_folder
 from assay.core.json_codec import dumps, from_plain, parse_json
 from assay.core.ports import Blobs
-from assay.core.regular_file import open_regular, size_text
+from assay.core.regular_file import open_regular
 from assay.core.run_file import RunFile
 from assay.core.terminal import visible
 from assay.store.code_trees import code_blobs
@@ -340,15 +341,15 @@ class _Packed:
             )
         run = pack.files.get(f"run/{run_file.FILE_NAME}")
         if run is not None and run.size_bytes > run_file.MAX_BYTES:
-            raise self._wrong(f"The pack lists a run.json of {size_text(run.size_bytes)}.")
+            raise self._wrong(f"The pack lists a run.json of {size(run.size_bytes)}.")
         if any(each.size_bytes < 0 for each in pack.files.values()):
             raise self._wrong("The pack lists a file of less than nothing.")
         if any(each.size_bytes > _MOST_CODE_BYTES for each in code):
             raise self._wrong(
-                f"The pack lists a file of code of more than {size_text(_MOST_CODE_BYTES)}."
+                f"The pack lists a file of code of more than {size(_MOST_CODE_BYTES)}."
             )
         if pack.size_bytes > max(_ALWAYS_BYTES, _MOST_RATIO * self._size):
-            what = f"{size_text(self._size)} are to become {size_text(pack.size_bytes)}"
+            what = f"{size(self._size)} are to become {size(pack.size_bytes)}"
             raise self._wrong(f"The pack is larger inside than a run can be: {what}.")
 
     def _refuse_other_files(self, pack: Pack) -> None:
@@ -446,7 +447,7 @@ def _run_files(folder: Directory) -> list[str]:
         held = getattr(status, "st_blocks", status.st_size) * 512
         if status.st_size > _SPARSE_BYTES and held < status.st_size // 2:
             what = (
-                f"{name} claims {size_text(status.st_size)} and holds {size_text(held)}: the "
+                f"{name} claims {size(status.st_size)} and holds {size(held)}: the "
                 "record is damaged."
             )
             raise RecordError(what, where=str(folder.path))

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from assay.core.errors import InputError, RecordError
+from assay.core.formatting import size
 from assay.core.ports import Blobs
-from assay.core.regular_file import size_text
 from assay.store.code_trees import CodeFile
 from assay.store.layout import refusal
 from assay.store.safe_path import safe_path
@@ -51,7 +51,7 @@ def write_tree(files: Mapping[str, CodeFile], blobs: Blobs, to: Path) -> list[Pa
         total += len(data)
         if total > MAX_BYTES:
             raise RecordError(
-                f"The code of this run is larger than {size_text(MAX_BYTES)}: it is not written."
+                f"The code of this run is larger than {size(MAX_BYTES)}: it is not written."
             )
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,8 +20,9 @@ from typing import Any, Literal
 import tomli_w
 
 from assay.core.errors import InputError, RecordError
+from assay.core.formatting import size
 from assay.core.json_codec import from_plain, to_plain, write_atomic
-from assay.core.regular_file import read_bytes, size_text
+from assay.core.regular_file import read_bytes
 from assay.store.layout import Project, refusal, shared_folder
 
 FORMAT = 1
@@ -186,7 +187,7 @@ def write_table(project: Project, table: ResultTable) -> None:
     text = _HEAD.format(name=table.name) + tomli_w.dumps(data)
     written = text.encode("utf-8", "replace")
     if len(written) > MAX_BYTES:
-        what = f"The table would have {size_text(len(written))}; at most {size_text(MAX_BYTES)} are"
+        what = f"The table would have {size(len(written))}; at most {size(MAX_BYTES)} are"
         raise InputError(f"{what} read.", where=str(path), fix="make two tables of it")
     try:
         write_atomic(path, written, durable=False)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from assay.core.events import Event, Handler
+from assay.core.formatting import duration
 from assay.core.schema import parse_period
 from assay.core.terminal import folded, in_notebook, visible
 from assay.engine.callbacks.ema import EMA
@@ -311,22 +312,6 @@ class Display:
         if engine.bounds.seconds is not None:
             known.append(engine.bounds.seconds - spent)
         return "" if not known or min(known) < 1 else duration(min(known))
-
-
-def duration(seconds: float) -> str:
-    """A time to wait, as precise as it helps.
-
-    >>> [duration(seconds) for seconds in (0, 42, 60, 754, 7260, 200_000)]
-    ['0 s', '42 s', '1 min', '12 min 34 s', '2 h 1 min', '2 d 7 h']
-    """
-    whole = round(seconds)
-    units = [(86400, "d"), (3600, "h"), (60, "min"), (1, "s")]
-    at = next((i for i, (size, _) in enumerate(units) if whole >= size), 3)
-    parts: list[str] = []
-    for size, name in units[at : at + 2]:
-        count, whole = divmod(whole, size)
-        parts += [f"{count} {name}"] if count or not parts else []
-    return " ".join(parts)
 
 
 def _loss(state: State) -> float:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
-from assay.core.regular_file import size_text
+from assay.core.formatting import size
 from assay.engine.checkpoint.tensor_file import report_unreadable
 
 ENDINGS = (".npz", ".h5", ".hdf5")
@@ -70,7 +70,7 @@ def _read_npz(path: Path) -> dict[str, Any]:
 def _check_size(size_bytes: int, path: Path) -> None:
     """Raise ValueError for arrays that a file is too small to hold, as those of a zip bomb."""
     if size_bytes > max(_ALWAYS_BYTES, _MOST_RATIO * path.stat().st_size):
-        raise ValueError(f"it claims {size_text(size_bytes)} of arrays, more than fits into it")
+        raise ValueError(f"it claims {size(size_bytes)} of arrays, more than fits into it")
 
 
 def _read_hdf5(path: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Handler
+from assay.core.formatting import count
 from assay.engine.data.loader import Loader
 from assay.engine.data.source import Source, steps_in
 from assay.engine.loop.state import State
@@ -70,11 +71,11 @@ class Bounds:
         """Return the bound that a run has reached, such as "limit of 5 epochs"; "" for none."""
         steps = _least(self.steps, self.max_steps)
         if steps is not None and state.step >= steps:
-            return f"limit of {_counted(steps, 'step')}"
+            return f"limit of {count(steps, 'step')}"
         if self.epochs is not None and state.epoch >= self.epochs:
-            return f"limit of {_counted(self.epochs, 'epoch')}"
+            return f"limit of {count(self.epochs, 'epoch')}"
         if self.samples is not None and state.samples >= self.samples:
-            return f"limit of {_counted(self.samples, 'sample')}"
+            return f"limit of {count(self.samples, 'sample')}"
         return f"limit of {self.seconds:g} s" if self.seconds is not None else ""
 
     def recount(self, state: State, source: Source) -> None:
@@ -171,10 +172,6 @@ class _SecondBound:
 
 def _least(*bounds: int | None) -> int | None:
     return min((bound for bound in bounds if bound is not None), default=None)
-
-
-def _counted(number: int, unit: str) -> str:
-    return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
 
 
 def is_done(state: State) -> bool:

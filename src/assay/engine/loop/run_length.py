@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from assay.core.errors import InputError
+from assay.core.formatting import count
 from assay.engine.data.loader import Loader
 from assay.engine.data.source import Source
 
@@ -20,13 +21,11 @@ def arithmetic(loader: Loader, *, epochs: int | None, total: int | None) -> list
     how = f", the last {rest:,} left out" if loader.drop_last else ", rounded up"
     epoch = f"{steps:,} ({size:,} samples / {batch:,}{how if rest else ''})"
     if epochs is not None:
-        whole = f"{_counted(epochs, 'epoch')} x {epoch} = {epochs * steps:,} steps"
+        whole = f"{count(epochs, 'epoch')} x {epoch} = {epochs * steps:,} steps"
         is_shorter = total is not None and total < epochs * steps
-        lines = [
-            f"{_counted(total or 0, 'step')}, which come before {whole}" if is_shorter else whole
-        ]
+        lines = [f"{count(total or 0, 'step')}, which come before {whole}" if is_shorter else whole]
     elif total is not None and steps:
-        lines = [f"{_counted(total, 'step')} = {total / steps:.4g} epochs x {epoch}"]
+        lines = [f"{count(total, 'step')} = {total / steps:.4g} epochs x {epoch}"]
     else:
         lines = [f"an epoch has {epoch} steps"]
     if loader.micro_batch_size != batch:
@@ -48,11 +47,7 @@ def larger(source: Source, *, epochs: int, steps: int) -> tuple[int | None, int 
         )
     total = epochs * length
     said = (
-        f"the larger of {_counted(steps, 'step')} and {_counted(epochs, 'epoch')} x {length:,}"
+        f"the larger of {count(steps, 'step')} and {count(epochs, 'epoch')} x {length:,}"
         f" = {total:,} steps"
     )
     return (epochs, None, said) if total >= steps else (None, steps, said)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Numbers and times as people say them."""
+"""Numbers, sizes, counts and times as people say them."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def number(value: float) -> str:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes as text, in decimal units.
+    """Return a number of bytes as text, in decimal units with three digits at most.
 
-    >>> size(0), size(999), size(1_234_567), size(5 * 10**10)
-    ('0 B', '999 B', '1.2 MB', '50 GB')
+    >>> size(0), size(999), size(1_234_567), size(5 * 10**10), size(12 * 10**14)
+    ('0 B', '999 B', '1.23 MB', '50 GB', '1200 TB')
     """
     amount = float(count)
     unit = "B"
@@ -69,7 +69,16 @@ def size(count: int) -> str:
         if amount < 999.5 or unit == "TB":
             break
         amount /= 1000
-    return f"{amount:.0f} {unit}" if unit == "B" or amount >= 9.95 else f"{amount:.1f} {unit}"
+    return f"{amount:.3g} {unit}" if amount < 999.5 else f"{amount:.0f} {unit}"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> count(1, "run"), count(3, "file"), count(12_000, "step")
+    ('1 run', '3 files', '12,000 steps')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def moment(ns: int) -> str:

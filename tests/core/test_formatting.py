@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.query.formatting import age, duration, moment, number, size
+from assay.core import formatting
+from assay.core.formatting import age, duration, moment, number, size
 
 
 @pytest.mark.parametrize(
@@ -75,8 +79,8 @@ def test_sizes_are_in_units_of_a_thousand() -> None:
     assert [size(n) for n in (0, 999, 1000, 9_949, 1_500_000, 10**13)] == [
         "0 B",
         "999 B",
-        "1.0 kB",
-        "9.9 kB",
+        "1 kB",
+        "9.95 kB",
         "1.5 MB",
         "10 TB",
     ]
@@ -84,3 +88,15 @@ def test_sizes_are_in_units_of_a_thousand() -> None:
 
 def test_a_moment_is_to_the_second() -> None:
     assert len(moment(10**18)) == len("2001-09-09 01:46:40")
+
+
+def test_each_way_to_write_a_quantity_is_defined_once() -> None:
+    source = Path(formatting.__file__).parents[1]
+    for name in ("age", "count", "duration", "moment", "size", "size_text"):
+        pattern = re.compile(
+            rf"^def {name}\((seconds|count|number|value|then_ns|ns)\b", re.MULTILINE
+        )
+        homes = [
+            path.name for path in source.rglob("*.py") if pattern.search(path.read_text("utf-8"))
+        ]
+        assert homes in ([], ["formatting.py"]), name
