@@ -99,17 +99,16 @@ def _builder(
 
     @contextmanager
     def build(site: Site, layout: Layout = layout, *, place: int = 0) -> Iterator[Parts]:
-        from assay.engine.rehearse.fake import stand_in
+        from assay.engine.rehearse.fake import STAND_IN
 
-        stands_for = stand_in(site.fakes, device)
         with ExitStack() as stack:
-            scope = stack.enter_context(open_run_scope(config, Launch(), device=stands_for))
+            scope = stack.enter_context(open_run_scope(config, Launch(), device=STAND_IN))
             if layout.processes > 1:
                 from assay.engine.rehearse.imagined import imagined_mesh
 
                 bucket = scope.sections.parallel.bucket_mb
                 scope.mesh = stack.enter_context(
-                    imagined_mesh(layout, stands_for, place=place, bucket_mb=bucket)
+                    imagined_mesh(layout, STAND_IN, place=place, bucket_mb=bucket)
                 )
             yield _parts(scope, site, wanted, device)
 

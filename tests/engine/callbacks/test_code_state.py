@@ -274,6 +274,28 @@ class Logs(Net):
         return len(Path(__file__).read_text()) / 1e6
 
 
+COMPILER = """
+def compile_once(place):
+    place.write_text("kernel")
+    return place.read_text()
+"""
+
+
+class IsCompiled(Net):
+    """Has a compiler of torch's write and read files within a call of its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        names: dict[str, Any] = {}
+        file = Path(torch.__file__).parent / "_inductor" / "codecache.py"
+        exec(compile(COMPILER, str(file), "exec"), names)
+        self.compile_once = names["compile_once"]
+
+    def shift(self, x: Tensor) -> Any:
+        self.compile_once(Path("kernel.txt"))
+        return 0
+
+
 MODELS = {
     KeepsInFile: "not kept: count.txt",
     Counts: "not kept: model.count",
@@ -361,7 +383,9 @@ class Constant(Net):
 
 
 @pytest.mark.parametrize(
-    "kind", [Net, Kept, Buffered, Constant, Logs, hard_net], ids=lambda kind: kind.__name__
+    "kind",
+    [Net, Kept, Buffered, Constant, Logs, IsCompiled, hard_net],
+    ids=lambda kind: kind.__name__,
 )
 def test_a_model_whose_state_a_checkpoint_keeps_is_not_named(kind: Callable[[], nn.Module]) -> None:
     assert look(supervised(kind())) == (NOTHING, [])

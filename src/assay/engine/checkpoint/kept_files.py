@@ -10,6 +10,7 @@ from typing import Any
 from assay.engine.checkpoint.hidden_state import is_of_house, is_of_user
 
 _MAX_FRAMES = 50
+_COMPILERS = tuple(f"{os.sep}{name}{os.sep}" for name in ("_dynamo", "_inductor", "triton"))
 _active: KeptFiles | None = None
 _is_heard = False
 
@@ -61,13 +62,17 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _is_opened_by_user() -> bool:
-    """Return True if the nearest frame that is no library's is the user's, not one of assay."""
+    """Return True if the nearest frame that is no library's is the user's, not one of assay.
+
+    A compiler works within the call of the user's code that it compiles; its files are its own.
+    """
     frame = sys._getframe(3)
     for _ in range(_MAX_FRAMES):
         file = frame.f_code.co_filename
         if is_of_user(file):
             return True
-        if is_of_house(file) or frame.f_back is None:
+        is_compiler = any(name in file for name in _COMPILERS)
+        if is_compiler or is_of_house(file) or frame.f_back is None:
             return False
         frame = frame.f_back
     return False

@@ -88,6 +88,14 @@ def is_device_mismatch(error: BaseException) -> bool:
     )
 
 
+STAND_IN = torch.device("cpu")
+"""Where the tensors of a trial are, on every machine and for every device of a run.
+
+The backward pass of fake CUDA tensors asks CUDA for its streams, and ends the process where there
+is none; what a machine with a GPU says of a config is what one without says.
+"""
+
+
 class Fakes:
     """Fake tensors of one rehearsal, all of one mode: those of two cannot be mixed."""
 
@@ -154,15 +162,6 @@ class Fakes:
                 yield
         finally:
             torch.utils.swap_tensors = swap
-
-
-def stand_in(fakes: Fakes | None, device: torch.device) -> torch.device:
-    """Return the device of the tensors of a trial: `device` where CUDA is here, else the CPU.
-
-    The backward pass of fake CUDA tensors asks CUDA for its streams, and ends the process without.
-    """
-    has_cuda = device.type == "cuda" and torch.cuda.is_available()
-    return device if fakes is not None and has_cuda else torch.device("cpu")
 
 
 @contextmanager
