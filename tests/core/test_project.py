@@ -139,6 +139,52 @@ def test_the_folder_of_runs_is_that_of_the_settings_or_of_the_variable(
     assert project_root(tmp_path / "far" / "x") == tmp_path
 
 
+@pytest.mark.parametrize("runs_dir", [".", "..", "{link}"])
+def test_a_variable_that_makes_the_only_project_a_record_is_one_clear_error(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs_dir: str
+) -> None:
+    (tmp_path / "around").symlink_to(tmp_path)
+    named = runs_dir.replace("{link}", str(tmp_path / "around"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ASSAY_RUNS_DIR", named)
+
+    with pytest.raises(InputError) as caught:
+        project_root(work)
+
+    assert str(caught.value).startswith(f"{tmp_path} is not used as a project: it lies among")
+    assert "the folder of runs by ASSAY_RUNS_DIR" in str(caught.value)
+    assert f"at:  ASSAY_RUNS_DIR={named}" in str(caught.value)
+    assert f"fix: Unset it, or let it name a folder for runs alone: {tmp_path}/runs" in str(
+        caught.value
+    )
+    monkeypatch.setenv("ASSAY_RUNS_DIR", str(tmp_path / "runs"))
+    assert project_root(work) == tmp_path
+
+
+def test_a_project_that_a_variable_makes_a_record_is_named_where_one_above_it_is_used(
+    work: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    make_project(work / "inner")
+    monkeypatch.setenv("ASSAY_RUNS_DIR", str(work))
+
+    with caplog.at_level(logging.WARNING, "assay"):
+        assert project_root(work / "inner") == tmp_path
+
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "is not used as a project" in said and "by ASSAY_RUNS_DIR" in said
+
+
+@pytest.mark.parametrize("place", ["runs/sent", "runs/261126-1200-abcdefgh-sent", ".assay/x"])
+def test_no_folder_among_records_becomes_a_project(work: Path, tmp_path: Path, place: str) -> None:
+    with pytest.raises(InputError, match="cannot become a project: it lies among the records in"):
+        make_project(tmp_path / place)
+
+    assert not (tmp_path / place / ".assay").exists()
+
+
 def test_a_link_to_a_record_is_no_way_around(work: Path, tmp_path: Path) -> None:
     record = tmp_path / "runs" / "261126-1200-abcdefgh-sent"
     (record / ".assay").mkdir(parents=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import email
 import importlib.util
 import json
@@ -24,6 +25,7 @@ import pytest
 from assay.config.notify_rules import NotifyRule
 from assay.config.settings import Settings
 from assay.core.errors import ConfigError
+from assay.jobs import notify_channels
 from assay.jobs.notice import Notice, NotifyError, notices_of
 from assay.jobs.notify import Notifier
 from assay.jobs.notify_channels import send
@@ -273,6 +275,70 @@ def test_an_answer_that_is_no_success_is_an_error(hook: HTTPServer, code: int, s
         send(rule("webhook", url=url, private=True), notice())
 
     assert len(hook.posts) == 1  # type: ignore[attr-defined]
+
+
+class Dripping(socketserver.BaseRequestHandler):
+    """Server that sends `begin`, and then `drip` again and again without an end."""
+
+    begin, drip = b"", b"x"
+
+    def handle(self) -> None:
+        with contextlib.suppress(OSError):
+            self.request.sendall(self.begin)
+            while not self.server.is_over.wait(0.02):  # type: ignore[attr-defined]
+                self.request.sendall(self.drip)
+
+
+class DrippingHead(Dripping):
+    begin, drip = b"HTTP/1.1 200 OK\r\nX-Long: ", b"x"
+
+
+class DrippingBody(Dripping):
+    begin, drip = b"HTTP/1.1 404 No\r\nContent-Length: 300\r\n\r\n", b"x"
+
+
+class DrippingHandshake(Dripping):
+    begin, drip = b"\x16\x03\x03\x40\x00", b"x"  # the head of a record of 16 kB
+
+
+class DrippingMail(Dripping):
+    begin, drip = b"", b"220-a\r\n"
+
+
+LATE = "gave no whole answer in 0.5 s"
+
+
+@pytest.mark.parametrize(
+    ("channel", "handler", "said"),
+    [
+        ("webhook", DrippingHead, LATE),
+        ("webhook", DrippingBody, "answered 404 No: x"),
+        ("https", DrippingHandshake, LATE),
+        ("email", DrippingMail, LATE),
+        ("email over tls", DrippingHandshake, LATE),
+    ],
+)
+def test_a_server_that_answers_a_byte_at_a_time_is_hung_up_on(
+    channel: str, handler: type[Dripping], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify_channels, "PATIENCE_S", 0.5)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        server.is_over = threading.Event()  # type: ignore[attr-defined]
+        server.daemon_threads = True
+        with serving(server) as port:
+            web = {"url": f"http://127.0.0.1:{port}/", "private": True}
+            mail = {"to": "me@example.org", "host": "127.0.0.1", "port": port}
+            to = {
+                "webhook": rule("webhook", **web),
+                "https": rule("webhook", **web | {"url": f"https://127.0.0.1:{port}/"}),
+                "email": rule("email", **mail, security="none"),
+                "email over tls": rule("email", **mail, security="tls"),
+            }[channel]
+
+            with pytest.raises(NotifyError, match=said):
+                send(to, notice())
+
+            server.is_over.set()  # type: ignore[attr-defined]
 
 
 def test_a_command_gets_the_message_on_its_input(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from assay.core.stacks import is_suspended
 from assay.jobs.stacks import stacks_of
 from assay.store.layout import RunFolder
 
+PYTHON = sys.executable
 WAITING = """
 import sys, threading, time
 from pathlib import Path
@@ -48,6 +49,23 @@ def waiting(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 def without_py_spy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+
+
+def test_a_process_that_a_record_names_but_that_offers_no_stacks_gets_no_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_py_spy(monkeypatch, tmp_path)
+    RunFolder(tmp_path).stacks.write_text("somebody put this here")
+    words = [sys.executable, "-c", "print('ready', flush=True); input()"]
+    pipe = subprocess.PIPE
+    # Not by the interpreter's name, which is a made-up one here.
+    with subprocess.Popen(words, executable=PYTHON, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+
+        assert stacks_of(process.pid, RunFolder(tmp_path)) == ""
+
+        process.communicate(b"\n")
+    assert process.returncode == 0
 
 
 def test_without_py_spy_a_process_writes_the_stacks_of_all_threads_itself(

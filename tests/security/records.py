@@ -13,6 +13,7 @@ import io
 import json
 import os
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -249,6 +250,8 @@ COMMANDS = [
     *([name, "{id}"] for name in ("show", "log", "note", "label")),
     ["show", "{id}", "--json"],
     ["show", "{id}", "--config"],
+    ["show", "{id}", "--check"],
+    ["diverge", "{id}", "{other}", "--no-rerun"],
     ["log", "{id}", "--events"],
     ["log", "{id}", "--events", "--json"],
     ["metrics", "{id}", "--json"],
@@ -319,19 +322,86 @@ def looked_at(view: RunView) -> None:
                 repr(got)
 
 
-def attacked(number: int) -> Iterator[str]:
-    """What goes wrong with the record of that number: nothing, as a rule."""
-    with tempfile.TemporaryDirectory() as name:
+Harm = Callable[[Path], list[str]]
+"""Damages a record; returns what was done, in words."""
+
+
+@contextlib.contextmanager
+def home_in_memory() -> Iterator[Path]:
+    """A folder on a disk of memory where there is one: syncing and removing take most of a test."""
+    memory = Path("/dev/shm")
+    place = memory if os.access(memory, os.W_OK) else None
+    before = os.environ.get("XDG_CACHE_HOME")
+    with tempfile.TemporaryDirectory(dir=place, prefix="assay-records-") as name:
         home = Path(name).resolve()
-        yield from attacked_in(home, number)
+        os.environ["XDG_CACHE_HOME"] = str(home / "cache")
+        try:
+            yield home
+        finally:
+            del os.environ["XDG_CACHE_HOME"]
+            if before is not None:
+                os.environ["XDG_CACHE_HOME"] = before
 
 
-def attacked_in(home: Path, number: int) -> Iterator[str]:
-    project = make_project(home / "project")
-    other = make_run(project, tag="sound", points={"train/loss": [0.5]})
-    folder = recorded(project)
+def fresh_record(home: Path) -> tuple[Project, Path, Path]:
+    """A project, its sound run, and one that has everything; always the same two of a `home`.
+
+    They are recorded once and copied to where they were made: there their paths are followed.
+    """
+    kept = home / "kept"
+    project = Project(home / "project")
+    if not kept.exists():
+        make_project(project.root)
+        make_run(project, tag="sound", points={"train/loss": [0.5]})
+        recorded(project)
+        project.root.rename(kept)
+    shutil.copytree(kept, project.root)
+    folder, other = sorted(project.runs_dir.glob("*-*"), key=lambda path: "sound" in path.name)
+    return project, folder, other
+
+
+_forbids_waiting = False
+
+
+def refuse_to_wait(event: str, arguments: tuple[Any, ...]) -> None:
+    """Fail where a named pipe is opened without O_NONBLOCK: nobody is there who writes to it."""
+    if not _forbids_waiting or event != "open" or not isinstance(arguments[0], str | os.PathLike):
+        return
+    with contextlib.suppress(OSError, ValueError):
+        is_pipe = stat.S_ISFIFO(os.stat(arguments[0]).st_mode)
+        if is_pipe and not arguments[2] & os.O_NONBLOCK:
+            raise AssertionError(f"{arguments[0]} is a named pipe, which is waited for")
+
+
+sys.addaudithook(refuse_to_wait)
+
+
+@contextlib.contextmanager
+def without_waiting() -> Iterator[None]:
+    global _forbids_waiting
+    _forbids_waiting = True
+    try:
+        yield
+    finally:
+        _forbids_waiting = False
+
+
+def attacked(number: int, home: Path) -> Iterator[str]:
+    """What goes wrong with the record of that number: nothing, as a rule."""
+    for wrong in harmed(home, lambda folder: attack(folder, number)):
+        yield f"{number} {wrong}"
+
+
+def harmed(home: Path, harm: Harm) -> Iterator[str]:
+    """What goes wrong with a record after `harm`."""
+    with without_waiting():
+        yield from _harmed(home, harm)
+
+
+def _harmed(home: Path, harm: Harm) -> Iterator[str]:
+    project, folder, other = fresh_record(home)
     before = Path(OUTSIDE).read_bytes()
-    done = attack(folder, number)
+    done = harm(folder)
     here = os.getcwd()
     os.chdir(project.root)
     try:
@@ -341,25 +411,25 @@ def attacked_in(home: Path, number: int) -> Iterator[str]:
             except AssayError:
                 continue
             except Exception:
-                yield f"{number} ({', '.join(done)}): {what}\n{traceback.format_exc(limit=-6)}"
+                yield f"({', '.join(done)}): {what}\n{traceback.format_exc(limit=-6)}"
         rows = list_runs(project, columns=["id", "status"]).cells
         if len(rows) != 2 or {each["status"] for each in rows} < {"finished"}:
-            yield f"{number} ({', '.join(done)}): listed are {rows}"
+            yield f"({', '.join(done)}): listed are {rows}"
         if RunView(other).damages:
-            yield f"{number}: the other run is damaged"
+            yield f"({', '.join(done)}): the other run is damaged"
         removed = remove(find_run(id_of(folder)).folder)
         bring_back(RunFolder(removed))
         remove(RunFolder(folder))
         clean(project, code=True)
         if folder.exists() or removed.exists():
-            yield f"{number}: it is still there"
+            yield f"({', '.join(done)}): it is still there"
     except Exception:
-        yield f"{number} ({', '.join(done)}): removing\n{traceback.format_exc(limit=-6)}"
+        yield f"({', '.join(done)}): removing\n{traceback.format_exc(limit=-6)}"
     finally:
         os.chdir(here)
         shutil.rmtree(project.root, ignore_errors=True)
     if Path(OUTSIDE).read_bytes() != before:
-        yield f"{number}: {OUTSIDE} was changed"
+        yield f"({', '.join(done)}): {OUTSIDE} was changed"
 
 
 if __name__ == "__main__":
@@ -367,9 +437,10 @@ if __name__ == "__main__":
         int(sys.argv[1] if sys.argv[1:] else 0),
         int(sys.argv[2] if sys.argv[2:] else 300),
     )
-    for number in range(first, first + count):
-        begun = time.monotonic()
-        for wrong in attacked(number):
-            print(wrong, flush=True)
-        if time.monotonic() - begun > SLOW_S:
-            print(f"{number} took {time.monotonic() - begun:.0f} s", flush=True)
+    with home_in_memory() as folder:
+        for number in range(first, first + count):
+            begun = time.monotonic()
+            for wrong in attacked(number, folder):
+                print(wrong, flush=True)
+            if time.monotonic() - begun > SLOW_S:
+                print(f"{number} took {time.monotonic() - begun:.0f} s", flush=True)

@@ -142,6 +142,16 @@ def climb(files: dict[str, bytes], listed: dict[str, object]) -> None:
     table["run/../../evil.py"] = table.pop("run/config.toml")
 
 
+def add_code(files: dict[str, bytes], listed: dict[str, object]) -> None:
+    """A blob with the right digest, that no snapshot has."""
+    code = b"import os\n"
+    digest = hashlib.sha256(code).hexdigest()
+    files[f"code/{digest}"] = code
+    table = listed["files"]
+    assert isinstance(table, dict)
+    table[f"code/{digest}"] = {"size_bytes": len(code), "sha256": digest}
+
+
 def rename(files: dict[str, bytes], listed: dict[str, object]) -> None:
     listed["folder"] = "../../outside"
 
@@ -150,7 +160,7 @@ def future(files: dict[str, bytes], listed: dict[str, object]) -> None:
     listed["format"] = 99
 
 
-@pytest.mark.parametrize("harm", [leave_out, change, add, climb, rename, future])
+@pytest.mark.parametrize("harm", [leave_out, change, add, add_code, climb, rename, future])
 def test_a_pack_that_somebody_changed_is_refused_and_leaves_nothing(
     run: RunFolder, tmp_path: Path, harm: Change
 ) -> None:
@@ -171,6 +181,7 @@ def test_a_pack_that_somebody_changed_is_refused_and_leaves_nothing(
 
     assert not list(tmp_path.rglob("evil.py"))
     assert not other.runs_dir.exists() or list(other.runs_dir.iterdir()) == []
+    assert not other.code_dir.exists()
 
 
 def listing(run: RunFolder, **files: dict[str, object]) -> bytes:

@@ -23,6 +23,7 @@ from assay.config.notify_rules import NOTIFY, NotifyRule, notify_rules, wrong_ru
 from assay.config.sources.toml import read_all
 from assay.config.tree import KeyPath, Leaf, List, Node, Table, from_plain, get_at, plain
 from assay.core.diagnostics import Origin, Problem
+from assay.core.directory import PRIVATE, file_mode, make_directory
 from assay.core.errors import ConfigError, InputError, did_you_mean
 from assay.core.json_codec import write_atomic
 from assay.core.project import FOLDER_MODES, SETTINGS_NAME, project_root, settings_file
@@ -303,10 +304,14 @@ def _text(file: Path) -> str:
 
 
 def _replace(file: Path, text: str) -> None:
+    root, _ = read_all(text, str(file))
+    node = root.items.get(PERMISSIONS)
+    folder_mode = FOLDER_MODES.get(str(plain(node)), PRIVATE) if node is not None else PRIVATE
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(file.parent, PRIVATE)
         # A settings file that is a link stays one.
-        write_atomic(Path(os.path.realpath(file)), text.encode("utf-8"))
+        place = Path(os.path.realpath(file))
+        write_atomic(place, text.encode("utf-8"), mode=file_mode(folder_mode))
     except OSError as error:
         raise InputError(
             f"The settings cannot be written: {error.strerror or error}.", where=str(file)

@@ -96,16 +96,17 @@ class Directory:
         """Read a regular file of at most `limit` bytes."""
         return read_bytes(self._at(name), limit, dir_fd=self._descriptor)
 
-    def write(self, name: str, data: bytes, *, durable: bool = True) -> None:
+    def write(
+        self, name: str, data: bytes, *, durable: bool = True, mode: int | None = None
+    ) -> None:
         """Replace a file atomically: readers see the old file or the new one.
 
-        `durable` also survives power loss.
+        `durable` also survives power loss. Without a `mode` it is as open as the folder.
         """
         temporary = f".{name}.{os.urandom(6).hex()}.tmp"
+        wanted = file_mode(self.mode) if mode is None else mode
         try:
-            with os.fdopen(
-                self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb"
-            ) as file:
+            with os.fdopen(self.create(temporary, wanted), "wb") as file:
                 file.write(data)
                 file.flush()
                 if durable:

@@ -11,6 +11,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Protocol
 
+from assay.core.regular_file import read_bytes
+
 _BEAT = struct.Struct("<qqqddqd")
 FIRST_STEP_S = 1800.0
 """Least number of seconds that a rank may take before its first step: it may unpack archives."""
@@ -124,7 +126,9 @@ class FileHeartbeats:
 def read_heartbeat(path: Path) -> Heartbeat | None:
     """Return the newest heartbeat in a file, None if there is none yet."""
     try:
-        phase, step, count, at_s, usual_s, made_ns, made_s = _BEAT.unpack(path.read_bytes())
+        phase, step, count, at_s, usual_s, made_ns, made_s = _BEAT.unpack(
+            read_bytes(path, _BEAT.size)
+        )
     except (OSError, struct.error):
         return None
     return Heartbeat(

@@ -116,14 +116,14 @@ def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
     write_atomic(path, text.encode("utf-8"), durable=durable)
 
 
-def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
+def write_atomic(path: Path, data: bytes, *, durable: bool = True, mode: int | None = None) -> None:
     """Write a temporary neighbour, sync it, and rename it over `path`.
 
-    `durable` also survives power loss. The file gets the mode of its folder. A link in its place is
-    replaced, not followed.
+    `durable` also survives power loss. Without a `mode` the file is as open as its folder. A link
+    in its place is replaced, not followed.
     """
     with open_directory(path.parent, follow=True) as folder:
-        folder.write(path.name, data, durable=durable)
+        folder.write(path.name, data, durable=durable, mode=mode)
 
 
 def sync_file(path: Path) -> None:

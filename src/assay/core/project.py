@@ -21,7 +21,10 @@ SETTINGS_NAME = "settings.toml"
 RUNS_DIR_VARIABLE = "ASSAY_RUNS_DIR"
 MAX_SETTINGS_BYTES = 1_000_000
 FOLDER_MODES = {"private": 0o700, "group": 0o770}
-"""The permissions of run folders and of kept code, by what the setting `permissions` says."""
+"""The permissions of run folders and of kept code, by what the setting `permissions` says.
+
+The settings themselves, which name commands and trusted packages, are as open as those.
+"""
 
 _SHARED_VARIABLE = "ASSAY_SHARED"
 """Names project folders, separated as in PATH, that are used although another user owns them."""
@@ -34,22 +37,38 @@ def project_root(start: Path) -> Path | None:
 
     A project decides which packages configs may call and where runs are written. One that another
     user has put above `start` is skipped with a warning. Users are trusted with their own folders.
+    InputError where ASSAY_RUNS_DIR has left no project, as a project in it would be a record.
     """
     start = start.absolute()
+    skipped: dict[Path, str] = {}
+    found = below_runs_dir = None
     for folder in (start, *start.parents):
         if not os.path.lexists(folder / ASSAY_DIR):
             continue
         why = why_not_ours(folder, start)
         if not why and (records := records_around(folder)) is not None:
             why = f"it lies among the records in {records}"
+            if records in _spellings_of_runs_dir(None):
+                why += f", the folder of runs by {RUNS_DIR_VARIABLE}"
+                below_runs_dir = below_runs_dir or folder
         if not why:
-            return folder
-        if why != _NO_FOLDER and folder not in _told:
-            import logging  # only for a project of another user
+            found = folder
+            break
+        if why != _NO_FOLDER:
+            skipped[folder] = why
+    if found is None and below_runs_dir is not None:
+        raise InputError(
+            f"{below_runs_dir} is not used as a project: {skipped[below_runs_dir]}.",
+            where=f"{RUNS_DIR_VARIABLE}={os.environ[RUNS_DIR_VARIABLE]}",
+            fix=f"Unset it, or let it name a folder for runs alone: {below_runs_dir / 'runs'}",
+        )
+    for folder, why in skipped.items():
+        if folder not in _told:
+            import logging  # only where one is skipped
 
             _told.add(folder)
             logging.getLogger("assay").warning("%s is not used as a project: %s.", folder, why)
-    return None
+    return found
 
 
 def records_around(place: Path) -> Path | None:

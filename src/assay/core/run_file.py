@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from assay.core.event_log import EndStatus
 from assay.core.json_codec import decode_json, read_json, write_json
+from assay.core.regular_file import read_bytes
 
 FORMAT = 1
 FILE_NAME = "run.json"
@@ -163,9 +164,9 @@ class RunFile:
 
 
 def digest_of_config(path: Path) -> str:
-    """Return a digest of the bytes of a config; "" where there is none."""
+    """Return a digest of the bytes of a config; "" where there is none that can be read."""
     try:
-        return blake2b(path.read_bytes(), digest_size=16).hexdigest()
+        return blake2b(read_bytes(path, MAX_BYTES), digest_size=16).hexdigest()
     except OSError:
         return ""
 

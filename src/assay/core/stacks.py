@@ -12,14 +12,17 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from assay.core.regular_file import read_part
 
 SIGNAL: int = getattr(signal, "SIGRTMAX", signal.SIGUSR2 if hasattr(signal, "SIGUSR2") else 0)
 """Asks for the stacks; no scheduler and no launcher sends it."""
 
 _PATIENCE_S = 1.0
 _QUIET_S = 0.05
+_MOST_BYTES = 16 << 20
 
 
 @contextmanager
@@ -40,10 +43,14 @@ def offering_stacks(path: Path) -> Iterator[None]:
 def request_stacks(pid: int, path: Path) -> str:
     """Return what a process that offers its stacks under `path` writes; "" for no answer."""
     try:
-        before = path.stat().st_size
+        status = path.lstat()
+        # The signal kills a process that does not wait for it, and a record may name any process.
+        if not _holds(pid, status):
+            return ""
         os.kill(pid, SIGNAL)
     except OSError:  # it has not come so far, or is gone
         return ""
+    before = status.st_size
     until = time.monotonic() + _PATIENCE_S
     size = before
     since = 0.0
@@ -55,7 +62,18 @@ def request_stacks(pid: int, path: Path) -> str:
             since = time.monotonic()
         elif size > before and time.monotonic() - since > _QUIET_S:
             break
-    return path.read_bytes()[before:].decode("utf-8", "replace")
+    return read_part(path, before, before + _MOST_BYTES).decode("utf-8", "replace")
+
+
+def _holds(pid: int, file: os.stat_result) -> bool:
+    """Return whether a process has a file open; True where the system cannot tell."""
+    if not Path("/proc/self/fd").is_dir():
+        return True
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # it has been closed
+            if os.path.samestat(each.stat(), file):
+                return True
+    return False
 
 
 def is_suspended(pid: int) -> bool:

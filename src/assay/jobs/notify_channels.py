@@ -17,7 +17,7 @@ from typing import Any
 from assay.config.notify_rules import Channel, NotifyRule, variable_of
 from assay.core.errors import AssayError, MissingExtraError
 from assay.jobs.notice import Notice, NotifyError
-from assay.jobs.notify_webhook import post
+from assay.jobs.notify_webhook import hang_up_after, post
 
 PATIENCE_S = 20.0
 _PORTS = {"starttls": 587, "tls": 465, "none": 25}
@@ -81,10 +81,14 @@ def _send_email(options: Mapping[str, Any], notice: Notice) -> None:
     host = from_environment(options["host"])
     server: smtplib.SMTP
     if security == "tls":
-        server = smtplib.SMTP_SSL(host, port, timeout=PATIENCE_S, context=context)
+        server = smtplib.SMTP_SSL(timeout=PATIENCE_S, context=context)
     else:
-        server = smtplib.SMTP(host, port, timeout=PATIENCE_S)
-    with server:
+        server = smtplib.SMTP(timeout=PATIENCE_S)
+    # The constructor would set it, but would also connect and wait, with nothing to shut down. It
+    # is the name in the certificate; without it TLS refuses an empty name (CPython 3.11 to 3.14).
+    server._host = host  # type: ignore[attr-defined]
+    with hang_up_after(PATIENCE_S, lambda: server.sock), server:
+        server.connect(host, port)
         if security == "starttls":
             server.starttls(context=context)
         if "password" in options:

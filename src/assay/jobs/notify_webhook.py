@@ -1,13 +1,16 @@
-"""POST to a webhook: one look-up, public addresses only, no redirects."""
+"""POST to a webhook: one look-up, public addresses only, no redirects, within a limit of time."""
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import ipaddress
 import re
+import smtplib
 import socket
 import ssl
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import SplitResult, urlsplit
 
 from assay.jobs.notice import NotifyError
@@ -30,7 +33,8 @@ def post(
     """Send JSON to an address of the web; NotifyError for every answer but 2xx.
 
     The name is resolved once and that very address is connected to: a second look-up could give
-    another one. `token` goes along as `Authorization: Bearer`.
+    another one. `token` goes along as `Authorization: Bearer`. The whole answer has to come within
+    `patience_s`.
     """
     parts, port = _parse(url)
     assert parts.hostname is not None
@@ -43,17 +47,54 @@ def post(
     try:
         plain = socket.create_connection((address, port), timeout=patience_s)
         connection.sock = plain
-        if parts.scheme == "https":
-            context = ssl.create_default_context()
-            connection.sock = context.wrap_socket(plain, server_hostname=parts.hostname)
-        connection.request("POST", path, body=data, headers=headers)
-        with connection.getresponse() as answer:
-            _check(answer, secrets=[token, *re.split(r"[/?&=]", path)])
+        with hang_up_after(patience_s, lambda: connection.sock):
+            if parts.scheme == "https":
+                # The handshake comes later: until then the watchdog has no socket to shut down.
+                connection.sock = ssl.create_default_context().wrap_socket(
+                    plain, server_hostname=parts.hostname, do_handshake_on_connect=False
+                )
+                connection.sock.do_handshake()
+            connection.request("POST", path, body=data, headers=headers)
+            with connection.getresponse() as answer:
+                _check(answer, secrets=[token, *re.split(r"[/?&=]", path)])
     except (http.client.HTTPException, ValueError) as error:
         # Not in its own words, which may hold the token, or the path: a password of chat services.
         raise NotifyError(f"The webhook gave no answer: {type(error).__name__}.") from error
     finally:
         connection.close()
+
+
+@contextlib.contextmanager
+def hang_up_after(
+    patience_s: float, socket_of: Callable[[], socket.socket | None]
+) -> Iterator[None]:
+    """Shut a connection down once a conversation has taken `patience_s`; NotifyError says so.
+
+    The timeout of a socket is one of a single read: a server that sends a byte now and then, and
+    never a whole answer, would hold its client for ever.
+    """
+    is_over = threading.Event()
+
+    def hang_up() -> None:
+        is_over.set()
+        with contextlib.suppress(OSError):
+            if (connection := socket_of()) is not None:
+                connection.shutdown(socket.SHUT_RDWR)
+
+    watchdog = threading.Timer(patience_s, hang_up)
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException, smtplib.SMTPException) as error:
+        if is_over.is_set():
+            raise NotifyError(f"The server gave no whole answer in {patience_s:g} s.") from error
+        raise
+    finally:
+        watchdog.cancel()
+        watchdog.join()
+    if is_over.is_set():
+        raise NotifyError(f"The server gave no whole answer in {patience_s:g} s.")
 
 
 def _parse(url: str) -> tuple[SplitResult, int]:

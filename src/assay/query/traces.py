@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Literal, NamedTuple, TypeAlias
 
+from assay.core.errors import RecordError
+from assay.core.regular_file import read_bytes
 from assay.core.trace_file import (
     PHASES,
     SAMPLE_INDICES,
@@ -45,6 +47,7 @@ class FingerprintKey(NamedTuple):
 
 Places: TypeAlias = dict[FingerprintKey, Digest]
 """Fingerprints of a step by place, in the order in which they were taken."""
+_MOST_BYTES = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +92,12 @@ def steps_of(view: RunView, rank: int = 0) -> Iterator[TracedStep]:
         last = min((later.from_step for later in attempts[i + 1 :]), default=None)
         path = view.folder.trace_file(attempt.number, rank)
         try:
-            data = path.read_bytes()
+            data = read_bytes(path, _MOST_BYTES)
         except FileNotFoundError:
             continue
+        except OSError as error:
+            what = f"The trace cannot be read: {error.strerror or error}."
+            raise RecordError(what, where=str(path)) from error
         yield from steps_in(data, where=str(path), last=last)
 
 

@@ -49,7 +49,7 @@ def write_description(path: Path, title: str, text: str) -> None:
     A page without our markers is all the user's: all of it but its title is replaced.
     """
     try:
-        page = path.read_bytes()
+        page = read_bytes(path, MAX_BYTES)
     except FileNotFoundError:
         page = b""
     begin = page.rfind(BEGIN)

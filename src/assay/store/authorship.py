@@ -23,7 +23,8 @@ from platformdirs import user_data_path
 
 from assay.core.directory import PRIVATE, make_directory
 from assay.core.json_codec import dumps
-from assay.core.run_file import Attempt, RunFile
+from assay.core.regular_file import read_bytes
+from assay.core.run_file import MAX_BYTES, Attempt, RunFile
 from assay.core.secret_names import REDACTED
 from assay.store.layout import RunFolder
 
@@ -113,7 +114,7 @@ def digest_of_secret(text: str) -> str:
 
 
 def _run_facts(folder: RunFolder, run: RunFile) -> dict[str, Any]:
-    configs = {name: path.read_bytes().hex() for name, path in _configs(folder, run)}
+    configs = {name: read_bytes(path, MAX_BYTES).hex() for name, path in _configs(folder, run)}
     signatures = [attempt.made_by for attempt in run.attempts]
     # Whoever takes them out must not get a record of before, in which all attempts are signed.
     signed = {"signatures": signatures} if any(signatures) else {}
@@ -129,7 +130,7 @@ def _run_facts(folder: RunFolder, run: RunFile) -> dict[str, Any]:
 
 def _attempt_facts(folder: RunFolder, run: RunFile, attempt: Attempt) -> dict[str, Any]:
     config = folder.config_of_attempt(attempt.number, run.newest.number)
-    text = config.read_bytes().hex() if config.is_file() else ""
+    text = read_bytes(config, MAX_BYTES).hex() if config.is_file() else ""
     return {**_identity(run), **_chosen_by(attempt), "config": text}
 
 

@@ -12,12 +12,11 @@ from pathlib import Path
 
 from platformdirs import user_data_path
 
-from assay.core.directory import PRIVATE, make_directory, open_directory
+from assay.core.directory import PRIVATE, file_mode, make_directory, open_directory
 from assay.core.json_codec import write_atomic
 from assay.core.regular_file import read_bytes
 
 FILE_NAME = "projects.txt"
-FILE_MODE = 0o600
 _MAX_BYTES = 16 << 20
 
 
@@ -42,7 +41,7 @@ def remember(root: Path, *, file: Path | None = None) -> None:
     make_directory(path.parent, PRIVATE)
     with open_directory(path.parent, follow=True) as folder:
         try:
-            descriptor = folder.create(path.name, FILE_MODE)
+            descriptor = folder.create(path.name, file_mode(PRIVATE))
         except FileExistsError:
             descriptor = folder.open(path.name, os.O_WRONLY | os.O_APPEND)
             _make_private(descriptor)
@@ -68,24 +67,17 @@ def forget(roots: Iterable[Path], *, file: Path | None = None) -> None:
     path = file or known_file()
     gone = {str(root) for root in roots}
     kept = [line for line in dict.fromkeys(_lines(path)) if line and line not in gone]
+    text = "".join(f"{line}\n" for line in kept)
     write_atomic(
-        path,
-        "".join(f"{line}\n" for line in kept).encode("utf-8", "surrogateescape"),
-        durable=False,
+        path, text.encode("utf-8", "surrogateescape"), durable=False, mode=file_mode(PRIVATE)
     )
-    with open_directory(path.parent, follow=True) as folder:
-        descriptor = folder.open(path.name)
-    try:
-        _make_private(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _make_private(descriptor: int) -> None:
     """Take the permissions of others from an older file."""
     with contextlib.suppress(OSError, AttributeError):  # of somebody else; Windows
         if os.fstat(descriptor).st_mode & 0o077:
-            os.fchmod(descriptor, FILE_MODE)
+            os.fchmod(descriptor, file_mode(PRIVATE))
 
 
 def _is_deleted(root: Path) -> bool:

@@ -11,9 +11,10 @@ from datetime import datetime
 from pathlib import Path
 
 from assay.core import run_file
-from assay.core.directory import LinkedFolderError, make_directory, open_directory
+from assay.core.directory import LinkedFolderError, file_mode, make_directory, open_directory
 from assay.core.errors import AssayError, InputError, RecordError, did_you_mean
 from assay.core.ids import folder_name, id_of_folder
+from assay.core.json_codec import write_atomic
 from assay.core.lease import FILE_NAME as LEASE_NAME
 from assay.core.project import (
     ASSAY_DIR,
@@ -21,6 +22,7 @@ from assay.core.project import (
     RUNS_DIR_VARIABLE,
     project_root,
     read_setting,
+    records_around,
     runs_dir_of,
     settings_file,
     why_not_ours,
@@ -249,12 +251,17 @@ def open_project(start: Path, *, create: bool = False) -> Project:
 def make_project(root: Path) -> Project:
     """Make `root` a project, even inside of another one; leave an existing one as it is."""
     project = Project(root.absolute(), is_new=True)
-    if os.path.lexists(project.assay_dir) and (why := why_not_ours(project.root, project.root)):
+    why = ""
+    if os.path.lexists(project.assay_dir):
+        why = why_not_ours(project.root, project.root)
+    if not why and (records := records_around(project.root)) is not None:
+        why = f"it lies among the records in {records}"
+    if why:
         raise InputError(f"This folder cannot become a project: {why}.", where=str(project.root))
     try:
         make_directory(project.assay_dir)
         _write_new(project.assay_dir / ".gitignore", _GITIGNORE)
-        _write_new(project.settings, _SETTINGS)
+        _write_new(project.settings, _SETTINGS, mode=file_mode(FOLDER_MODES["private"]))
     except OSError as error:
         fix = (
             "Make a folder above it a project (assay init), or make it writable; --no-file leaves "
@@ -402,6 +409,6 @@ def refusal(error: OSError, path: Path, what: str, *, fix: str = "") -> AssayErr
 _ELSEWHERE = f"Let runs go elsewhere: set {RUNS_DIR_VARIABLE}, or make the folder writable."
 
 
-def _write_new(path: Path, text: str) -> None:
+def _write_new(path: Path, text: str, *, mode: int | None = None) -> None:
     if not path.exists():
-        path.write_text(text, encoding="utf-8")
+        write_atomic(path, text.encode("utf-8"), durable=False, mode=mode)

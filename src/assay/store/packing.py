@@ -40,7 +40,14 @@ from assay.core.run_file import RunFile
 from assay.core.terminal import visible
 from assay.store.code_trees import code_blobs
 from assay.store.layout import Project, RunFolder, make_project, refusal, why_not_of_record
-from assay.store.referenced_blobs import named_digests, reachable
+from assay.store.referenced_blobs import (
+    NAMING_FILES,
+    digests_in,
+    digests_in_tree,
+    follow,
+    named_digests,
+    reachable,
+)
 from assay.store.safe_path import safe_path
 
 FORMAT = 1
@@ -166,10 +173,23 @@ def check(file: Path) -> Pack:
     with _opened(file) as packed:
         found = packed.listed()
         run = b""
+        named: set[str] = set()
+        named_by: dict[str, list[str]] = {}
         for name, data in packed.verified(found):
-            if name == f"run/{run_file.FILE_NAME}":
-                run = b"".join(data)
+            kind, _, rest = name.partition("/")
+            if kind == "code":
+                inner = digests_in_tree(b"".join(data))
+                named_by[rest] = [each for each in inner if f"code/{each}" in found.files]
+            elif rest in NAMING_FILES:
+                content = b"".join(data)
+                named.update(digests_in(content))
+                run = content if rest == run_file.FILE_NAME else run
         _refuse_another_run(file, run, found)
+        unnamed = named_by.keys() - follow(named, named_by.get)
+        if unnamed:
+            raise RecordError(
+                f"The pack holds code that its run does not name: {min(unnamed)}.", where=str(file)
+            )
     return found
 
 
@@ -200,9 +220,9 @@ def unpack(file: Path, project: Project) -> RunFolder:
     temporary = project.runs_dir / f".unpack-{secrets.token_hex(6)}.tmp"
     try:
         with _opened(file) as packed:
-            found = packed.listed()
+            if packed.listed() != found:
+                raise RecordError("The pack changed while it was read.", where=str(file))
             folder = safe_path(project.runs_dir, found.folder)
-            _refuse_if_there(project, found)  # again: it is read anew
             make_directory(project.runs_dir, project.folder_mode)
             temporary.mkdir(mode=project.folder_mode)
             for name, data in packed.verified(found):
@@ -214,7 +234,6 @@ def unpack(file: Path, project: Project) -> RunFolder:
                 make_directory(path.parent)
                 with os.fdopen(create_file(path), "wb") as out:
                     out.writelines(data)
-            _refuse_another_run(file, (temporary / run_file.FILE_NAME).read_bytes(), found)
             os.rename(temporary, folder)
     except OSError as error:
         raise refusal(error, project.runs_dir, "The run cannot be unpacked") from error
@@ -339,9 +358,10 @@ class _Packed:
             raise self._wrong(
                 f"The pack lists {len(pack.files)} files; of its size at most {most} are unpacked."
             )
-        run = pack.files.get(f"run/{run_file.FILE_NAME}")
-        if run is not None and run.size_bytes > run_file.MAX_BYTES:
-            raise self._wrong(f"The pack lists a run.json of {size(run.size_bytes)}.")
+        for name in NAMING_FILES:
+            listed = pack.files.get(f"run/{name}")
+            if listed is not None and listed.size_bytes > run_file.MAX_BYTES:
+                raise self._wrong(f"The pack lists a {name} of {size(listed.size_bytes)}.")
         if any(each.size_bytes < 0 for each in pack.files.values()):
             raise self._wrong("The pack lists a file of less than nothing.")
         if any(each.size_bytes > _MOST_CODE_BYTES for each in code):

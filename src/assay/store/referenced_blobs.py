@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from assay.core import run_file
 from assay.core.errors import RecordError
 from assay.core.event_log import MAX_BYTES
 from assay.core.json_codec import parse_json
@@ -13,6 +14,12 @@ from assay.core.ports import Blobs
 from assay.core.regular_file import read_bytes
 from assay.store.artifacts import INDEX_NAME
 from assay.store.layout import RunFolder
+
+NAMING_FILES = (
+    *(run_file.FILE_NAME, "events.jsonl", "edits.jsonl"),
+    f"artifacts/{INDEX_NAME}",
+)
+"""Files of a record, by their relative names, in which digests of kept blobs stand."""
 
 # Looked for as text, not by the fields that are known today: what a newer format names is not
 # thrown away.
@@ -22,21 +29,26 @@ _DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 def named_digests(folder: RunFolder) -> set[str]:
     """Return every digest in the records of a run; OSError when one cannot be read."""
     found: set[str] = set()
-    for path in (folder.run_json, folder.events, folder.edits, folder.artifacts / INDEX_NAME):
-        found.update(_digests(_bytes(path)))
+    for name in NAMING_FILES:
+        found.update(digests_in(_bytes(folder.path / name)))
     return found
 
 
 def reachable(digests: Iterable[str], blobs: Blobs) -> set[str]:
     """Of `digests` those that are kept, with all that the trees among them name."""
+    return follow(digests, lambda digest: _of_tree(blobs, digest) if digest in blobs else None)
+
+
+def follow(digests: Iterable[str], named_by: Callable[[str], Iterable[str] | None]) -> set[str]:
+    """Return `digests` and all that they lead to; `named_by` is None for what is not kept."""
     found: set[str] = set()
     todo = list(digests)
     while todo:
         digest = todo.pop()
-        if digest in found or digest not in blobs:
+        if digest in found or (inner := named_by(digest)) is None:
             continue
         found.add(digest)
-        todo += _of_tree(blobs, digest)
+        todo += inner
     return found
 
 
@@ -50,15 +62,22 @@ def unshared(digest: str, folder: RunFolder, blobs: Blobs) -> list[str]:
 
 def _of_tree(blobs: Blobs, digest: str) -> list[str]:
     try:
-        data = blobs.get(digest)
-        if not data.startswith(b'{"format":') or not isinstance(parse_json(data), dict):
-            return []
-    except (RecordError, ValueError, KeyError):
+        return digests_in_tree(blobs.get(digest))
+    except (RecordError, KeyError):
         return []
-    return list(_digests(data))
 
 
-def _digests(data: bytes) -> Iterator[str]:
+def digests_in_tree(data: bytes) -> list[str]:
+    """Return the digests that a blob names if it is a tree, none for any other blob."""
+    try:
+        is_tree = data.startswith(b'{"format":') and isinstance(parse_json(data), dict)
+    except ValueError:
+        return []
+    return list(digests_in(data)) if is_tree else []
+
+
+def digests_in(data: bytes) -> Iterator[str]:
+    """Yield whatever has the form of a digest in the bytes of a record."""
     return (found[0].decode("ascii") for found in _DIGEST.finditer(data))
 
 
