@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import getpass
+import os
 import subprocess
 import sys
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from assay.core.errors import InputError
+from assay.core.directory import open_directory
+from assay.core.errors import ConflictError, InputError, RecordError
 from assay.core.event_log import read_edits, read_lines
-from assay.record import edits
+from assay.core.run_file import Attempt, RunFile
+from assay.record import edits, readme
 from assay.store.layout import RunFolder
+
+FIRST = Attempt(number=1, started_ns=0, host="here", status="running")
 
 
 @pytest.fixture
@@ -91,3 +98,96 @@ def test_edits_of_several_processes_at_once_are_all_kept(folder: RunFolder) -> N
     assert sorted(line["new"] for line in lines.objects) == sorted(
         name * 500 + str(i) for name in "abcd" for i in range(200)
     )
+
+
+def test_a_label_is_put_on_and_taken_off_once(folder: RunFolder) -> None:
+    edits.add_labels(folder, ["good", " good", "kept"])
+    edits.add_labels(folder, ["good"])
+    edits.remove_labels(folder, ["absent", "kept"])
+
+    assert [(edit.key, edit.new) for edit in read_edits(folder.edits)] == [
+        ("good", True),
+        ("kept", True),
+        ("kept", False),
+    ]
+
+
+def test_of_many_who_describe_a_run_at_once_one_is_kept_and_all_others_are_told(
+    folder: RunFolder,
+) -> None:
+    edits.describe(folder, "before", title="run")
+    seen = readme.revision_of("before")
+    begin = threading.Barrier(8)
+    kept, refused = [], []
+
+    def save(text: str) -> None:
+        begin.wait()
+        try:
+            edits.describe(folder, text, title="run", revision=seen)
+            kept.append(text)
+        except ConflictError as error:
+            assert "meanwhile" in str(error)
+            refused.append(text)
+
+    savers = [threading.Thread(target=save, args=(f"text {i}",)) for i in range(8)]
+    for saver in savers:
+        saver.start()
+    for saver in savers:
+        saver.join()
+
+    assert len(kept) == 1 and len(refused) == 7
+    assert folder.readme.read_text(encoding="utf-8") == f"# run\n\n{kept[0]}\n"
+
+
+def test_a_description_that_is_saved_while_a_run_writes_its_facts_is_kept(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFile(id="kq3f", kind="train", created_ns=0, attempts=(FIRST,))
+    readme.write_first(folder.readme, run, "before")
+    block = readme._block
+    saver = threading.Thread(
+        target=edits.describe, args=(folder, "what I found"), kwargs={"title": "run"}
+    )
+
+    def while_the_page_is_held(run: RunFile) -> str:
+        saver.start()
+        saver.join(0.2)  # it waits
+        return block(run)
+
+    monkeypatch.setattr(readme, "_block", while_the_page_is_held)
+    readme.refresh(folder.readme, replace(run, status="finished"))
+    saver.join()
+
+    page = folder.readme.read_text(encoding="utf-8")
+    assert "what I found" in page and "finished" in page
+
+
+def test_a_run_waits_for_nobody_who_holds_its_page_and_a_person_is_told(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readme, "_PATIENCE_S", 0.05)
+    run = RunFile(id="kq3f", kind="train", created_ns=0, attempts=(FIRST,))
+    readme.write_first(folder.readme, run, "before")
+
+    with open_directory(folder.path) as held, held.alone():
+        with pytest.raises(ConflictError, match="Somebody else is changing"):
+            edits.describe(folder, "after", title="run")
+        with pytest.raises(ConflictError, match="Somebody else is changing"):
+            edits.add_labels(folder, ["good"])
+        readme.refresh(folder.readme, replace(run, status="finished"))
+
+    assert "finished" in folder.readme.read_text(encoding="utf-8")
+
+
+def test_a_line_of_which_the_disk_takes_a_part_is_an_error(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:5]))
+
+    with pytest.raises(RecordError, match="the disk is full"):
+        edits.note(folder, "looks good")
+
+    monkeypatch.undo()
+    edits.note(folder, "looks good")
+    assert [edit.new for edit in read_edits(folder.edits)] == ["looks good"]

@@ -22,6 +22,7 @@ import uvicorn
 
 from assay.core.event_log import Ended
 from assay.query.catalog import Asked
+from assay.record import edits
 from assay.store import refresh_index
 from assay.store.layout import Project, RunFolder
 from assay.store.read_record import read_record
@@ -242,6 +243,41 @@ def test_a_view_is_a_file_of_the_project_that_comes_back_as_it_was(
     assert server.get("/api/views") == ["mine"]
     assert server.ask("DELETE", "/api/views/mine").status == 200
     assert server.get("/api/views") == []
+
+
+def test_a_label_that_the_list_still_shows_is_put_on_again_after_it_was_taken_off_elsewhere(
+    server: Server, project: Project
+) -> None:
+    folder = make_run(project, tag="edited")
+    act = {"act": "label", "runs": [id_of(folder)], "labels": ["kept"]}
+    server.ask("POST", "/api/acts", act)
+    edits.remove_labels(RunFolder(folder), ["kept"])  # by the command line; no list knows of it yet
+
+    labelled = server.ask("POST", "/api/acts", act).json
+
+    assert labelled["runs"][0]["labels"] == ["kept"]
+
+
+def test_of_two_pages_that_describe_a_run_at_once_one_is_told(
+    server: Server, project: Project
+) -> None:
+    run = id_of(make_run(project, tag="edited"))
+    seen = server.get(f"/api/runs/{run}")["descDigest"]
+    answers: dict[str, int] = {}
+
+    def save(text: str) -> None:
+        given = {"text": text, "seen": seen}
+        answers[text] = server.ask("PUT", f"/api/runs/{run}/desc", given).status
+
+    pages = [threading.Thread(target=save, args=(f"text {i}",)) for i in range(6)]
+    for page in pages:
+        page.start()
+    for page in pages:
+        page.join()
+
+    (kept,) = [text for text, status in answers.items() if status == 200]
+    assert [*answers.values()].count(409) == 5
+    assert server.get(f"/api/runs/{run}")["desc"] == kept
 
 
 def test_edits_of_a_run_are_kept_and_can_be_taken_back(server: Server, project: Project) -> None:

@@ -35,7 +35,7 @@ def command(arguments: tuple[str, ...], delete: bool) -> int:
                 raise InputError(f"The run {view.id} has no label `{label}`.", fix=fix)
         edits.remove_labels(view.folder, list(labels))
     elif labels:
-        edits.add_labels(view.folder, [label for label in labels if label not in view.labels])
+        edits.add_labels(view.folder, list(labels))
     after = RunView(view.folder)
     echo(f"{after.id} {visible(after.tag)}".rstrip() + f": {visible(_listed(after))}")
     return 0

@@ -10,12 +10,17 @@ import contextlib
 import errno
 import os
 import stat
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from assay.core.regular_file import kind_of_mode, open_regular, read_bytes
+
+if sys.platform != "win32":
+    import fcntl
 
 PRIVATE = 0o700
 """Mode of a folder that only its owner may enter. Entries made inside get the folder's mode."""
@@ -24,6 +29,7 @@ _FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLO
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _HAS_HANDLES = os.open in os.supports_dir_fd and os.scandir in os.supports_fd  # not on Windows
 _GONE = ".gone-"
+_LOOK_AGAIN_S = 0.01
 
 
 class LinkedFolderError(OSError):
@@ -67,6 +73,33 @@ class Directory:
         """The permissions of the folder."""
         status = os.stat(self.path) if self._descriptor is None else os.fstat(self._descriptor)
         return stat.S_IMODE(status.st_mode)
+
+    @contextlib.contextmanager
+    def alone(self, patience_s: float | None = None) -> Iterator[None]:
+        """Hold the folder: of two who change what lies in it, one waits. It ends with the process.
+
+        OSError where the disk has no locks, BlockingIOError once `patience_s` is over. On Windows
+        nobody waits, and the last one wins.
+        """
+        if sys.platform == "win32" or self._descriptor is None:
+            yield
+            return
+        until = time.monotonic() + (patience_s or 0.0)
+        # Opened anew: a lock belongs to an open file, and this object may outlive the change.
+        descriptor = os.open(".", _FOLDER_FLAGS, dir_fd=self._descriptor)
+        try:
+            how = fcntl.LOCK_EX | (0 if patience_s is None else fcntl.LOCK_NB)
+            while True:
+                try:
+                    fcntl.flock(descriptor, how)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= until:
+                        raise
+                    time.sleep(_LOOK_AGAIN_S)
+            yield
+        finally:
+            os.close(descriptor)
 
     def folder(self, name: str, *, create: bool = False) -> Directory:
         """Open a folder in this one.

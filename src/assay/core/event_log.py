@@ -7,7 +7,7 @@ version) and `at_ns` (unix time).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -161,6 +161,15 @@ def read_edits(path: Path) -> Iterator[Edit]:
             yield from_plain(Edit, data)
         except RecordError:
             continue
+
+
+def labels_of(edits: Iterable[Edit]) -> list[str]:
+    """Return the labels that a run has after its edits, in the order in which they came."""
+    now: dict[str, bool] = {}
+    for edit in edits:
+        if edit.what == "label":
+            now[edit.key] = bool(edit.new)
+    return [label for label, has in now.items() if has]
 
 
 def read_lines(path: Path) -> Lines:

@@ -19,7 +19,7 @@ from assay.core import manifest as manifests
 from assay.core import run_file
 from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError, RecordError, choose
-from assay.core.event_log import Edit, Timed, read_edits, read_events
+from assay.core.event_log import Edit, Timed, labels_of, read_edits, read_events
 from assay.core.formatting import duration, number
 from assay.core.ids import id_of_folder
 from assay.core.json_codec import from_plain, parse_numbers
@@ -414,11 +414,7 @@ class RunView:
     @property
     def labels(self) -> list[str]:
         """Labels that it has now, in the order in which they came."""
-        now: dict[str, bool] = {}
-        for edit in self.edits:
-            if edit.what == "label":
-                now[edit.key] = bool(edit.new)
-        return [label for label, has in now.items() if has]
+        return labels_of(self.edits)
 
     @property
     def origin(self) -> dict[str, str]:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from assay.core.event_log import Edit
+from assay.core.event_log import Edit, labels_of
 from assay.core.json_codec import parse_numbers
 from assay.core.run_file import UNSAVED, Summary
 from assay.query.status import RunState, seconds_of, state_of
@@ -56,11 +56,7 @@ class RunRow:
     def labels(self) -> list[str]:
         if not self.written.edits_json:  # thousands of runs have none
             return []
-        now: dict[str, bool] = {}
-        for edit in self.edits:
-            if edit.what == "label":
-                now[edit.key] = bool(edit.new)
-        return [label for label, has in now.items() if has]
+        return labels_of(self.edits)
 
     @property
     def note(self) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import getpass
 import os
 import time
@@ -10,7 +11,7 @@ from typing import Any
 
 from assay.core.directory import open_directory
 from assay.core.errors import InputError
-from assay.core.event_log import Edit, edit_line
+from assay.core.event_log import Edit, edit_line, labels_of, read_edits
 from assay.core.secret import Secrets
 from assay.record import readme
 from assay.store.layout import RunFolder, refusal
@@ -25,17 +26,29 @@ def note(folder: RunFolder, text: str) -> Edit:
 
 def add_labels(folder: RunFolder, labels: list[str]) -> list[Edit]:
     """Put labels on a run; one that it has already stays once."""
-    return [
-        append(folder, Edit(what="label", key=_label(label, folder), new=True)) for label in labels
-    ]
+    return _set_labels(folder, labels, has=True)
 
 
 def remove_labels(folder: RunFolder, labels: list[str]) -> list[Edit]:
-    """Take labels off a run."""
-    return [
-        append(folder, Edit(what="label", key=_label(label, folder), new=False, old=True))
-        for label in labels
-    ]
+    """Take labels off a run; one that it has not is passed over."""
+    return _set_labels(folder, labels, has=False)
+
+
+def _set_labels(folder: RunFolder, labels: list[str], *, has: bool) -> list[Edit]:
+    """Write what changes by the labels that the run has now, whatever a page or an index shows."""
+    wanted = [_label(label, folder) for label in labels]
+    try:
+        with readme.alone(folder.path):
+            now = labels_of(read_edits(folder.edits))
+            changing = [label for label in dict.fromkeys(wanted) if (label in now) != has]
+            return [
+                append(folder, Edit(what="label", key=label, new=has, old=None if has else True))
+                for label in changing
+            ]
+    except FileNotFoundError:
+        raise InputError("There is no such run.", where=str(folder.path)) from None
+    except OSError as error:
+        raise refusal(error, folder.edits, "The labels cannot be changed") from error
 
 
 def retag(folder: RunFolder, tag: str, *, old: str = "") -> Edit:
@@ -43,12 +56,15 @@ def retag(folder: RunFolder, tag: str, *, old: str = "") -> Edit:
     return append(folder, Edit(what="tag", new=tag, old=old))
 
 
-def describe(folder: RunFolder, text: str, *, title: str = "") -> None:
-    """Write the description of a run into its README, between title and generated block."""
+def describe(folder: RunFolder, text: str, *, title: str = "", revision: str = "") -> None:
+    """Write the description of a run into its README, between title and generated block.
+
+    ConflictError when the description is not at `revision` any more, if that is given.
+    """
     if not folder.path.is_dir():
         raise InputError("There is no such run.", where=str(folder.path))
     try:
-        readme.write_description(folder.readme, title or folder.id, text)
+        readme.write_description(folder.readme, title or folder.id, text, revision=revision)
     except OSError as error:
         fix = "Make the folder of the run writable, or copy it to where you may write."
         raise refusal(error, folder.readme, "The description cannot be written", fix=fix) from error
@@ -93,7 +109,9 @@ def append_line(path: Path, line: str) -> None:
     with open_directory(path.parent) as folder:
         descriptor = folder.open(path.name, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
-        os.write(descriptor, (_mend(descriptor) + line + "\n").encode("utf-8", "backslashreplace"))
+        data = (_mend(descriptor) + line + "\n").encode("utf-8", "backslashreplace")
+        if os.write(descriptor, data) < len(data):  # the rest of a line would be no edit
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
         os.close(descriptor)
 

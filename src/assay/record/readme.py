@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import hashlib
 import shlex
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
+from assay.core.directory import open_directory
+from assay.core.errors import ConflictError
 from assay.core.formatting import duration
 from assay.core.json_codec import write_atomic
 from assay.core.regular_file import read_bytes
 from assay.core.run_file import RunFile
 
 MAX_BYTES = 16 << 20
+_PATIENCE_S = 1.0
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)  # of some network disks
 
 BEGIN = b"<!-- assay: begin of what is written by assay; everything outside is yours -->"
 END = b"<!-- assay: end -->"
@@ -30,28 +38,48 @@ def write_first(path: Path, run: RunFile, desc: str) -> None:
 
 def refresh(path: Path, run: RunFile) -> None:
     """Replace the generated block and no other byte; a page without its markers is left alone."""
-    try:
-        text = read_bytes(path, MAX_BYTES)
-    except FileNotFoundError:
-        return
-    begin = text.rfind(BEGIN)
-    end = text.find(END, begin)
-    if begin < 0 or end < 0:
-        return
-    fresh = text[:begin] + _block(run).encode("utf-8", "replace") + text[end + len(END) :]
-    if fresh != text:
-        write_atomic(path, fresh, durable=False)
+    with alone(path.parent, or_not=True):
+        try:
+            text = read_bytes(path, MAX_BYTES)
+        except FileNotFoundError:
+            return
+        begin = text.rfind(BEGIN)
+        end = text.find(END, begin)
+        if begin < 0 or end < 0:
+            return
+        fresh = text[:begin] + _block(run).encode("utf-8", "replace") + text[end + len(END) :]
+        if fresh != text:
+            write_atomic(path, fresh, durable=False)
 
 
-def write_description(path: Path, title: str, text: str) -> None:
+def revision_of(desc: str) -> str:
+    """Return a short digest of a description: whoever changes it says which one they have seen."""
+    return hashlib.sha256(desc.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def write_description(path: Path, title: str, text: str, *, revision: str = "") -> None:
     """Replace the text between title and generated block; make a missing page, or OSError.
 
     A page without our markers is all the user's: all of it but its title is replaced.
+    ConflictError when the description is not at `revision` any more, if that is given.
     """
-    try:
-        page = read_bytes(path, MAX_BYTES)
-    except FileNotFoundError:
-        page = b""
+    from assay.store.read_record import described  # here: a run that begins does not pay for it
+
+    with alone(path.parent):
+        try:
+            page = read_bytes(path, MAX_BYTES)
+        except FileNotFoundError:
+            page = b""
+        before = described(page.decode("utf-8", "replace"))
+        if revision and revision != revision_of(before):
+            raise ConflictError(
+                "The description was changed meanwhile.",
+                fix="take over what is new, then save again",
+            )
+        write_atomic(path, _with_description(page, title, text), durable=False)
+
+
+def _with_description(page: bytes, title: str, text: str) -> bytes:
     begin = page.rfind(BEGIN)
     block = page[begin:] if begin >= 0 else b""
     first = (page[:begin] if begin >= 0 else page).lstrip().split(b"\n", 1)[0]
@@ -62,7 +90,26 @@ def write_description(path: Path, title: str, text: str) -> None:
     )
     body = text.strip().encode("utf-8", "replace")
     parts = [part for part in (head, body, block.strip()) if part]
-    write_atomic(path, b"\n\n".join(parts) + b"\n", durable=False)
+    return b"\n\n".join(parts) + b"\n"
+
+
+@contextlib.contextmanager
+def alone(folder: Path, *, or_not: bool = False) -> Iterator[None]:
+    """Hold the folder of a run, so that of two who change it at once none loses what they wrote.
+
+    With `or_not` a run goes on though somebody holds it for long: it waits for no reader.
+    """
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(held.enter_context(open_directory(folder)).alone(_PATIENCE_S))
+        except BlockingIOError as error:
+            if not or_not:
+                what = "Somebody else is changing the page of the run."
+                raise ConflictError(what, where=str(folder), fix="try again") from error
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        yield
 
 
 def _block(run: RunFile) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-import os
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from assay.core.directory import open_directory
 from assay.core.errors import ConflictError, InputError, RecordError
 from assay.core.ids import slug
 from assay.core.json_codec import dumps, to_plain
@@ -32,9 +31,6 @@ from assay.store.tables import (
     table_file,
     write_table,
 )
-
-if sys.platform != "win32":
-    import fcntl
 
 MAX_ROWS = 10_000
 MAX_COLUMNS = 500
@@ -351,14 +347,11 @@ def _note(project: Project, name: str, edit: TableEdit) -> None:
 def _alone(project: Project, name: str) -> Iterator[None]:
     """Hold a table, so that of two changes at once none is lost. The lock ends with the process."""
     folder = shared_folder(project, "tables")
-    if sys.platform == "win32":  # the last one wins
+    with contextlib.ExitStack() as held:
+        try:
+            opened = held.enter_context(open_directory(folder, follow=True))
+            held.enter_context(opened.alone())
+        except OSError as error:
+            what = f"The table {name} cannot be held: {error}"
+            raise RecordError(what, where=str(folder)) from error
         yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    except OSError as error:
-        raise RecordError(f"The table {name} cannot be held: {error}", where=str(folder)) from error
-    finally:
-        os.close(descriptor)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import AssayError
-from assay.core.event_log import Edit, read_edits
+from assay.core.event_log import Edit, labels_of, read_edits
 from assay.core.ids import id_of_folder
 from assay.core.json_codec import dumps, parse_numbers
 from assay.core.lease import read as read_lease
@@ -158,8 +158,7 @@ def _facts(values: Mapping[str, Any], edits: Sequence[Edit], page: str) -> Itera
     """Yield what was written about a run besides its config."""
     for name, value in values.items():
         yield Item("result", name, to_cell(value))
-    labels = {edit.key: bool(edit.new) for edit in edits if edit.what == "label"}
-    yield from (Item("label", label, 1) for label, has in labels.items() if has)
+    yield from (Item("label", label, 1) for label in labels_of(edits))
     notes = [str(edit.new) for edit in edits if edit.what == "note"]
     if notes:
         yield Item("note", "", notes[-1])

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Path
 from pydantic import Field
 
-from assay.core.errors import AssayError, ConflictError, InputError
+from assay.core.errors import AssayError, InputError
 from assay.core.ids import id_of_folder
 from assay.query.run_row import ARCHIVED
 from assay.record import edits
@@ -24,7 +24,6 @@ from assay.web.answers import (
     view_of,
 )
 from assay.web.routes.live import WatchesOf
-from assay.web.routes.run import digest_of
 from assay.web.routes.runs import RunLine, line_of
 from assay.web.site import Home
 
@@ -96,11 +95,7 @@ def set_tag(home: HomeOf, watches: WatchesOf, run_id: RunId, given: Tag) -> RunL
 def set_description(home: HomeOf, watches: WatchesOf, run_id: RunId, given: Description) -> RunLine:
     """Replace the description, unless somebody else has done so since it was read."""
     view = view_of(home, run_id)
-    if digest_of(view.desc) != given.seen:
-        raise ConflictError(
-            "The description was changed meanwhile.", fix="take over what is new, then save again"
-        )
-    edits.describe(view.folder, given.text, title=view.tag or view.id)
+    edits.describe(view.folder, given.text, title=view.tag or view.id, revision=given.seen)
     return _changed(home, watches, run_id)
 
 
@@ -149,17 +144,13 @@ def _do(home: Home, run_id: str, given: Act) -> None:
     folder = home.folder(row.written.folder)
     match given.act:
         case "archive":
-            edits.add_labels(folder, [] if ARCHIVED in row.labels else [ARCHIVED])
+            edits.add_labels(folder, [ARCHIVED])
         case "unarchive":
-            edits.remove_labels(folder, [ARCHIVED] if ARCHIVED in row.labels else [])
+            edits.remove_labels(folder, [ARCHIVED])
         case "label":
-            edits.add_labels(
-                folder, [label for label in given.labels if label.strip() not in row.labels]
-            )
+            edits.add_labels(folder, given.labels)
         case "unlabel":
-            edits.remove_labels(
-                folder, [label for label in given.labels if label.strip() in row.labels]
-            )
+            edits.remove_labels(folder, given.labels)
         case "remove":
             if id_of_folder(folder.path.name) != run_id:
                 raise InputError(

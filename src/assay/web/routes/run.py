@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +17,7 @@ from assay.query.next_commands import commands_for
 from assay.query.rerun import rerun_of
 from assay.query.run import RunView
 from assay.query.text_files import text_files
+from assay.record.readme import revision_of
 from assay.store.artifacts import Artifact
 from assay.store.blobs import FileBlobs
 from assay.web.answers import HomeOf, Model, RunId, make_router, read_or, row_of, view_of
@@ -202,7 +202,7 @@ def run(home: HomeOf, run_id: RunId) -> RunFacts:
         line=line_of(row),
         status_text=view.status_text,
         desc=view.desc,
-        desc_digest=digest_of(view.desc),
+        desc_digest=revision_of(view.desc),
         path=str(view.path.absolute()),
         config_path=view.file.config_path,
         parent=view.file.parent,
@@ -282,11 +282,6 @@ def _metric(name: str, summary: Summary) -> MetricFacts:
         at_max=summary.at_max,
         mean=summary.mean,
     )
-
-
-def digest_of(text: str) -> str:
-    """Return a short digest: whoever changes a text says which one he has seen."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _summaries(home: Home, view: RunView) -> Mapping[str, Any]:
