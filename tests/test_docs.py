@@ -39,6 +39,7 @@ FILE = re.compile(
 CONSOLE = re.compile(r"^```console\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBERS_VARY = "<!-- numbers vary -->\n"  # right above a console block that shows a whole output
 VARYING = (
+    (r"\n {8,}(?=\S)", " "),  # a line went on in the next, as a longer path makes it
     (r" +eta .*$", ""),
     (r" on \{.*\}$", ""),  # variables of a job
     (
