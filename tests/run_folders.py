@@ -108,7 +108,10 @@ def summary(value: float) -> Summary:
 
 def hold_lease(folder: Path, **changes: Any) -> None:
     """Let this process hold the run, or whoever `changes` make of it."""
-    write_json(folder / lease.FILE_NAME, replace(lease.mine(1), **changes))
+    held = replace(lease.mine(1), **changes)
+    if "steady_ns" not in changes:
+        held = replace(held, steady_ns=held.beat_ns)
+    write_json(folder / lease.FILE_NAME, held)
 
 
 def tell(folder: Path, *facts: RunFact, at_ns: int = 1_700_000_000 * SECOND) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import AssayError, InputError
+from assay.core.job import queue_job
 from assay.core.ports import Recorder
 from assay.core.secret import Secrets, secrets_under
 from assay.core.signals import obey_sigterm
@@ -88,9 +89,13 @@ def start(
         return _under_way[-1]
     spec, written = _describe(config, code_dirs)
     spec = replace(spec, keep_output=keep_output)
+    job = queue_job(os.environ)
+    launch: dict[str, Any] = {"job": job} if job else {}
     if resumable:
-        spec = replace(spec, launch={SCRIPT: list(spec.known_secrets().command(sys.orig_argv))})
+        launch[SCRIPT] = list(spec.known_secrets().command(sys.orig_argv))
         resume = resume or os.environ.pop(RESUME_VARIABLE, None)  # for the first run alone
+    if launch:
+        spec = replace(spec, launch=launch)
     home = _open_home(project)
     if in_notebook():
         finish_with_cells()

@@ -214,7 +214,7 @@ def test_take_over_replaces_the_living_who_then_notices(tmp_path: Path) -> None:
 
     assert lease.read(tmp_path) == second
     with pytest.raises(LeaseError, match="taken over"):
-        lease.beat(tmp_path, first)
+        lease.beat(tmp_path, first, first.steady_ns)
     lease.release(tmp_path, first)
     assert lease.read(tmp_path) == second
 
@@ -222,10 +222,11 @@ def test_take_over_replaces_the_living_who_then_notices(tmp_path: Path) -> None:
 def test_a_beat_says_the_same_with_a_later_time(tmp_path: Path) -> None:
     held = lease.acquire(tmp_path, 1)
 
-    later = lease.beat(tmp_path, held)
+    later = lease.beat(tmp_path, held, held.steady_ns + 5)
 
     assert later.beat_ns > held.beat_ns
-    assert replace(later, beat_ns=held.beat_ns) == held
+    assert later.steady_ns == held.steady_ns + 5
+    assert replace(later, beat_ns=held.beat_ns, steady_ns=held.steady_ns) == held
     assert lease.read(tmp_path) == later
 
 
@@ -235,7 +236,7 @@ def test_a_released_lease_is_gone_and_cannot_beat(tmp_path: Path) -> None:
 
     assert os.listdir(tmp_path) == []
     with pytest.raises(LeaseError):
-        lease.beat(tmp_path, held)
+        lease.beat(tmp_path, held, held.steady_ns)
     lease.release(tmp_path, held)
 
 
@@ -281,7 +282,7 @@ def test_a_beat_on_its_way_does_not_write_over_the_one_who_takes_over(
         return pwrite(descriptor, data, offset)
 
     monkeypatch.setattr(os, "pwrite", meanwhile)
-    lease.beat(tmp_path, first)
+    lease.beat(tmp_path, first, first.steady_ns)
     monkeypatch.undo()
 
     assert lease.read(tmp_path) == taken[0]
@@ -316,7 +317,7 @@ def test_a_reader_finds_a_whole_lease_at_any_moment_of_a_holder_that_beats(tmp_p
     def keep_beating() -> None:
         now = held
         while not over.is_set():
-            now = lease.beat(tmp_path, now)
+            now = lease.beat(tmp_path, now, now.steady_ns)
 
     holder = threading.Thread(target=keep_beating)
     holder.start()

@@ -25,6 +25,7 @@ from assay.jobs.devices import FakeDevices
 from assay.jobs.dispatcher import Dispatcher, only_dispatcher
 from assay.jobs.job_folder import JobFolder
 from assay.jobs.job_process import is_alive, is_suspended, members_of, start_forked
+from assay.query.found_runs import find_runs
 from assay.store.device_leases import LeaseHolder, holder_of
 from assay.store.job_journal import JobJournal
 from run_folders import make_project, make_run
@@ -93,6 +94,25 @@ def test_an_exit_code_a_signal_and_a_time_limit_are_told_apart_and_the_rest_runs
     assert journal.leases() == []
 
 
+def test_a_job_lasts_as_long_as_it_ran_though_the_wall_clock_is_set(
+    journal: JobJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, begun = time.time_ns, time.monotonic_ns()
+
+    def hasty() -> int:
+        return real() + 10**7 * (time.monotonic_ns() - begun)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time_ns", hasty)
+        (ended,) = dispatched(journal, shell("exit 0"))
+        (running,) = journal.submit([shell("exit 0")])
+        assert journal.claim(running, lambda leases: []) is not None
+
+    assert ended.status.ended_ns - ended.status.started_ns > 3600 * 10**9
+    for status in (ended.status, journal.job(running).status):
+        assert status.duration_s is not None and 0 < status.duration_s < 3600
+
+
 @pytest.mark.parametrize("names_root", [True, False])
 @pytest.mark.parametrize("end", ["kill -9 $$", "kill -TERM $$", "exit 3"])
 def test_a_job_that_ends_without_a_word_names_the_run_that_it_began(
@@ -116,6 +136,29 @@ def test_a_job_that_ends_without_a_word_names_the_run_that_it_began(
     assert [job.status.run for job in jobs] == [runs[1], runs[2], ""], (
         "the third is of a queue that was deleted"
     )
+
+
+@pytest.mark.parametrize("end", ["pass", "sys.exit(3)", "os.kill(os.getpid(), 9)"])
+def test_a_job_that_is_a_script_names_the_run_that_it_recorded(
+    journal: JobJournal, tmp_path: Path, end: str
+) -> None:
+    project = make_project(tmp_path / "project")
+    make_run(project, tag="of nobody")
+    (tmp_path / "project" / "old.py").write_text(
+        f"import os, sys, assay\nwith assay.start(tag='old'):\n    {end}\n"
+    )
+    spec = replace(
+        shell("", project=str(project.root)),
+        command=(sys.executable, "old.py"),
+        cwd=str(project.root),
+        environment={**os.environ, "PYTHONPATH": SOURCE},
+    )
+
+    (job,) = dispatched(journal, spec)
+
+    assert job.status.run
+    (of_job,) = (row for row in find_runs(project).rows if row.id == job.status.run)
+    assert of_job.tag == "old"
 
 
 def test_a_job_that_ignores_sigterm_is_killed_when_the_grace_time_is_over(

@@ -13,6 +13,7 @@ from assay.core import lease
 from assay.core.errors import ConfigError, InputError, RecordError
 from assay.core.event_log import Edit, Ended, Started
 from assay.core.run_file import Best, Code, RunFile
+from assay.query.found_runs import find_runs
 from assay.query.run import RunView
 from assay.record.attempt import AttemptSpec
 from assay.record.opening import start_run
@@ -69,6 +70,34 @@ def test_a_run_whose_process_is_gone_was_killed(project: Project) -> None:
 
     assert view.status == view.status_text == "killed"
     assert view.duration_s == pytest.approx(40)
+
+
+@pytest.mark.parametrize("set_s", [-8 * 3600, 8 * 3600])
+def test_a_run_without_an_end_lasts_as_long_as_it_ran_though_the_wall_clock_was_set(
+    project: Project, set_s: int
+) -> None:
+    killed = make_run(project, ran_s=None, age_s=set_s)
+    alive = make_run(project, ran_s=None, age_s=set_s)
+    for folder, changes in ((killed, {"process_start": "1"}), (alive, {})):
+        started_ns = RunView(folder).file.created_ns
+        hold_lease(folder, beat_ns=time.time_ns(), steady_ns=started_ns + 40 * SECOND, **changes)
+
+    assert [RunView(folder).status for folder in (killed, alive)] == ["killed", "running"]
+    for folder in (killed, alive):
+        assert 40 <= RunView(folder).duration_s < 100
+    rows = find_runs(project).rows
+    assert [40 <= (row.duration_s or 0.0) < 100 for row in rows] == [True, True]
+
+
+def test_a_killed_run_lasted_no_longer_than_to_the_beat_that_did_not_come(
+    project: Project,
+) -> None:
+    folder = make_run(project, ran_s=None, age_s=1000)
+    started_ns = RunView(folder).file.created_ns
+    hold_lease(folder, process_start="1", beat_ns=started_ns + 40 * SECOND)
+    (folder / "log.txt").write_text("of the clock before it was set back\n")
+
+    assert RunView(folder).duration_s == pytest.approx(50)
 
 
 def test_a_run_without_an_end_and_without_a_lease_was_killed_here_and_is_unknown_elsewhere(

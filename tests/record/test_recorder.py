@@ -352,6 +352,39 @@ def test_a_run_lasts_as_long_as_it_ran_though_the_wall_clock_is_set(
     assert 0 < RunView(run.folder.path).duration_s < 3600
 
 
+@pytest.mark.parametrize("set_s", [-8 * 3600, 8 * 3600])
+def test_a_killed_attempt_lasted_as_long_as_it_ran_though_the_wall_clock_was_set(
+    project: Project, set_s: int
+) -> None:
+    code = f"""
+import os, time
+import assay
+from assay.core import lease
+
+with assay.start(project={str(project.root)!r}) as run:
+    folder, real = run.folder.path, time.time_ns
+    time.time_ns = lambda: real() + {set_s} * 10**9
+    while abs((held := lease.read(folder)).beat_ns - held.steady_ns) < 3600 * 10**9:
+        time.sleep(0.05)
+    os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == -9, done.stderr
+    (path,) = project.runs_dir.iterdir()
+    killed = RunView(path)
+    assert killed.status == "killed"
+    assert 0 < killed.duration_s < 3600
+
+    again = start_attempt(killed.folder, AttemptSpec(), from_step=0, project=project)
+    again.finish()
+
+    run = RunView(path)
+    first, second = run.file.attempts
+    assert first.ended_ns is None and first.seconds is not None
+    assert 0 < run.seconds_of(first) < 3600
+    assert run.duration_s == first.seconds + second.duration_s
+
+
 def test_the_lease_is_renewed_though_the_monotonic_clock_goes_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

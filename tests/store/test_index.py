@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from assay.core import lease as leases
 from assay.core import run_file
 from assay.core.errors import InputError
 from assay.core.run_file import Best
@@ -95,7 +94,7 @@ def test_a_row_tells_what_the_run_tells(project: Project) -> None:
     assert (row.step, row.attempts, row.config_hash) == (2, 1, "c" * 64)
     assert row.summaries["loss"].min == 1.0
     assert row.seconds == run_file.read(run.folder.path).seconds
-    assert (row.lease, row.edits) == (None, [])
+    assert row.edits == []
 
 
 def test_half_a_character_in_a_record_is_no_end_of_the_list(project: Project) -> None:
@@ -127,8 +126,6 @@ def test_a_run_that_goes_on_shows_its_newest_points(project: Project) -> None:
         run.log({"loss": 3.0}, 1)
         (row,) = refresh(project)
         assert (row.status, row.sealed, row.summaries["loss"].last) == ("running", 0, 3.0)
-        assert row.lease is not None
-        assert leases.liveness(row.lease) == "alive"
 
         run.log({"loss": 2.0}, 2)
         run._metrics.sync()

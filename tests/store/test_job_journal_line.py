@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from assay.core.errors import InputError
 from assay.core.job import JobSpec
 from assay.store.device_leases import QueueDevice
-from assay.store.job_journal import JobJournal
+from assay.store.job_journal import FILE_NAME, JobJournal
 
 
 def spec(priority: int = 0) -> JobSpec:
@@ -64,3 +65,17 @@ def test_the_devices_of_the_dispatcher_are_known_to_everybody_who_opens_the_jour
     journal.set_devices(devices)
     with JobJournal(journal.folder) as other:
         assert other.devices() == devices
+
+
+def test_a_queue_of_before_keeps_its_jobs_and_their_times(tmp_path: Path) -> None:
+    with JobJournal(tmp_path) as journal:
+        (job,) = journal.submit([spec()])
+    with sqlite3.connect(tmp_path / FILE_NAME) as database:
+        database.execute("ALTER TABLE jobs RENAME COLUMN seconds TO unknown")
+        database.execute("UPDATE jobs SET state = 'finished', started_ns = 1e9, ended_ns = 4e9")
+        database.execute("PRAGMA user_version = 1")
+    database.close()
+
+    for _ in range(2):
+        with JobJournal(tmp_path) as journal:
+            assert journal.job(job).status.duration_s == 3

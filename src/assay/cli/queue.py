@@ -321,8 +321,7 @@ def _line(job: Job, *, is_held: bool, color: bool) -> str:
     status = job.status
     is_stalled = status.state == "running" and bool(status.reason)
     state = "held" if is_held else "stalled" if is_stalled else status.state
-    end = status.ended_ns or time.time_ns()
-    took = duration((end - status.started_ns) / 1e9) if status.started_ns else ""
+    took = "" if status.duration_s is None else duration(status.duration_s)
     place = ",".join(status.devices)
     cause = f"{status.failure}: {status.reason}" if status.failure else status.reason
     padded = paint(f"{state:<9}", _STYLES.get(state, ""), on=color)

@@ -14,7 +14,7 @@ from assay.config.tree import Leaf, Table
 from assay.config.typed_sections import sections_of
 from assay.core.errors import AssayError, InputError
 from assay.core.event_log import Saved
-from assay.core.job import ATTEMPT_VARIABLE, JOB_VARIABLE, QUEUE_JOB
+from assay.core.job import ATTEMPT_VARIABLE, queue_job
 from assay.core.lease import process_start
 from assay.core.manifest import describe_damage
 from assay.core.run_file import Attempt
@@ -43,8 +43,8 @@ def job_of(variables: Mapping[str, str] | None = None) -> tuple[str, int]:
         return f"slurm {slurm}", restarts
     if torchrun:
         return f"torchrun {torchrun}", restarts
-    if job := variables.get(JOB_VARIABLE, ""):
-        return f"{QUEUE_JOB}{job}", int(variables.get(ATTEMPT_VARIABLE, 1)) - 1
+    if job := queue_job(variables):
+        return job, int(variables.get(ATTEMPT_VARIABLE, 1)) - 1
     return "", 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -30,6 +31,18 @@ JOB_DEVICES_VARIABLE = "ASSAY_JOB_DEVICES"
 
 TRANSIENT: tuple[FailureClass, ...] = ("hang", "killed", "preempted")
 """Failures that say nothing about the config: a job with attempts left is tried again."""
+
+
+def queue_job(variables: Mapping[str, str]) -> str:
+    """Return the job of the local queue in which a process runs, as records name it, or ""."""
+    job = variables.get(JOB_VARIABLE, "")
+    return f"{QUEUE_JOB}{job}" if job else ""
+
+
+def boot_ns() -> int:
+    """Return nanoseconds since the boot; a change of the wall clock does not move it."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime_ns(clock)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +82,8 @@ class JobSpec:
 class JobStatus:
     """Changing part of a job. Times are Unix nanoseconds, 0 for not yet.
 
+    `seconds` is how long the last attempt has run, by the clock of the boot; None where nobody
+    knows.
     `exit_code` and `signal` are those of the last attempt, `run` the id of the run it recorded,
     `devices` the names of those it holds or held. `failure` is "" unless the state is "failed".
     `reason` says why it ended, or why it stands still while it is "running".
@@ -82,6 +97,7 @@ class JobStatus:
     created_ns: int = 0
     started_ns: int = 0
     ended_ns: int = 0
+    seconds: float | None = None
     exit_code: int | None = None
     signal: int = 0
     failure: FailureClass | Literal[""] = ""
@@ -91,6 +107,15 @@ class JobStatus:
     @property
     def is_ended(self) -> bool:
         return self.state in ENDED
+
+    @property
+    def duration_s(self) -> float | None:
+        """Seconds that the last attempt has run; by the wall clock where no other was kept."""
+        if self.seconds is not None:
+            return self.seconds
+        if not self.started_ns or not self.ended_ns:
+            return None
+        return max(0, self.ended_ns - self.started_ns) / 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from assay.core.regular_file import open_regular
 FORMAT = 1
 FILE_NAME = "lease.json"
 BEAT_S = 10.0
+BEAT_NS = 10_000_000_000
 CHECK_S = 1.0
 SILENT_S = 60.0
 SILENT_NS = 60_000_000_000
@@ -40,7 +41,9 @@ Liveness = Literal["alive", "dead", "unknown"]
 class Lease:
     """Holder of a record. `place` names host, boot and pid namespace.
 
-    `process_start` tells two processes of one pid apart.
+    `process_start` tells two processes of one pid apart. `beat_ns` is the wall clock at the last
+    beat; `steady_ns` is what it would be had nobody set it since the first one, and had it stood
+    still while the machine was suspended. 0 in leases of before.
     """
 
     format: int = FORMAT
@@ -51,11 +54,23 @@ class Lease:
     attempt: int
     nonce: str
     beat_ns: int
+    steady_ns: int = 0
+
+    def ran_until_ns(self, now_ns: int, most_ns: int | None = None) -> int:
+        """Return the time `now_ns` of the wall clock as `steady_ns` counts it.
+
+        It is at most `most_ns` after the last beat: a process that lives beats.
+        """
+        after_ns = max(0, now_ns - self.beat_ns)
+        if most_ns is not None:
+            after_ns = min(after_ns, most_ns)
+        return self.steady_ns + after_ns
 
 
 def mine(attempt: int) -> Lease:
     """Return a lease for the calling process."""
     pid = os.getpid()
+    now_ns = time.time_ns()
     return Lease(
         host=platform.node(),
         place=this_place(),
@@ -63,7 +78,8 @@ def mine(attempt: int) -> Lease:
         process_start=process_start(pid) or "",
         attempt=attempt,
         nonce=os.urandom(8).hex(),
-        beat_ns=time.time_ns(),
+        beat_ns=now_ns,
+        steady_ns=now_ns,
     )
 
 
@@ -86,9 +102,9 @@ def acquire(folder: Path, attempt: int, *, take_over: bool = False) -> Lease:
     return lease
 
 
-def beat(folder: Path, lease: Lease) -> Lease:
+def beat(folder: Path, lease: Lease, steady_ns: int) -> Lease:
     """Renew the lease. Raises LeaseError when another process has taken it over."""
-    fresh = replace(lease, beat_ns=time.time_ns())
+    fresh = replace(lease, beat_ns=time.time_ns(), steady_ns=steady_ns)
     before, after = (dumps(each).encode() for each in (lease, fresh))
     with _opened(folder, os.O_RDWR) as descriptor:
         text = os.read(descriptor, MAX_BYTES)

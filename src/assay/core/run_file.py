@@ -79,7 +79,8 @@ class Attempt:
     """Launch or resume of a run.
 
     Times are unix ns; `changed`: keys that differ from the attempt before. `seconds` is the time
-    that it ran, by a clock that is never set and stands still while the machine is suspended.
+    that it ran, by a clock that is never set and stands still while the machine is suspended. Of
+    one that was killed the attempt after it writes them.
 
     `changed_code` are the changed files of the code. `config_digest` is that of the bytes of
     `config.toml`, "" in records of before. `made_by` is the keyed digest by which its author
@@ -116,10 +117,10 @@ class Attempt:
     @property
     def duration_s(self) -> float:
         """Seconds that it ran; 0 while it is open, and by the wall clock where no other is kept."""
-        if self.ended_ns is None:
-            return 0.0
         if self.seconds is not None:
             return self.seconds
+        if self.ended_ns is None:
+            return 0.0
         return max(0, self.ended_ns - self.started_ns) / 1e9
 
 

@@ -26,6 +26,7 @@ from assay.core.job import (
     FailureClass,
     Job,
     JobStatus,
+    boot_ns,
 )
 from assay.core.lease import this_place
 from assay.core.signals import Signals, answered
@@ -45,7 +46,7 @@ from assay.jobs.stalled_jobs import NEWEST, StalledJobs
 from assay.jobs.watch import start_watcher
 from assay.query.find import run_of_job
 from assay.store.device_leases import LeaseHolder, QueueDevice, RunningJob
-from assay.store.job_journal import JobJournal, boot_ns
+from assay.store.job_journal import JobJournal
 from assay.store.layout import find_project
 from assay.store.queue_files import LOCK_NAME
 
@@ -213,6 +214,7 @@ class Dispatcher:
             exit_code=end.exit_code,
             signal=end.signal,
             ended_ns=end.ended_ns or time.time_ns(),
+            seconds=_seconds(running, end),
         )
         if end.exit_code == 0:
             return replace(ended, state="finished")
@@ -344,6 +346,13 @@ def _start_watcher(root: str) -> None:
             start_watcher(project)
         except (AssayError, OSError) as error:  # a mistake in the rules ends no job
             _log.warning("%s", error)
+
+
+def _seconds(running: RunningJob, end: ProcessEnd) -> float | None:
+    """Return how long a job ran; None if the machine was restarted meanwhile."""
+    if running.holder.place != this_place():
+        return None
+    return max(0, (end.ended_boot_ns or boot_ns()) - running.started_boot_ns) / 1e9
 
 
 def _has_died(holder: LeaseHolder) -> bool:

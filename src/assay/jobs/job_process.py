@@ -32,6 +32,7 @@ class ProcessEnd:
     exit_code: int | None = None
     signal: int = 0
     ended_ns: int = 0
+    ended_boot_ns: int = 0
     error: str = ""
     not_begun: bool = False
 

@@ -14,6 +14,7 @@ import sys
 import time
 
 from assay.core import parent_death, signals
+from assay.core.job import boot_ns
 
 PARENT_VARIABLE = "ASSAY_JOB_PARENT"
 """Environment variable: pid of the parent with which a supervisor, then its command, is killed."""
@@ -34,7 +35,8 @@ def supervise(gate: int, exit_file: str, cwd: str, command: list[str]) -> int:
     is_to_begin = os.read(gate, 1) == GO
     os.close(gate)
     end = _run(cwd, command) if is_to_begin else {"not_begun": True}
-    _write(f"{exit_file}-{os.getpid()}.json", {**end, "ended_ns": time.time_ns()})
+    at = {"ended_ns": time.time_ns(), "ended_boot_ns": boot_ns()}
+    _write(f"{exit_file}-{os.getpid()}.json", {**end, **at})
     return 0 if is_to_begin else NOT_BEGUN
 
 

@@ -135,7 +135,7 @@ def _silent(
     """Yield a message for an open run that was killed, hangs, or no longer learns."""
     heard_ns = max(_mtime_ns(folder.metrics), row.written.started_ns)
     if row.status == "killed":
-        lasted = duration((heard_ns - row.written.started_ns) / 1e9)
+        lasted = duration(row.duration_s or 0.0)
         yield "killed", heard_ns, f"killed after {lasted}, without an end of its own", ""
     elif row.status == "running":
         found = standstill_of(folder)

@@ -25,7 +25,17 @@ from assay.core.ids import id_of_folder
 from assay.core.json_codec import from_plain, parse_numbers
 from assay.core.manifest import Checkpoint
 from assay.core.regular_file import read_bytes
-from assay.core.run_file import IMPORTED, UNSAVED, Best, Code, Kind, RunFile, Status, Summary
+from assay.core.run_file import (
+    IMPORTED,
+    UNSAVED,
+    Attempt,
+    Best,
+    Code,
+    Kind,
+    RunFile,
+    Status,
+    Summary,
+)
 from assay.core.secret_names import is_redacted
 from assay.core.verdict import Verdict
 from assay.query.chart import middles
@@ -237,14 +247,14 @@ class RunView:
     @property
     def duration_s(self) -> float:
         """Seconds that it ran; for an open run, until now."""
-        if self._file is None:
-            return 0.0
-        open_since = (
-            self.file.newest.started_ns
-            if self.file.attempts and self.file.newest.ended_ns is None
-            else None
-        )
-        return seconds_of(self.file.seconds, open_since, self.state, time.time_ns())
+        attempts = self._file.attempts if self._file is not None else ()
+        return sum(self.seconds_of(attempt) for attempt in attempts)
+
+    def seconds_of(self, attempt: Attempt) -> float:
+        """Return the seconds that an attempt ran; an open one until now, a killed one until it."""
+        if attempt.ended_ns is None and attempt == self.file.newest:
+            return seconds_of(attempt.started_ns, self.state, time.time_ns())
+        return attempt.duration_s
 
     @cached_property
     def events(self) -> list[Timed]:

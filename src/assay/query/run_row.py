@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from assay.core import lease as leases
 from assay.core.event_log import Edit, labels_of
 from assay.core.json_codec import parse_numbers
 from assay.core.run_file import UNSAVED, Summary
@@ -80,7 +81,8 @@ class RunRow:
     def duration_s(self) -> float | None:
         written = self.written
         if written.status == "running" and not self.is_lost:
-            return seconds_of(written.seconds, written.started_ns, self._open_state(), self.now_ns)
+            now_s = seconds_of(written.started_ns, self._open_state(), self.now_ns)
+            return written.seconds + now_s
         return written.seconds if written.status else None
 
     @property
@@ -116,5 +118,6 @@ class RunRow:
 
     def _open_state(self) -> RunState:
         if self._state is None:
-            self._state = state_of(self.path, "running", self.written.lease)
+            # The lease of this moment: a beat changes no folder, and the index knows nothing of it.
+            self._state = state_of(self.path, "running", leases.read(self.path))
         return self._state

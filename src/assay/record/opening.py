@@ -21,6 +21,7 @@ from assay.record.attempt import AttemptSpec, changed_files, keep_snapshot, new_
 from assay.record.config_files import write_config
 from assay.record.recorder import RunRecorder
 from assay.store import authorship
+from assay.store.last_signs import heard_ns, open_seconds
 from assay.store.layout import (
     Project,
     RunFolder,
@@ -96,9 +97,10 @@ def start_attempt(
     before = read_run(folder)
     refuse_links(folder)
     form = logfile.formatter(before.tag or before.id, spec.log_format, spec.date_format)
+    old_lease = leases.read(folder.path)
     lease = _acquire(folder, _next_number(before), take_over=take_over)
     with _released(folder, lease):
-        before = read_run(folder)  # again: now nobody else writes it
+        before = _with_end(folder, read_run(folder), old_lease)  # now nobody else writes it
         number = _next_number(before)
         is_own = authorship.is_own(folder, before)  # as it was found: what follows changes it
         is_at_home = is_own and not authorship.is_moved(folder, before)
@@ -149,6 +151,16 @@ def _attempt_with_code(
     if old is not None:
         attempt = replace(attempt, changed_code=changed_files(home, old.code, code))
     return attempt, problem
+
+
+def _with_end(folder: RunFolder, run: RunFile, lease: leases.Lease | None) -> RunFile:
+    """Return a run whose newest attempt has its duration, though it wrote none as it was killed."""
+    if not run.attempts or run.newest.ended_ns is not None or run.newest.seconds is not None:
+        return run
+    own = lease if lease is not None and lease.attempt == run.newest.number else None
+    until_ns = heard_ns(folder.path, own)
+    seconds = open_seconds(own, run.newest.started_ns, until_ns)
+    return replace(run, attempts=(*run.attempts[:-1], replace(run.newest, seconds=seconds)))
 
 
 def _next_number(run: RunFile) -> int:

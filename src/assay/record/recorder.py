@@ -87,7 +87,6 @@ class RunRecorder(MediaKeeper):
         self._watcher: FolderWatcher | None = None
         self._listeners: tuple[Listener, ...] = ()
         self._is_synced = False
-        self._begun_s = time.monotonic()
         self._home = RunHome(folder, lease)
         self._config_toml = _read_config(folder)
         # `self.log` is looked up at each call: a listener replaces it.
@@ -352,7 +351,7 @@ class RunRecorder(MediaKeeper):
         newest = replace(
             self.run.newest,
             ended_ns=time.time_ns(),
-            seconds=max(0.0, time.monotonic() - self._begun_s),
+            seconds=self._home.ran_ns / 1e9,
             status=status,
             reason=reason,
             to_step=ended.step,

@@ -6,10 +6,12 @@ import contextlib
 import errno
 import os
 import stat
+import time
 
 from assay.core import lease as leases
 from assay.core.directory import create_file, open_directory
 from assay.core.errors import LeaseError
+from assay.record.writer import STEP_NS
 from assay.store.layout import RunFolder
 
 RESERVE_NAME = ".reserve.tmp"
@@ -23,6 +25,8 @@ class RunHome:
     def __init__(self, folder: RunFolder, lease: leases.Lease) -> None:
         self._folder = folder
         self._lease = lease
+        self._began_ns = lease.beat_ns
+        self._zero_ns = time.monotonic_ns()
         with contextlib.suppress(OSError):  # without the reserve only a full disk loses the end
             self._reserve()
         # Held open: the inode number of an open folder is given to no other one.
@@ -41,11 +45,23 @@ class RunHome:
         except OSError:
             return False
 
+    @property
+    def ran_ns(self) -> int:
+        """Time since the lease was taken, by a clock that nobody sets.
+
+        It stands still while the machine is suspended; 0 where it has gone back.
+        """
+        return max(0, time.monotonic_ns() - self._zero_ns)
+
     def renew_lease(self, *, is_due: bool) -> None:
-        """Write a beat if it is due, else check the lease; LeaseError when it is lost."""
+        """Write a beat if it is due, else check the lease; LeaseError when it is lost.
+
+        One is due as soon as the wall clock was set: readers take the time since the last beat from
+        it.
+        """
         try:
-            if is_due:
-                self._lease = leases.beat(self._folder.path, self._lease)
+            if is_due or self._is_clock_set():
+                self._beat()
             else:
                 leases.check(self._folder.path, self._lease)
         except LeaseError:
@@ -70,6 +86,17 @@ class RunHome:
         self._held.close()
         self._held = open_directory(path, follow=True)
         self._lease = leases.acquire(path, attempt)
+        self._beat()
+
+    def _beat(self) -> None:
+        steady_ns = self._began_ns + self.ran_ns
+        self._lease = leases.beat(self._folder.path, self._lease, steady_ns)
+
+    def _is_clock_set(self) -> bool:
+        """Return whether the wall clock and that of the lease have moved apart since its beat."""
+        passed_ns = time.time_ns() - self._lease.beat_ns
+        ran_ns = self._began_ns + self.ran_ns - self._lease.steady_ns
+        return abs(passed_ns - ran_ns) > STEP_NS
 
     def release_reserve(self) -> None:
         """Give the reserved disk space back, so that the end can be written."""

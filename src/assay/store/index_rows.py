@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 
 from assay.core.event_log import Edit
 from assay.core.json_codec import from_plain
-from assay.core.lease import Lease
 from assay.core.run_file import Summary
 from assay.store.cells import Cell
 
@@ -48,7 +47,6 @@ class IndexRow(NamedTuple):
     error: str
     summaries_json: str
     values_json: str
-    lease_json: str
     edits_json: str
     folder_mtime_ns: int
     edits_size: int
@@ -61,11 +59,6 @@ class IndexRow(NamedTuple):
             name: from_plain(Summary, data)
             for name, data in json.loads(self.summaries_json).items()
         }
-
-    @property
-    def lease(self) -> Lease | None:
-        """Lease as it was when the folder was read; `core.lease.liveness` judges its holder."""
-        return from_plain(Lease, json.loads(self.lease_json)) if self.lease_json else None
 
     @property
     def edits(self) -> list[Edit]:

@@ -21,7 +21,7 @@ from platformdirs import user_state_path
 
 from assay.core.directory import PRIVATE, make_directory
 from assay.core.errors import InputError, RecordError
-from assay.core.job import Job, JobSpec, JobState, JobStatus
+from assay.core.job import Job, JobSpec, JobState, JobStatus, boot_ns
 from assay.core.json_codec import dumps
 from assay.store.device_leases import (
     Choose,
@@ -37,6 +37,7 @@ from assay.store.job_tables import (
     HAS_LOST,
     IN_LINE,
     LOST,
+    MIGRATIONS,
     SCHEMA,
     STATUS_COLUMNS,
     TABLES,
@@ -54,12 +55,6 @@ def queue_dir() -> Path:
     if given:
         return Path(given).expanduser().absolute()
     return user_state_path("assay", appauthor=False) / "queue" / (platform.node() or "localhost")
-
-
-def boot_ns() -> int:
-    """Return nanoseconds since the boot; a change of the wall clock does not move it."""
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return time.clock_gettime_ns(clock)
 
 
 class JobJournal:
@@ -300,7 +295,7 @@ class JobJournal:
             changed = database.execute(
                 "UPDATE jobs SET state = 'running', attempt = attempt + 1, devices = ?, pid = 0,"
                 " process_start = '', place = ?, started_ns = ?, started_boot_ns = ?, ended_ns = 0,"
-                " exit_code = NULL, signal = 0, failure = '', reason = ''"
+                " seconds = NULL, exit_code = NULL, signal = 0, failure = '', reason = ''"
                 " WHERE id = ? AND state = 'waiting' AND NOT held",
                 (names, me.place, time.time_ns(), boot_ns(), job),
             )
@@ -345,11 +340,12 @@ class JobJournal:
         """
         with self._transaction() as database:
             database.execute(
-                "UPDATE jobs SET state = ?, ended_ns = ?, exit_code = ?, signal = ?, failure = ?,"
-                " reason = ?, run = ? WHERE id = ? AND state = 'running'",
+                "UPDATE jobs SET state = ?, ended_ns = ?, seconds = ?, exit_code = ?, signal = ?,"
+                " failure = ?, reason = ?, run = ? WHERE id = ? AND state = 'running'",
                 (
                     status.state,
                     status.ended_ns,
+                    status.seconds,
                     status.exit_code,
                     status.signal,
                     status.failure,
@@ -439,8 +435,8 @@ class JobJournal:
                     where=str(self.folder),
                     fix="update assay, or set ASSAY_QUEUE_DIR to another folder",
                 )
-            if not version:
-                for statement in TABLES:
+            if version < SCHEMA:
+                for statement in MIGRATIONS if version else TABLES:
                     database.execute(statement)
                 database.execute(f"PRAGMA user_version = {SCHEMA}")
 

@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from assay.core.job import Job, JobSpec, JobStatus
+from assay.core.job import Job, JobSpec, JobStatus, boot_ns
 from assay.core.json_codec import from_plain
+from assay.core.lease import this_place
 
-SCHEMA = 1
-
+SCHEMA = 2
+MIGRATIONS = ("ALTER TABLE jobs ADD COLUMN seconds",)
+"""Steps from schema 1 to this one."""
 
 TABLES = (
     "CREATE TABLE jobs (id INTEGER PRIMARY KEY AUTOINCREMENT, spec, state, priority, held, cancel,"
     " attempt, devices, pid, process_start, place, created_ns, started_ns, started_boot_ns,"
-    " ended_ns, exit_code, signal, failure, reason, run)",
+    " ended_ns, seconds, exit_code, signal, failure, reason, run)",
     "CREATE INDEX jobs_in_line ON jobs (state, priority DESC, id)",
     "CREATE TABLE waits (job, on_job, PRIMARY KEY (job, on_job)) WITHOUT ROWID",
     "CREATE TABLE leases (device, slot, name, shared_by, memory_bytes, job, pid, process_start,"
@@ -27,7 +29,7 @@ TABLES = (
 
 STATUS_COLUMNS = (
     "state, attempt, devices, pid, process_start, created_ns, started_ns, ended_ns, exit_code,"
-    " signal, failure, reason, run"
+    " signal, failure, reason, run, seconds, place, started_boot_ns"
 )
 
 
@@ -50,9 +52,9 @@ HAS_LOST = f"EXISTS (SELECT 1 FROM jobs WHERE state = 'waiting' AND id IN ({LOST
 
 
 def job_of(row: Sequence[Any]) -> Job:
-    """Return the job of a row: id, spec, and the columns of `_STATUS`."""
+    """Return the job of a row: id, spec, and `STATUS_COLUMNS`."""
     number, spec, state, attempt, devices, *rest = row
-    pid, start, created, started, ended, code, signal, failure, reason, run = rest
+    pid, start, created, started, ended, code, signal, failure, reason, run, seconds, *boot = rest
     status = JobStatus(
         state=state,
         attempt=attempt,
@@ -62,6 +64,7 @@ def job_of(row: Sequence[Any]) -> Job:
         created_ns=created,
         started_ns=started,
         ended_ns=ended,
+        seconds=_seconds_so_far(*boot) if state == "running" else seconds,
         exit_code=code,
         signal=signal,
         failure=failure,
@@ -69,6 +72,11 @@ def job_of(row: Sequence[Any]) -> Job:
         run=run,
     )
     return Job(id=number, spec=spec_of(spec), status=status)
+
+
+def _seconds_so_far(place: str, started_boot_ns: int) -> float | None:
+    """Return how long a running job has run; None if the machine was restarted meanwhile."""
+    return max(0, boot_ns() - started_boot_ns) / 1e9 if place == this_place() else None
 
 
 @lru_cache(maxsize=1024)

@@ -15,7 +15,6 @@ from assay.core.errors import AssayError
 from assay.core.event_log import Edit, labels_of, read_edits
 from assay.core.ids import id_of_folder
 from assay.core.json_codec import dumps, parse_numbers
-from assay.core.lease import read as read_lease
 from assay.core.regular_file import read_bytes, read_start
 from assay.core.run_file import Attempt, RunFile
 from assay.store.best_damage import best_damage
@@ -46,7 +45,6 @@ def read_record(
     if error and no_folder(folder):
         run = _nameless_run(folder)
         return ChangedRun(_row(folder, run, error, mtime_ns), [], run.id, 0)
-    lease = read_lease(folder.path) if run is None or not run.sealed else None
     edits = _edits(folder) if edits_size else []
     if run is None:
         run = _nameless_run(folder)
@@ -62,7 +60,6 @@ def read_record(
         step=_last_step(summaries_json) if run.status == "running" else row.step,
         summaries_json=summaries_json,
         values_json=dumps(values),
-        lease_json=dumps(lease) if lease else "",
         edits_json=dumps(edits) if edits else "",
         edits_size=edits_size,
         metrics_mtime_ns=metrics_mtime_ns,
@@ -117,7 +114,6 @@ def _row(folder: RunFolder, run: RunFile, error: str, mtime_ns: int) -> IndexRow
         error=error,
         summaries_json="{}",
         values_json="{}",
-        lease_json="",
         edits_json="",
         folder_mtime_ns=mtime_ns,
         edits_size=0,

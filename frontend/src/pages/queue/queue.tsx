@@ -237,11 +237,16 @@ function DeviceLane({ lane, now, acts }: { lane: Lane; now: number; acts: JobAct
 }
 
 function RunningJob({ job, now, acts }: { job: JobLine; now: number; acts: JobActs }) {
+  const [fetched] = useState(() => ({ at: 0, seconds: null as number | null }));
+  if (fetched.seconds !== job.seconds) {
+    fetched.seconds = job.seconds;
+    fetched.at = now;
+  }
   return (
     <div className={styles.job} data-job={job.id} data-cursor={job.id === acts.cursor || undefined} data-shown={job.id === acts.shown || undefined}>
       <Name job={job} icon="play" />
       <span className={styles.facts}>
-        <span title={job.started === null ? "" : `since ${moment(job.started)}, process ${job.pid}`}>{job.started === null ? "starts" : duration(now - job.started)}</span>
+        <span title={job.started === null ? "" : `since ${moment(job.started)}, process ${job.pid}`}>{job.started === null ? "starts" : duration((job.seconds ?? 0) + Math.max(0, now - fetched.at))}</span>
         <Attempts job={job} />
         {job.timeLimitS !== null && <span>limit {duration(job.timeLimitS)}</span>}
         {job.isStopping && <span className={styles.warn}>stopping</span>}
@@ -284,7 +289,7 @@ function WaitingJob({ job, place, line, now, acts }: { job: JobLine; place: numb
 }
 
 function EndedJob({ job, now, acts }: { job: JobLine; now: number; acts: JobActs }) {
-  const took = job.started !== null && job.ended !== null ? duration(job.ended - job.started) : "";
+  const took = duration(job.seconds);
   return (
     <li className={styles.job} data-job={job.id} data-state={job.state} data-cursor={job.id === acts.cursor || undefined} data-shown={job.id === acts.shown || undefined}>
       <Name job={job} icon={ICONS[job.state]} />

@@ -18,7 +18,7 @@ export function Attempts({ run }: TabProps) {
             <Status run={{ status: statusOf(run, attempt), reason: attempt.reason }} />
             <span className="quiet" title={moment(attempt.started)}>
               {age(attempt.started, now)}
-              {attempt.ended !== null && `, ${duration(attempt.ended - attempt.started)}`}, {stepsOf(attempt)}, {attempt.host} pid {attempt.pid}
+              {attempt.duration > 0 && `, ${duration(attempt.duration)}`}, {stepsOf(attempt)}, {attempt.host} pid {attempt.pid}
             </span>
           </div>
           {attempt.reason && <p>{attempt.reason}</p>}

@@ -44,6 +44,7 @@ JobId = Annotated[int, PathParameter(ge=1, le=MAX_JOB)]
 class JobLine(Model):
     """One job. Times are Unix seconds, null for not yet; `run` is "" while none is known.
 
+    `seconds` is how long the last attempt has run, by a clock that nobody sets.
     `project_key` names the project in addresses, null for one that this server does not show.
     """
 
@@ -65,6 +66,7 @@ class JobLine(Model):
     created: float
     started: float | None
     ended: float | None
+    seconds: float | None
     time_limit_s: float | None
     exit_code: int | None
     signal: int
@@ -338,6 +340,7 @@ class _Lines:
             created=status.created_ns / 1e9,
             started=status.started_ns / 1e9 if status.started_ns else None,
             ended=status.ended_ns / 1e9 if status.ended_ns else None,
+            seconds=status.duration_s,
             time_limit_s=spec.time_limit_s,
             exit_code=status.exit_code,
             signal=status.signal,

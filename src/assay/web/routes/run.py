@@ -35,11 +35,12 @@ class NoteFacts(Model):
 
 
 class AttemptFacts(Model):
-    """One launch or resume; times are unix seconds."""
+    """One launch or resume; times are unix seconds, `duration` is by a clock that nobody sets."""
 
     number: int
     started: float
     ended: float | None
+    duration: float
     status: str
     reason: str
     traceback: str
@@ -294,15 +295,16 @@ def _summaries(home: Home, view: RunView) -> Mapping[str, Any]:
 
 def _attempts(view: RunView) -> list[AttemptFacts]:
     ends = [event.fact for event in view.events if isinstance(event.fact, Ended)]
-    return [_attempt(each, ends) for each in view.file.attempts]
+    return [_attempt(view, each, ends) for each in view.file.attempts]
 
 
-def _attempt(attempt: Attempt, ends: list[Ended]) -> AttemptFacts:
+def _attempt(view: RunView, attempt: Attempt, ends: list[Ended]) -> AttemptFacts:
     traceback = ends[attempt.number - 1].traceback if attempt.number <= len(ends) else ""
     return AttemptFacts(
         number=attempt.number,
         started=attempt.started_ns / 1e9,
         ended=attempt.ended_ns / 1e9 if attempt.ended_ns is not None else None,
+        duration=view.seconds_of(attempt),
         status=attempt.status,
         reason=attempt.reason,
         traceback=traceback,
