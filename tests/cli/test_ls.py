@@ -92,6 +92,21 @@ def test_a_fold_is_to_a_fold_what_a_seed_is_to_a_seed(project: Project, assay: A
     assert "give --group, too" in assay("ls", "--except", "data.fold").err
 
 
+def test_a_key_that_only_others_are_copied_from_is_a_key_of_the_run(
+    project: Project, assay: Assay
+) -> None:
+    for width, fold, acc in ((8, 0, 0.5), (8, 1, 0.7), (9, 0, 0.1)):
+        copied = f"fold = {fold}  # from cv.fold\n"
+        config = f"[model]\nwidth = {width}\n[data.train]\n{copied}[data.valid]\n{copied}"
+        make_run(project, tag=f"w{width}f{fold}", config=config, points={"acc": [acc]})
+
+    assert [line.split()[1] for line in assay("ls", "cv.fold = 1").lines[1:]] == ["w8f1"]
+    columns = [line.split() for line in assay("ls", "--columns", "tag,cv.fold").lines]
+    assert columns == [["tag", "cv.fold"], ["w9f0", "0"], ["w8f1", "1"], ["w8f0", "0"]]
+    groups = assay("ls", "--group", "--except", "cv.fold", "--columns", "acc").lines
+    assert [line.split()[1:3] for line in groups] == [["runs", "acc"], ["1", "0.1"], ["2", "0.60"]]
+
+
 def test_tests_are_listed_on_request_with_their_kind(project: Project, assay: Assay) -> None:
     make_run(project, tag="trained")
     make_run(project, tag="tested", kind="test")

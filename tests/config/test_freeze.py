@@ -328,3 +328,17 @@ def test_the_origin_of_a_value_stands_behind_it_and_is_read_back(parts: list[str
     assert same(again, root)
     assert origins_noted(written, again) == dict.fromkeys(marked, "from env:X")
     assert origins_noted(dump(root), read(dump(root), "<dump>")) == {}
+
+
+def test_a_copy_of_a_key_that_is_not_saved_says_where_it_is_from_and_is_read_back() -> None:
+    config = loads(
+        '[cv]\nfold = 2\n[model]\ntype = "a.B"\nwidth = 8\n'
+        '[data.train.source]\ntype = "a.D"\nfold = "${cv.fold}"\nwidth = "${model.width}"\n'
+    )
+
+    written = dump(config.root, with_origins=True)
+
+    again = read(written, "<dump>")
+    assert "fold = 2  # from cv.fold\nwidth = 8\n" in written
+    assert same(again, config.root)
+    assert origins_noted(written, again) == {("data", "train", "source", "fold"): "from cv.fold"}

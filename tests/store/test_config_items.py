@@ -73,3 +73,30 @@ def test_a_config_that_somebody_wrote_by_hand_has_the_items_of_the_whole_file(te
 def test_what_is_no_toml_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         items(text)
+
+
+def test_a_key_that_values_were_copied_from_is_a_key_with_their_value() -> None:
+    text = """
+a = 1  # from env:X
+text = "b  # from cv.text"
+[data.train]
+fold = 2  # from cv.fold
+[[list]]
+fold = 3  # from cv.other
+[data.valid]
+fold = 2  # from cv.fold
+rate = 0.5  # from data.rate
+rows = [
+    1,  # from cv.row
+]
+"""
+
+    found = list(config_items(text))
+
+    configs = {item.name: item.value for item in found if item.kind == "config"}
+    assert configs == leaves(tomllib.loads(text)) | {"cv.fold": 2, "data.rate": 0.5}
+    assert {item.name: item.value for item in found if item.kind == "copy"} == {
+        "data.train.fold": "cv.fold",
+        "data.valid.fold": "cv.fold",
+        "data.valid.rate": "data.rate",
+    }

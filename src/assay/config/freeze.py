@@ -11,7 +11,19 @@ from typing import Any
 from assay.config.references import objects_used
 from assay.config.secret_keys import without_secrets
 from assay.config.sources.toml import read
-from assay.config.tree import NONE, KeyPath, Leaf, List, Node, Scalar, Table, same, walk
+from assay.config.tree import (
+    NONE,
+    KeyPath,
+    Leaf,
+    List,
+    Node,
+    Scalar,
+    Table,
+    get_at,
+    parse_dotted,
+    same,
+    walk,
+)
 from assay.core import schema
 from assay.core.errors import AssayError
 from assay.core.keys import Key
@@ -22,6 +34,9 @@ _FROM_OUTSIDE = re.compile(
     r"(?:from|default of) (?:env|global):.*|(?:drawn|known) by [^\x00-\x1f\x7f]*", re.ASCII
 )
 """Note on the origin of a value that no file of a config holds."""
+
+_FROM_KEY = re.compile(r"from (?P<key>[^:#\x00-\x1f\x7f]+)")
+"""Note on the origin of a value that was copied from another key."""
 
 _COMMENT = re.compile(r",?  # (?P<note>.*)")
 
@@ -61,7 +76,8 @@ def dump(root: Table, *, with_origins: bool = False) -> str:
     """Return `root` as TOML that reads back as an equal tree.
 
     That is tried here; a tree for which it fails is refused. With `with_origins` a comment behind a
-    value says that it came from outside, was drawn, or is one of the machine.
+    value says that it came from outside, was drawn, is one of the machine, or is a copy of a key
+    that is not in the tree any more.
     """
     import tomli_w  # here: a config is read without it
 
@@ -84,12 +100,24 @@ def _with_comments(text: str, root: Table) -> str:
     lines = text.split("\n")
     comments: dict[int, dict[str, None]] = {}
     for path, node in walk(read(text, "<dump>", excerpt=True)) if notes else ():
-        found = _FROM_OUTSIDE.search(notes.get(path, "")) if isinstance(node, Leaf) else None
-        if found is not None and node.origin.line == node.origin.end_line:
-            comments.setdefault(node.origin.line - 1, {})[found[0]] = None
+        origin = _lasting_origin(notes.get(path, ""), root) if isinstance(node, Leaf) else ""
+        if origin and node.origin.line == node.origin.end_line:
+            comments.setdefault(node.origin.line - 1, {})[origin] = None
     for line, told in comments.items():
         lines[line] += f"  # {', '.join(told)}"
     return "\n".join(lines)
+
+
+def _lasting_origin(note: str, root: Table) -> str:
+    """Return the part of a note that says where a value came from that `root` does not hold."""
+    if found := _FROM_OUTSIDE.search(note):
+        return found[0]
+    copied = _FROM_KEY.fullmatch(note)
+    try:
+        is_gone = copied is not None and get_at(root, parse_dotted(copied["key"])) is None
+    except ValueError:  # a note of another kind
+        return ""
+    return note if is_gone else ""
 
 
 def origins_noted(text: str, root: Table) -> dict[KeyPath, str]:
@@ -100,8 +128,9 @@ def origins_noted(text: str, root: Table) -> dict[KeyPath, str]:
         if isinstance(node, Leaf) and 0 < node.origin.end_line <= len(lines):
             behind = lines[node.origin.end_line - 1][node.origin.end_column - 1 :]
             comment = _COMMENT.fullmatch(behind)
-            if comment is not None and _FROM_OUTSIDE.fullmatch(comment["note"]):
-                found[path] = comment["note"]
+            note = "" if comment is None else comment["note"]
+            if _FROM_OUTSIDE.fullmatch(note) or _FROM_KEY.fullmatch(note):
+                found[path] = note
     return found
 
 

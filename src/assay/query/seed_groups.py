@@ -168,8 +168,14 @@ def _rows_by_config(found: FoundRuns, ignored: Collection[str]) -> dict[str, lis
     configs: dict[tuple[int, str], str] = {}
     for index in found.indexes if ignored else ():
         folders = [row.written.folder for row in found.rows if row.index is index]
+        copies = index.all_items("copy", folders)
         for folder, config in index.all_items("config", folders).items():
-            kept = {key: config[key] for key in sorted(config) if key not in left_out}
+            sources = copies[folder]
+            kept = {
+                key: config[key]
+                for key in sorted(config)
+                if not left_out.intersection((key, sources.get(key)))
+            }
             configs[id(index), folder] = dumps(kept)
     for row in found.rows:
         written = row.written

@@ -2,31 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from assay.store.cells import to_cell
+from assay.store.cells import Cell, to_cell
 from assay.store.index_rows import Item
 
 # A line that begins a key or a table, and the lines after it that are indented or close a list.
 _STATEMENT = re.compile(r"[^\n]*\n?(?:[ \t\]][^\n]*\n?)*")
 _MOST_CACHED = 500
 _NONE = "@none"  # TOML has no null
+_FROM = "  # from "
+_COPIED = re.compile(_FROM + r"(?P<key>[\w.\[\]-]+)$")
 
 
 def config_items(text: str) -> Iterator[Item]:
     """Yield the leaves of a config in TOML by dotted key; ValueError when it is no TOML.
 
     Runs of one project share most statements of their configs. Each is parsed once, which takes a
-    twentieth of the time of parsing every config as a whole.
+    twentieth of the time of parsing every config as a whole. A key that only others were copied
+    from has their value.
     """
     try:
-        yield from [item for items in _by_statement(text) for item in items]
+        items = [item for items in _by_statement(text) for item in items]
     except ValueError:  # a list of tables, a text of several lines: only the whole can be parsed
-        yield from _flat(tomllib.loads(text))
+        items = list(_flat(tomllib.loads(text)))
+    yield from items
+    if _FROM in text:
+        yield from _sources(text, {item.name: item.value for item in items})
+
+
+def _sources(text: str, values: Mapping[str, Cell]) -> Iterator[Item]:
+    """Yield the keys that values of a saved config were copied from, and which were."""
+    sources: dict[str, Cell] = {}
+    prefix: str | None = ""
+    for line in text.split("\n"):
+        if line.startswith("["):
+            prefix = None if line.startswith("[[") else _prefix_of(line)
+        elif prefix is not None and (found := _COPIED.search(line)) is not None:
+            with contextlib.suppress(ValueError):  # a line of a text, or of a list
+                name = f"{prefix}{next(iter(tomllib.loads(line)))}"
+                if name in values and found["key"] not in values:
+                    sources[found["key"]] = values[name]
+                    yield Item("copy", name, found["key"])
+    for key, value in sources.items():
+        yield Item("config", key, value)
 
 
 def _by_statement(text: str) -> Iterator[tuple[Item, ...]]:

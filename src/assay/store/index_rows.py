@@ -12,7 +12,7 @@ from assay.core.json_codec import from_plain
 from assay.core.run_file import Summary
 from assay.store.cells import Cell
 
-Kind = Literal["config", "result", "label", "note", "desc"]
+Kind = Literal["config", "copy", "result", "label", "note", "desc"]
 
 
 class IndexRow(NamedTuple):
@@ -73,6 +73,8 @@ class IndexRow(NamedTuple):
 class Item(NamedTuple):
     """Searchable fact of a run: a key of its config, a result, label, newest note or desc.
 
+    A `copy` names a key of its config, and the key that this has its value from. That is not in the
+    saved config, and a key of it all the same.
     Its texts are `storable`.
     """
 
