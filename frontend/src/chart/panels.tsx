@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useRef, useState, type PointerEvent } from "react";
 import { Icon } from "../parts/icons";
 import type { Zoom } from "../state/address";
-import { stylesOf } from "../state/colors";
+import { useStyles, type Style } from "../state/colors";
 import { useShared } from "../state/site";
 import { movedPanel, openSections, sectionsOf, sizeOf, type Layout, type PanelSpec, type Section } from "./layout";
 import { Panel, type PanelRun } from "./panel";
@@ -32,7 +32,7 @@ export function Panels(props: PanelsProps) {
   const { isDark } = useShared();
   const sheet = useSheet(axis, zoom);
   const ids = useMemo(() => runs.map((run) => run.id), [runs]);
-  const looks = useMemo(() => stylesOf(ids, isDark), [ids, isDark]);
+  const looks = useStyles(ids, isDark);
   const sections = useMemo(() => sectionsOf(metrics, layout, filter), [metrics, layout, filter]);
   const open = filter ? new Set(sections.map((section) => section.name)) : openSections(sections, layout);
   if (!sections.length) return <p className={styles.none}>{filter ? "No panel is called that." : ""}</p>;
@@ -64,7 +64,7 @@ export function Panels(props: PanelsProps) {
 interface GridProps extends PanelsProps {
   section: Section;
   sheet: Sheet;
-  looks: ReturnType<typeof stylesOf>;
+  looks: ReadonlyMap<string, Style>;
 }
 
 const COLUMN = 280;

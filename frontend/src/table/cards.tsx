@@ -3,7 +3,7 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useRef, type CSSProperties } from "react";
 import { Icon } from "../parts/icons";
 import { cell, count, duration } from "../state/format";
-import { colorAt, slotOf } from "../state/colors";
+import { colorAt, useSlots } from "../state/colors";
 import { groupId, idsOf } from "../state/rows";
 import { useNow } from "../state/site";
 import { GroupCell, RunCell, Status } from "./cells";
@@ -18,6 +18,7 @@ const MOST_VALUES = 3;
 export function Cards(props: Omit<RunsTableProps, "addColumn"> & { own: readonly string[] }) {
   const { rows, lines, selected, choosing, isDark, project, onOpen, own } = props;
   const scroller = useRef<HTMLDivElement>(null);
+  const slots = useSlots();
   const virtual = useVirtualizer({ count: lines.total ?? 0, getScrollElement: () => scroller.current, estimateSize: () => CARD, overscan: 8 });
   const items = virtual.getVirtualItems();
   const first = items[0]?.index ?? 0;
@@ -34,7 +35,7 @@ export function Cards(props: Omit<RunsTableProps, "addColumn"> & { own: readonly
           if (!line) return <li key={item.index} className={styles.card} style={style} />;
           const run = line.kind === "run" ? line.run : line.group.newest;
           const id = line.kind === "run" ? run.id : groupId(line.group);
-          const color = colorAt(slotOf(id), isDark);
+          const color = colorAt(slots.get(id), isDark);
           const isSelected = idsOf(line).every((each) => selected.has(each));
           const values = own.slice(0, MOST_VALUES).map((name) => ({
             name,

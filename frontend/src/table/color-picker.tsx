@@ -1,6 +1,6 @@
 /** The colour of a run, for good: a click on its dot asks for it. */
 import * as Popover from "@radix-ui/react-popover";
-import { chooseColor, colorAt, COLOR_COUNT, slotOf } from "../state/colors";
+import { chooseColor, colorAt, COLOR_COUNT, useSlots } from "../state/colors";
 import styles from "./table.module.css";
 
 export interface ColorAsked {
@@ -10,6 +10,7 @@ export interface ColorAsked {
 
 export function ColorPicker({ asked, isDark, onClose }: { asked: ColorAsked; isDark: boolean; onClose: () => void }) {
   const { id, at } = asked;
+  const slot = useSlots().get(id);
   return (
     <Popover.Root open onOpenChange={(open) => !open && onClose()}>
       <Popover.Anchor asChild>
@@ -17,16 +18,16 @@ export function ColorPicker({ asked, isDark, onClose }: { asked: ColorAsked; isD
       </Popover.Anchor>
       <Popover.Portal>
         <Popover.Content className={styles.colors} align="start" sideOffset={2} aria-label="Colour">
-          {Array.from({ length: COLOR_COUNT }, (_, slot) => (
+          {Array.from({ length: COLOR_COUNT }, (_, choice) => (
             <button
-              key={slot}
+              key={choice}
               type="button"
               className={styles.color}
-              style={{ background: colorAt(slot, isDark) }}
-              aria-label={`Colour ${slot + 1}`}
-              aria-pressed={slotOf(id) === slot}
+              style={{ background: colorAt(choice, isDark) }}
+              aria-label={`Colour ${choice + 1}`}
+              aria-pressed={slot === choice}
               onClick={() => {
-                chooseColor(id, slot);
+                chooseColor(id, choice);
                 onClose();
               }}
             />

@@ -5,7 +5,7 @@ import type { RunLine } from "../api/client";
 import type { Curve } from "../api/curves";
 import { Icon } from "../parts/icons";
 import type { ColumnSpec } from "../state/address";
-import { colorAt, slotOf } from "../state/colors";
+import { colorAt, useSlots } from "../state/colors";
 import { groupId, idsOf, type Line, type Rows } from "../state/rows";
 import { useNow } from "../state/site";
 import { GroupCell, RunCell, runTitle } from "./cells";
@@ -74,6 +74,7 @@ export function RunsTable(props: RunsTableProps) {
   const now = useNow(1);
   const sparks = useSparks(rows, first, last, project, columns.some((each) => each.name === "best"));
   const layout = useLayout(columns);
+  const slots = useSlots();
   const differing = useDiffering(rows, columns, selected);
   const drag = useDragSelection(props.choosing, rows);
   const [isAside, setAside] = useState(false);
@@ -133,6 +134,7 @@ export function RunsTable(props: RunsTableProps) {
               now={isLive(line) ? now : Math.floor(now / 15) * 15}
               fetchedAt={rows.fetchedAt}
               spark={line?.kind === "run" ? sparks(line.run) : undefined}
+              slot={line ? slots.get(colorIdOf(line)) : undefined}
               isDark={isDark}
               drag={drag}
               isOpen={line ? lines.isOpen(line) : false}
@@ -176,6 +178,11 @@ const Head = memo(function Head({ columns, kinds, lefts, sort, addColumn, onSort
   );
 });
 
+/** Return by what a row has its colour. */
+function colorIdOf(line: Line): string {
+  return line.kind === "run" ? line.run.id : groupId(line.group);
+}
+
 function isLive(line: Line | undefined): boolean {
   return line?.kind === "run" && line.run.status === "running";
 }
@@ -199,6 +206,8 @@ interface RowProps {
   now: number;
   fetchedAt: number;
   spark: Curve | undefined;
+  /** The number of its colour; undefined for what was never drawn. */
+  slot: number | undefined;
   isDark: boolean;
   drag: DragSelection;
   isOpen: boolean;
@@ -211,8 +220,8 @@ const Row = memo(function Row(props: RowProps) {
   const { index, line, top, columns, kinds, lefts, isSelected, drag } = props;
   const style = { top };
   if (!line) return <div className={styles.row} style={style} role="row" aria-rowindex={index + 2} data-loading="true" />;
-  const id = line.kind === "run" ? line.run.id : groupId(line.group);
-  const color = colorAt(slotOf(id), props.isDark);
+  const id = colorIdOf(line);
+  const color = colorAt(props.slot, props.isDark);
   const run = line.kind === "run" ? line.run : line.group.newest;
   return (
     // Keys are handled by the table as a whole: arrows, x, enter.
@@ -238,7 +247,8 @@ const Row = memo(function Row(props: RowProps) {
         <button
           type="button"
           className={styles.dot}
-          style={{ backgroundColor: color }}
+          data-none={props.slot === undefined || undefined}
+          style={{ color }}
           tabIndex={-1}
           aria-label={`Colour of ${run.tag || id}`}
           onClick={(event) => {

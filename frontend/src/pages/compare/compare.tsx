@@ -13,7 +13,7 @@ import { Icon } from "../../parts/icons";
 import { Picker } from "../../parts/picker";
 import { useShortcuts } from "../../parts/shortcuts";
 import type { CompareSearch } from "../../state/address";
-import { stylesOf, type Style } from "../../state/colors";
+import { useStyles, type Style } from "../../state/colors";
 import { age, cell, count, duration, number, whole } from "../../state/format";
 import { useShared } from "../../state/site";
 import { useStable } from "../../state/stable";
@@ -96,7 +96,7 @@ function Whole({ facts, search, onChange }: { facts: Facts; search: CompareSearc
   const runs = facts.runs;
   const drop = (id: string) => onChange({ runs: (search.runs ?? "").split(",").filter((each) => each !== id).join(","), base: search.base === id ? "" : search.base });
   const { isDark } = useShared();
-  const strokes = useMemo(() => stylesOf(runs.map((run) => run.id), isDark), [runs, isDark]);
+  const strokes = useStyles(useStable(runs.map((run) => run.id)), isDark);
   const style = { "--runs": runs.length } as CSSProperties;
   return (
     <div className={styles.scroll}>
