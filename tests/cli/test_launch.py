@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from assay.cli.launch import told
-from run_folders import make_checkpoint
+from assay.compose import RunResult
+from assay.core.run_file import Best
+from assay.store.layout import Project
+from run_folders import make_checkpoint, make_run
 
 
-def result(folder: Path, status: str, step: int) -> Any:
-    return SimpleNamespace(
+def result(folder: Path, status: Any, step: int, **values: float) -> RunResult:
+    return RunResult(
         id="kq3f7abc",
         record_dir=folder,
+        config=None,
         status=status,
         step=step,
         exit_code=1,
-        exception=None,
-        is_first=True,
-        value={},
-        reason="",
-        note="",
+        value=values,
     )
 
 
@@ -55,6 +54,19 @@ def test_the_end_of_a_run_advises_what_works(
     assert advice in said
     assert ("resume with" in said) == advice.startswith("resume")
     assert ("rerun" in said) == ("rerun" in advice)
+
+
+def test_the_end_line_has_the_best_value_beside_the_last_one(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    best = Best(metric="valid/loss", mode="min", value=0.25, step=2)
+    points = {"valid/loss": [1.0, 0.25, 0.5], "valid/acc": [0.1, 0.9, 0.8]}
+    folder = make_run(project, points=points, best=best)
+
+    told(result(folder, "finished", 3, **{"valid/loss": 0.5, "valid/acc": 0.8}))
+
+    said = " ".join(capsys.readouterr().err.split())
+    assert "valid/loss 0.5000 (best 0.2500 at step 2) valid/acc 0.8000" in said
 
 
 def test_a_checkpoint_that_cannot_be_read_is_none_to_resume_from(

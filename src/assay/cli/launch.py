@@ -152,13 +152,26 @@ def _advice(result: RunResult) -> str:
 
 
 def _print_finished(result: RunResult) -> None:
-    values = [f"{name} {value:.4f}" for name, value in result.value.items()]
+    values = _last_and_best(result)
     reasons = [part for part in result.reason.split("; ") if part not in result.note]
     parts = [f"finished {result.id}".rstrip(), f"step {result.step}", *values, *reasons]
     text = "  ".join(part for part in [*parts, result.note] if part)
     first, *rest = folded(text, width(sys.stderr))
     head = paint("finished", "green bold", on=use_color(sys.stderr))
     echo("\n".join([head + first.removeprefix("finished"), *rest]), err=True)
+
+
+def _last_and_best(result: RunResult) -> list[str]:
+    """Return the last values of a run, that of its best metric with the best one."""
+    texts = {name: f"{name} {value:.4f}" for name, value in result.value.items()}
+    best = None
+    if result.record_dir is not None:
+        with contextlib.suppress(AssayError):  # a record that is gone by now
+            best = result.run.best
+    if best is not None:
+        last = texts.get(best.metric, best.metric)
+        texts[best.metric] = f"{last} (best {best.value:.4f} at step {best.step})"
+    return list(texts.values())
 
 
 def _print_stopped(result: RunResult) -> None:
