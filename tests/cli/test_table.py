@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from assay.store.layout import Project
 from assay.store.tables import read_history, read_table, table_file
 from cli.conftest import Assay
@@ -35,7 +37,11 @@ def test_a_cell_shows_the_value_of_the_run_that_it_leads_to(project: Project, as
     )
 
     assert said.code == 0, said.err
-    assert [line.split() for line in said.lines] == [["name", "accuracy"], ["small", "CNN", "0.9"]]
+    assert [line.split() for line in said.lines[:2]] == [
+        ["name", "accuracy"],
+        ["small", "CNN", "0.9"],
+    ]
+    assert said.lines[2:] == ["", "Each number is of one run (n = 1)."]
     assert assay("table", "ls").lines == ["digits  digits  (1 row, 2 columns)"]
 
 
@@ -123,6 +129,70 @@ def test_a_table_is_written_for_a_paper_with_the_best_in_bold(
     file = tmp_path / "out.json"
     assert assay("table", "export", "digits", str(file)).code == 0
     assert json.loads(file.read_text(encoding="utf-8"))[1] == {"name": "high", "acc": 0.75}
+
+
+@pytest.fixture
+def groups(project: Project, assay: Assay) -> None:
+    """A table of three groups: the best, one that is near it, one that is far from it."""
+    for name, values in {
+        "best": (0.90, 0.92, 0.94),
+        "near": (0.89, 0.91, 0.93),
+        "far_1": (0.50, 0.51, 0.52),
+    }.items():
+        for value in values:
+            run_with(project, value, tag=name)
+        where = ("--where", f"tag = {name}", "--best", "max")
+        assay("table", "set", "digits", name, "acc", "valid/acc.max", *where)
+
+
+@pytest.mark.usefixtures("groups")
+def test_marks_n_and_p_of_a_table_are_explained_below_it(assay: Assay) -> None:
+    said = assay("table", "show", "digits")
+
+    head, best, near, far, blank, *legend = said.lines
+    assert best.endswith("0.920 ± 0.020*") and near.endswith("0.910 ± 0.020†")
+    assert far.endswith("0.510 ± 0.010") and not blank and head.split() == ["name", "acc"]
+    assert " ".join(legend) == (
+        "± is the sample standard deviation of n = 3 runs in each cell."
+        " *: best of its column (acc: the largest)."
+        " Welch's two-sided t-test against the best of the column, † where p > 0.05;"
+        " acc: near p = 0.57 †, far_1 p < 0.001."
+    )
+
+
+@pytest.mark.usefixtures("groups")
+def test_the_table_of_a_paper_has_n_and_p_below_it(assay: Assay) -> None:
+    markdown = assay("table", "export", "digits", "--as", "markdown").out
+    latex = assay("table", "export", "digits", "--as", "latex").out
+
+    assert "| near | 0.910 ± 0.020 † |" in markdown
+    assert "n = 3 runs in each cell." in markdown and "Bold: best of its column" in markdown
+    assert r"near p = 0.57 †, far\_1 p \< 0.001." in markdown
+    _, below = latex.split(r"\end{tabular}")
+    assert r"$\pm$ is the sample standard deviation of n = 3 runs in each cell." in below
+    assert r"near p = 0.57 $^{\dagger}$, far\_1 p $<$ 0.001." in below
+    assert below.count(r"\footnotesize") == 3 and "%" not in below
+
+
+@pytest.mark.usefixtures("groups")
+def test_a_number_says_of_how_many_runs_it_is_where_others_are_of_more(
+    project: Project, assay: Assay
+) -> None:
+    run = run_with(project, 0.4, tag="single")
+
+    said = assay("table", "set", "digits", "single", "acc", "valid/acc.max", "--run", run)
+
+    assert "0.920 ± 0.020 (n 3)*" in said.out and "0.4 (n 1)" in said.out
+    assert "± is the sample standard deviation of the n runs of a cell." in said.out
+    assert "single p" not in said.out  # one run is no sample
+
+
+def test_a_whole_number_of_a_run_keeps_its_digits(project: Project, assay: Assay) -> None:
+    run = id_of(make_run(project, values={"params": 2**62 + 1}))
+
+    said = assay("table", "set", "digits", "small", "params", "params", "--run", run)
+
+    assert str(2**62 + 1) in said.out
 
 
 def test_an_exported_csv_comes_back_as_it_was(

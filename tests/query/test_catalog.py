@@ -85,9 +85,26 @@ def test_values_are_asked_for_by_name_and_a_wrong_one_is_told_with_the_nearest(
 
 def test_the_keys_that_differ_and_the_best_metrics_are_found(catalog: Catalog) -> None:
     assert set(catalog.varying()) == {"lr", "seed"}
-    assert catalog.best_metrics() == ["loss"]
+    assert list(catalog.best_modes()) == ["loss"]
     assert catalog.metrics_of(["aaaaaaa2"]) == ["loss"]
     assert set(catalog.rows(["aaaaaaa2", "zzzzzzz2"])) == {"aaaaaaa2"}
+
+
+def test_a_metric_that_runs_call_their_best_by_has_a_mode_unless_they_differ(
+    project: Project,
+) -> None:
+    for best in (
+        Best(metric="loss", mode="min", value=1.0, step=1),
+        Best(metric="loss", mode="min", value=1.0, step=1),
+        Best(metric="score", mode="max", value=1.0, step=1),
+        Best(metric="mixed", mode="max", value=1.0, step=1),
+        Best(metric="mixed", mode="min", value=1.0, step=1),
+    ):
+        make_run(project, points={best.metric: [1.0]}, best=best)
+    catalog = Catalog(project)
+    catalog.synchronize()
+
+    assert catalog.best_modes() == {"loss": "min", "score": "max", "mixed": ""}
 
 
 def test_a_run_that_appears_is_seen_after_the_next_look(catalog: Catalog, project: Project) -> None:

@@ -121,6 +121,22 @@ def test_repeats_with_other_seeds_are_what_a_difference_is_tested_over(project: 
     assert test.difference == pytest.approx(0.1)
 
 
+def test_the_groups_that_a_p_value_is_of_stand_beside_it(project: Project) -> None:
+    groups = {"a": (0.80, 0.81, 0.82), "b": (0.90, 0.91, 0.92, float("nan"))}
+    folders = [
+        make_run(project, tag=name, points={"acc": [value]}, attempt={"seedless_hash": name * 16})
+        for name, values in groups.items()
+        for value in values
+    ]
+
+    (row,) = compared(project, folders[0], folders[3]).metrics
+
+    found = [(each.mean, each.std, each.count) for each in row.groups if each]
+    assert found == [pytest.approx((0.81, 0.01, 3)), pytest.approx((0.91, 0.01, 3))]  # without nan
+    alone = compared(project, make_run(project, points={"acc": [0.5]}), make_run(project))
+    assert all(not row.groups and not row.tests for row in alone.metrics)
+
+
 def test_a_damaged_config_leaves_the_rest_of_the_comparison(project: Project) -> None:
     one = make_run(project, config="seed = 0\n", points={"loss": [1.0]})
     two = make_run(project, config="seed = [[[", points={"loss": [0.5]})

@@ -79,7 +79,28 @@ def test_a_table_becomes_a_frame(three: Project, monkeypatch: pytest.MonkeyPatch
 
     assert list(frame.columns) == ["loss", "width"]
     assert list(frame.index) == [row.id for row in table.rows]
-    assert frame["width"].tolist() == [0.0, 1.0, 2.0]
+    assert frame["width"].tolist() == [0, 1, 2]
+
+
+def test_integers_stay_integers_in_a_frame(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = SimpleNamespace(
+        DataFrame=Frame, Index=lambda ids, name: ids, array=lambda values, dtype: (dtype, values)
+    )
+    monkeypatch.setitem(sys.modules, "pandas", arrays)
+    for i, width in enumerate((2**62 + 1, 3)):
+        numbers = {"width": width, "rate": (1, 0.5)[i], "huge": (10**400, 7)[i]}
+        make_run(project, values={**numbers, **({"some": 2**53 + 1} if i else {})}, age_s=9 - i)
+
+    table = assay.runs(project=project, sort="created", columns=["width", "some", "rate", "huge"])
+    frame = table.to_pandas()
+
+    assert frame["width"].dtype == np.int64 and frame["width"].tolist() == [2**62 + 1, 3]
+    assert frame["some"] == ("Int64", [None, 2**53 + 1])
+    assert frame["rate"].dtype == np.float64
+    assert frame["huge"].tolist() == [10**400, 7]
+    assert table.to_numpy("huge")["huge"].tolist() == [10**400, 7]
 
 
 def test_without_pandas_the_way_out_is_said(

@@ -22,6 +22,7 @@ import uvicorn
 
 from assay.core.event_log import Ended
 from assay.query.catalog import Asked
+from assay.query.run import RunView
 from assay.record import edits
 from assay.store import refresh_index
 from assay.store.layout import Project, RunFolder
@@ -90,6 +91,36 @@ def test_a_run_says_everything_that_fits_on_a_page(server: Server, runs: dict[st
     assert f"assay log {runs['good']}" in [each["line"] for each in found["commands"]]
     rows = server.get(f"/api/runs/{runs['good']}/config")["rows"]
     assert {row["key"]: row["value"] for row in rows} == {"seed": "0", "lr": "0.1"}
+
+
+def test_integers_that_no_float_holds_reach_the_page_with_all_digits(
+    server: Server, project: Project
+) -> None:
+    long, longer = 2**53 + 1, 2**70 + 1
+    folder = make_run(
+        project,
+        tag="long",
+        config=f"width = {long}\n",
+        values={"params": long, "inner": {"all": [longer, 3]}, "yes": True},
+        attempt={"seeds": {"torch": 2**62 + 1, "python": 1}, "seedless_hash": "long"},
+    )
+    run = id_of(folder)
+
+    facts = server.get(f"/api/runs/{run}")
+    page = server.get("/api/runs", where=f"id = {run}", column=["width", "params"])
+    group = server.get("/api/runs", where=f"id = {run}", column=["width"], group="config")
+    values = server.get("/api/values", where=f"id = {run}", column=["width", "params"])
+    results = {each["name"]: each["value"] for each in facts["results"]}
+
+    assert page["rows"][0]["cells"] == [str(long), str(long)]
+    assert group["groups"][0]["cells"] == [str(long)]
+    assert values["columns"] == {"width": [str(long)], "params": [str(long)]}
+    assert results == {"params": str(long), "inner": {"all": [str(longer), 3]}, "yes": True}
+    assert facts["attempts"][0]["seeds"] == {"torch": str(2**62 + 1), "python": 1}
+    answer = server.ask("PUT", f"/api/runs/{run}/results/params", {"value": str(long + 1)})
+    assert answer.status == 200, answer.body
+    assert RunView(folder).values["params"] == long + 1
+    shutil.rmtree(folder)
 
 
 def test_a_damaged_record_has_its_own_words_and_the_rest_is_there(

@@ -39,6 +39,11 @@ export function exact(value: number): string {
   return Number.isInteger(value) && Math.abs(value) > Number.MAX_SAFE_INTEGER && Math.abs(value) < 1e21 ? String(BigInt(value)) : String(value);
 }
 
+/** Say whether a value is the text of an integer beyond 2^53: so the server sends what a number here would round. */
+export function isLongInteger(value: unknown): value is string {
+  return typeof value === "string" && /^-?\d{16,}$/.test(value) && !Number.isSafeInteger(Number(value));
+}
+
 /** Return the whole value of a cell: for a title, and to copy. */
 export function whole(value: unknown): string {
   return typeof value === "number" ? exact(value) : cell(value);

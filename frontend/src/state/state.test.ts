@@ -1,7 +1,8 @@
 /** Logic of the page that needs no browser: addresses, numbers, colours of a terminal. */
 import { describe, expect, it } from "vitest";
 import { parseColumn, parseSearch, parseZoom, showColumn, showZoom, stringifySearch, workspaceSearch } from "./address";
-import { age, bytes, count, duration, number } from "./format";
+import { chosenSlots } from "./colors";
+import { age, bytes, cell, count, duration, isLongInteger, number } from "./format";
 
 describe("the address", () => {
   it("comes back as it was written", () => {
@@ -26,11 +27,33 @@ describe("the address", () => {
   });
 });
 
+describe("colours", () => {
+  const ids = Array.from({ length: 14 }, (_, index) => `run${index}`);
+
+  it("are given in order, the first twelve without two alike, and stay", () => {
+    const found = chosenSlots(ids, new Map());
+    expect([...found.values()]).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 1]);
+    expect([...chosenSlots(["new", "run3"], found).values()]).toEqual([3, 2]);
+    expect(chosenSlots(["new", "run3"], found).get("run3")).toBe(3);
+  });
+
+  it("differ for runs that are drawn one after the other", () => {
+    const known = new Map<string, number>();
+    for (const id of ids.slice(0, 12)) known.set(id, chosenSlots([id], known).get(id)!);
+    expect(new Set(known.values()).size).toBe(12);
+  });
+});
+
 describe("numbers", () => {
   it("have four digits that count", () => {
     expect([0.123456, 1234567, 0.00012341, 100000, 0, -0.5].map(number)).toEqual(["0.1235", "1.235e6", "1.234e-4", "100000", "0", "-0.5"]);
     expect([Number.NaN, Infinity, -Infinity, null].map(number)).toEqual(["nan", "inf", "-inf", ""]);
     expect(count(10000)).toBe("10,000");
+  });
+
+  it("of more digits than a number holds stay as they came", () => {
+    expect(["9007199254740993", "-9007199254740993", "9007199254740991", "1e300", "abc", 5].map(isLongInteger)).toEqual([true, true, false, false, false, false]);
+    expect(cell("9007199254740993")).toBe("9007199254740993");
   });
 
   it("have units", () => {

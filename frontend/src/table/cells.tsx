@@ -155,7 +155,8 @@ export function GroupCell({ group, name, value, now }: { group: GroupLine; name:
   return <span title={whole(value)}>{cell(value)}</span>;
 }
 
-function Spread({ value, isTime }: { value: Schema["SpreadCell"]; isTime: boolean }) {
+/** Mean and sample deviation of several runs. */
+export function Spread({ value, isTime = false }: { value: Schema["SpreadCell"]; isTime?: boolean }) {
   const mean = Number(value.mean);
   const std = value.std === null ? null : Number(value.std);
   if (isTime) return <span title={`mean of ${value.count}`}>{duration(mean)}</span>;

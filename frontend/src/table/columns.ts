@@ -42,8 +42,8 @@ export function isRight(column: ColumnSpec, kind: string | undefined): boolean {
 }
 
 /** Return the columns of a project nobody has chosen any for. */
-export function defaultColumns(names: { varying: string[]; best: string[]; metrics: string[] } | undefined): ColumnSpec[] {
-  const results = !names || names.best.length ? ["best"] : likelyResults(names.metrics);
+export function defaultColumns(names: { varying: string[]; best: Record<string, string>; metrics: string[] } | undefined): ColumnSpec[] {
+  const results = !names || Object.keys(names.best).length ? ["best"] : likelyResults(names.metrics);
   const found = ["status", "tag", ...results, ...(names?.varying ?? []).slice(0, 2), "duration", "age"];
   return found.map((name) => ({ name }));
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import click
 
 from assay.cli.completion import complete_expression, complete_runs, complete_tables
-from assay.cli.terminal import echo, paint, use_color
+from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.errors import InputError, RecordError, did_you_mean
 from assay.core.formatting import count, moment
 from assay.core.json_codec import dumps
@@ -291,7 +292,14 @@ def _lines(found: ShownTable) -> list[str]:
             for cell, width, is_number in zip(line, widths, numeric, strict=True)
         ]
         lines.append("  ".join(cells).rstrip())
-    return [paint(lines[0], "dim", on=color), *lines[1:]]
+    notes = [line for text in found.legend("*") for line in _wrapped(text)]
+    return [paint(lines[0], "dim", on=color), *lines[1:], *(["", *notes] if notes else [])]
+
+
+def _wrapped(text: str) -> list[str]:
+    """Return a sentence as lines that fit the terminal."""
+    limit = width(sys.stdout)
+    return [visible(text)] if limit is None else textwrap.wrap(visible(text), limit)
 
 
 def _text(cell: ShownCell) -> str:

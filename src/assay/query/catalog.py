@@ -252,11 +252,17 @@ class Catalog:
         values = self._columns(list(folders.values()), [(column, found)])[0]
         return {run_id: values[folder] for run_id, folder in folders.items() if folder in values}
 
-    def best_metrics(self) -> list[str]:
-        """Return the metrics that the newest runs call their best by."""
-        rows = self._rows(self._folders(Asked())[:_NEWEST]).values()
-        names = [row.written.best_metric for row in rows]
-        return list(dict.fromkeys(name for name in names if name))
+    def best_modes(self) -> dict[str, str]:
+        """Return the metrics that the newest runs call their best by, each with "min" or "max".
+
+        The mode is "" for a metric of which some runs want it small and some large.
+        """
+        found: dict[str, str] = {}
+        for row in self._rows(self._folders(Asked())[:_NEWEST]).values():
+            name, mode = row.written.best_metric, row.written.best_mode
+            if name:
+                found[name] = mode if found.get(name, mode) == mode else ""
+        return found
 
     def varying(self) -> list[str]:
         """Return the config keys in which the newest runs differ, those with most values first."""
@@ -388,7 +394,10 @@ class Catalog:
             newest, *_ = within = members[key]
             if newest in rows:
                 run_ids = tuple(str(ids[folder]) for folder in within if folder in ids)
-                cells = [together([each.get(folder) for folder in counted[key]]) for each in values]
+                cells = []
+                for (column, _), known in zip(columns, values, strict=True):
+                    inner = [known.get(folder) for folder in counted[key]]
+                    cells.append(together(inner, is_setting=column.kind == "config"))
                 groups.append(PageGroup(key, rows[newest], run_ids, tuple(cells)))
         return Page(
             columns=tuple(column for column, _ in columns),

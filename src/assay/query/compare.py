@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from assay.core.verdict import Verdict
 from assay.query.config_rows import flat_config
 from assay.query.diff import COSTS, code_store, comparable_environments, flat
 from assay.query.run import RunView
+from assay.query.seed_groups import Spread, spread
 from assay.query.significance import Welch, welch
 from assay.store.code_trees import CodeFile, read_tree
 from assay.store.series import read_series
@@ -47,11 +49,13 @@ class DifferingFile:
 class MetricRow:
     """One metric of all runs.
 
-    `tests` compare the repeats of each run with those of the first, where there are repeats.
+    `groups` are the last values of the repeats of each run, those that are finite; `tests` compare
+    them with those of the first. Both are empty where no run has repeats.
     """
 
     name: str
     summaries: tuple[Summary | None, ...]
+    groups: tuple[Spread | None, ...] = ()
     tests: tuple[Welch | None, ...] = ()
 
 
@@ -189,16 +193,24 @@ def _metrics(
     values = {name: catalog.values_of(ids, name) for name in tested}
     rows = []
     for name in names:
+        spreads: tuple[Spread | None, ...] = ()
         tests: tuple[Welch | None, ...] = ()
         if name in values:
-            known = values[name]
-            samples = [[known[each] for each in group if each in known] for group in groups]
+            samples = [_finite(values[name], group) for group in groups]
+            spreads = tuple(spread(sample) if sample else None for sample in samples)
             tests = tuple(
                 None if groups[0] == group else welch(samples[0], sample)
                 for group, sample in zip(groups, samples, strict=True)
             )
-        rows.append(MetricRow(name, tuple(each.get(name) for each in summaries), tests))
+        row = MetricRow(name, tuple(each.get(name) for each in summaries), spreads, tests)
+        rows.append(row)
     return tuple(rows)
+
+
+def _finite(values: Mapping[str, Any], ids: Sequence[str]) -> list[float]:
+    """Return the finite numbers among the values of some runs."""
+    known = [values[run_id] for run_id in ids if run_id in values]
+    return [value for value in known if math.isfinite(value)]
 
 
 def _curves(run: RunView) -> dict[str, Series]:

@@ -21,6 +21,7 @@ State = Literal["text", "ok", "stale", "open", "gone", "empty"]
 cell."""
 
 P_LIMIT = 0.05
+LEAST_P = 0.001
 MAX_LINKED = 1_000
 _TOLERANCE = 1e-12
 _LATEX = {
@@ -35,6 +36,9 @@ _LATEX = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
+    "†": r"$^{\dagger}$",
+    "<": "$<$",
+    ">": "$>$",
 }
 
 
@@ -43,8 +47,8 @@ class ShownCell:
     """One cell as it is now.
 
     `value` is its number or text, `samples` the numbers of each run behind it. `is_best`: the best
-    of its column; `is_near`: Welch's test cannot tell it from the best. `seen` is what a stale one
-    was.
+    of its column; `p`: that of Welch's test against the best, None where one of the two has fewer
+    than two runs; `is_near`: the test cannot tell it from the best. `seen` is what a stale one was.
     """
 
     text: str = ""
@@ -57,6 +61,7 @@ class ShownCell:
     seen: str = ""
     is_best: bool = False
     is_near: bool = False
+    p: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,29 @@ class ShownTable:
     def stale(self) -> int:
         """Count of the cells that are no longer what somebody saw."""
         return sum(cell.state in ("stale", "gone") for row in self.rows for cell in row.cells)
+
+    def legend(self, best: str) -> list[str]:
+        """Return sentences about what the table shows: ±, n, marks and p.
+
+        `best` is how the best of a column is marked.
+        """
+        lines = [_spread_line(self.rows)] if any(map(_has_numbers, self.rows)) else []
+        columns = list(enumerate(self.table.columns))
+        marked = [
+            f"{column.title}: the {'largest' if column.best == 'max' else 'smallest'}"
+            for at, column in columns
+            if any(row.cells[at].is_best for row in self.rows)
+        ]
+        if marked:
+            lines.append(f"{best}: best of its column ({', '.join(marked)}).")
+        tested = [
+            f"{column.title}: {', '.join(found)}"
+            for at, column in columns
+            if (found := [_p_text(row, at) for row in self.rows if row.cells[at].p is not None])
+        ]
+        if tested:
+            lines.append(f"{_TEST} {'; '.join(tested)}.")
+        return lines
 
     def to_json(self) -> str:
         """Return a list of objects, one a row: numbers as numbers."""
@@ -109,7 +137,7 @@ class ShownTable:
         return csv_text(lines)
 
     def to_markdown(self) -> str:
-        """Return a Markdown table with the best of each column bold.
+        """Return a Markdown table with the best of each column bold, and its legend below.
 
         A dagger marks values that the test cannot tell from the best.
         """
@@ -121,10 +149,10 @@ class ShownTable:
                 [_marked(cell, _markdown(cell.text), "**", "**", " †") for cell in row.cells]
             )
         text = "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-        return text + (f"\n† {_FOOTNOTE}\n" if self._has_near else "")
+        return text + "".join(f"\n{_markdown(line)}\n" for line in self.legend("Bold"))
 
     def to_latex(self) -> str:
-        """Return a `tabular` for booktabs with the best of each column bold.
+        """Return a `tabular` for booktabs with the best of each column bold, and its legend below.
 
         A dagger marks values that the test cannot tell from the best.
         """
@@ -141,16 +169,41 @@ class ShownTable:
             ]
             lines.append(" & ".join(cells) + r" \\")
         lines += [r"\bottomrule", r"\end{tabular}"]
-        if self._has_near:
-            lines.append(rf"% $^{{\dagger}}$ {_FOOTNOTE}")
+        lines += [rf"\par{{\footnotesize {_latex(line)}\par}}" for line in self.legend("Bold")]
         return "\n".join(lines) + "\n"
 
-    @property
-    def _has_near(self) -> bool:
-        return any(cell.is_near for row in self.rows for cell in row.cells)
+
+_TEST = f"Welch's two-sided t-test against the best of the column, † where p > {P_LIMIT:g};"
 
 
-_FOOTNOTE = f"not told from the best of its column by Welch's test (p > {P_LIMIT:g})"
+def _has_numbers(row: ShownRow) -> bool:
+    return any(cell.samples for cell in row.cells)
+
+
+def _spread_line(rows: Sequence[ShownRow]) -> str:
+    """Return what ± is, and of how many runs each number is."""
+    counts = _counts(rows)
+    if counts == {1}:
+        return "Each number is of one run (n = 1)."
+    deviation = "± is the sample standard deviation"
+    if len(counts) == 1:
+        return f"{deviation} of n = {counts.pop()} runs in each cell."
+    return f"{deviation} of the n runs of a cell."
+
+
+def _counts(rows: Sequence[ShownRow]) -> set[int]:
+    """Return the different numbers of runs that cells are of."""
+    return {len(cell.samples) for row in rows for cell in row.cells if cell.samples}
+
+
+def _p_text(row: ShownRow, at: int) -> str:
+    """Return p of a cell with the name of its row."""
+    cell = row.cells[at]
+    assert cell.p is not None
+    first = row.cells[0]
+    name = first.text if at and first.text else row.key
+    size = f"p = {cell.p:.2g}" if cell.p >= LEAST_P else f"p < {LEAST_P:g}"
+    return f"{name} {size}{' †' if cell.is_near else ''}"
 
 
 def shown(table: ResultTable, catalog: Catalog) -> ShownTable:
@@ -172,7 +225,7 @@ def shown(table: ResultTable, catalog: Catalog) -> ShownTable:
             else:
                 cells.append(_unlinked(cell))
         rows.append(ShownRow(row.key, tuple(cells)))
-    return ShownTable(table, _with_best(table.columns, rows))
+    return ShownTable(table, _with_counts(_with_best(table.columns, rows)))
 
 
 def _unlinked(text: str | None) -> ShownCell:
@@ -215,7 +268,9 @@ def _joined(values: Sequence[Any]) -> ShownCell:
         return ShownCell(text, value=text)
     together = spread(numbers)
     if together.count == 1:
-        return ShownCell(number(together.mean), value=together.mean, samples=numbers)
+        (only,) = values
+        text = str(only) if type(only) is int else number(float(only))
+        return ShownCell(text, value=together.mean, samples=numbers)
     return ShownCell(str(together), value=together.mean, std=together.std, samples=numbers)
 
 
@@ -277,9 +332,20 @@ def _with_best(columns: Sequence[TableColumn], rows: Sequence[ShownRow]) -> tupl
                 cells[i][at] = replace(cell, is_best=True)
                 continue
             test = welch(best.samples, cell.samples)
-            is_near = test is not None and test.p > P_LIMIT
-            cells[i][at] = replace(cell, is_near=is_near)
+            if test is not None:
+                cells[i][at] = replace(cell, is_near=test.p > P_LIMIT, p=test.p)
     return tuple(ShownRow(row.key, tuple(line)) for row, line in zip(rows, cells, strict=True))
+
+
+def _with_counts(rows: tuple[ShownRow, ...]) -> tuple[ShownRow, ...]:
+    """Add to the text of each number of how many runs it is, unless that is the same in all."""
+    if len(_counts(rows)) < 2:
+        return rows
+    return tuple(replace(row, cells=tuple(map(_with_count, row.cells))) for row in rows)
+
+
+def _with_count(cell: ShownCell) -> ShownCell:
+    return replace(cell, text=f"{cell.text} (n {len(cell.samples)})") if cell.samples else cell
 
 
 def _csv_cells(cell: ShownCell, has_spread: bool) -> list[Any]:

@@ -21,7 +21,6 @@ from assay.query.run import RunView
 from assay.query.run_row import RunRow
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 _SHOWN_ROWS = 40
@@ -76,7 +75,10 @@ class RunTable:
         }
 
     def to_pandas(self, *names: str) -> Any:
-        """Return a `pandas.DataFrame` indexed by run id; InputError without pandas."""
+        """Return a `pandas.DataFrame` indexed by run id; InputError without pandas.
+
+        Integers stay integers: int64, Int64 where a run has none, objects beyond 64 bits.
+        """
         try:
             # By name: nothing of it is needed to check or to install assay.
             pd: Any = import_module("pandas")
@@ -85,7 +87,12 @@ class RunTable:
                 "A DataFrame needs pandas.", fix="pip install pandas, or use to_numpy()"
             ) from None
         index = pd.Index([row.id for row in self.rows], name="id")
-        return pd.DataFrame(self.to_numpy(*names), index=index)
+        table = self.with_columns(*names) if names else self
+        cells = table.cells
+        columns = {}
+        for column in table.columns:
+            columns[column.key] = _frame_column(pd, [each[column.key] for each in cells])
+        return pd.DataFrame(columns, index=index)
 
     def _repr_html_(self) -> str:
         """Return the table as HTML for a notebook."""
@@ -144,14 +151,33 @@ class RunTable:
 def _array(values: list[Any]) -> NDArray[Any]:
     import numpy as np  # here: a list of runs in a terminal needs none
 
-    if all(value is None or _is_number(value) for value in values):
-        numbers: NDArray[np.float64] = np.array(
-            [float("nan") if value is None else value for value in values], dtype=np.float64
-        )
-        return numbers
+    if not all(value is None or _is_number(value) for value in values):
+        return _objects(values)
+    known = [float("nan") if value is None else value for value in values]
+    try:
+        return np.array(known, dtype=np.float64)
+    except OverflowError:  # an integer above the largest float
+        return _objects(values)
+
+
+def _objects(values: list[Any]) -> NDArray[Any]:
+    import numpy as np
+
     objects: NDArray[Any] = np.empty(len(values), dtype=object)
     objects[:] = values
     return objects
+
+
+def _frame_column(pd: Any, values: list[Any]) -> Any:
+    """Return the values of one column of a data frame; those of integers stay integers."""
+    import numpy as np
+
+    known = [value for value in values if value is not None]
+    if not known or not all(_is_number(value) and isinstance(value, int) for value in known):
+        return _array(values)
+    if not all(-(1 << 63) <= value < 1 << 63 for value in known):
+        return _objects(values)
+    return np.array(values, np.int64) if values == known else pd.array(values, dtype="Int64")
 
 
 def _is_number(value: Any) -> bool:

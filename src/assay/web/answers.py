@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -12,11 +13,15 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic.alias_generators import to_camel
 
 from assay.core.errors import AssayError, ConflictError, InputError, RecordError
+from assay.core.json_codec import spell_numbers
 from assay.query.catalog import Catalog
 from assay.query.expression import ExpressionError
 from assay.query.run import RunView
 from assay.query.run_row import RunRow
 from assay.web.site import Home, ProjectSite
+
+MAX_SAFE_INTEGER = 2**53 - 1
+"""The largest integer that JavaScript tells from its neighbours."""
 
 
 class Model(BaseModel):
@@ -78,6 +83,30 @@ class AnyText(JSONResponse):
         except ValueError:
             plain = json.loads(json.dumps(content), parse_constant=str)
             return json.dumps(plain, separators=(",", ":")).encode()
+
+
+def spell_for_page(value: Any) -> Any:
+    """Return plain data with the numbers that JavaScript lacks as texts.
+
+    Those are what JSON lacks, and integers that a 64-bit float does not hold.
+    """
+    match value:
+        case bool():
+            return value
+        case int() if abs(value) > MAX_SAFE_INTEGER:
+            return str(value)
+        case dict():
+            return {key: spell_for_page(item) for key, item in value.items()}
+        case list():
+            return [spell_for_page(item) for item in value]
+        case _:
+            return spell_numbers(value)
+
+
+def parse_from_page(value: Any) -> Any:
+    """Return a value that the page sent: `spell_for_page` of an integer as that integer."""
+    is_long = isinstance(value, str) and re.fullmatch("-?[0-9]{16,1000}", value) is not None
+    return int(value) if is_long and abs(int(value)) > MAX_SAFE_INTEGER else value
 
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {

@@ -17,7 +17,7 @@ import { useStyles, type Style } from "../../state/colors";
 import { age, cell, count, duration, number, whole } from "../../state/format";
 import { useShared } from "../../state/site";
 import { useStable } from "../../state/stable";
-import { Status } from "../../table/cells";
+import { Spread, Status } from "../../table/cells";
 import styles from "./compare.module.css";
 import { Divergence } from "./divergence";
 
@@ -226,6 +226,11 @@ function Keys({ title, rows, equal, count: runs }: { title: string; rows: Facts[
   );
 }
 
+/** Whether a number of any of the runs has more than one seed behind it. */
+function hasRepeats(row: Schema["MetricLine"]): boolean {
+  return row.groups.some((group) => group !== null && group.count > 1);
+}
+
 const COSTS = /^(speed|time|memory)\//;
 
 function Numbers({ facts }: { facts: Facts }) {
@@ -240,7 +245,7 @@ function Numbers({ facts }: { facts: Facts }) {
           Numbers{" "}
           <span className="quiet">
             last value, with the difference from the baseline
-            {hasTests && `; p by Welch's test over the seeds (n = ${facts.repeats.join(", ")})`}
+            {hasTests && "; below it mean ± deviation over the seeds with n, and p of Welch's two-sided test of these means against the baseline's"}
           </span>
         </th>
       </tr>
@@ -248,6 +253,7 @@ function Numbers({ facts }: { facts: Facts }) {
         <Line key={row.name} name={row.name}>
           {row.values.map((value, at) => {
             const base = row.values[0]?.last;
+            const group = row.groups[at];
             const test = row.tests[at];
             if (!value) return <td key={at} className="quiet">-</td>;
             const difference = at > 0 && typeof value.last === "number" && typeof base === "number" ? value.last - base : null;
@@ -261,11 +267,17 @@ function Numbers({ facts }: { facts: Facts }) {
                     {number(Math.abs(difference))}
                   </span>
                 )}
-                {test && (
-                  <span className={styles.p} title={`Welch's test: difference of the means ${number(test.difference)}, two-sided p = ${test.p}`}>
-                    {" "}
-                    p {test.p < 0.001 ? "< 0.001" : `= ${number(Number(test.p.toPrecision(2)))}`}
-                  </span>
+                {group && hasRepeats(row) && (
+                  <div className={styles.group}>
+                    <span>
+                      <Spread value={group} /> (n {group.count})
+                    </span>
+                    {test && (
+                      <span title={`Welch's test: difference of the means ${number(test.difference)}, two-sided p = ${test.p}`}>
+                        p {test.p < 0.001 ? "< 0.001" : `= ${number(Number(test.p.toPrecision(2)))}`}
+                      </span>
+                    )}
+                  </div>
                 )}
               </td>
             );

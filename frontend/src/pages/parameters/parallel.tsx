@@ -11,6 +11,8 @@ interface ParallelProps {
   chosen: readonly number[];
   brushes: readonly Brush[];
   metric: string;
+  /** Whether small values of the metric are good, which strong lines show. */
+  isLow: boolean;
   isDark: boolean;
   onBrush: (name: string, range: { low: number; high: number } | null) => void;
 }
@@ -26,7 +28,7 @@ const LEAST_DRAG = 4;
 /** Pixels from an end of an axis that count as the end: the extreme values lie there. */
 const SNAP = 5;
 
-export function Parallel({ scales, places, rows, chosen, brushes, metric, isDark, onBrush }: ParallelProps) {
+export function Parallel({ scales, places, rows, chosen, brushes, metric, isLow, isDark, onBrush }: ParallelProps) {
   const box = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
   const width = Math.max(useWidth(box), scales.length * LEAST_GAP);
@@ -40,7 +42,7 @@ export function Parallel({ scales, places, rows, chosen, brushes, metric, isDark
     const strokes = shades(isDark);
     const metricColumn = places.get(metric) ?? [];
     const buckets: number[][] = Array.from({ length: SHADES }, () => []);
-    for (const row of chosen) buckets[shadeOf(metricColumn[row] ?? null, SHADES)]!.push(row);
+    for (const row of chosen) buckets[shadeOf(metricColumn[row] ?? null, SHADES, isLow)]!.push(row);
     const draw = (list: readonly number[], color: string, alpha: number) => {
       context.strokeStyle = color;
       context.globalAlpha = alpha;

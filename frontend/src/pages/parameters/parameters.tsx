@@ -11,7 +11,7 @@ import { Icon } from "../../parts/icons";
 import { Picker } from "../../parts/picker";
 import { useShortcuts } from "../../parts/shortcuts";
 import type { ParametersSearch } from "../../state/address";
-import { cell, count, whole } from "../../state/format";
+import { cell, count, isLongInteger, whole } from "../../state/format";
 import { useShared } from "../../state/site";
 import { Filter } from "../workspace/filter";
 import { Parallel } from "./parallel";
@@ -35,7 +35,8 @@ export function ParametersPage() {
   );
   const names = useQuery(columnsQuery(project));
   const metrics = names.data?.metrics ?? [];
-  const metric = search.m ?? names.data?.best.find((name) => metrics.includes(name)) ?? metrics.find((name) => name.startsWith("valid/")) ?? metrics[0] ?? "";
+  const modes = names.data?.best ?? {};
+  const metric = search.m ?? Object.keys(modes).find((name) => metrics.includes(name)) ?? metrics.find((name) => name.startsWith("valid/")) ?? metrics[0] ?? "";
   const where = search.w ?? "";
   const importance = useQuery({
     queryKey: ["importance", project, where, metric],
@@ -102,7 +103,7 @@ export function ParametersPage() {
             </Empty>
           )}
           {values.data && importance.data && importance.data.keys.length > 0 && (
-            <Views facts={values.data} importance={importance.data} metric={metric} keys={keys} search={search} isDark={isDark} project={project} onChange={change} />
+            <Views facts={values.data} importance={importance.data} metric={metric} isLow={modes[metric] === "min"} keys={keys} search={search} isDark={isDark} project={project} onChange={change} />
           )}
         </div>
       </main>
@@ -114,6 +115,8 @@ interface ViewsProps {
   facts: Schema["ValuesFacts"];
   importance: Schema["ImportanceFacts"];
   metric: string;
+  /** Whether the runs call small values of the metric good. */
+  isLow: boolean;
   keys: readonly string[];
   search: ParametersSearch;
   isDark: boolean;
@@ -121,15 +124,12 @@ interface ViewsProps {
   onChange: (changes: Partial<ParametersSearch>, stays?: boolean) => void;
 }
 
-function Views({ facts, importance, metric, keys, search, isDark, project, onChange }: ViewsProps) {
+function Views({ facts, importance, metric, isLow, keys, search, isDark, project, onChange }: ViewsProps) {
   const scales = useMemo(
-    () => [...keys.filter((key) => key !== metric), metric].filter((name) => facts.columns[name]).map((name) => scaleOf(name, facts.columns[name] as readonly Value[])),
+    () => [...keys.filter((key) => key !== metric), metric].filter((name) => facts.columns[name]).map((name) => scaleOf(name, valuesOf(facts, name))),
     [facts, keys, metric],
   );
-  const places = useMemo(
-    () => new Map(scales.map((scale) => [scale.name, (facts.columns[scale.name] as readonly Value[]).map(scale.place)])),
-    [facts, scales],
-  );
+  const places = useMemo(() => new Map(scales.map((scale) => [scale.name, valuesOf(facts, scale.name).map(scale.place)])), [facts, scales]);
   const brushes = useMemo(() => (search.b ?? []).map(parseBrush).filter((each): each is Brush => each !== null), [search.b]);
   const chosen = useMemo(() => brushed(places, brushes, facts.ids.length), [places, brushes, facts.ids.length]);
   const brush = (name: string, range: { low: number; high: number } | null) => {
@@ -141,9 +141,9 @@ function Views({ facts, importance, metric, keys, search, isDark, project, onCha
   return (
     <>
       <section aria-label="Parallel coordinates" className={styles.card}>
-        <Parallel scales={scales} places={places} rows={facts.ids.length} chosen={chosen} brushes={brushes} metric={metric} isDark={isDark} onBrush={brush} />
+        <Parallel scales={scales} places={places} rows={facts.ids.length} chosen={chosen} brushes={brushes} metric={metric} isLow={isLow} isDark={isDark} onBrush={brush} />
         <p className={styles.hint}>
-          {count(chosen.length)} of {count(facts.ids.length)} runs chosen. Drag on an axis to choose a part of it, click it to choose all; strong lines have high values of {metric}.
+          {count(chosen.length)} of {count(facts.ids.length)} runs chosen. Drag on an axis to choose a part of it, click it to choose all; strong lines have {isLow ? "low" : "high"} values of {metric}.
           {facts.total > facts.ids.length && ` The first ${count(facts.ids.length)} of ${count(facts.total)} are drawn.`}
         </p>
       </section>
@@ -155,9 +155,14 @@ function Views({ facts, importance, metric, keys, search, isDark, project, onCha
           </section>
         )}
       </div>
-      <Chosen facts={facts} scales={scales} chosen={chosen} metric={metric} project={project} isAll={!brushes.length} onClear={() => onChange({ b: [] })} />
+      <Chosen facts={facts} scales={scales} chosen={chosen} metric={metric} isLow={isLow} project={project} isAll={!brushes.length} onClear={() => onChange({ b: [] })} />
     </>
   );
+}
+
+/** Return the values of a column as an axis has them: integers that came as texts are numbers there. */
+function valuesOf(facts: Schema["ValuesFacts"], name: string): Value[] {
+  return (facts.columns[name] ?? []).map((value) => (isLongInteger(value) ? Number(value) : value));
 }
 
 interface ImportanceProps {
@@ -226,24 +231,28 @@ interface ChosenProps {
   scales: readonly Scale[];
   chosen: readonly number[];
   metric: string;
+  isLow: boolean;
   project: string;
   isAll: boolean;
   onClear: () => void;
 }
 
-/** The chosen runs as a table, highest metric first: what the lines show, for those who cannot see or drag them. */
-function Chosen({ facts, scales, chosen, metric, project, isAll, onClear }: ChosenProps) {
+/** The chosen runs as a table, the best of the metric first: what the lines show, for those who cannot see or drag them. */
+function Chosen({ facts, scales, chosen, metric, isLow, project, isAll, onClear }: ChosenProps) {
   const listed = useMemo(() => {
-    const target = facts.columns[metric] ?? [];
+    const target = valuesOf(facts, metric);
     const known = chosen.filter((row) => typeof target[row] === "number");
-    return known.sort((a, b) => (target[b] as number) - (target[a] as number)).slice(0, MOST_LISTED);
-  }, [chosen, facts, metric]);
+    const sign = isLow ? 1 : -1;
+    return known.sort((a, b) => sign * ((target[a] as number) - (target[b] as number))).slice(0, MOST_LISTED);
+  }, [chosen, facts, metric, isLow]);
   const ids = chosen.slice(0, MOST_LINKED).map((row) => facts.ids[row]!);
   const search = project ? { project } : {};
   return (
     <section aria-label="Chosen runs" className={styles.card}>
       <div className={styles.bar}>
-        <h2>Highest {metric}</h2>
+        <h2>
+          {isLow ? "Lowest" : "Highest"} {metric}
+        </h2>
         <Link to="/" search={{ ...search, sel: ids.join(",") }}>
           Curves of {ids.length < chosen.length ? "the first " : ""}
           {count(ids.length)}

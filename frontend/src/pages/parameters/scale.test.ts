@@ -1,6 +1,6 @@
 /** Axes of the parameter view, and what a brush chooses. */
 import { describe, expect, it } from "vitest";
-import { brushed, parseBrush, scaleOf, showBrush } from "./scale";
+import { brushed, parseBrush, scaleOf, shadeOf, showBrush } from "./scale";
 
 describe("an axis", () => {
   it("lays numbers out between the least and the greatest", () => {
@@ -39,6 +39,13 @@ describe("an axis", () => {
     expect(scaleOf("step", many).place(199_999)).toBe(1);
     expect(scaleOf("seed", [3, 3]).place(3)).toBe(0.5);
     expect(scaleOf("none", [null, null]).place(null)).toBeNull();
+  });
+});
+
+describe("a shade", () => {
+  it("is strong for high values, or for low ones where these are good", () => {
+    expect([0, 0.5, 1, null].map((at) => shadeOf(at, 8, false))).toEqual([0, 4, 7, 0]);
+    expect([0, 0.5, 1, null].map((at) => shadeOf(at, 8, true))).toEqual([7, 4, 0, 0]);
   });
 });
 

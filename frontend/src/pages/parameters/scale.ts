@@ -117,7 +117,7 @@ export function brushed(places: ReadonlyMap<string, readonly (number | null)[]>,
   return found;
 }
 
-/** Return the place of each row of `order` in one of `count` equal shares, by its place on an axis. */
-export function shadeOf(at: number | null, count: number): number {
-  return at === null ? 0 : Math.min(count - 1, Math.floor(at * count));
+/** Return which of `count` equal shares of an axis a place lies in; from the top where small values are good. */
+export function shadeOf(at: number | null, count: number, isLow: boolean): number {
+  return at === null ? 0 : Math.min(count - 1, Math.floor((isLow ? 1 - at : at) * count));
 }

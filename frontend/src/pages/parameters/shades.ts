@@ -1,4 +1,4 @@
-/** Shades by which lines and points show the metric: pale for its lowest values, strong for its highest. */
+/** Shades by which lines and points show the metric: pale for its worst values, strong for its best. */
 
 export const SHADES = 8;
 

@@ -7,7 +7,7 @@ import { Button } from "../../parts/button";
 import { CopyLine } from "../../parts/copy";
 import { Markdown } from "../../parts/markdown";
 import { complain, say } from "../../parts/toast";
-import { age, cell, count, duration, moment, number, whole } from "../../state/format";
+import { age, cell, count, duration, isLongInteger, moment, number, whole } from "../../state/format";
 import { useRunMarks } from "../../state/marks";
 import { useShared } from "../../state/site";
 import type { RunFacts, TabProps } from "./tab";
@@ -297,7 +297,8 @@ function Results({ run }: { run: RunFacts }) {
   if (!run.results.length) return null;
   const save = async (name: string) => {
     setEdited(null);
-    const value = text.trim() !== "" && Number.isFinite(Number(text)) ? Number(text) : text;
+    const isNumber = text.trim() !== "" && Number.isFinite(Number(text)) && !isLongInteger(text.trim());
+    const value = isNumber ? Number(text) : text.trim();
     try {
       await data(api.PUT("/api/runs/{run_id}/results/{name}", { params: { path: { run_id: run.line.id, name }, query: { project } }, body: { value } }));
       say(`${name} is corrected; what was recorded is kept.`);

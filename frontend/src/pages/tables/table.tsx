@@ -13,7 +13,7 @@ import { Markdown } from "../../parts/markdown";
 import { Menu, MenuItem, MenuLine, MenuTitle } from "../../parts/menu";
 import { useShortcuts } from "../../parts/shortcuts";
 import { complain, say } from "../../parts/toast";
-import { cell as showValue, count, moment } from "../../state/format";
+import { cell as showValue, count, isLongInteger, moment } from "../../state/format";
 import { useShared } from "../../state/site";
 import { LinkDialog } from "./link";
 import styles from "./tables.module.css";
@@ -206,8 +206,12 @@ function Sheet({ facts, onChange, onImport, onRemove }: SheetProps) {
       </div>
       <Notes text={facts.notes} isFixed={isFixed} onSave={(text) => void onChange([{ what: "notes", text }], (before) => ({ ...before, notes: text }))} />
       <Grid facts={facts} isFixed={isFixed} onChange={onChange} onShow={setShown} />
+      {facts.legend.map((line) => (
+        <p key={line} className={styles.legend}>
+          {line}
+        </p>
+      ))}
       <p className={styles.legend}>
-        {facts.rows.some((row) => row.cells.some((cell) => cell.isNear)) && "† not told from the best by Welch’s test (p > 0.05). "}
         {count(facts.rows.length)} {facts.rows.length === 1 ? "row" : "rows"}
       </p>
       {shown?.what === "link" && (
@@ -459,7 +463,7 @@ function Cell({ cell, isFixed, onEdit, onShow, onAccept, onEmpty }: CellProps) {
             {text}
           </Link>
         )}
-        {cell.isNear && <span title="Welch’s test does not tell it from the best (p > 0.05)"> †</span>}
+        {cell.isNear && <span title={`Welch’s test does not tell it from the best: p = ${cell.p}`}> †</span>}
         {cell.state === "open" && (
           <span className={styles.open} title="A run behind this value still trains">
             <Icon name="live" size={12} />
@@ -503,7 +507,7 @@ function Cell({ cell, isFixed, onEdit, onShow, onAccept, onEmpty }: CellProps) {
 }
 
 function showWhole(cell: CellFacts): string {
-  const value = cell.value === null ? "" : String(cell.value);
+  const value = cell.value === null ? "" : isLongInteger(cell.text) ? cell.text : String(cell.value);
   return cell.std === null ? value : `${value} ± ${String(cell.std)}, n = ${cell.count}`;
 }
 
@@ -513,7 +517,7 @@ function isNumeric(facts: TableFacts, at: number): boolean {
 }
 
 function withText(facts: TableFacts, place: Place, text: string): TableFacts {
-  const cell: CellFacts = { text, state: text ? "text" : "empty", value: text, std: null, count: 0, runs: [], link: null, seen: "", isBest: false, isNear: false };
+  const cell: CellFacts = { text, state: text ? "text" : "empty", value: text, std: null, count: 0, runs: [], link: null, seen: "", isBest: false, isNear: false, p: null };
   const rows = facts.rows.map((row, at) => (at === place.row ? { ...row, cells: row.cells.map((each, column) => (column === place.column ? cell : each)) } : row));
   return { ...facts, rows };
 }

@@ -9,11 +9,11 @@ from typing import Annotated
 from fastapi import Query
 
 from assay.core.errors import AssayError, InputError
-from assay.query.compare import MetricRow, RunComparison, compare
+from assay.query.compare import DifferingKey, MetricRow, RunComparison, compare
 from assay.query.run import RunView
-from assay.web.answers import HomeOf, MissingError, Model, make_router, view_of
+from assay.web.answers import HomeOf, MissingError, Model, make_router, spell_for_page, view_of
 from assay.web.routes.run import VerdictFacts, verdict_facts
-from assay.web.routes.runs import Ids, RunLine, line_of, split_ids
+from assay.web.routes.runs import Ids, RunLine, SpreadCell, line_of, split_ids, spread_cell
 
 MAX_RUNS = 50
 
@@ -45,8 +45,11 @@ class TestCell(Model):
 
 
 class MetricLine(Model):
+    """Values of the runs; `groups` are means over the repeats of each, which `tests` compare."""
+
     name: str
     values: list[NumberCell | None]
+    groups: list[SpreadCell | None]
     tests: list[TestCell | None]
 
 
@@ -97,9 +100,9 @@ def compare_runs(
         runs=[line_of(rows[view.id]) for view in views if view.id in rows],
         gone=gone,
         sentence=found.sentence,
-        config=[KeyLine(key=row.key, values=list(row.values)) for row in found.config],
+        config=[_key_line(row) for row in found.config],
         equal_config=found.equal_config,
-        environment=[KeyLine(key=row.key, values=list(row.values)) for row in found.environment],
+        environment=[_key_line(row) for row in found.environment],
         equal_environment=found.equal_environment,
         code=[FileLine(path=row.path, changes=list(row.changes)) for row in found.code],
         equal_code=found.equal_code,
@@ -130,12 +133,20 @@ def _views(home: HomeOf, ids: Sequence[str]) -> tuple[list[RunView], list[str]]:
     return views, gone
 
 
+def _key_line(row: DifferingKey) -> KeyLine:
+    return KeyLine(key=row.key, values=spell_for_page(list(row.values)))
+
+
 def _metric(row: MetricRow, found: RunComparison) -> MetricLine:
     return MetricLine(
         name=row.name,
         values=[
             NumberCell(last=each.last, min=each.min, max=each.max) if each is not None else None
             for each in row.summaries
+        ],
+        groups=[
+            spread_cell(each) if each is not None else None
+            for each in (row.groups or (None,) * len(found.runs))
         ],
         tests=[
             TestCell(p=each.p, difference=each.difference, freedom=each.freedom)

@@ -19,6 +19,7 @@ from assay.web.answers import (
     Model,
     RunId,
     make_router,
+    parse_from_page,
     problem_of,
     row_of,
     view_of,
@@ -49,7 +50,7 @@ class Description(Model):
 
 
 class Result(Model):
-    """A corrected result, or a new one."""
+    """A corrected result, or a new one; an integer beyond 2^53 is a text of its digits."""
 
     value: float | int | bool | str | None
 
@@ -109,7 +110,7 @@ def correct_result(
 ) -> RunLine:
     """Correct a result; what was recorded is kept."""
     view = view_of(home, run_id)
-    edits.correct(view.folder, name, given.value, old=view.values.get(name))
+    edits.correct(view.folder, name, parse_from_page(given.value), old=view.values.get(name))
     return _changed(home, watches, run_id)
 
 

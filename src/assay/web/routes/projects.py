@@ -26,7 +26,7 @@ from assay.store.saved_views import (
     view_names,
     write_view,
 )
-from assay.web.answers import HomeOf, Model, SiteOf, make_router
+from assay.web.answers import HomeOf, Model, SiteOf, make_router, spell_for_page
 from assay.web.routes.live import WatchesOf
 from assay.web.routes.runs import AskedOf
 from assay.web.site import key_of
@@ -254,7 +254,7 @@ def values(home: HomeOf, question: AskedOf) -> ValuesFacts:
     return ValuesFacts(
         ids=ids[:MAX_VALUES_RUNS],
         columns={
-            name: [_drawn(value) for value in column[:MAX_VALUES_RUNS]]
+            name: [spell_for_page(_drawn(value)) for value in column[:MAX_VALUES_RUNS]]
             for name, column in zip(question.columns, columns, strict=True)
         },
         total=len(ids),

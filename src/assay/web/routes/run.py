@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from assay.core.event_log import Edit, Ended, Warned
-from assay.core.json_codec import spell_numbers, to_plain
+from assay.core.json_codec import to_plain
 from assay.core.manifest import Checkpoint
 from assay.core.run_file import IMPORTED, Attempt, Summary
 from assay.core.verdict import Verdict
@@ -20,7 +20,16 @@ from assay.query.text_files import text_files
 from assay.record.readme import revision_of
 from assay.store.artifacts import Artifact
 from assay.store.blobs import FileBlobs
-from assay.web.answers import HomeOf, Model, RunId, make_router, read_or, row_of, view_of
+from assay.web.answers import (
+    HomeOf,
+    Model,
+    RunId,
+    make_router,
+    read_or,
+    row_of,
+    spell_for_page,
+    view_of,
+)
 from assay.web.routes.run_files import media_of_blob
 from assay.web.routes.runs import RunLine, line_of
 from assay.web.site import Home
@@ -53,7 +62,7 @@ class AttemptFacts(Model):
     changed: list[str]
     changed_code: list[str]
     exactness: str
-    seeds: dict[str, int]
+    seeds: dict[str, int | str]
 
 
 class CheckpointFacts(Model):
@@ -317,7 +326,7 @@ def _attempt(view: RunView, attempt: Attempt, ends: list[Ended]) -> AttemptFacts
         changed=list(attempt.changed),
         changed_code=list(attempt.changed_code),
         exactness=attempt.exactness,
-        seeds=dict(attempt.seeds),
+        seeds=spell_for_page(dict(attempt.seeds)),
     )
 
 
@@ -346,7 +355,7 @@ def verdict_facts(verdict: Verdict) -> VerdictFacts:
         ),
         cause=verdict.cause or "",
         note=verdict.note,
-        changed=to_plain(dict(verdict.changed_inputs)),
+        changed=spell_for_page(to_plain(dict(verdict.changed_inputs))),
     )
 
 
@@ -380,7 +389,7 @@ def _results(view: RunView) -> list[ResultFacts]:
             edits.setdefault(edit.key, []).append(note)
     return [
         ResultFacts(name=name, value=value, edits=edits.get(name, []))
-        for name, value in spell_numbers(view.values).items()
+        for name, value in spell_for_page(view.values).items()
         if not name.startswith(IMPORTED)
     ]
 

@@ -11,13 +11,12 @@ from typing import Annotated, Any
 from fastapi import Depends, Query, Request, Response
 
 from assay.core.errors import InputError
-from assay.core.json_codec import spell_numbers
 from assay.query.catalog import Asked, PageColumn, PageGroup
 from assay.query.columns import COLUMNS
 from assay.query.curves import CurveView, draw, file_stamp
 from assay.query.run_row import RunRow
 from assay.query.seed_groups import Spread
-from assay.web.answers import HomeOf, Model, as_json, make_router
+from assay.web.answers import HomeOf, Model, as_json, make_router, spell_for_page
 from assay.web.curve_bytes import pack
 from assay.web.site import Home
 
@@ -92,11 +91,11 @@ class ColumnNames(Model):
     """Names available to a column, a filter or a panel.
 
     `varying` are keys in which new runs differ, `best` the metrics that new runs call their best
-    by.
+    by, each with its mode: "min", "max", or "" where these runs differ in it.
     """
 
     varying: list[str]
-    best: list[str]
+    best: dict[str, str]
 
     facts: list[str]
     metrics: list[str]
@@ -168,7 +167,7 @@ def columns(home: HomeOf) -> ColumnNames:
     names = home.catalog.names()
     return ColumnNames(
         varying=home.catalog.varying(),
-        best=home.catalog.best_metrics(),
+        best=home.catalog.best_modes(),
         facts=[*COLUMNS, "desc"],
         metrics=sorted(names.metrics),
         results=sorted(names.results),
@@ -268,7 +267,7 @@ def line_of(row: RunRow, cells: Sequence[Any] = ()) -> RunLine:
         best = BestValue(
             metric=written.best_metric,
             mode=written.best_mode,
-            value=spell_numbers(written.best_value),
+            value=spell_for_page(written.best_value),
             step=written.best_step,
         )
     return RunLine(
@@ -283,7 +282,7 @@ def line_of(row: RunRow, cells: Sequence[Any] = ()) -> RunLine:
         attempts=written.attempts,
         labels=row.labels,
         best=best,
-        cells=spell_numbers(list(cells)),
+        cells=spell_for_page(list(cells)),
     )
 
 
@@ -300,17 +299,20 @@ def _head(column: PageColumn) -> ColumnHead:
 
 def _group(group: PageGroup) -> GroupLine:
     cells = [
-        SpreadCell(mean=cell.mean, std=cell.std if cell.count > 1 else None, count=cell.count)
-        if isinstance(cell, Spread)
-        else spell_numbers(cell)
+        spread_cell(cell) if isinstance(cell, Spread) else spell_for_page(cell)
         for cell in group.cells
     ]
     return GroupLine(
-        key=spell_numbers(list(group.key)),
+        key=spell_for_page(list(group.key)),
         newest=line_of(group.newest),
         ids=list(group.ids),
         cells=cells,
     )
+
+
+def spread_cell(found: Spread) -> SpreadCell:
+    std = found.std if found.count > 1 else None
+    return SpreadCell(mean=found.mean, std=std, count=found.count)
 
 
 def _etag(home: Home, rows: Mapping[str, RunRow], query: str) -> str:

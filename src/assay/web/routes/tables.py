@@ -27,7 +27,7 @@ from assay.store.tables import (
     table_file,
     table_names,
 )
-from assay.web.answers import HomeOf, MissingError, Model, make_router
+from assay.web.answers import HomeOf, MissingError, Model, make_router, spell_for_page
 from assay.web.routes.live import WatchesOf
 from assay.web.site import Home
 
@@ -57,6 +57,7 @@ class CellFacts(Model):
     seen: str
     is_best: bool
     is_near: bool
+    p: float | None
 
 
 class RowFacts(Model):
@@ -79,6 +80,7 @@ class TableFacts(Model):
     revision: str
     columns: list[ColumnFacts]
     rows: list[RowFacts]
+    legend: list[str]
     stale: int
 
 
@@ -353,6 +355,7 @@ def _facts(home: Home, name: str) -> TableFacts:
         rows=[
             RowFacts(key=row.key, cells=[_cell(cell) for cell in row.cells]) for row in found.rows
         ],
+        legend=found.legend("Bold"),
         stale=found.stale,
     )
 
@@ -377,6 +380,7 @@ def _cell(cell: ShownCell) -> CellFacts:
         seen=cell.seen,
         is_best=cell.is_best,
         is_near=cell.is_near,
+        p=cell.p,
     )
 
 
@@ -387,6 +391,6 @@ def _edit(edit: TableEdit) -> EditFacts:
         what=edit.what,
         row=edit.row,
         column=edit.column,
-        old=to_plain(edit.old),
-        new=to_plain(edit.new),
+        old=spell_for_page(to_plain(edit.old)),
+        new=spell_for_page(to_plain(edit.new)),
     )
