@@ -460,3 +460,12 @@ def test_a_seed_that_fits_into_no_64_bits_is_refused_before_anything_is_written(
         ).returncode
         == 0
     )
+
+
+@pytest.mark.parametrize("tag", ["none", "None", "null"])
+def test_the_word_none_is_a_tag_like_any_other(assay, toy: Path, tag: str) -> None:
+    ran = assay("run", "toy.toml", "--tag", tag, "--max-steps", "1", "--device", "cpu", "--quiet")
+
+    assert ran.returncode == 0, ran.stderr
+    (run,) = (toy / "runs").iterdir()
+    assert run_file.read(run).tag == tag

@@ -361,6 +361,37 @@ def test_what_a_message_advises_works(title: str, toy: Path) -> None:
     assert code == 0, out.getvalue()
 
 
+WHAT = re.compile(r"^(?:\w*Error|error|assay): \S", re.MULTILINE)
+WHERE = re.compile(r"^ *(?:-->|at:|File) |^>>> |^\[2\] |`[^`]+`|\w\.toml\b|'[^']+'", re.MULTILINE)
+HOW = re.compile(r"^ *(?:fix:|=) \S|^note: expected|did you mean", re.MULTILINE)
+LACKING = {
+    "the data set is empty": "of its arguments the one that leaves nothing is not named",
+    "resuming with a wider model": "the override that made it wider is not named",
+}
+"""Messages with a place or a fix that is less than it could be: they have 2 points at most."""
+
+
+def score(title: str, said: str) -> int:
+    """Return 3 for a message that says what is wrong, where, and how to mend it; a point each.
+
+    Below `>>>` and in cells Python shows the line. That fixes work is tried above.
+    """
+    made, _, message = said.partition("\n")
+    shown = said if made.startswith((">>> ", "[2] ")) else message
+    points = sum(pattern.search(shown) is not None for pattern in (WHAT, WHERE, HOW))
+    return min(points, 2) if title in LACKING else points
+
+
+def test_messages_score_at_least_2_9_of_3_and_none_less_than_2() -> None:
+    scores = {title: score(title, said) for title, said in snapshots()}
+
+    assert scores.keys() >= LACKING.keys()
+    assert {title: points for title, points in scores.items() if points < 2} == {}
+    assert sum(scores.values()) / len(scores) >= 2.9
+    low = {title for title, points in scores.items() if points < 3}
+    assert low == set(LACKING)
+
+
 def test_every_mistake_has_its_words() -> None:
     assert len(MISTAKES) >= 66
     assert [title for title, _ in snapshots()] == list(MISTAKES)

@@ -63,7 +63,8 @@ def value_for(path: KeyPath, text: str, origin: Origin | None = None) -> Node:
         return value
     match standard.kind:
         case "text" | "period" | "steps" | "duration" | "choice":
-            return from_plain(text, value.origin)
+            # A text is what stands in its quotes, and any other value what was typed.
+            return value if isinstance(value.value, str) else from_plain(text, value.origin)
         case "names" if isinstance(value.value, str) and text.strip():
             return from_plain([name.strip() for name in text.split(",")], value.origin)
         case _:
