@@ -18,16 +18,17 @@ from pathlib import Path
 import pytest
 
 from assay.core import run_file
-from assay.core.errors import InputError
+from assay.core.errors import AssayError, InputError, RecordError
 from assay.core.job import QUEUE_JOB, Job, JobSpec
 from assay.core.lease import process_start
 from assay.jobs.devices import FakeDevices
 from assay.jobs.dispatcher import Dispatcher, only_dispatcher
-from assay.jobs.job_folder import JobFolder
+from assay.jobs.job_folder import JobFolder, LogReader
 from assay.jobs.job_process import is_alive, is_suspended, members_of, start_forked
 from assay.query.found_runs import find_runs
 from assay.store.device_leases import LeaseHolder, holder_of
 from assay.store.job_journal import JobJournal
+from assay.store.queue_files import LOCK_NAME, dispatcher_pid
 from run_folders import make_project, make_run
 
 SOURCE = str(Path(__file__).resolve().parents[2] / "src")
@@ -437,3 +438,108 @@ def kill_part(holder: LeaseHolder, chance: random.Random) -> None:
             os.killpg(holder.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
+
+
+# ------------------------------------------------------------------------------ what was planted
+
+
+def link(path: Path, outside: Path) -> None:
+    path.symlink_to(outside)
+
+
+def pipe(path: Path, outside: Path) -> None:
+    os.mkfifo(path)
+
+
+def folder(path: Path, outside: Path) -> None:
+    path.mkdir()
+
+
+Plant = Callable[[Path, Path], None]
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Iterator[Path]:
+    """A file of the user that nothing of the queue may change."""
+    path = tmp_path / "outside"
+    path.write_text("precious")
+    yield path
+    assert path.read_text() == "precious"
+
+
+@pytest.mark.parametrize("plant", [link, pipe, folder])
+def test_a_log_that_is_no_file_ends_its_job_and_no_other(
+    journal: JobJournal, outside: Path, plant: Plant
+) -> None:
+    log = JobFolder.of(journal.folder, 1).made().log
+    plant(log, outside)
+
+    bad, good = dispatched(journal, shell("echo printed"), shell("echo printed"))
+
+    kind = {link: "a link", pipe: "a named pipe", folder: "a folder"}[plant]
+    assert (bad.status.state, bad.status.failure) == ("failed", "config")
+    assert bad.status.reason == f"its folder cannot be written: {log}: it is {kind}, not a file"
+    assert good.status.state == "finished"
+    assert journal.leases() == []
+    with pytest.raises(RecordError, match=f"cannot be read: it is {kind}"):
+        LogReader(log).read()
+
+
+def test_a_folder_of_a_job_that_is_a_link_ends_the_job(journal: JobJournal, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (journal.folder / "jobs").mkdir()
+    (journal.folder / "jobs" / "1").symlink_to(tmp_path / "elsewhere")
+
+    bad, good = dispatched(journal, shell("echo printed"), shell("echo printed"))
+
+    assert "it is a link, not a folder" in bad.status.reason
+    assert good.status.state == "finished"
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("plant", [link, pipe])
+def test_how_a_job_ended_is_written_past_what_lies_in_the_place_of_the_file(
+    journal: JobJournal, outside: Path, plant: Plant
+) -> None:
+    plants = "ln -s" if plant is link else "mkfifo"
+    source = str(outside) if plant is link else ""
+    (job,) = dispatched(
+        journal,
+        shell(
+            f"cd {journal.folder}/jobs/1; for end in '' .new; do"
+            f" {plants} {source} exit-1-$PPID.json$end; done; exit 3"
+        ),
+    )
+
+    assert (job.status.failure, job.status.reason) == ("exception", "exit code 3")
+
+
+@pytest.mark.parametrize("plant", [link, pipe, folder])
+def test_a_lock_that_is_no_file_is_one_clear_error_and_nothing_waits_for_it(
+    journal: JobJournal, outside: Path, plant: Plant
+) -> None:
+    plant(journal.folder / LOCK_NAME, outside)
+
+    with pytest.raises(AssayError, match="The queue cannot be held: "):
+        Dispatcher(journal, FakeDevices("1")).run(until_empty=True)
+    with pytest.raises(RecordError, match="The lock of the queue cannot be read: "):
+        dispatcher_pid(journal.folder)
+
+
+def test_a_queue_that_other_users_can_write_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "queue").mkdir()
+    (tmp_path / "queue").chmod(0o777)
+
+    with pytest.raises(InputError, match="can be written by every user"):
+        JobJournal(tmp_path / "queue")
+
+    assert list((tmp_path / "queue").iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_queue_of_another_user_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "queue").mkdir()
+    os.chown(tmp_path / "queue", 65534, -1)
+
+    with pytest.raises(InputError, match="belongs to another user, whose jobs would run as yours"):
+        JobJournal(tmp_path / "queue")

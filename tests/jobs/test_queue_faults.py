@@ -133,7 +133,7 @@ def test_while_the_journal_is_locked_the_batch_waits(tmp_path: Path) -> None:
 
 
 def test_a_journal_that_is_read_only_is_one_clear_error() -> None:
-    """The folder is of somebody else, and may be read by all."""
+    """Its owner has taken the right to write from it."""
     with tempfile.TemporaryDirectory() as name:
         queue = Path(name) / "queue"
         with JobJournal(queue) as journal:
@@ -144,8 +144,10 @@ def test_a_journal_that_is_read_only_is_one_clear_error() -> None:
             file.chmod(0o444)
         mine = os.geteuid()
         try:
-            if mine == 0:
-                os.seteuid(65534)  # the rights of files do not hold for root
+            if mine == 0:  # the rights of files do not hold for root
+                for path in (Path(name), queue, *queue.iterdir()):
+                    os.chown(path, 65534, -1)
+                os.seteuid(65534)
             with pytest.raises(RecordError) as caught, JobJournal(queue) as journal:
                 Dispatcher(journal, FakeDevices("1")).round()
         finally:

@@ -29,7 +29,8 @@ from assay.core.job import FAILURES, TRANSIENT, Job
 from assay.core.lease import process_start
 from assay.core.terminal import elided, visible
 from assay.store.job_journal import JobJournal
-from assay.store.queue_files import dispatcher_pid, job_folder, job_log
+from assay.store.layout import refusal
+from assay.store.queue_files import append_to_log, dispatcher_pid, job_folder, job_log
 
 if TYPE_CHECKING:
     from assay.config import Config
@@ -184,8 +185,8 @@ def rerun(arguments: tuple[str, ...], trust: bool, as_json: bool, **options: Any
     if not names:
         raise InputError("`assay queue rerun` needs a run.", fix="assay queue rerun last")
     runs = [find_run(name) for name in names]
-    for refusal in filter(None, map(ranks_refusal, runs)):
-        raise InputError(refusal)
+    for why in filter(None, map(ranks_refusal, runs)):
+        raise InputError(why)
     configs = [
         config_of_run(name, overrides, use="train it again", trust=permission(trust), tell=say)
         for name in names
@@ -436,7 +437,11 @@ def _detach(folder: Path, *, until_empty: bool) -> int:
     if dispatcher_pid(folder):
         raise InputError("A dispatcher is at work for this queue already.", where=str(folder))
     words = [sys.executable, "-m", "assay", "queue", "work"]
-    with (folder / _WORK_LOG).open("ab") as log:
+    try:
+        opened = append_to_log(folder / _WORK_LOG)
+    except OSError as error:
+        raise refusal(error, folder / _WORK_LOG, "The dispatcher cannot write its log") from error
+    with open(opened, "ab") as log:
         process = subprocess.Popen(
             [*words, *(["--until-empty"] if until_empty else [])],
             stdin=subprocess.DEVNULL,

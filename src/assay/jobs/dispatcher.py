@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from assay.core.directory import LinkedFolderError
 from assay.core.errors import AssayError, InputError, RecordError
 from assay.core.job import (
     JOB_DEVICES_VARIABLE,
@@ -29,6 +30,7 @@ from assay.core.job import (
     boot_ns,
 )
 from assay.core.lease import this_place
+from assay.core.regular_file import NotRegularFileError, open_regular
 from assay.core.signals import Signals, answered
 from assay.jobs.devices import DevicePool, choose_slots, cpu_jobs, job_variables, this_machine
 from assay.jobs.failure import classify, describe_end
@@ -47,7 +49,7 @@ from assay.jobs.watch import start_watcher
 from assay.query.find import run_of_job
 from assay.store.device_leases import LeaseHolder, QueueDevice, RunningJob
 from assay.store.job_journal import JobJournal
-from assay.store.layout import find_project
+from assay.store.layout import find_project, refusal
 from assay.store.queue_files import LOCK_NAME
 
 GRACE_S = 30.0
@@ -270,9 +272,13 @@ class Dispatcher:
                 continue
             if slots is None:
                 too_big.add(wish)
-            else:
+                continue
+            try:
                 self._start(job, job_variables(spec, slots, pool))
-                leases = self._journal.leases()
+            except (NotRegularFileError, LinkedFolderError) as error:
+                what = f"its folder cannot be written: {error.filename}: {error.strerror}"
+                self._end_unstarted(job, what)
+            leases = self._journal.leases()
 
     def _start(self, job: Job, variables: dict[str, str]) -> None:
         folder = JobFolder.of(self._journal.folder, job.id).made()
@@ -299,8 +305,12 @@ class Dispatcher:
         """End a job that can never start, with the reason."""
         nowhere = self._journal.claim(job.id, lambda leases: [])
         if nowhere is not None:
-            status = replace(job.status, state="failed", failure="config", reason=error.what)
-            self._journal.end(job.id, replace(status, ended_ns=time.time_ns()))
+            self._end_unstarted(job, error.what)
+
+    def _end_unstarted(self, job: Job, reason: str) -> None:
+        """Write the end of a claimed job whose command never began."""
+        status = replace(job.status, state="failed", failure="config", reason=reason)
+        self._journal.end(job.id, replace(status, ended_ns=time.time_ns()))
 
     def _devices(self) -> list[QueueDevice]:
         """Return the devices that jobs on "auto" get, for those who look at the queue."""
@@ -371,7 +381,10 @@ def _has_died(holder: LeaseHolder) -> bool:
 @contextlib.contextmanager
 def only_dispatcher(folder: Path) -> Iterator[None]:
     """Hold the lock of a queue; the kernel frees it at any death. InputError when it is taken."""
-    descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = open_regular(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise refusal(error, folder / LOCK_NAME, "The queue cannot be held") from error
     try:
         if not _locked(descriptor):
             raise InputError("A dispatcher is at work for this queue already.", where=str(folder))

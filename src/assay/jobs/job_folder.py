@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import os
 import platform
 from collections.abc import Mapping
@@ -11,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from assay.core.directory import PRIVATE, make_directory
+from assay.core.directory import PRIVATE, make_directory, open_directory
 from assay.core.errors import RecordError
 from assay.core.event_log import EndStatus
 from assay.core.job import ATTEMPT_VARIABLE, JOB_VARIABLE, FailureClass
 from assay.core.json_codec import read_json, write_json
-from assay.store.queue_files import job_folder, job_log
+from assay.core.regular_file import open_regular
+from assay.store.queue_files import append_to_log, job_folder, job_log
 
 FOLDER_VARIABLE = "ASSAY_JOB_FOLDER"
 
@@ -62,9 +62,10 @@ class JobFolder:
         return cls(job_folder(queue, job))
 
     def made(self) -> JobFolder:
-        """Make the folder if it is missing; return this object."""
+        """Make the folder if it is missing; return this object. OSError for a link in its place."""
         make_directory(self.path, PRIVATE)
-        return self
+        with open_directory(self.path.parent) as jobs, jobs.folder(self.path.name):
+            return self
 
     @property
     def log(self) -> Path:
@@ -97,13 +98,13 @@ class JobFolder:
 
     def append(self, text: str) -> None:
         """Write a line of assay's own behind what the job has printed."""
-        with self.log.open("ab") as file:
+        with open(append_to_log(self.log), "ab") as file:
             file.write(f"{text.rstrip()}\n".encode("utf-8", "replace"))
 
     def tail(self, most_bytes: int) -> str:
         """Return the end of the log; "" without one."""
         try:
-            with self.log.open("rb") as file:
+            with open(open_regular(self.log), "rb") as file:
                 file.seek(0, os.SEEK_END)
                 file.seek(max(0, file.tell() - most_bytes))
                 return file.read().decode("utf-8", "replace")
@@ -122,8 +123,14 @@ class LogReader:
     def read(self, *, is_last: bool = False) -> str:
         """Return what was added since the last call; `is_last`: nothing more will come."""
         data = b""
-        with contextlib.suppress(FileNotFoundError), self._log.open("rb") as file:
-            file.seek(self._offset)
-            data = file.read()
+        try:
+            with open(open_regular(self._log), "rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            what = f"The log of the job cannot be read: {error.strerror or error}."
+            raise RecordError(what, where=str(self._log)) from error
         self._offset += len(data)
         return self._decoder.decode(data, final=is_last)

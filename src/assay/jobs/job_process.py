@@ -16,10 +16,12 @@ from pathlib import Path
 from assay.core.errors import InputError, RecordError
 from assay.core.json_codec import from_plain
 from assay.core.lease import process_start, this_place
+from assay.core.regular_file import read_bytes
 from assay.jobs import supervise
 from assay.store.device_leases import LeaseHolder, holder_of
+from assay.store.queue_files import append_to_log
 
-LOG_NAME = "log.txt"
+_MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +63,21 @@ class GatedProcess:
 def start_forked(
     command: Sequence[str], cwd: str, environment: Mapping[str, str], log: Path, exit_file: Path
 ) -> GatedProcess:
-    """Fork a supervisor; for OS processes without threads, as it takes a millisecond."""
+    """Fork a supervisor; for OS processes without threads, as it takes a millisecond.
+
+    OSError when the log is a link, or no file.
+    """
+    out = append_to_log(log)
     read, write = os.pipe()
     pid = os.fork()
     if pid:
         os.close(read)
+        os.close(out)
         return GatedProcess(holder_of(pid), write)
     code = supervise.NOT_BEGUN
     try:
         os.setsid()
-        _redirect(read, log)
+        _redirect(read, out)
         os.environ.clear()
         os.environ.update(environment)
         code = supervise.supervise(0, str(exit_file), cwd, list(command))
@@ -82,8 +89,8 @@ def start_apart(
     command: Sequence[str], cwd: str, environment: Mapping[str, str], log: Path, exit_file: Path
 ) -> tuple[GatedProcess, subprocess.Popen[bytes]]:
     """Start a supervisor as a new interpreter; for OS processes that may have threads."""
-    read, write = os.pipe()
-    with log.open("ab") as out:
+    with open(append_to_log(log), "ab") as out:
+        read, write = os.pipe()
         words = ["-P", "-m", "assay.jobs.supervise", "0", str(exit_file), cwd, *command]
         try:
             process = subprocess.Popen(
@@ -102,9 +109,8 @@ def start_apart(
     return GatedProcess(holder_of(process.pid), write), process
 
 
-def _redirect(gate: int, log: Path) -> None:
+def _redirect(gate: int, out: int) -> None:
     """Leave the child the gate as its standard input, the log as its output, and nothing else."""
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     os.dup2(gate, 0)
     os.dup2(out, 1)
     os.dup2(out, 2)
@@ -134,7 +140,7 @@ def read_end(exit_file: Path, holder: LeaseHolder) -> ProcessEnd | None:
     """Return how the command of a supervisor ended; None while there is no word of it."""
     path = exit_file.with_name(f"{exit_file.name}-{holder.pid}.json")
     try:
-        return from_plain(ProcessEnd, json.loads(path.read_text(encoding="utf-8")))
+        return from_plain(ProcessEnd, json.loads(read_bytes(path, _MOST_BYTES)))
     except (OSError, ValueError, RecordError):
         return None
 

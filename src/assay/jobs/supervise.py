@@ -6,6 +6,7 @@ fork of the dispatcher, or `python -m assay.jobs.supervise` where the parent may
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -60,7 +61,10 @@ def _write(path: str, end: dict[str, object]) -> None:
     """
     while True:
         try:
-            with open(path + ".new", "w", encoding="utf-8") as file:
+            # Not over what lies there: a link would lead it elsewhere, a pipe would never be read.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path + ".new")
+            with open(path + ".new", "x", encoding="utf-8") as file:
                 json.dump(end, file)
             os.replace(path + ".new", path)
             return

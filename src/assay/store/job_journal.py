@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -57,6 +58,24 @@ def queue_dir() -> Path:
     return user_state_path("assay", appauthor=False) / "queue" / (platform.node() or "localhost")
 
 
+def _refuse_others(folder: Path) -> None:
+    """Raise InputError for a queue that another user may write: its commands run as this one."""
+    status = folder.stat()
+    if not hasattr(os, "geteuid"):
+        return
+    if status.st_uid != os.geteuid():
+        why = "belongs to another user"
+    elif status.st_mode & stat.S_IWOTH:
+        why = "can be written by every user"
+    else:
+        return
+    raise InputError(
+        f"The folder of the queue {why}, whose jobs would run as yours.",
+        where=str(folder),
+        fix=f"chmod 700 it, or set {QUEUE_DIR_VARIABLE} to a folder of your own",
+    )
+
+
 class JobJournal:
     """Open journal. One object belongs to one thread; RecordError for a disk that refuses."""
 
@@ -64,6 +83,7 @@ class JobJournal:
         self.folder = folder or queue_dir()
         with self._explained():
             make_directory(self.folder, PRIVATE)
+            _refuse_others(self.folder)
             # Transactions are begun by hand: those of sqlite3 begin too late for a claim.
             self._database = sqlite3.connect(
                 self.folder / FILE_NAME, timeout=_BUSY_S, isolation_level=None

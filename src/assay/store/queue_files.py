@@ -6,6 +6,9 @@ import os
 import sys
 from pathlib import Path
 
+from assay.core.errors import RecordError
+from assay.core.regular_file import open_regular
+
 if sys.platform != "win32":
     import fcntl
 
@@ -23,14 +26,25 @@ def job_log(folder: Path) -> Path:
     return folder / _LOG_NAME
 
 
+def append_to_log(log: Path) -> int:
+    """Open the log of a job to write behind what it holds, and make it if it is not there.
+
+    OSError for a link, which would lead the output elsewhere, and for all else that is no file.
+    """
+    return open_regular(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+
 def dispatcher_pid(queue: Path) -> int:
-    """Return the pid of the living dispatcher of a queue, 0 without one."""
+    """Return the pid of the living dispatcher of a queue, 0 without one; RecordError if unknown."""
     if sys.platform == "win32":  # which has no dispatcher
         return 0
     try:
-        descriptor = os.open(queue / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(queue / LOCK_NAME)
     except FileNotFoundError:
         return 0
+    except OSError as error:
+        what = f"The lock of the queue cannot be read: {error.strerror or error}."
+        raise RecordError(what, where=str(queue / LOCK_NAME)) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
