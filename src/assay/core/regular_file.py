@@ -27,6 +27,7 @@ _KINDS = (
     (stat.S_ISBLK, "a device"),
 )
 _READ_BYTES = 1 << 20
+_HOLLOW_BYTES = 1 << 30
 _NOT_A_FILE = (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR, errno.ENODEV)
 """Errors of opening a link that is not followed (ELOOP, on BSD EMLINK), or a pipe or socket."""
 
@@ -118,6 +119,17 @@ def read_part(path: Place, start: int, end: int) -> bytes:
         # Seeking fails at places that no file of this disk can have.
         file.seek(min(start, os.fstat(file.fileno()).st_size))
         return file.read(max(0, end - start))
+
+
+def hollowness(status: os.stat_result) -> str:
+    """Return what a large file claims and holds, if it is mostly a hole; "" for any other.
+
+    Such a file is short in an archive, and fills a disk when it is copied.
+    """
+    held = getattr(status, "st_blocks", status.st_size) * 512
+    if status.st_size <= _HOLLOW_BYTES or held >= status.st_size // 2:
+        return ""
+    return f"it claims {size(status.st_size)} and holds {size(held)}"
 
 
 def kind_of_mode(mode: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -25,7 +26,7 @@ from assay.core.event_log import Edit, Ended, RunFact, Started, Warned, event_li
 from assay.core.ids import folder_name
 from assay.core.json_codec import dumps, write_atomic
 from assay.core.metrics_file import check_name
-from assay.core.regular_file import open_regular, read_bytes
+from assay.core.regular_file import hollowness, open_regular, read_bytes
 from assay.core.run_file import Attempt, Code, RunFile
 from assay.core.secret import Secrets
 from assay.interop.foreign_run import ForeignFile, ForeignRun, ForeignSource, foreign_run_id
@@ -282,14 +283,19 @@ def _copy(folder: RunFolder, run: ForeignRun, warnings: list[str], cleaner: Secr
 
 
 def _opened(output: Path | bytes) -> BinaryIO:
-    return (
-        io.BytesIO(output)
-        if isinstance(output, bytes)
-        else open(open_regular(output, follow=True), "rb")
-    )
+    if isinstance(output, bytes):
+        return io.BytesIO(output)
+    _refuse_hollow(output)
+    return open(open_regular(output, follow=True), "rb")
 
 
 def _put(blobs: FileBlobs, file: ForeignFile) -> tuple[str, int]:
     if isinstance(file.source, bytes):
         return blobs.put(file.source), len(file.source)
+    _refuse_hollow(file.source)
     return blobs.put_file(file.source, follow=True)
+
+
+def _refuse_hollow(path: Path) -> None:
+    if why := hollowness(path.stat()):
+        raise OSError(errno.EFBIG, why, str(path))

@@ -35,7 +35,7 @@ from assay.core.formatting import size
 from assay.core.ids import id_of_folder
 from assay.core.json_codec import dumps, from_plain, parse_json
 from assay.core.ports import Blobs
-from assay.core.regular_file import open_regular
+from assay.core.regular_file import hollowness, open_regular
 from assay.core.run_file import RunFile
 from assay.core.terminal import visible
 from assay.store.code_trees import code_blobs
@@ -62,8 +62,6 @@ _LEAST_BYTES_OF_FILE = 32  # in the pack: its digest, which nothing makes shorte
 _ALWAYS_BYTES = 64 << 20
 _ALWAYS_FILES = 1000
 """So many files, and so much, may come out of a pack however short it is."""
-
-_SPARSE_BYTES = 1 << 30
 
 _SLACK_BYTES = 64 << 10
 _BLOCK = 1 << 20
@@ -464,13 +462,8 @@ def _run_files(folder: Directory) -> list[str]:
     """
     names = []
     for name, status in folder.files():
-        held = getattr(status, "st_blocks", status.st_size) * 512
-        if status.st_size > _SPARSE_BYTES and held < status.st_size // 2:
-            what = (
-                f"{name} claims {size(status.st_size)} and holds {size(held)}: the "
-                "record is damaged."
-            )
-            raise RecordError(what, where=str(folder.path))
+        if why := hollowness(status):
+            raise RecordError(f"{name} is damaged: {why}.", where=str(folder.path))
         half_written = any(part.endswith(".tmp") for part in name.split("/"))
         if not half_written and not why_not_of_record(name):
             names.append(name)
