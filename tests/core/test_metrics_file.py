@@ -42,10 +42,10 @@ def facts(data: bytes) -> list[Fact]:
         match item:
             case Row(keys, step, time_ns, values, attempt):
                 out.append(("row", keys, step, time_ns, bits(values), attempt))
-            case Chunk(keys, branch, steps, times_ns, columns):
-                out.append(
-                    ("chunk", keys, branch, list(steps), list(times_ns), [bits(c) for c in columns])
-                )
+            case Chunk(keys, branch, steps, times_ns, columns, places):
+                order = None if places is None else list(places)
+                values = [bits(column) for column in columns]
+                out.append(("chunk", keys, branch, list(steps), list(times_ns), values, order))
             case Rewind(step, attempt):
                 out.append(("rewind", step, attempt))
             case Damage():
@@ -128,6 +128,7 @@ class File:
             list(chunk.steps),
             list(chunk.times_ns),
             columns,
+            None if chunk.places is None else list(chunk.places),
         )
 
 
@@ -178,7 +179,8 @@ def chunks(draw: st.DrawFn, keys: KeySet) -> Chunk:
     grid = st.integers(0, 2**32 - 1).map(lambda tick: clock + tick * TICK_NS)
     times = some(draw(st.sampled_from([grid, I64])))
     columns = tuple(draw(st.lists(FLOATS, min_size=count, max_size=count)) for _ in keys.names)
-    return Chunk(keys, draw(U32), steps, times, columns)
+    places = some(U32) if draw(st.booleans()) else None
+    return Chunk(keys, draw(U32), steps, times, columns, places)
 
 
 @settings(deadline=None)

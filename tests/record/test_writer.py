@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from assay.core import frames, metrics_file, metrics_reader
 from assay.core.errors import InputError, RecordError
 from assay.core.metrics_file import Row
+from assay.record import compaction
 from assay.record import writer as writer_module
 from assay.record.compaction import compact
 from assay.record.mapped_extent import EXTENT_BYTES
@@ -220,15 +221,14 @@ def test_steps_that_a_short_frame_cannot_hold_get_a_wide_one_and_the_file_does_n
 def test_a_new_extent_begins_before_the_clock_of_the_old_one_wraps(
     path: Path, monkeypatch: pytest.MonkeyPatch, preallocate: bool
 ) -> None:
-    now = [time.monotonic_ns()]
-    monkeypatch.setattr(writer_module, "monotonic_ns", lambda: now[0])
+    clocks = Clocks(monkeypatch)
     writer = MetricsWriter(path, preallocate=preallocate)
     writer.log({"a": 1.0}, 1)
     day_ns = 24 * 3600 * 1_000_000_000
 
-    now[0] += day_ns
+    clocks.move(wall_s=86_400, monotonic_s=86_400)
     writer.log({"a": 2.0}, 2)
-    now[0] += day_ns
+    clocks.move(wall_s=86_400, monotonic_s=86_400)
     writer.log({"a": 3.0}, -1)
     writer.close()
 
@@ -255,17 +255,39 @@ def test_an_empty_log_call_writes_nothing(path: Path) -> None:
     assert curves(path) == {}
 
 
-def test_times_never_go_back_though_the_clock_is_set_back(
+def test_points_are_in_the_order_of_logging_though_the_clock_was_set_back_between_attempts(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(path, [({"a": 1.0}, 1)], preallocate=True)
+    write(path, [({"a": 1.0}, 1), ({"a": 2.0, "b": 1.0}, 2)], preallocate=True)
     hour_ago = time.time_ns() - 3600 * 1_000_000_000
     monkeypatch.setattr(writer_module.time, "time_ns", lambda: hour_ago)
 
-    write(path, [({"a": 2.0}, 2)], attempt=2, preallocate=True)
+    write(path, [({"a": 3.0, "b": 2.0}, 3), ({"a": 4.0}, 4)], attempt=2, preallocate=True)
 
-    first, second = read_series(path)["a"].times_ns.tolist()
-    assert first <= second
+    for _ in range(3):
+        series = read_series(path)["a"]
+        assert series.values.tolist() == [1.0, 2.0, 3.0, 4.0]
+        assert abs(int(series.times_ns[-1]) - hour_ago) <= writer_module.STEP_NS
+        assert summaries(path)["a"].last == 4.0
+        assert compact(path)
+
+
+def test_a_file_of_before_has_its_points_in_the_order_of_their_times_and_what_comes_later_behind(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [({"a": 1.0}, 1), ({"a": 2.0, "b": 0.0}, 2), ({"a": 3.0}, 3), ({"a": 4.0, "b": 0.0}, 4)]
+    for row in rows:
+        write(path, [row], preallocate=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction, "_places", lambda blocks: {})
+        assert compact(path)
+        patch.setattr(writer_module.time, "time_ns", lambda: 1_000_000_000 * SECOND_NS)
+        write(path, [({"a": 5.0}, 5)], attempt=2, preallocate=True)
+
+    for _ in range(3):
+        assert read_series(path)["a"].values.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
+        assert summaries(path)["a"].last == 5.0
+        assert compact(path)
 
 
 class Clocks:
@@ -281,9 +303,18 @@ class Clocks:
         self.monotonic_ns += int(monotonic_s * SECOND_NS)
 
 
-@pytest.mark.parametrize("checks_s", [(8 * 3600, 0.25), (2, 2), (86400, 3600, 0.25)])
+@pytest.mark.parametrize(
+    "checks_s",
+    [
+        (8 * 3600, 0.25),
+        (2, 2),
+        (86400, 3600, 0.25),
+        (-8 * 3600, 0.25),
+        (3600, -7200, 86400, -2),
+    ],
+)
 @pytest.mark.parametrize("is_suspended", [True, False])
-def test_points_have_the_wall_clocks_time_again_after_it_was_set_forward_or_stood_still(
+def test_points_have_the_wall_clocks_time_again_after_it_was_set_or_stood_still(
     path: Path,
     monkeypatch: pytest.MonkeyPatch,
     preallocate: bool,
@@ -317,6 +348,7 @@ def test_points_have_the_wall_clocks_time_again_after_it_was_set_forward_or_stoo
             times = read_series(path)[name].times_ns
             late = [abs(int(t) - wall) for t, wall in zip(times[::every], expected, strict=True)]
             assert max(late) <= writer_module.STEP_NS, (name, after)
+            assert (np.diff(read_series(path)[name].steps) >= 0).all(), (name, after)
         assert read_contents(path).damages == ()
         assert [value for _, value in curves(path)["b"]] == [float(i) for i in range(len(expected))]
 

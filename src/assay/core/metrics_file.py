@@ -20,7 +20,9 @@ CHUNK, written when a run ends: u32 branch (0: on the curve; else the attempt wh
 u32 flags, i64 base step, i64 base unix ns; then for each column f64 min and f64 max (NaN left out;
 both NaN where nothing is left); then `rows` steps as u32 offsets from the base step (i64 absolute
 if flag 1); then `rows` times as u32 ticks from the base time (i64 unix ns if flag 2); then for each
-column `rows` f64. Each array is padded to whole words.
+column `rows` f64; with flag 4 then `rows` u32, the place of each row among all rows of the file in
+the order in which they were logged: of the rows of several key sets the times do not tell, since
+the clock may be set back. Each array is padded to whole words.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ MAX_COLUMNS = 250_000
 
 WIDE_STEPS = 1
 WIDE_TIMES = 2
+PLACES = 4
 
 _MOST_ROWS = 4096
 _LEAST_ROWS = 8
@@ -112,7 +115,8 @@ class Rewind:
 class Chunk:
     """Rows of one key set, by column.
 
-    `branch` 0 is the curve, else the attempt whose rewind left them.
+    `branch` 0 is the curve, else the attempt whose rewind left them. `places` are those of the rows
+    in the order of logging, None where the times order them.
     """
 
     keys: KeySet
@@ -120,6 +124,7 @@ class Chunk:
     steps: Sequence[int]
     times_ns: Sequence[int]
     columns: tuple[Sequence[float], ...]
+    places: Sequence[int] | None = None
 
 
 def pack_keys(keys: KeySet) -> bytes:
@@ -175,8 +180,8 @@ def rows_per_chunk(columns: int, rows: int) -> int:
     A frame is what damage costs, so it holds at most a 64th of a curve (but 8 rows), and never more
     than 4,096 rows.
     """
-    fixed = CHUNK_HEAD.size + 16 * columns + 32
-    fitting = (frames.MAX_PAYLOAD_BYTES - fixed) // (16 + 8 * columns)
+    fixed = CHUNK_HEAD.size + 16 * columns + 40
+    fitting = (frames.MAX_PAYLOAD_BYTES - fixed) // (20 + 8 * columns)
     return max(1, min(_MOST_ROWS, fitting, max(_LEAST_ROWS, rows // _PARTS)))
 
 
@@ -195,6 +200,8 @@ def pack_chunk(chunk: Chunk) -> bytes:
     if time_part is None:
         flags |= WIDE_TIMES
         time_part = array("q", times)
+    if chunk.places is not None:
+        flags |= PLACES
     parts = [CHUNK_HEAD.pack(chunk.branch, flags, base_step, base_ns)]
     for column in chunk.columns:
         known = [value for value in column if value == value]
@@ -202,6 +209,8 @@ def pack_chunk(chunk: Chunk) -> bytes:
         parts.append(struct.pack("<2d", *bounds))
     parts += [_padded(step_part.tobytes()), _padded(time_part.tobytes())]
     parts += [struct.pack(f"<{len(steps)}d", *column) for column in chunk.columns]
+    if chunk.places is not None:
+        parts.append(_padded(array("I", chunk.places).tobytes()))
     return frames.pack(CHUNK, chunk.keys.id, len(steps), b"".join(parts))
 
 

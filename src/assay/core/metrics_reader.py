@@ -18,6 +18,7 @@ from assay.core.metrics_file import (
     KEYS_HEAD,
     MAX_SET_ID,
     MAX_STEP,
+    PLACES,
     REWIND_PAYLOAD,
     WIDE,
     WIDE_HEAD,
@@ -324,7 +325,10 @@ def _chunk(frame: Frame, keys: KeySet, spread: Spread | None) -> Chunk:
         else:
             columns.append(_view(frame.payload, offset, rows, "d"))
         offset += 8 * rows
-    return Chunk(keys, branch, steps, times, tuple(columns))
+    places: Sequence[int] | None = None
+    if flags & PLACES:
+        places, _ = _integers(frame.payload, offset, rows, (0, 1), wide=False, spread=spread)
+    return Chunk(keys, branch, steps, times, tuple(columns), places)
 
 
 def _integers(

@@ -117,7 +117,8 @@ def curve(
     at = 0
     for branch, those in groupby(branches or [0] * len(steps)):
         end = at + sum(1 for _ in those)
-        block.add(steps[at:end], times_ns[at:end], [values[at:end]], branch, at)
+        rows = steps[at:end], times_ns[at:end], [values[at:end]]
+        block.add(*rows, branch, at, is_placed=False)
         at = end
     return block
 

@@ -177,7 +177,8 @@ class WandbLog:
                 for branch, those in groupby(rows.branches):
                     end = at + sum(1 for _ in those)
                     values = [column[at:end] for column in own]
-                    block.add(rows.steps[at:end], rows.times_ns[at:end], values, branch, at)
+                    times_ns = rows.times_ns[at:end]
+                    block.add(rows.steps[at:end], times_ns, values, branch, at, is_placed=False)
                     at = end
                 number += 1
                 yield block

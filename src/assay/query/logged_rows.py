@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from assay.query.csv_text import csv_text
 from assay.query.run import RunView
@@ -33,11 +34,12 @@ def logged_rows(run: RunView, *, branches: bool = False) -> Iterator[LoggedRow]:
             zip(*block.columns, strict=True),
             strict=True,
         )
-        for order, step, time_ns, branch, values in lines:
+        for i, (order, step, time_ns, branch, values) in enumerate(lines):
             if branches or not branch:
-                found.append((time_ns, order, step, branch, names, values))
-    found.sort(key=lambda each: each[:2])  # a file that was compacted holds them by metric
-    for time_ns, _, step, branch, names, values in found:
+                key = (False, time_ns, order) if i < block.unplaced else (True, 0, order)
+                found.append((key, time_ns, step, branch, names, values))
+    found.sort(key=itemgetter(0))  # a file that was compacted holds them by metric
+    for _, time_ns, step, branch, names, values in found:
         yield LoggedRow(step, time_ns, dict(zip(names, values, strict=True)), branch)
 
 

@@ -7,13 +7,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
-from itertools import compress
+from itertools import compress, pairwise
 from pathlib import Path
 
 from assay.core import frames, metrics_file
 from assay.core.directory import create_file
 from assay.core.errors import AssayError
-from assay.core.frames import TICK_NS
 from assay.core.metrics_file import Chunk
 from assay.store.series import Block, read_contents
 
@@ -68,7 +67,7 @@ def write_compacted(path: Path, blocks: list[Block]) -> None:
 
 def _file(blocks: list[Block]) -> Iterator[bytes]:
     yield frames.file_head(metrics_file.FORM)
-    times_by_set = _apart(blocks)
+    places_by_set = _places(blocks)
     offset = frames.FILE_HEAD_BYTES
     sequence = 0
     waiting: list[bytes] = []
@@ -92,7 +91,7 @@ def _file(blocks: list[Block]) -> Iterator[bytes]:
 
     size = 0
     for block in blocks:
-        for chunk in _chunks(block, times_by_set[block.keys.id]):
+        for chunk in _chunks(block, places_by_set.get(block.keys.id)):
             if block.keys.id not in defined:
                 defined[block.keys.id] = metrics_file.pack_keys(block.keys)
                 waiting.append(defined[block.keys.id])
@@ -105,12 +104,13 @@ def _file(blocks: list[Block]) -> Iterator[bytes]:
         yield extent()
 
 
-def _chunks(block: Block, times_ns: list[int]) -> Iterator[Chunk]:
+def _chunks(block: Block, places_of_rows: Sequence[int] | None) -> Iterator[Chunk]:
     most = metrics_file.rows_per_chunk(len(block.keys.names), len(block.steps))
     for branch in sorted(set(block.branches)):
         keep = [each == branch for each in block.branches]
         steps = list(compress(block.steps, keep))
-        times = list(compress(times_ns, keep))
+        times = list(compress(block.times_ns, keep))
+        places = None if places_of_rows is None else list(compress(places_of_rows, keep))
         columns = [list(compress(column, keep)) for column in block.columns]
         for i in range(0, len(steps), most):
             part = slice(i, i + most)
@@ -120,44 +120,31 @@ def _chunks(block: Block, times_ns: list[int]) -> Iterator[Chunk]:
                 steps[part],
                 times[part],
                 tuple(column[part] for column in columns),
+                None if places is None else places[part],
             )
 
 
-def _apart(blocks: list[Block]) -> dict[int, list[int]]:
-    """Return the times of each set, moved by ns where rows of two sets share a metric and a tick.
-
-    Rows of different sets are put in order by time, and by their place in the file where times are
-    equal; compacted, the file has no such places.
-    """
-    times = {block.keys.id: list(block.times_ns) for block in blocks}
-    names = [name for block in blocks for name in block.keys.names]
-    if len(names) == len(set(names)):
-        return times
-    shared = {name for name in names if names.count(name) > 1} if len(names) < 1000 else set(names)
-    together = [block for block in blocks if not shared.isdisjoint(block.keys.names)]
-    seen: set[int] = set()
-    tied: set[int] = set()
-    for block in together:
-        own = set(block.times_ns)
-        tied |= seen & own
-        seen |= own
+def _places(blocks: list[Block]) -> dict[int, Sequence[int]]:
+    """Return the places of rows by the number of their key set; none where times order them."""
+    if len(blocks) == 1 and all(a <= b for a, b in pairwise(blocks[0].times_ns)):
+        return {}
+    orders = {block.keys.id: block.orders for block in blocks}
+    if not any(block.unplaced for block in blocks):
+        return dict(orders)
     rows = [
-        (order, block.keys.id, i)
-        for block in together
-        for i, (order, t) in enumerate(zip(block.orders, block.times_ns, strict=True))
-        if t in tied
+        (i >= block.unplaced, 0 if i >= block.unplaced else time_ns, order, block.keys.id, i)
+        for block in blocks
+        for i, (order, time_ns) in enumerate(
+            zip(orders[block.keys.id], block.times_ns, strict=True)
+        )
     ]
-    moved: dict[int, int] = {}
-    for _, set_id, i in sorted(rows):
-        time_ns = times[set_id][i]
-        by = moved.get(time_ns, 0)
-        moved[time_ns] = by + 1
-        times[set_id][i] = time_ns + min(by, TICK_NS - 1)
-    return times
+    for place, (_, _, _, set_id, i) in enumerate(sorted(rows)):
+        orders[set_id][i] = place
+    return dict(orders)
 
 
 def _same(before: list[Block], after: list[Block]) -> bool:
-    """Return whether all branches hold the same rows in order; times may differ within a tick."""
+    """Return whether all branches hold the same rows in order."""
     new_by_set = {block.keys: block for block in after}
     if len(before) != len(after):
         return False
@@ -174,10 +161,8 @@ def _same(before: list[Block], after: list[Block]) -> bool:
 def _same_branch(old: Block, new: Block, branch: int) -> bool:
     keep_old = [each == branch for each in old.branches]
     keep_new = [each == branch for each in new.branches]
-    if list(compress(old.steps, keep_old)) != list(compress(new.steps, keep_new)):
-        return False
-    times = zip(compress(old.times_ns, keep_old), compress(new.times_ns, keep_new), strict=True)
-    if any(not 0 <= b - a < TICK_NS for a, b in times):
+    pairs = (old.steps, new.steps), (old.times_ns, new.times_ns)
+    if any(list(compress(a, keep_old)) != list(compress(b, keep_new)) for a, b in pairs):
         return False
     # Bytes, not numbers: NaN is not equal to itself, and -0.0 is to 0.0.
     for a, b in zip(old.columns, new.columns, strict=True):

@@ -45,7 +45,7 @@ BUSY_NS = 2_000_000_000
 """An extent that fills within this time is busy: the next is twice as long, and made at once."""
 RETRY_NS = 1_000_000_000
 STEP_NS = 500_000_000
-"""A wall clock that is ahead by more was set, or the machine was suspended meanwhile."""
+"""A wall clock that differs by more was set, or the machine was suspended meanwhile."""
 MAX_ROW_NAMES = 16_384
 """A row of more names is written as several: a frame has an end, and so has a chunk."""
 
@@ -365,10 +365,7 @@ class MetricsWriter:
             raise BlockingIOError
         if self._is_spoilt:
             self._mend()
-        # Never before what was said already, though the clock on the wall be set back: times order
-        # the rows.
-        passed = self._base_ns + (now - self._zero_ns if 0 < self._zero_ns <= now else TICK_NS)
-        base_ns = max(time.time_ns(), passed) // TICK_NS * TICK_NS
+        base_ns = time.time_ns() // TICK_NS * TICK_NS
         if self._preallocate:
             self._begin_mapped(need, base_ns, now)
         else:
@@ -399,13 +396,13 @@ class MetricsWriter:
         self._out = (fresh.map.write, zero_ns) if not self._is_spoilt else (_no_room, zero_ns)
 
     def _follow_clock(self) -> None:
-        """Begin an extent in what is left of this one, where the wall clock is ahead of it.
+        """Begin an extent in what is left of this one, where the wall clock differs from it.
 
         Its ticks are counted from the same moment: a row that another thread is about to write has
         the right time on either side of the new head.
         """
         ahead_ns = time.time_ns() - (self._base_ns + monotonic_ns() - self._zero_ns)
-        if ahead_ns < STEP_NS:
+        if abs(ahead_ns) < STEP_NS:
             return
         base_ns = (self._base_ns + ahead_ns) // TICK_NS * TICK_NS
         with contextlib.suppress(ValueError):  # it is full: the next one begins with the time
@@ -475,11 +472,10 @@ class MetricsWriter:
         return end
 
     def _learn(self, data: bytes) -> None:
-        """Learn the numbers of the key sets that the file has, and the latest time in it."""
+        """Learn the numbers of the key sets that the file has."""
         from assay.store.series import read_contents  # only where a run goes on
 
         blocks = read_contents(data).blocks
-        self._base_ns = max((max(block.times_ns) for block in blocks), default=0)
         for keys in sorted((block.keys for block in blocks), key=lambda each: each.id):
             if keys.axis is not None:
                 self._axes.add(keys.names[keys.axis])

@@ -93,8 +93,9 @@ class Block:
     columns: list[array[float]] = field(default_factory=list)
     _back: tuple[int, int, int] | None = None
     """The step that the last attempt went back to, its number, and how many rows were there."""
-    _spans: list[tuple[int, int]] = field(default_factory=list)
-    """Where rows that follow each other stand in the file: the place of the first, and how many."""
+    unplaced: int = 0
+    """How many of the first rows have no place: compacted before, they are in order by time."""
+    _places: list[Sequence[int]] = field(default_factory=list)
     _is_split: bool = False
     """Whether rows are on another branch than 0."""
 
@@ -107,9 +108,14 @@ class Block:
         times_ns: Sequence[int],
         columns: Iterable[Sequence[float]],
         branch: int,
-        order: int,
+        places: int | Sequence[int],
+        *,
+        is_placed: bool = True,
     ) -> None:
-        """Rows at the end; `order` is the place of the first one in the file."""
+        """Add rows at the end; `places` in the order of logging, or that of the first.
+
+        Rows that are not placed are in order by time, and by their places where times are equal.
+        """
         rows = len(steps)
         if self._back is not None and not branch and self._back[0] in steps:
             self._repeat(*self._back)
@@ -117,7 +123,9 @@ class Block:
         self.times_ns.extend(times_ns)
         self.branches.extend(array("q", [branch]) * rows)
         self._is_split |= branch != 0
-        self._spans.append((order, rows))
+        self._places.append(range(places, places + rows) if isinstance(places, int) else places)
+        if not is_placed:
+            self.unplaced = len(self.steps)
         for column, values in zip(self.columns, columns, strict=True):
             if isinstance(values, memoryview):
                 column.frombytes(values.tobytes())  # many times as fast as number by number
@@ -126,16 +134,14 @@ class Block:
 
     @property
     def orders(self) -> array[int]:
-        """Positions of the rows in the file, which order rows of one time."""
-        return array(
-            "q", chain.from_iterable(range(first, first + rows) for first, rows in self._spans)
-        )
+        """Places of the rows in the order in which they were logged."""
+        return array("q", chain.from_iterable(self._places))
 
     @property
-    def last_order(self) -> int:
-        """Position of the last row in the file."""
-        first, rows = self._spans[-1]
-        return first + rows - 1
+    def last_key(self) -> tuple[bool, int, int]:
+        """Key that orders the last rows of several blocks, as all rows are ordered."""
+        is_placed = len(self.steps) > self.unplaced
+        return is_placed, 0 if is_placed else self.times_ns[-1], self._places[-1][-1]
 
     def leave(self, step: int, attempt: int) -> None:
         """Move what lies behind `step` to a branch of its own, as after a resume."""
@@ -162,12 +168,8 @@ class Block:
         kept = Block(self.keys)
         kept.steps.extend(compress(self.steps, keep))
         kept.times_ns.extend(compress(self.times_ns, keep))
-        for order in compress(self.orders, keep):
-            if kept._spans and kept.last_order == order - 1:
-                first, rows = kept._spans[-1]
-                kept._spans[-1] = first, rows + 1
-            else:
-                kept._spans.append((order, 1))
+        kept._places.append(array("q", compress(self.orders, keep)))
+        kept.unplaced = sum(keep[: self.unplaced])
         kept.branches.frombytes(bytes(8 * len(kept.steps)))
         for new, old in zip(kept.columns, self.columns, strict=True):
             new.extend(compress(old, keep))
@@ -203,11 +205,20 @@ class Gathered:
 
     def add(self, item: Rows | Row | Rewind | Chunk | Damage) -> None:
         match item:
-            case Rows(keys=keys) | Chunk(keys=keys):
-                block = self._block(keys)
-                branch = item.branch if isinstance(item, Chunk) else 0
-                block.add(item.steps, item.times_ns, item.columns, branch, self._order)
+            case Rows(keys=keys):
+                self._block(keys).add(item.steps, item.times_ns, item.columns, 0, self._order)
                 self._order += len(item.steps)
+            case Chunk(keys=keys):
+                block = self._block(keys)
+                is_placed = item.places is not None
+                places = self._order if item.places is None else item.places
+                columns = item.columns
+                block.add(
+                    item.steps, item.times_ns, columns, item.branch, places, is_placed=is_placed
+                )
+                # What is logged later comes behind all of them.
+                last = max(item.places) if item.places is not None else 0
+                self._order = max(self._order + len(item.steps), last + 1)
             case Row(keys=keys):
                 block = self._block(keys)
                 block.add(
@@ -280,13 +291,26 @@ def _series(name: str, parts: Sequence[tuple[Block, int]]) -> Series:
         ]
         axis_values = np.concatenate([np.asarray(each, dtype=np.float64) for each in columns])
     if len(parts) > 1:
-        order = np.lexsort((whole([block.orders for block, _ in parts]), times))
+        blocks = [block for block, _ in parts]
+        order = np.lexsort((whole([block.orders for block in blocks]), _by_time(blocks, times)))
         steps = steps[order]
         times = times[order]
         marks = marks[order]
         values = values[order]
         axis_values = axis_values[order] if axis_values is not None else None
     return Series(name, steps, times, values, marks, axis, axis_values)
+
+
+def _by_time(blocks: Sequence[Block], times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the times of rows that have no place; all others come behind, in their order."""
+    import numpy as np
+
+    ends = np.cumsum([len(block.steps) for block in blocks])
+    keys = np.full(len(times_ns), np.iinfo(np.int64).max)
+    for block, end in zip(blocks, ends.tolist(), strict=True):
+        first = end - len(block.steps)
+        keys[first : first + block.unplaced] = times_ns[first : first + block.unplaced]
+    return keys
 
 
 def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
@@ -349,7 +373,7 @@ def _parts(blocks: Iterable[Block]) -> dict[str, list[tuple[Block, int]]]:
 
 
 def _summary(parts: Sequence[tuple[Block, int]]) -> Summary:
-    last = max(parts, key=lambda part: (part[0].times_ns[-1], part[0].last_order))
+    last = max(parts, key=lambda part: part[0].last_key)
     block, column = last
     known = [_known(block, column) for block, column in parts]
     values = [value for each, _ in known for value in each]
