@@ -14,7 +14,11 @@ ending does not: the CPU time of the thread for a long run less that of a short 
 the median over the rounds of the ratio to the bare loop by hand in the same round. All must end
 with the weights of the hand loop, else nothing is compared.
 
-Made for an environment of its own, which `./dev bench --peers` makes.
+Made for an environment of its own, since the others bend the versions of ours:
+
+    python3 -m venv .venv-peers
+    .venv-peers/bin/pip install torch -r requirements/core.txt -e . -r requirements/peers.txt
+    .venv-peers/bin/python benchmarks/peers.py
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ the clock, too. Told are medians over the rounds; `ratio` is the median of the r
 same round: of `cpu_us`, as a busy machine spoils the clock, and of `ms`. `bytes_a_point` is what
 the folder grew by, all told.
 
-Made for an environment of its own, which `./dev bench --peers` makes. A tracker that is not
+Made for the environment of `peers.py`. A tracker that is not
 installed is left out.
 """
 

@@ -24,13 +24,11 @@ import psutil
 import pytest
 
 import warm_python
-from row_results import pytest_configure as configure_row_results
-from rows import fail_on_a_wrong_mark as pytest_runtest_call  # noqa: F401 - a hook, found by its name
 
 if TYPE_CHECKING:
     from assay.build.registry import Registered
 
-pytest_plugins = ["repeatable"]
+pytest_plugins = ["repeatable", "rows"]
 
 # Set once by other packages when they are imported, or by pytest itself.
 VARIABLES_OF_OTHERS = {
@@ -68,7 +66,6 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = tempfile.TemporaryDirectory(prefix="home-of-tests-", ignore_cleanup_errors=True)
     move_home(patch, Path(folder.name))
     config.stash[HOME_OF_SESSION] = patch, folder
-    configure_row_results(config)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -28,7 +28,7 @@ def original(name: str) -> str:
 
 def executed(name: str) -> str:
     """The text of a snippet with the repairs of its row, each of which must change something."""
-    repairs = rows.read_table()[name.partition(".")[0]].repairs
+    repairs = rows.read_table()[name.partition(".")[0]].get("repairs", ())
     lines = textwrap.dedent(original(name)).splitlines()
     top: list[str] = []
     for repair in repairs:

@@ -165,7 +165,6 @@ def house(pytester: pytest.Pytester, source: str) -> None:
     for name in (
         "conftest.py",
         "repeatable.py",
-        "row_results.py",
         "rows.py",
         "rows.toml",
         "warm_python.py",

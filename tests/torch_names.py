@@ -1,6 +1,6 @@
 """Public names of the installed torch, and those that no table of the allow-list has decided.
 
-`./dev targets` prints the latter: each belongs into ALLOWED, ON_TRUST or NEVER of
+`.venv/bin/python tests/torch_names.py` prints the latter: each belongs into ALLOWED, ON_TRUST or NEVER of
 `assay.config.torch_targets`.
 """
 

@@ -227,7 +227,7 @@ def named() -> Iterator[str]:
 
 def test_every_public_name_of_the_installed_torch_is_decided_about() -> None:
     assert torch_names.new_names() == [], (
-        "`./dev targets` lists them; put each into a table of config/torch_targets.py"
+        "`python tests/torch_names.py` lists them; put each into a table of config/torch_targets.py"
     )
 
 

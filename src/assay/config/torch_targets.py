@@ -2,7 +2,7 @@
 
 Reviewed by hand, name by name. A listed target opens no file, imports nothing, decodes nothing,
 traces nothing and looks up no attribute by a name that it is given; if it takes a callable, that
-comes from a config as a listed target too. `./dev targets` tells which public names of the
+comes from a config as a listed target too. `tests/torch_names.py` tells which public names of the
 installed torch are in none of the three tables.
 """
 
