@@ -67,7 +67,7 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the outcomes of a run of all tests, or of all that the run before left out."""
-    option, kept = config.option, config.cache
+    option, kept = config.option, getattr(config, "cache", None)
     every = config.args_source is config.ArgsSource.TESTPATHS and not option.keyword
     partly = option.collectonly or getattr(option, "lf", False) or hasattr(config, "workerinput")
     if kept and every and not partly and option.markexpr in ("", "not thorough", "thorough"):

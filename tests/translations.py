@@ -22,7 +22,7 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)]+)\)")
 def pairs() -> list[tuple[Path, Path]]:
     """Return (English, Chinese) for every page that is to be in both languages."""
     english = [DOCS / "index.md"]
-    for book in ("tour", "guide", "reference", "compat"):
+    for book in ("tour", "guide", "compat"):
         english += sorted((DOCS / book).glob("*.md"))
     return [(page, CHINESE / page.relative_to(DOCS)) for page in english]
 
