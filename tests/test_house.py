@@ -62,6 +62,28 @@ ENTRIES_OF_THE_ROOT = {
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"),
     *("benchmarks", "docs", "examples", "frontend", "src", "tests"),
 }
+ROOMS = (
+    "build cli compat compose config core engine interop jobs plugins proof query record report"
+    " store web"
+)
+FOLDERS = {
+    "src/assay": ROOMS,
+    "src/assay/compat": "alchemy framework libai thexp",
+    "src/assay/config": "defaults older_systems params sources",
+    "src/assay/engine": (
+        "callbacks checkpoint data loop metrics model numerics optim parallel rehearse trace"
+    ),
+    "src/assay/jobs": "backends",
+    "src/assay/web": "login routes",
+    "tests": (
+        "build cli compat config contract core engine flow interop jobs mistakes proof query record"
+        " security store web"
+    ),
+    "docs": "_static _templates api compat decisions guide reference tour zh",
+    "docs/zh": "compat guide tour",
+    "frontend": "public src",
+}
+"""Every folder of a place: what a test run or a tool leaves behind is none."""
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "managers", "misc"}
 
 
@@ -285,6 +307,13 @@ def test_nothing_lies_in_the_root_or_in_the_source_but_what_belongs_there() -> N
     files = [Path(name) for name in listed.split("\0") if name]
 
     assert {file.parts[0] for file in files} == ENTRIES_OF_THE_ROOT
+    folders: dict[str, set[str]] = {place: set() for place in FOLDERS}
+    folders |= {f"src/assay/{room}": set() for room in ROOMS.split()}
+    for file in files:
+        for parent in file.parents[:-1]:
+            if (place := parent.parent.as_posix()) in folders:
+                folders[place].add(parent.name)
+    assert folders == {place: {*FOLDERS.get(place, "").split()} for place in folders}
     of_source = {file.suffix for file in files if file.parts[0] == "src"}
     assert of_source == {".py", ".typed", ".css", ".html", ".js"}
 
