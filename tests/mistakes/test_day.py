@@ -347,7 +347,7 @@ def score(title: str, said: str) -> int:
 
 
 def test_messages_score_at_least_2_9_of_3_and_none_less_than_2() -> None:
-    scores = {title: score(title, said) for title, said in snapshots()}
+    scores = {title: score(title, said) for title, said in SNAPSHOTS.read().items()}
 
     assert scores.keys() >= LACKING.keys()
     assert {title: points for title, points in scores.items() if points < 2} == {}
