@@ -157,7 +157,7 @@ if RANKS == 2 and os.wait()[1] != 0:
 SENTENCES = """
 import logging
 from types import SimpleNamespace
-from assay.engine.data.text import TextProcessor, WordPieces
+from assay.compat.parts.text import TextProcessor, WordPieces
 
 config = SimpleNamespace(
     local_rank=RANK, data_dir="data", max_seq_len=16, use_entity_indicator=True

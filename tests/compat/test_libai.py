@@ -24,12 +24,12 @@ from assay.compat.libai.loaders import (
     get_config,
     get_default_optimizer_params,
 )
+from assay.compat.parts.features import to_tensors
+from assay.compat.parts.text import TextExample, TextProcessor, WordPieces, pair_features
 from assay.config import check_shape, load, plain
 from assay.core import run_file
 from assay.core.errors import ConfigError, InputError
 from assay.engine import DistTensorData, Instance
-from assay.engine.data.features import to_tensors
-from assay.engine.data.text import TextExample, TextProcessor, WordPieces, pair_features
 from assay.store.series import read_series
 from examples import EXAMPLES, SRC
 from snippets import executed
@@ -508,7 +508,7 @@ def test_a_bert_of_packaged_configs_alone_learns_its_sentences(python: Run, proj
 
 
 def test_digits_that_are_not_there_say_where_to_put_them(tmp_path: Path) -> None:
-    from assay.engine.data.images import MNIST
+    from assay.compat.parts.images import MNIST
 
     with pytest.raises(InputError, match="nothing is downloaded"):
         MNIST(str(tmp_path), download=True, source_url="https://example.org/")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from assay.config.freeze import canonical, config_hash, dump, origins_noted, seedless_hash
 from assay.config.loading import loads, open_text
-from assay.config.reference_resolver import resolved
+from assay.config.resolver import resolve
 from assay.config.sources.toml import read
 from assay.config.tree import (
     Leaf,
@@ -270,7 +270,7 @@ def test_a_value_taken_from_elsewhere_counts_like_one_written_down() -> None:
 
 
 def test_the_environment_is_not_part_of_the_hash() -> None:
-    root, _ = resolved(tree({"model": {"type": "a.B", "root": "${env:DATA}"}}))
+    root, _ = resolve(tree({"model": {"type": "a.B", "root": "${env:DATA}"}}))
 
     assert "${env:DATA}" in canonical(root)
 

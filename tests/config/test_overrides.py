@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from assay.config.merge import merged
 from assay.config.overrides import is_override, typed_text
-from assay.config.reference_numbers import Draws
+from assay.config.resolver import Draws
 from assay.config.references import Uses
 from assay.config.settings import Settings
 from assay.config.sources.literals import value_of

@@ -76,13 +76,10 @@ engine/data/batch_size.py: _check_sizes*2 _contradiction batch_size*4
 engine/data/batches.py: blame_device
 engine/data/chain.py: _over*3 chain*3
 engine/data/collate.py: refuse_none
-engine/data/features.py: Fields.__init__ _column*2 _digest _unwritable _write to_tensors*2
-engine/data/images.py: CIFAR100.__init__*2 _read
 engine/data/instance.py: Instance.stack*2 _check_alike _check_placed_alike
 engine/data/loader.py: _check_dataset _check_options*4
 engine/data/map_style.py: Cache.over RandomSplit.__init__*2 RandomSplit.over Select.over
     SequenceWrapper.__init__
-engine/data/masked_text.py: MaskedSentencePairs.__init__ _pairs*2
 engine/data/parts.py: part_of
 engine/data/randomness.py: Fetch._is_same_twice
 engine/data/samplers.py: ByLength.__init__ Listed._listed Subset._chosen Weighted.order*2
@@ -96,8 +93,6 @@ engine/data/streams/shards.py: _Split.__init__
 engine/data/streams/stage.py: at_least_one
 engine/data/streams/stream.py: as_stream*2
 engine/data/worker_shares.py: _refuse
-engine/data/text.py: TextProcessor.examples*2 WordPieces.__init__ _label_id*2 _marked_tokens _mask
-    _read_columns _read_mappings*2 pair_features
 engine/loop/bounds.py: Bounds.__post_init__ Bounds.refuse_uncounted
 engine/loop/epoch_windows.py: no_batch
 engine/loop/process.py: Process._forward Process._hooked Supervised.__init__ Supervised._no_tensor*2
@@ -116,7 +111,6 @@ engine/metrics/means.py: Mean.update
 engine/metrics/metric.py: as_metric taken
 engine/metrics/outputs.py: Pipes.__call__ Pipes.__init__ Pipes.end SaveOutputs.__init__
     per_sample*3
-engine/model/bert.py: _check_heads
 engine/model/blocks.py: modules_named
 engine/model/compiling.py: _check_home
 engine/model/keras_model.py: KerasModel.__init__*2

@@ -33,9 +33,9 @@ CONFINED = {
     "assay.compat.alchemy.plugins.FileLogger": ["log_dir"],
     # what is read
     "assay.compat.libai.datasets.CIFAR100Dataset": ["root"],
-    "assay.engine.data.masked_text.MaskedSentencePairs": ["path"],
-    "assay.engine.data.images.CIFAR100": ["root"],
-    "assay.engine.data.images.MNIST": ["root"],
+    "assay.compat.parts.masked_text.MaskedSentencePairs": ["path"],
+    "assay.compat.parts.images.CIFAR100": ["root"],
+    "assay.compat.parts.images.MNIST": ["root"],
 }
 NAMES = (
     "../../../out",

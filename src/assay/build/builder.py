@@ -20,13 +20,11 @@ from assay.build.parameters import Parameter, Signature, signature_of
 from assay.build.signatures import RESERVED, is_factory, mapping_given
 from assay.build.target_owners import owner_of
 from assay.build.targets import TargetError, find
-from assay.config.aliases import with_own_calls
-from assay.config.external_values import with_external_values
-from assay.config.reference_numbers import Draws, drawn
-from assay.config.reference_resolver import resolved
 from assay.config.references import is_plain, is_unresolved
+from assay.config.resolver import Draws, draw, resolve, with_external_values
 from assay.config.settings import Settings
 from assay.config.sources.objects import read
+from assay.config.translation import translate_forms
 from assay.config.tree import (
     KeyPath,
     Leaf,
@@ -111,8 +109,8 @@ def _without_references(tree: Table, late: Mapping[str, Any]) -> Table:
         key: leaf for key, value in late.items() if (leaf := leaf_of(value, _PYTHON)) is not None
     }
     given = replace(tree, items={**tree.items, **leaves})
-    body, problems = drawn(given, Draws())
-    body, wrong = resolved(body)
+    body, problems = draw(given, Draws())
+    body, wrong = resolve(body)
     problems += [problem for problem in wrong if problem.key not in late]
     root, wrong = with_external_values(body, os.environ, Settings(Path.cwd()).variables)
     problems += wrong
@@ -150,7 +148,7 @@ def _as_tree(target: object) -> Node | None:
             root, problems = read(target, _PYTHON.source)
             if problems:
                 raise ConfigError(problems)
-            node, notes = with_own_calls(root)
+            node, notes = translate_forms(root)
             for note in notes:
                 warnings.warn(note.message, stacklevel=3)
             return node

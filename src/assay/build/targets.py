@@ -38,9 +38,7 @@ from assay.config.allow_list import (
     refused_by_name,
     trust_command,
 )
-from assay.config.older_systems.importing import offer
-from assay.config.older_systems.lookup import older_name
-from assay.config.older_systems.tables import system_of, unmapped
+from assay.config.older_systems.names import offer_import, older_name, system_of, unmapped
 from assay.config.user_modules import UserModules
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import InputError, did_you_mean, suggested
@@ -250,7 +248,7 @@ class _Search:
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
-            if offer(error):  # a module of the user that imports an older system
+            if offer_import(error):  # a module of the user that imports an older system
                 return self._import(name)
             self._import_failed(name, error)
         except (

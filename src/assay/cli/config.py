@@ -338,8 +338,8 @@ def _explained(config: Config, key: str) -> dict[str, Any]:
 
     from assay.config import get_at, plain
     from assay.config.explain import steps
-    from assay.config.external_values import with_external_values
     from assay.config.references import external_names
+    from assay.config.resolver import with_external_values
     from assay.config.tree import dotted, fitted
     from assay.core.secret_names import REDACTED, sureness
 

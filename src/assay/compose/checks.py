@@ -16,10 +16,15 @@ from assay.compose.split_lengths import lengths_of
 from assay.config import check_shape
 from assay.config.defaults import HOMES
 from assay.config.expansion import unique_problems
-from assay.config.external_values import with_external_values
 from assay.config.loading import Config
-from assay.config.reference_numbers import asks_lengths, asks_machine, with_lengths, with_machine
 from assay.config.references import is_plain
+from assay.config.resolver import (
+    asks_lengths,
+    asks_machine,
+    with_external_values,
+    with_lengths,
+    with_machine,
+)
 from assay.config.tree import Leaf, Table, get_at, is_given
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError

@@ -30,8 +30,8 @@ from assay.compose.rank_folder import (
     tell_heard,
 )
 from assay.config import dump, open_config
+from assay.config.freeze import origins_of, with_origins
 from assay.config.loading import Config
-from assay.config.origins import origins_of, with_origins
 from assay.config.settings import Settings
 from assay.config.tree import Table, get_at
 from assay.config.typed_sections import sections_of

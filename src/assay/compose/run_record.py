@@ -16,9 +16,9 @@ from assay.compose.run_scope import RunScope
 from assay.compose.unfinished import job_of
 from assay.config import config_hash, dump, seedless_hash
 from assay.config.check import standard_defaults
-from assay.config.external_values import with_external_values
 from assay.config.loading import Config
 from assay.config.references import outside_used
+from assay.config.resolver import with_external_values
 from assay.config.secret_keys import redacted_keys, without_secrets
 from assay.config.sources.outside_reads import ARGV
 from assay.config.tree import Leaf, dotted, plain, walk

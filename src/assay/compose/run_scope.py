@@ -16,8 +16,8 @@ from assay.compose.describe_standstill import describe_standstill
 from assay.compose.launch_settings import Launch
 from assay.compose.rank_folder import EndOrder, RankFolder
 from assay.config import dump
-from assay.config.external_values import with_external_values
 from assay.config.loading import Config
+from assay.config.resolver import with_external_values
 from assay.config.tree import KeyPath, Table, dotted, get_at, plain
 from assay.config.typed_sections import sections_of
 from assay.core.errors import ConfigError, InputError

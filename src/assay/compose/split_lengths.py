@@ -9,7 +9,7 @@ from assay.compose.make_loaders import make_loader, splits_of
 from assay.compose.make_parts import promise_no_training
 from assay.compose.run_scope import RunScope, open_run_scope
 from assay.config.loading import Config
-from assay.config.reference_numbers import asks_lengths
+from assay.config.resolver import asks_lengths
 from assay.config.tree import Table
 from assay.core.errors import InputError, did_you_mean
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
-from assay.config.external_values import with_external_values
 from assay.config.loading import Config
 from assay.config.misplaced_keys import suggest_other_section
 from assay.config.overrides import CLI
+from assay.config.resolver import with_external_values
 from assay.config.standard_keys import evaluation_problems, key_problems, source_problems
 from assay.config.target_names import target_problems
 from assay.config.tree import MAX_DEPTH, KeyPath, Leaf, Node, Table, dotted, get_at, walk

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, time
+from typing import Any
 
 from assay.config.sources.toml import read
 from assay.config.tree import (
@@ -23,8 +24,10 @@ from assay.config.tree import (
     delete_at,
     dotted,
     get_at,
+    plain,
     same,
     set_at,
+    spell_none,
 )
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError
@@ -42,9 +45,7 @@ def with_key(text: str, path: KeyPath, value: Node, *, source: str = "<string>")
         wanted = set_at(page.root, path, value)
     except KeyError as error:
         raise InputError(f"`{error.args[0]}` cannot hold `{dotted(path)}`.", where=source) from None
-    from assay.config import tomlkit_edit  # loads tomlkit, which reading settings does not need
-
-    texts = [*page.with_key(path, value), tomlkit_edit.with_key(page.text, path, value)]
+    texts = [*page.with_key(path, value), _put_by_tomlkit(page.text, path, value)]
     return page.first_that_says((wanted,), path, texts)
 
 
@@ -60,9 +61,7 @@ def without_key(text: str, path: KeyPath, *, source: str = "<string>") -> str:
     while above and isinstance(above[-1], str) and _is_empty(get_at(without_parents, above)):
         without_parents = delete_at(without_parents, above)
         above = above[:-1]
-    from assay.config import tomlkit_edit  # as above
-
-    texts = [*page.without_key(path), tomlkit_edit.without_key(page.text, path)]
+    texts = [*page.without_key(path), _remove_by_tomlkit(page.text, path)]
     return page.first_that_says((wanted, without_parents), path, texts)
 
 
@@ -268,3 +267,58 @@ def _key(key: str) -> str:
 def _quoted(text: str) -> str:
     # The escapes of JSON are escapes of TOML; DEL alone is free there and forbidden here.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _put_by_tomlkit(text: str, path: KeyPath, value: Node) -> str | None:
+    """Return `text` with `value` at `path`; None where tomlkit cannot do it."""
+    return _edit_by_tomlkit(text, path, lambda holder: _put(holder, path, value))
+
+
+def _remove_by_tomlkit(text: str, path: KeyPath) -> str | None:
+    """Return `text` without the key at `path`; None where tomlkit cannot do it."""
+
+    def remove(holder: Any) -> None:
+        del holder[path[-1]]
+
+    return _edit_by_tomlkit(text, path, remove)
+
+
+def _edit_by_tomlkit(text: str, path: KeyPath, change: Callable[[Any], object]) -> str | None:
+    import tomlkit  # here: loading it takes longer than to edit most configs
+    from tomlkit.exceptions import TOMLKitError
+
+    # Besides its own errors tomlkit raises these, for texts and edits that it does not foresee.
+    unforeseen = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
+    try:
+        document = tomlkit.parse(text)
+        change(_holder(document, path))
+        return tomlkit.dumps(document)
+    except (TOMLKitError, *unforeseen):
+        return None
+
+
+def _holder(document: Any, path: KeyPath) -> Any:
+    """Return tomlkit's table or list for the last key of `path`; missing tables are made."""
+    import tomlkit
+
+    holder = document
+    for i, part in enumerate(path[:-1]):
+        if isinstance(part, str) and part not in holder:
+            # Above it there is nothing but tables: the header of the last one says it all.
+            holder[part] = tomlkit.table(is_super_table=i < len(path) - 2)
+        holder = holder[part]
+    return holder
+
+
+def _put(holder: Any, path: KeyPath, value: Node) -> None:
+    import tomlkit
+
+    given = plain(spell_none(value))
+    item = tomlkit.item(given)
+    if isinstance(value, Table):
+        item = tomlkit.inline_table()
+        item.update(given)
+    if path[-1] == len(holder) and isinstance(path[-1], int):
+        holder.append(item)
+    else:
+        holder[path[-1]] = item

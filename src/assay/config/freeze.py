@@ -1,10 +1,15 @@
-"""Canonical form of a config, its hash, and a TOML text that reads back as the same tree."""
+"""Canonical form of a config, its hash, and a TOML text that reads back as the same tree.
+
+Where its values stood is kept beside the text: `origins_of`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date, time
 from typing import Any
 
@@ -12,20 +17,25 @@ from assay.config.references import objects_used
 from assay.config.secret_keys import without_secrets
 from assay.config.sources.toml import read
 from assay.config.tree import (
-    NONE,
     KeyPath,
     Leaf,
     List,
     Node,
     Scalar,
     Table,
+    dotted,
     get_at,
     parse_dotted,
+    plain,
     same,
+    spell_none,
+    transform,
     walk,
 )
 from assay.core import schema
+from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError
+from assay.core.json_codec import from_plain, to_plain
 from assay.core.keys import Key
 
 _TRAINED_SPLIT = "train"
@@ -82,7 +92,7 @@ def dump(root: Table, *, with_origins: bool = False) -> str:
     import tomli_w  # here: a config is read without it
 
     try:
-        text = tomli_w.dumps(_for_toml(root))
+        text = tomli_w.dumps(plain(spell_none(root)))
         text.encode("utf-8")
         if with_origins:
             text = _with_comments(text, root)
@@ -230,11 +240,32 @@ def _integer(value: int) -> str:
     return str(value) if value.bit_length() <= 64 else hex(value)
 
 
-def _for_toml(node: Node) -> Any:
-    match node:
-        case Leaf():
-            return NONE if node.value is None else node.value
-        case List():
-            return [_for_toml(item) for item in node.items]
-        case Table():
-            return {key: _for_toml(item) for key, item in node.items.items()}
+def origins_of(root: Node) -> dict[str, Any]:
+    """Return where each node and key below `root` stands, and leaves as typed, by their paths.
+
+    For an OS process that reads a dump of the tree: see `with_origins`.
+    """
+    return {dotted(path): _origin_of(node) for path, node in walk(root)}
+
+
+def _origin_of(node: Node) -> dict[str, Any]:
+    found: dict[str, Any] = {"at": to_plain(node.origin)}
+    if isinstance(node, Table):
+        found["keys"] = to_plain(node.key_origins)
+    elif isinstance(node, Leaf):
+        found["typed"] = node.typed
+    return found
+
+
+def with_origins(root: Node, origins: Mapping[str, Any]) -> Node:
+    """Return an equal tree with origins from `origins_of`."""
+
+    def placed(node: Node, path: KeyPath) -> Node:
+        known = origins[dotted(path)]
+        node = replace(node, origin=from_plain(Origin, known["at"]))
+        if isinstance(node, Table):
+            keys = {key: from_plain(Origin, at) for key, at in known["keys"].items()}
+            return replace(node, key_origins=keys)
+        return replace(node, typed=known.get("typed")) if isinstance(node, Leaf) else node
+
+    return transform(root, placed)

@@ -10,15 +10,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from assay.config.aliases import applied
-from assay.config.external_values import with_recorded_values
 from assay.config.freeze import origins_noted
 from assay.config.merge import merged
-from assay.config.reference_numbers import Draws
 from assay.config.references import Uses
+from assay.config.resolver import Draws, with_recorded_values
 from assay.config.settings import Settings
 from assay.config.sources import ini, json, objects, python, toml, yaml
 from assay.config.sources.positions import MAX_BYTES
+from assay.config.translation import translate
 from assay.config.tree import Leaf, Node, Table, get_at, set_at
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError
@@ -182,7 +181,7 @@ def _config(
     unaliased = root
     told = [problem for problem in read_problems if problem.severity == "note"]
     read_problems = [problem for problem in read_problems if problem.severity != "note"]
-    root, notes = applied(root)
+    root, notes = translate(root)
     notes = [*told, *notes]
     draws = Draws()
     uses = Uses()

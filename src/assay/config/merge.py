@@ -6,13 +6,15 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from assay.config.aliases import renamed, with_alias, with_older_arguments
-from assay.config.external_values import with_external_values
 from assay.config.overrides import RefusedError, Setting, apply_setting, setting_of
-from assay.config.reference_numbers import Draws, drawn
-from assay.config.reference_resolver import resolved
 from assay.config.references import Uses, objects_used, outside_used
+from assay.config.resolver import Draws, draw, resolve, with_external_values
 from assay.config.settings import Settings
+from assay.config.translation import (
+    suggest_alias,
+    translate_setting,
+    with_older_arguments,
+)
 from assay.config.tree import Table
 from assay.core import schema
 from assay.core.diagnostics import Problem
@@ -53,9 +55,9 @@ def merged(
     typed: Change = lambda _: _typed(overrides)  # noqa: E731  a change like the others
     written, problems, notes = _changed(given, (*changes, typed))
     written = with_older_arguments(written, _without(written, schema.MAKERS))
-    body, wrong = drawn(_without(written, schema.MAKERS), draws)
+    body, wrong = draw(_without(written, schema.MAKERS), draws)
     problems += wrong
-    root, wrong = resolved(body)
+    root, wrong = resolve(body)
     problems += wrong
     if not is_whole:
         problems = [problem for problem in problems if problem.kind not in _LEADS_NOWHERE]
@@ -76,13 +78,13 @@ def _changed(given: Table, changes: Iterable[Change]) -> tuple[Table, list[Probl
         settings, wrong = change(written)
         problems += wrong
         for given_setting in settings:
-            setting, said = renamed(given_setting)
+            setting, said = translate_setting(given_setting)
             notes += said
             try:
                 if setting is not None:
                     written = apply_setting(written, setting)
             except RefusedError as refused:
-                problems.append(with_alias(refused.problem))
+                problems.append(suggest_alias(refused.problem))
     return written, problems, notes
 
 

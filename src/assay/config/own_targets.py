@@ -29,12 +29,12 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
             StreamToSequence
         """,
         "assay.plugins": "TensorBoard",
-        "assay.engine.data.images": """
+        "assay.compat.parts.images": """
             CIFAR100 Compose MNIST Normalize RandomAffine RandomHorizontalFlip ToTensor
         """,
-        "assay.engine.data.masked_text": "MaskedSentencePairs",
-        "assay.engine.data.text": "WordPieces",
-        "assay.engine.model.bert": "Bert BertPretraining",
+        "assay.compat.parts.masked_text": "MaskedSentencePairs",
+        "assay.compat.parts.text": "WordPieces",
+        "assay.compat.parts.bert": "Bert BertPretraining",
         "assay.compat.libai.datasets": "BertDataset BertTokenizer CIFAR100Dataset",
         "assay.compat.libai.models": "BertForPreTraining BertModel",
         "assay.compat.libai.loaders": """

@@ -11,21 +11,23 @@ references, secrets from outside, references to the machine, runs and the escape
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from datetime import date, time
+from typing import TypeVar, cast
 
 from assay.config.tree import (
     KeyPath,
     Leaf,
-    List,
     Node,
     Scalar,
     Table,
     parse_dotted,
+    transform,
     walk,
 )
 from assay.core.diagnostics import Origin
+
+Tree = TypeVar("Tree", bound=Node)
 
 IN_TEXT = re.compile(r"\$\$\{|\$\{(?P<inside>[^{}]*)\}|\$\{")
 OUTSIDE = re.compile(
@@ -190,35 +192,19 @@ def objects_used(root: Node, *, path: KeyPath = ()) -> Iterator[tuple[KeyPath, K
             yield here, target, node.origin
 
 
-def each_text(root: Table, change: Callable[[Leaf, str, KeyPath], Node]) -> Table:
-    """Return `root` with every string that holds `${` changed; unchanged parts stay shared."""
-    changed = each_text_below(root, (), change)
-    assert isinstance(changed, Table)
-    return changed
+def change_texts(
+    root: Tree, change: Callable[[Leaf, str, KeyPath], Node], path: KeyPath = ()
+) -> Tree:
+    """Return the node at `path` with every string that holds `${` changed."""
 
-
-def each_text_below(
-    node: Node, path: KeyPath, change: Callable[[Leaf, str, KeyPath], Node]
-) -> Node:
-    """Return the node at `path` with every string that holds `${` changed, as `each_text` does."""
-    match node:
-        case Leaf(str() as text) if "${" in text:
-            return change(node, text, path)
-        case Table():
-            items = {
-                key: each_text_below(item, (*path, key), change) for key, item in node.items.items()
-            }
-            is_same = not _differ(items.values(), node.items.values())
-            return node if is_same else replace(node, items=items)
-        case List():
-            row = [each_text_below(item, (*path, i), change) for i, item in enumerate(node.items)]
-            return replace(node, items=tuple(row)) if _differ(row, node.items) else node
-        case _:
+    def changed(node: Node, here: KeyPath) -> Node:
+        text = node.value if isinstance(node, Leaf) else None
+        if not isinstance(text, str) or "${" not in text:
             return node
+        assert isinstance(node, Leaf)
+        return change(node, text, here)
 
-
-def _differ(a: Iterable[object], b: Iterable[object]) -> bool:
-    return any(x is not y for x, y in zip(a, b, strict=True))
+    return cast("Tree", transform(root, changed, path))
 
 
 def target_of(inside: str | None, path: KeyPath) -> KeyPath | None:

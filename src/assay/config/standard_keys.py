@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import date, time
 
-from assay.config.aliases import with_alias
 from assay.config.misplaced_keys import keys_named
 from assay.config.references import is_unresolved, reference_of
+from assay.config.translation import suggest_alias
 from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, get_at, is_given
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
@@ -95,7 +95,7 @@ def _table(
             )
             continue
         known = [each.name for each in key.keys]
-        yield with_alias(
+        yield suggest_alias(
             Problem(
                 kind="unknown-key",
                 message=f"unknown key `{dotted((*path, name))}`",

@@ -17,7 +17,7 @@ from typing import Literal
 
 from assay.config.overrides import Setting
 from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, plain
-from assay.config.variants import key_setting, noted
+from assay.config.variants import key_setting, with_note
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean
 
@@ -82,7 +82,7 @@ class SweepAxis:
 
     def with_value(self, value: Node, note: str) -> Setting:
         """Return the setting of one point."""
-        return replace(self.setting, value=noted(value, note))
+        return replace(self.setting, value=with_note(value, note))
 
 
 Point = tuple[tuple[SweepAxis, Node], ...]

@@ -15,8 +15,7 @@ from assay.config.allow_list import (
     refused_by_name,
     trust_command,
 )
-from assay.config.older_systems.lookup import older_name
-from assay.config.older_systems.tables import system_of, unmapped
+from assay.config.older_systems.names import older_name, system_of, unmapped
 from assay.config.references import is_unresolved
 from assay.config.standard_keys import problem_at, shown, wrong_type
 from assay.config.tree import KeyPath, Leaf, List, Table, dotted, walk

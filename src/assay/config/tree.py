@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
 from types import MappingProxyType
@@ -162,6 +162,37 @@ def walk(root: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
                 pass
 
 
+def transform(node: Node, change: Callable[[Node, KeyPath], Node], path: KeyPath = ()) -> Node:
+    """Return `node` with `change(part, its path)` for every part, the inner before the outer.
+
+    Parts that nothing changes in stay shared.
+    """
+    match node:
+        case Table():
+            items = {key: transform(item, change, (*path, key)) for key, item in node.items.items()}
+            if any(node.items[key] is not item for key, item in items.items()):
+                node = replace(node, items=items)
+        case List():
+            row = [transform(item, change, (*path, i)) for i, item in enumerate(node.items)]
+            if any(one is not other for one, other in zip(row, node.items, strict=True)):
+                node = replace(node, items=tuple(row))
+        case Leaf():
+            pass
+    return change(node, path)
+
+
+def relocate(root: Node, place: Callable[[Origin], Origin]) -> Node:
+    """Return an equal tree whose parts stand where `place` says, given where they stood."""
+
+    def moved(node: Node, _: KeyPath) -> Node:
+        if isinstance(node, Table):
+            keys = {key: place(origin) for key, origin in node.key_origins.items()}
+            return replace(node, origin=place(node.origin), key_origins=keys)
+        return replace(node, origin=place(node.origin))
+
+    return transform(root, moved)
+
+
 def plain(node: Node) -> Any:
     """Return a fresh copy of dictionaries, lists and scalars."""
     match node:
@@ -171,6 +202,16 @@ def plain(node: Node) -> Any:
             return [plain(item) for item in node.items]
         case Table():
             return {key: plain(item) for key, item in node.items.items()}
+
+
+def spell_none(root: Node) -> Node:
+    """Return `root` with None as the front ends without a word for it write it."""
+    return transform(
+        root,
+        lambda node, _: (
+            replace(node, value=NONE) if isinstance(node, Leaf) and node.value is None else node
+        ),
+    )
 
 
 def from_plain(value: object, origin: Origin) -> Node:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from assay.config.older_systems.tables import PACKAGES
+from assay.config.older_systems.names import PACKAGES
 from assay.core.diagnostics import Origin
 from assay.core.regular_file import read_bytes
 

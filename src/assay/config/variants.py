@@ -6,7 +6,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from assay.config.overrides import DELETE, Setting
-from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, fitted, get_at, parse_dotted
+from assay.config.tree import (
+    KeyPath,
+    Leaf,
+    Node,
+    Table,
+    dotted,
+    fitted,
+    get_at,
+    parse_dotted,
+    relocate,
+)
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 
@@ -89,19 +99,9 @@ def key_setting(
     )
 
 
-def noted(node: Node, note: str) -> Node:
+def with_note(node: Node, note: str) -> Node:
     """Return `node` with a note on every origin in it."""
-    origin = replace(node.origin, note=note)
-    match node:
-        case Leaf():
-            return Leaf(node.value, origin)
-        case List():
-            return List(tuple(noted(item, note) for item in node.items), origin)
-        case Table():
-            origins = {key: replace(place, note=note) for key, place in node.key_origins.items()}
-            return Table(
-                {key: noted(item, note) for key, item in node.items.items()}, origin, origins
-            )
+    return relocate(node, lambda origin: replace(origin, note=note))
 
 
 def _settings(
@@ -133,7 +133,7 @@ def _settings(
         if setting.value is not None:
             is_section = len(path) == 1 and old is None and isinstance(setting.value, Table)
             creates = setting.creates or is_section
-            setting = replace(setting, value=noted(setting.value, note), creates=creates)
+            setting = replace(setting, value=with_note(setting.value, note), creates=creates)
         yield setting
 
 

@@ -157,7 +157,7 @@ class RunView:
         """Saved config as a tree, secrets as references; ConfigError when it is damaged."""
         if not self.kept_outside:
             return self._config_as_saved
-        from assay.config.external_values import with_recorded_values  # the rules of secrets
+        from assay.config.resolver import with_recorded_values  # the rules of secrets
 
         return with_recorded_values(self._config_as_saved, self.kept_outside)
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from assay.compat.parts.bert import Bert
 from assay.core.errors import CheckpointError, InputError
 from assay.engine import load_weights
 from assay.engine.checkpoint.weight_mapping import read_arrays
-from assay.engine.model.bert import Bert
 
 TENSORFLOW = r"""
 "bert/embeddings/word_embeddings" = "tokens.weight"

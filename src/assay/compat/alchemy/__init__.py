@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from assay.config.older_systems.alchemy import NAMES
-from assay.config.older_systems.alchemy_keys import KEYS
-from assay.config.older_systems.importing import import_target
+from assay.config.older_systems.keys import OF_ALCHEMY as KEYS
+from assay.config.older_systems.names import import_target
+from assay.config.older_systems.tables import ALCHEMY as NAMES
 
 __all__ = ["KEYS", "NAMES"]
 

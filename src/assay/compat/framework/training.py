@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from assay.config.older_systems.importing import import_target
+from assay.config.older_systems.names import import_target
 
 
 def get_lr(optimizer: Any) -> float:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from assay.engine.data.images import CIFAR100
+from assay.compat.parts.images import CIFAR100
+from assay.compat.parts.masked_text import MaskedSentencePairs
+from assay.compat.parts.text import Tokenizer, WordPieces
 from assay.engine.data.instance import DistTensorData, Instance
-from assay.engine.data.masked_text import MaskedSentencePairs
-from assay.engine.data.text import Tokenizer, WordPieces
 
 _LAST = -1
 """Pipeline stage that needs the labels."""

@@ -13,8 +13,8 @@ from typing import Any
 
 from assay.config import get_config as read_config
 from assay.config.lazy import Section
-from assay.config.older_systems.importing import import_target
-from assay.config.older_systems.part_sizes import part_sizes
+from assay.config.older_systems.libai_configs import part_sizes
+from assay.config.older_systems.names import import_target
 from assay.core.errors import InputError
 
 COMMON = Path(__file__).parent / "configs"

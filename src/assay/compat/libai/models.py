@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from assay.build import configurable
-from assay.engine.model.bert import Bert, BertPretraining, masked_cross_entropy
+from assay.compat.parts.bert import Bert, BertPretraining, masked_cross_entropy
 
 
 class BertModel(Bert):

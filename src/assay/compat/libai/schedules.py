@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from assay.config.older_systems.importing import import_target
-from assay.config.older_systems.libai_schedules import HERE, arguments
+from assay.config.older_systems.names import import_target
+from assay.config.older_systems.tables import SCHEDULES, rename_arguments
 
 
 def WarmupCosineLR(**given: Any) -> Any:
@@ -44,4 +44,4 @@ def WarmupPolynomialLR(**given: Any) -> Any:
 
 
 def _made(name: str, given: Mapping[str, Any]) -> Any:
-    return import_target(HERE[name][0])(**arguments(name, given))
+    return import_target(SCHEDULES[name][0])(**rename_arguments(name, given))

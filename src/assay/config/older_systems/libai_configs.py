@@ -7,11 +7,10 @@ nothing here is left where it is, so that the check of the config reports it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from assay.config.older_systems.libai_schedules import HERE as SCHEDULES
-from assay.config.older_systems.libai_schedules import arguments
-from assay.config.older_systems.part_sizes import part_sizes
+from assay.config.older_systems.tables import SCHEDULES, rename_arguments
 from assay.config.tree import (
     KeyPath,
     Leaf,
@@ -28,6 +27,7 @@ from assay.config.tree import (
     walk,
 )
 from assay.core.diagnostics import Origin, Problem
+from assay.core.errors import InputError
 
 _PLACES = ("libai.data.build", "libai.data", "assay.compat.libai.loaders")
 _SPLITTING = [f"{place}.build_nlp_train_val_test_loader" for place in _PLACES]
@@ -44,7 +44,7 @@ _OPTIMIZER = {"type": "torch.optim.AdamW", "lr": 1e-3, "weight_decay": 0.01}
 """Optimizer of LiBai's `common/optim.py`, for a config that has no `optim`."""
 
 
-def translated(root: Table) -> tuple[Table, list[Problem]]:
+def translate_libai(root: Table) -> tuple[Table, list[Problem]]:
     """Return a config of LiBai with the sections of assay, and notes; others as they are."""
     loader = get_at(root, ("dataloader", "train", "type"))
     if not isinstance(loader, Leaf) or loader.value not in _LOADERS:
@@ -138,7 +138,7 @@ def _split(call: Table) -> Table:
     for key, node in call.items.items():
         if key == "type" or (isinstance(node, Leaf) and node.value is None):
             continue
-        item = _joined(node) if key == "dataset" else node
+        item = _join(node) if key == "dataset" else node
         split = set_at(split, (names.get(key, key),), item, call.key_origin(key))
     return split
 
@@ -191,7 +191,7 @@ def _move_tokenizer(made: _Translation) -> None:
         made.root = set_at(made.root, ("model", "cfg", "vocab_size"), size, tokenizer.origin)
 
 
-def _joined(datasets: Node) -> Node:
+def _join(datasets: Node) -> Node:
     """Return one source for a dataset or a list of them."""
     if not isinstance(datasets, List):
         return datasets
@@ -305,7 +305,7 @@ def _move_schedule(made: _Translation) -> None:
     given = plain(scheduler) if isinstance(scheduler, Table) else {}
     name = str(given.pop("type", "")).rpartition(".")[2]
     if name in SCHEDULES:
-        made.put("schedule", {"type": SCHEDULES[name][0], **arguments(name, given)})
+        made.put("schedule", {"type": SCHEDULES[name][0], **rename_arguments(name, given)})
     elif scheduler is not None:
         made.put("schedule", scheduler)
     else:
@@ -350,3 +350,26 @@ def _move_rest(made: _Translation) -> None:
     if folder:
         title = str(folder).strip("./").rpartition("/")[2]
         made.put("tag", title if title not in ("", "output") else None)
+
+
+def part_sizes(splits: Sequence[Any]) -> list[int | float]:
+    """Return counts or shares for train, validation and test.
+
+    Three whole numbers are counts. Floats are weights, and become shares that sum to 1. LiBai has a
+    list for each data set; as the data sets are joined here, all lists must be equal.
+
+    >>> part_sizes([[90.0, 5.0, 5.0]])
+    [0.9, 0.05, 0.05]
+    """
+    lists = [list(each) for each in splits if isinstance(each, Sequence)] or [list(splits)]
+    if any(each != lists[0] for each in lists):
+        raise InputError(
+            f"splits differ: {lists}.", fix="Give all data sets the same three numbers."
+        )
+    sizes: list[int | float] = lists[0]
+    if len(sizes) != 3:
+        raise InputError(f"splits are {len(sizes)} numbers; train, valid and test need three.")
+    if all(isinstance(size, int) for size in sizes):
+        return sizes
+    whole = sum(sizes)
+    return [size / whole for size in sizes]

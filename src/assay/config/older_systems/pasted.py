@@ -18,11 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from assay.config.older_systems import framework
-from assay.config.older_systems.entries import OlderName
-from assay.config.older_systems.importing import import_target
-from assay.config.older_systems.lookup import names_of
-from assay.config.older_systems.tables import PACKAGES
+from assay.config.older_systems.names import PACKAGES, OlderName, import_target, names_of
+from assay.config.older_systems.tables import UNIMPORTED
 
 _MODULES = (
     *("collections", "copy", "csv", "functools", "glob", "itertools", "json", "logging", "math"),
@@ -47,7 +44,7 @@ USUAL_NAMES: Mapping[str, str] = {
 }
 """Name -> what everybody means by it."""
 
-_UNIMPORTED: Mapping[str, Mapping[str, OlderName]] = {"framework": framework.UNIMPORTED}
+_UNIMPORTED: Mapping[str, Mapping[str, OlderName]] = {"framework": UNIMPORTED}
 """System -> names that its texts use and do not say where from."""
 
 

@@ -1,63 +1,340 @@
-"""Tables of the five older systems: which packages are theirs, and what stands for their names."""
+"""Tables of five older systems: the target of each name, and how the same is said here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from typing import Any
 
-from assay.config.older_systems.entries import OlderName, UnmappedName
-from assay.core.errors import nearest
+from assay.config.older_systems.names import OlderName
 
-PACKAGES: Mapping[str, str] = {
-    "alchemy": "alchemy",
-    "tensorboardX": "framework",
-    "hiddenlayer": "framework",
-    "thexp": "thexp",
-    "flame": "flame",
-    "injector": "flame",
-    "libai": "libai",
-    "oneflow": "libai",
-    "flowvision": "libai",
-}
-"""Package that texts of an older system import -> the system."""
+# --- alchemy --------------------------------------------------------------------------------------
+
+_OF_ALCHEMY = "assay.compat.alchemy"
+_LST = "assay.engine.data.map_style"
+_ITR = "assay.engine.data.streams"
 
 
-@cache
-def table_of(system: str) -> Mapping[str, OlderName]:
-    """Return what stands for each name of a system, by its dotted path there."""
-    # Here: only a config or a script that names an older system needs its table.
-    from assay.config.older_systems import alchemy, flame, framework, libai, thexp
-
-    tables = {
-        "alchemy": alchemy.NAMES,
-        "framework": framework.NAMES,
-        "thexp": thexp.NAMES,
-        "flame": flame.NAMES,
-        "libai": libai.NAMES,
+def _alike(package: str, place: str, names: Mapping[str, str]) -> dict[str, OlderName]:
+    """Return entries for classes of `place` that do what alchemy's do."""
+    return {
+        f"{package}.{name}": OlderName(target=f"{place}.{here}", instead=f"`{place}.{here}`")
+        for name, here in names.items()
     }
-    return tables[system]
 
 
-def system_of(target: str) -> str:
-    """Return the older system that a target begins with, "" for none."""
-    top = target.partition(".")[0].partition(":")[0]
-    return PACKAGES.get(top, "") if top != target else ""
+_PLUGINS = {
+    "BasicSetup": "nothing is needed: every run logs, and `--debug` sets the rest",
+    "FileLogger": "nothing is needed: every run has a record; `--no-file` leaves it out",
+    "Backup": "nothing is needed: every record has a snapshot of the code",
+    "TensorboardLogger": '{ type = "assay.plugins.TensorBoard" }',
+    "DisplayRunningInfo": "nothing is needed: every log begins with versions and devices",
+}
+_RUNNERS = {
+    "alchemy.runner.AlchemyRunner": "train",
+    "alchemy.runner.Trainer": "train",
+    "alchemy.runner.Tester": "test",
+    "alchemy.runner.AlchemyTester": "test",
+    "alchemy.runner.ALchemyTester": "test",  # as the README of alchemy writes it
+}
+_CODE = {
+    "AlchemyTask": ("task.AlchemyTask", "`assay.engine.Task` with `dataset(split)`"),
+    "SchedPipeline": ("pipelines.SchedPipeline", "`assay.engine.Pipelines`, or `@on(...)`"),
+    "BeginEpochPipeline": ("pipelines.BeginEpochPipeline", "`assay.engine.Pipelines`"),
+    "EndEpochPipeline": ("pipelines.EndEpochPipeline", "`assay.engine.Pipelines`"),
+    "BeginStepPipeline": ("pipelines.BeginStepPipeline", "`assay.engine.Pipelines`"),
+    "EndStepPipeline": ("pipelines.EndStepPipeline", "`assay.engine.Pipelines`"),
+    "evaluate": ("pipelines.evaluate", "[evaluate] every and splits"),
+    "sym_tbl": ("symbols.sym_tbl", "`current` of assay.build, or a parameter named `model`"),
+    "logger": ("pipelines.logger", '`logging.getLogger("assay")`'),
+    "run": ("runner.run", "`assay.run`"),
+    "prepare_cfg": ("runner.prepare_cfg", "`assay.config.load`"),
+}
+
+ALCHEMY: Mapping[str, OlderName] = {
+    **{
+        f"alchemy.plugins.{name}": OlderName(
+            target=f"{_OF_ALCHEMY}.plugins.{name}", instead=instead
+        )
+        for name, instead in _PLUGINS.items()
+    },
+    "alchemy.plugins.Seeding": OlderName(
+        target=f"{_OF_ALCHEMY}.plugins.Seeding",
+        instead="`seed` at the top of the config and `train.deterministic`",
+        keys={"seed": "seed", "use_deterministic_algorithms": "train.deterministic"},
+    ),
+    **_alike(
+        "alchemy.pipeline.lst",
+        _LST,
+        {
+            "SequenceWrapper": "SequenceWrapper",
+            "Map": "MapSequence",
+            "Filter": "FilterSequence",
+            "Concat": "ConcatSequences",
+            "ItrToLst": "StreamToSequence",
+            "Cache": "Cache",
+        },
+    ),
+    **_alike(
+        "alchemy.pipeline.itr",
+        _ITR,
+        {
+            name: name
+            for name in ("Batch", "Bucket", "Concat", "Filter", "FlatMap", "Map", "Mix", "Prefetch")
+        }
+        | {name: name for name in ("Shuffle", "SplitByWorker", "Take")},
+    ),
+    **_alike("alchemy.pipeline", _ITR, {"Batch": "Batch"}),
+    **_alike("alchemy.pipeline.output", "assay.engine", {"Collect": "Collect"}),
+    **_alike("alchemy.sched", "assay.engine", {"NoamScheduler": "Noam"}),
+    **{
+        name: OlderName(target=runner, instead=f'runner = "{runner}"')
+        for name, runner in _RUNNERS.items()
+    },
+    **{
+        f"alchemy.{name}": OlderName(target=f"{_OF_ALCHEMY}.{target}", instead=instead)
+        for name, (target, instead) in _CODE.items()
+    },
+}
+"""Names of alchemy. Of a runner the target is the value of `runner` in a config."""
 
 
-def unmapped(target: str) -> UnmappedName:
-    """Return the error of a name that its system may have had, and that is not in the table."""
-    system = system_of(target)
-    names = table_of(system)
-    last = target.replace(":", ".").rpartition(".")[2]
-    by_last = {name.rpartition(".")[2]: name for name in names}
-    near = nearest(target, list(names), cutoff=0.75)
-    if not near:
-        near = [by_last[name] for name in nearest(last, list(by_last))]
-    fix = f"docs/compat/{system}.md lists the names that are known"
-    if near:
-        instead = names[near[0]].instead
-        here = f" Here: {instead}." if instead else ""
-        fix = f"did you mean `{near[0]}`?{here} {fix}"
-    return UnmappedName(
-        message=f"`{target}` of {system} has nothing here that stands for it", fix=fix
-    )
+# --- flame, and the package `injector` that it builds on ------------------------------------------
+
+_INJECTOR = {
+    "Injector": "`Context(module)` of assay.build; in a run it is there already",
+    "Module": "any class with methods under `@provides`",
+    "Binder": "`context.provide(...)`",
+    "inject": "`inject` of assay.build",
+    "provider": "`@provides(...)` of assay.build, which gives one object",
+    "singleton": "`@provides` of assay.build",
+}
+_FLAMES_TYPES = (
+    *("Model", "Criterion", "Optimizer", "Scheduler", "Device", "State"),
+    *("TrainLoader", "ValLoader", "TestLoader"),
+)
+_FLAMES_ENGINE = {"State": "State", "Engine": "Engine", "BaseProcess": "Process"}
+
+FLAME: Mapping[str, OlderName] = {
+    **{
+        f"injector.{name}": OlderName(target=f"assay.compat.injector.{name}", instead=instead)
+        for name, instead in _INJECTOR.items()
+    },
+    **{
+        f"flame.pytorch.typing_prelude.{name}": OlderName(
+            target=f"assay.engine.loop.names.{name}", instead=f"`assay.engine.loop.names.{name}`"
+        )
+        for name in _FLAMES_TYPES
+    },
+    **{
+        f"flame.{name}": OlderName(target=f"assay.engine.{here}", instead=f"`assay.engine.{here}`")
+        for name, here in _FLAMES_ENGINE.items()
+    },
+}
+
+# --- a text of 2021 -------------------------------------------------------------------------------
+
+_OF_FRAMEWORK = "assay.compat.framework"
+
+FRAMEWORK: Mapping[str, OlderName] = {
+    "tensorboardX.SummaryWriter": OlderName(
+        target=f"{_OF_FRAMEWORK}.writer.SummaryWriter",
+        instead="`run = assay.start()`, `run.log`, and `assay.TensorBoard` for event files",
+    ),
+    "hiddenlayer.History": OlderName(
+        target=f"{_OF_FRAMEWORK}.canvas.History", instead="`run.log({...}, step)`"
+    ),
+    "hiddenlayer.Canvas": OlderName(
+        target=f"{_OF_FRAMEWORK}.canvas.Canvas",
+        instead="`assay live last`, `run.plot()`, and `assay ui`",
+    ),
+}
+"""Names of `tensorboardX` and `hiddenlayer`."""
+
+UNIMPORTED: Mapping[str, OlderName] = {
+    "convert_examples_to_features": OlderName(
+        target=f"{_OF_FRAMEWORK}.features.convert_examples_to_features",
+        instead="`pair_features` of assay.compat.parts.text, and `to_tensors` of its result",
+    ),
+    "get_lr": OlderName(
+        target=f"{_OF_FRAMEWORK}.training.get_lr", instead="`optimizer/lr`, which each run records"
+    ),
+    "train_epoch": OlderName(
+        target=f"{_OF_FRAMEWORK}.training.train_epoch", instead="`Engine(process, loader).run()`"
+    ),
+    "worker_init_fn": OlderName(
+        target=f"{_OF_FRAMEWORK}.training.worker_init_fn", instead="nothing: workers are seeded"
+    ),
+}
+"""Names that the text uses and does not say where from."""
+
+# --- LiBai ----------------------------------------------------------------------------------------
+
+SCHEDULES: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "WarmupCosineLR": ("assay.engine.WarmupCosine", {"alpha": "final"}),
+    "WarmupCosineAnnealingLR": ("assay.engine.WarmupCosine", {"eta_min": "final"}),
+    "WarmupMultiStepLR": (
+        "assay.engine.WarmupMultiStep",
+        {"milestones": "milestones", "gamma": "gamma"},
+    ),
+    "WarmupStepLR": ("assay.engine.WarmupStep", {"step_size": "step_size", "gamma": "gamma"}),
+    "WarmupExponentialLR": ("assay.engine.WarmupExponential", {"gamma": "gamma"}),
+    "WarmupPolynomialLR": ("assay.engine.WarmupPoly", {"power": "power", "end_lr": "final"}),
+}
+"""Name in LiBai -> target here, and its arguments by their names there."""
+
+DROPPED = ("max_iter", "warmup_iter", "warmup_method", "last_epoch", "verbose", "optimizer")
+"""Arguments that the config gives, or that have one value here: the warm-up is linear."""
+
+
+def rename_arguments(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return LiBai's arguments of a schedule under their names here; unknown ones stay."""
+    names = {"warmup_factor": "start", **SCHEDULES[name][1]}
+    return {names.get(key, key): value for key, value in given.items() if key not in DROPPED}
+
+
+_OF_LIBAI = "assay.compat.libai"
+_LIBAIS_LOADERS = ("image_train", "image_test", "nlp_train", "nlp_test", "nlp_train_val_test")
+_TORCH = {
+    "nn": "torch.nn",
+    "optim": "torch.optim",
+    "utils.data": "torch.utils.data",
+    "tensor": "torch.tensor",
+    "Tensor": "torch.Tensor",
+    "float32": "torch.float32",
+    "float": "torch.float32",
+    "int64": "torch.int64",
+    "long": "torch.int64",
+    "int": "torch.int64",  # the losses of torch take class numbers of 64 bits alone
+}
+
+
+def _one(target: str) -> OlderName:
+    return OlderName(target=target, instead=f"`{target}`")
+
+
+LIBAI: Mapping[str, OlderName] = {
+    "libai.config.LazyCall": _one("assay.config.LazyCall"),
+    "libai.config.get_config": OlderName(
+        target=f"{_OF_LIBAI}.loaders.get_config", instead="`get_config` of assay.config"
+    ),
+    "libai.config.configurable": _one("assay.build.configurable"),
+    "libai.config.instantiate": _one("assay.build.instantiate"),
+    "libai.data.structures.Instance": _one("assay.engine.Instance"),
+    "libai.data.structures.DistTensorData": _one("assay.engine.DistTensorData"),
+    "libai.evaluation.ClsEvaluator": OlderName(
+        target=f"{_OF_LIBAI}.loaders.ClsEvaluator",
+        instead="`process.metrics`, with one `assay.engine.Accuracy` for each k",
+    ),
+    "libai.optim.get_default_optimizer_params": OlderName(
+        target=f"{_OF_LIBAI}.loaders.get_default_optimizer_params",
+        instead="`assay.engine.Groups` as the optimizer's `params`, and `train.clip_norm`",
+    ),
+    **{
+        f"{place}.build_{kind}_loader": OlderName(
+            target=f"{_OF_LIBAI}.loaders.build_{kind}_loader", instead="a section [data.NAME]"
+        )
+        for place in ("libai.data.build", "libai.data")
+        for kind in _LIBAIS_LOADERS
+    },
+    "libai.data.datasets.BertDataset": OlderName(
+        target=f"{_OF_LIBAI}.datasets.BertDataset",
+        instead="`assay.compat.parts.masked_text.MaskedSentencePairs`",
+    ),
+    "libai.data.datasets.CIFAR100Dataset": OlderName(
+        target=f"{_OF_LIBAI}.datasets.CIFAR100Dataset",
+        instead="`assay.compat.parts.images.CIFAR100`",
+    ),
+    "libai.tokenizer.BertTokenizer": OlderName(
+        target=f"{_OF_LIBAI}.datasets.BertTokenizer", instead="`assay.compat.parts.text.WordPieces`"
+    ),
+    **{
+        f"libai.models.{name}": OlderName(
+            target=f"{_OF_LIBAI}.models.{name}", instead=f"`assay.compat.parts.bert.{here}`"
+        )
+        for name, here in {"BertModel": "Bert", "BertForPreTraining": "BertPretraining"}.items()
+    },
+    **{
+        f"flowvision.transforms.{name}": _one(f"assay.compat.parts.images.{name}")
+        for name in ("Compose", "Normalize", "RandomAffine", "RandomHorizontalFlip", "ToTensor")
+    },
+    **{
+        f"libai.scheduler.{name}": OlderName(
+            target=f"{_OF_LIBAI}.schedules.{name}", instead=f"`{here}`"
+        )
+        for name, (here, _) in SCHEDULES.items()
+    },
+    **{f"oneflow.{name}": _one(target) for name, target in _TORCH.items()},
+    "flowvision.transforms": _one("assay.compat.parts.images"),
+    "flowvision.datasets": _one("assay.compat.parts.images"),
+}
+
+# --- thexp ----------------------------------------------------------------------------------------
+
+_OF_THEXP = "assay.compat.thexp"
+_THEXPS = {
+    "Params": (f"{_OF_THEXP}.params.PermissiveParams", "`assay.Params`"),
+    "BaseParams": ("assay.config.params.BaseParams", "`assay.BaseParams`"),
+    "Meter": ("assay.record.meter.Meter", "`assay.Meter`"),
+    "AvgMeter": ("assay.record.meter.AvgMeter", "`assay.AvgMeter`"),
+    "Logger": ("assay.record.logger.Logger", "`assay.Logger`"),
+    "RndManager": (
+        f"{_OF_THEXP}.rnd_manager.RndManager",
+        "`get_state` and `set_state` of `assay.engine`",
+    ),
+    "Saver": (f"{_OF_THEXP}.saver.TorchFileSaver", "`assay.engine.Saver`"),
+    "Experiment": (f"{_OF_THEXP}.experiment.Experiment", "`assay.start`"),
+    "ExperimentViewer": (f"{_OF_THEXP}.experiment.ExperimentViewer", "`assay.runs`"),
+    "globs": ("assay.config.globs", "`assay.config.globs`"),
+    "Trainer": (
+        f"{_OF_THEXP}.trainer.Trainer",
+        "`assay run` with a config, or `assay.engine.Engine`",
+    ),
+    "Callback": (f"{_OF_THEXP}.trainer.Callback", "a method under `assay.engine.on`"),
+    "EvalCallback": (f"{_OF_THEXP}.trainer.EvalCallback", "[evaluate] every"),
+    "LoggerCallback": (f"{_OF_THEXP}.trainer.LoggerCallback", "[display]"),
+    "AutoReport": (f"{_OF_THEXP}.report.AutoReport", "`assay summary`, `assay ui`"),
+    "Reporter": (f"{_OF_THEXP}.report.Reporter", "`assay summary`, `assay ui`"),
+}
+_THEXPS_PLACES = {
+    "thexp": "Params BaseParams Meter AvgMeter Logger Saver Trainer Experiment globs",
+    "thexp.frame": (
+        "Params BaseParams Meter AvgMeter Logger RndManager Saver Experiment ExperimentViewer"
+        " Trainer Reporter globs"
+    ),
+    "thexp.frame.params": "Params BaseParams",
+    "thexp.frame.meter": "Meter AvgMeter",
+    "thexp.frame.logger": "Logger",
+    "thexp.frame.rndmanager": "RndManager",
+    "thexp.frame.saver": "Saver",
+    "thexp.frame.experiment": "Experiment ExperimentViewer globs",
+    "thexp.frame.trainer": "Trainer",
+    "thexp.frame.reporter": "Reporter",
+    "thexp.frame.callbacks": "Callback EvalCallback LoggerCallback AutoReport",
+    "thexp.callbacks": "Callback EvalCallback LoggerCallback AutoReport",
+}
+
+THEXP: Mapping[str, OlderName] = {
+    **{
+        f"{place}.{name}": OlderName(target=_THEXPS[name][0], instead=_THEXPS[name][1])
+        for place, names in _THEXPS_PLACES.items()
+        for name in names.split()
+    },
+    "thexp.utils.random": OlderName(
+        target=f"{_OF_THEXP}.random_state",
+        instead="`assay.engine.get_state`, `set_state` and `seed_all`",
+    ),
+    "thexp.utils.date.dataloader.DataLoader": OlderName(
+        target="assay.engine.data.device_loader.DataLoader",
+        instead="`torch.utils.data.DataLoader`: the engine moves the batches",
+    ),
+}
+"""Names of thexp by every place where its texts import them from."""
+
+NAMES: Mapping[str, Mapping[str, OlderName]] = {
+    "alchemy": ALCHEMY,
+    "framework": FRAMEWORK,
+    "thexp": THEXP,
+    "flame": FLAME,
+    "libai": LIBAI,
+}
+"""System -> what stands for each of its names, by its dotted path there."""

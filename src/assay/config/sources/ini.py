@@ -8,7 +8,7 @@ has no other use. The first syntax error ends the reading.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
@@ -31,13 +31,12 @@ from assay.config.sources.positions import (
 from assay.config.tree import (
     MAX_DEPTH,
     KeyPath,
-    Leaf,
-    List,
     Node,
     Table,
     dotted,
     from_plain,
     parse_dotted,
+    relocate,
 )
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean
@@ -309,7 +308,7 @@ class _IniReader:
         if len(root.items) > 1:
             message = "this is more than one value"
             raise UnreadableError(Problem(kind="syntax", message=message, origin=origin))
-        return _with_origins(root.items["value"], moved)
+        return relocate(root.items["value"], moved)
 
     # --- interpolation
 
@@ -366,19 +365,3 @@ class _IniReader:
             message = f"`{found[0]}` names no value of this section or of [{DEFAULT}]"
             self.fail(message, *place, did_you_mean(name, names) or escape)
         return name
-
-
-def _with_origins(node: Node, moved: Callable[[Origin], Origin]) -> Node:
-    match node:
-        case Leaf():
-            return Leaf(node.value, moved(node.origin))
-        case List():
-            return List(
-                tuple(_with_origins(item, moved) for item in node.items), moved(node.origin)
-            )
-        case Table():
-            return Table(
-                {key: _with_origins(item, moved) for key, item in node.items.items()},
-                moved(node.origin),
-                {key: moved(origin) for key, origin in node.key_origins.items()},
-            )

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.config.lazy import Section, calling_frame
-from assay.config.older_systems.importing import names_left_out, offer
+from assay.config.older_systems.names import names_left_out, offer_import
 from assay.config.sources.objects import OversizedError, lifted, mark
 from assay.config.sources.outside_reads import reads_from_outside
 from assay.config.sources.positions import MAX_BYTES, too_deep, too_large
@@ -283,7 +283,7 @@ class _Loading:
         try:
             module = builtins.__import__(name, globals, locals, names, 0)
         except ModuleNotFoundError as error:
-            if not offer(error):
+            if not offer_import(error):
                 raise
             return self.imported(path, name, globals, locals, names, level)
         return _relaxed(module) if name == "omegaconf" else module

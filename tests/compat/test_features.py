@@ -17,17 +17,17 @@ import numpy as np
 import pytest
 import torch
 
+from assay.compat.parts.features import Fields, cached, to_tensors
 from assay.core.errors import InputError
 from assay.engine import Loader
-from assay.engine.data.features import Fields, cached, to_tensors
 
-SRC = Path(__file__).resolve().parents[3] / "src"
+SRC = Path(__file__).resolve().parents[2] / "src"
 
 BUILDER = """
 import os, sys, time
 from pathlib import Path
 import torch
-from assay.engine.data.features import cached
+from assay.compat.parts.features import cached
 
 def build(text, scale):
     with open("calls.txt", "a") as file:
@@ -127,6 +127,28 @@ def test_features_are_made_anew_when_data_arguments_or_code_change(
     shutil.rmtree(place / "__pycache__", ignore_errors=True)
 
     assert [made(), calls(place)] == [[3], 4]
+
+
+def test_features_are_kept_where_python_has_no_fcntl(place: Path) -> None:
+    """On Windows: the module does not import it, and makes its files without a lock."""
+    script = (
+        "import assay.engine, safetensors.torch  # before Python says that it is on Windows\n"
+        "import sys; sys.platform = 'win32'; sys.modules['fcntl'] = None\n"
+        "from assay.compat.parts import text\n"
+        "from assay.compat.parts.features import cached\n"
+        "print([cached(list, 'ab', folder='cache'), cached(list, 'ab', folder='cache')])\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(SRC)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout == "[['a', 'b'], ['a', 'b']]\n", done.stderr
 
 
 def test_a_damaged_file_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,8 +15,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Protocol
 
+from assay.compat.parts.features import OutputMode
 from assay.core.errors import InputError, choose
-from assay.engine.data.features import OutputMode
 
 _LONGEST_WORD = 100
 """Characters of a word beyond which it is unknown, as in BERT's own tokenizer."""

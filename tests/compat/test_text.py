@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from assay.core.errors import InputError
-from assay.engine.data.features import to_tensors
-from assay.engine.data.text import (
+from assay.compat.parts.features import to_tensors
+from assay.compat.parts.text import (
     PairFeatures,
     TextExample,
     TextProcessor,
     WordPieces,
     pair_features,
 )
+from assay.core.errors import InputError
 
 VOCABULARY = [
     "[PAD]",

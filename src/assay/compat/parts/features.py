@@ -145,9 +145,9 @@ def _unwritable(error: OSError, path: Path) -> InputError:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive file lock; the kernel releases it when the process dies.
+    """Hold an exclusive file lock, which the kernel releases when the process dies.
 
-    On Windows nobody waits, and the last one wins.
+    Windows has none: there each process may build, and the last one's file is kept.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,14 +155,12 @@ def _locked(path: Path) -> Iterator[None]:
     except OSError as error:
         raise _unwritable(error, path) from None
     with file:
-        if sys.platform == "win32":
-            yield
-            return
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            logger.info("another process makes %s; waiting", path.stem)
-            fcntl.flock(file, fcntl.LOCK_EX)
+        if sys.platform != "win32":
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                logger.info("another process makes %s; waiting", path.stem)
+                fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from assay.compat.parts.text import TextExample, Tokenizer, pair_features
 from assay.core.errors import InputError
-from assay.engine.data.text import TextExample, Tokenizer, pair_features
 
 _KEPT, _REPLACED = 0.1, 0.1
 """Shares of the chosen tokens that stay as they are, and that become a random token."""

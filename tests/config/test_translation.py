@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.config import aliases, check_shape, dump, expand, load, loads, plain
+from assay.config import check_shape, dump, expand, load, loads, plain
 from assay.core.errors import ConfigError
 
 TUTORIAL = """
@@ -222,22 +222,16 @@ def test_a_call_that_names_its_target_twice_is_refused() -> None:
 def test_a_config_of_assay_alone_loads_no_table_of_an_older_system(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse() -> None:
-        raise AssertionError("a table of an older system was loaded")
+    def refuse(system: str) -> None:
+        raise AssertionError(f"the table of {system} was loaded")
 
-    monkeypatch.setattr("assay.config.aliases._aliases", refuse)
+    monkeypatch.setattr("assay.config.older_systems.names.table_of", refuse)
 
     config = loads("seed = 1\n[train]\nepochs = 2\n[data.train]\nnum_workers = 1\n")
 
     assert plain(config.root)["data"] == {"train": {"workers": 1}}
-    with pytest.raises(AssertionError, match="older system"):
-        loads("[train]\ntrain_epoch = 2\n")
-
-
-def test_every_key_of_an_older_system_stands_in_a_section_that_is_looked_at() -> None:
-    sections = {alias.old.partition(".")[0] for alias in aliases._aliases()}
-
-    assert sections == {"data", *aliases._WITH_OLDER_KEYS, *aliases._OLDER_SECTIONS}
+    with pytest.raises(AssertionError, match="alchemy"):
+        loads('plugins = [{ type = "alchemy.plugins.Backup" }]\n')
 
 
 @pytest.mark.parametrize("suffix", [".toml", ".yaml", "an override"])

@@ -1,4 +1,7 @@
-"""Imports of older systems: `from thexp.frame import Meter` finds the class that stands for it."""
+"""Names of older systems in configs and imports: `alchemy.plugins.Seeding` has a target here.
+
+`from thexp.frame import Meter` finds the class that stands for it.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,127 @@ import importlib
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from assay.config.older_systems.entries import OlderName
-from assay.config.older_systems.tables import PACKAGES, table_of, unmapped
-from assay.core.errors import InputError
+from assay.config.tree import KeyPath, Leaf, Table, walk
+from assay.core.errors import InputError, nearest
+
+PACKAGES: Mapping[str, str] = {
+    "alchemy": "alchemy",
+    "tensorboardX": "framework",
+    "hiddenlayer": "framework",
+    "thexp": "thexp",
+    "flame": "flame",
+    "injector": "flame",
+    "libai": "libai",
+    "oneflow": "libai",
+    "flowvision": "libai",
+}
+"""Package that texts of an older system import -> the system."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OlderName:
+    """Name of an older system: its target here, and how the same is said here.
+
+    `keys` are arguments that set a key of the config: `{"seed": "seed"}`.
+    """
+
+    target: str
+    instead: str = ""
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnmappedName:
+    """Message and fix for a name of an older system that is not in its table."""
+
+    message: str
+    fix: str
+
+
+@cache
+def table_of(system: str) -> Mapping[str, OlderName]:
+    """Return what stands for each name of a system, by its dotted path there."""
+    # Here: only a config or a script that names an older system needs the tables.
+    from assay.config.older_systems.tables import NAMES
+
+    return NAMES[system]
+
+
+def system_of(target: str) -> str:
+    """Return the older system that a target begins with, "" for none."""
+    top = target.partition(".")[0].partition(":")[0]
+    return PACKAGES.get(top, "") if top != target else ""
+
+
+def unmapped(target: str) -> UnmappedName:
+    """Return the error of a name that its system may have had, and that is not in the table."""
+    system = system_of(target)
+    names = table_of(system)
+    last = target.replace(":", ".").rpartition(".")[2]
+    by_last = {name.rpartition(".")[2]: name for name in names}
+    near = nearest(target, list(names), cutoff=0.75)
+    if not near:
+        near = [by_last[name] for name in nearest(last, list(by_last))]
+    fix = f"docs/compat/{system}.md lists the names that are known"
+    if near:
+        instead = names[near[0]].instead
+        here = f" Here: {instead}." if instead else ""
+        fix = f"did you mean `{near[0]}`?{here} {fix}"
+    return UnmappedName(
+        message=f"`{target}` of {system} has nothing here that stands for it", fix=fix
+    )
+
+
+def names_of(system: str) -> Mapping[str, OlderName]:
+    """Return the names of one system, by their dotted path there.
+
+    From then on, modules of the user may import the system's packages.
+    """
+    install(system)
+    return table_of(system)
+
+
+def older_name(target: str) -> OlderName | None:
+    """Return the entry of a target; None for one that no older system has.
+
+    >>> older_name("alchemy.plugins.Seeding").target
+    'assay.compat.alchemy.plugins.Seeding'
+    >>> older_name("oneflow.nn.Linear").target
+    'torch.nn.Linear'
+    """
+    system = system_of(target)
+    if not system:
+        return None
+    names = names_of(system)
+    dotted = target.replace(":", ".")
+    if dotted in names:
+        return names[dotted]
+    module, _, name = dotted.rpartition(".")
+    place = names[module].target if module in names else ""
+    if not place.startswith("torch."):
+        return None
+    return OlderName(target=f"{place}.{name}", instead=f"`{place}.{name}`")
+
+
+def find_older_calls(root: Table) -> list[tuple[KeyPath, Table, str]]:
+    """Return the calls of older systems in a config: path, table, target."""
+    found: list[tuple[KeyPath, Table, str]] = []
+    for path, node in walk(root):
+        leaf = node.items.get("type") if isinstance(node, Table) else None
+        target = leaf.value if isinstance(leaf, Leaf) else None
+        if isinstance(node, Table) and isinstance(target, str) and system_of(target):
+            found.append((path, node, target))
+    return found
+
+
+# --- imports --------------------------------------------------------------------------------------
 
 
 class UnmappedImportError(InputError, ImportError):
@@ -38,7 +154,7 @@ def install(*systems: str) -> None:
     finder.packages.update(packages)
 
 
-def offer(error: ImportError) -> bool:
+def offer_import(error: ImportError) -> bool:
     """Make the package that was not found importable; return False if it is of no older system."""
     package = (error.name or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or package not in PACKAGES:
