@@ -10,8 +10,7 @@ import pytest
 
 from assay.compat import UnmappedImportError, install
 from assay.config import check_shape, loads
-from assay.config.older_systems.names import names_of
-from assay.config.older_systems.names import PACKAGES
+from assay.config.older_systems.names import PACKAGES, names_of
 
 WRONG = {
     "alchemy.sym_tabl": "alchemy.sym_tbl",

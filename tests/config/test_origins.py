@@ -9,9 +9,8 @@ import pytest
 
 from assay.config import dump, load
 from assay.config.freeze import origins_of, with_origins
-from assay.config.overrides import typed_text
 from assay.config.sources import toml
-from assay.config.tree import get_at, key_origin_at, same, walk
+from assay.config.tree import get_at, key_origin_at, same, typed_text, walk
 
 TEXT = """\
 tag = "a"

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.config.merge import merged
-from assay.config.overrides import is_override, typed_text
-from assay.config.resolver import Draws
+from assay.config.merge import merge
+from assay.config.overrides import is_override
 from assay.config.references import Uses
+from assay.config.resolver import Draws
 from assay.config.settings import Settings
 from assay.config.sources.literals import value_of
 from assay.config.sources.toml import read
-from assay.config.tree import Table, get_at, key_origin_at, plain
+from assay.config.tree import Table, get_at, key_origin_at, plain, typed_text
 from assay.core.diagnostics import Problem
 
 TEXT = """\
@@ -38,7 +38,7 @@ def base() -> Table:
 
 
 def apply(root: Table, arguments: list[str] | tuple[str, ...]) -> tuple[Table, list[Problem]]:
-    made = merged(root, arguments, Draws(), Uses(), Settings(Path.cwd()))
+    made = merge(root, arguments, Draws(), Uses(), Settings(Path.cwd()))
     return made.written, list(made.problems)
 
 

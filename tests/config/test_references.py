@@ -8,21 +8,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.config.resolver import with_external_values
-from assay.config.overrides import typed_text
-from assay.config.resolver import Draws, asks_machine, draw, with_machine
-from assay.config.resolver import resolve
-from assay.config.references import (
-    Uses,
-    escaped,
-    literal,
-    objects_used,
-    outside_used,
-    reference_of,
-    run_of,
+from assay.config.references import Uses, escaped, objects_used, outside_used, run_of
+from assay.config.resolver import (
+    Draws,
+    asks_machine,
+    draw,
+    resolve,
+    with_external_values,
+    with_machine,
 )
 from assay.config.sources.toml import read
-from assay.config.tree import Leaf, Table, dotted, from_plain, get_at, plain, same
+from assay.config.tree import (
+    Leaf,
+    Table,
+    dotted,
+    from_plain,
+    get_at,
+    literal,
+    plain,
+    reference_of,
+    same,
+    typed_text,
+)
 from assay.core.diagnostics import Origin, Problem
 
 HERE = Origin(source="<test>", line=1, column=1)

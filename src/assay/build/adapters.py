@@ -23,10 +23,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from assay.build.parameters import UNKNOWN, Parameter, injectable
-from assay.config.overrides import typed_text
-from assay.config.references import escaped, is_unresolved, literal
+from assay.config.references import escaped
 from assay.config.sources.literals import value_of
-from assay.config.tree import NONE, KeyPath, Leaf, List, Node, Table, from_plain, get_at, set_at
+from assay.config.tree import (
+    NONE,
+    KeyPath,
+    Leaf,
+    List,
+    Node,
+    Table,
+    from_plain,
+    get_at,
+    literal,
+    set_at,
+    typed_text,
+)
 from assay.core.diagnostics import Origin
 from assay.core.errors import did_you_mean
 
@@ -86,28 +97,6 @@ class Misfit:
     said: str
     fix: str = ""
     inside: KeyPath = ()
-
-
-def is_data(node: Node) -> bool:
-    """Return True if a value holds no call and no reference of any kind."""
-    match node:
-        case Leaf():
-            return not is_reference(node) and not is_unresolved(node)
-        case List():
-            return all(map(is_data, node.items))
-        case Table():
-            return node.target is None and all(map(is_data, node.items.values()))
-
-
-def is_reference(node: Node) -> bool:
-    """Return True for a scalar such as "@model"; "@none" and the text "@@x" are no references."""
-    text = node.value if isinstance(node, Leaf) else None
-    return (
-        isinstance(text, str)
-        and text.startswith("@")
-        and not text.startswith("@@")
-        and text != NONE
-    )
 
 
 def scalar(leaf: Leaf) -> Any:

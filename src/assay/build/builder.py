@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from assay.build.adapters import is_data, is_reference, judged, scalar
+from assay.build.adapters import judged, scalar
 from assay.build.context import NOT_BY_NAME, ROLES, Context, context_here
 from assay.build.marks import is_configurable
 from assay.build.parameters import Parameter, Signature, signature_of
 from assay.build.signatures import RESERVED, is_factory, mapping_given
 from assay.build.target_owners import owner_of
 from assay.build.targets import TargetError, find
-from assay.config.references import is_plain, is_unresolved
 from assay.config.resolver import Draws, draw, resolve, with_external_values
 from assay.config.settings import Settings
 from assay.config.sources.objects import read
@@ -34,6 +33,9 @@ from assay.config.tree import (
     dotted,
     fitted,
     get_at,
+    is_data,
+    is_reference,
+    is_unresolved,
     leaf_of,
     parse_dotted,
     walk,
@@ -96,7 +98,7 @@ def instantiate(target: Any, /, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("positional arguments of a tree are written in it: args = [...]")
     if kwargs and (not isinstance(tree, Table) or tree.target is None):
         raise TypeError("only a call takes arguments: there is no `type` in this tree")
-    if not isinstance(target, Leaf | List | Table) and is_plain(tree):
+    if not isinstance(target, Leaf | List | Table) and is_data(tree):
         return target
     if isinstance(tree, Table):
         tree = _without_references(tree, kwargs)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from assay.build.adapters import is_reference
 from assay.build.context import NOT_BY_NAME, ROLES, Context
 from assay.build.context_entries import Entry, Promise
 from assay.build.context_errors import ContextError
@@ -20,7 +19,18 @@ from assay.build.marks import is_injected, provision_of
 from assay.build.parameters import Parameter, Signature, from_assay, injectable, signature_of
 from assay.build.target_owners import owner_of
 from assay.build.targets import TargetError, find
-from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, fitted, get_at, parse_dotted
+from assay.config.tree import (
+    KeyPath,
+    Leaf,
+    List,
+    Node,
+    Table,
+    dotted,
+    fitted,
+    get_at,
+    is_reference,
+    parse_dotted,
+)
 from assay.core.diagnostics import Origin, Problem
 from assay.core.ports import Recorder
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from assay.build.adapters import is_data, is_reference, judged
+from assay.build.adapters import judged
 from assay.build.context import NOT_BY_NAME, ROLES
 from assay.build.isolation import user_code
 from assay.build.marks import is_configurable, is_injected
@@ -32,6 +32,8 @@ from assay.config.tree import (
     Table,
     dotted,
     get_at,
+    is_data,
+    is_reference,
     key_origin_at,
     parse_dotted,
     set_at,

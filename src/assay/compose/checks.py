@@ -17,7 +17,6 @@ from assay.config import check_shape
 from assay.config.defaults import HOMES
 from assay.config.expansion import unique_problems
 from assay.config.loading import Config
-from assay.config.references import is_plain
 from assay.config.resolver import (
     asks_lengths,
     asks_machine,
@@ -25,7 +24,7 @@ from assay.config.resolver import (
     with_lengths,
     with_machine,
 )
-from assay.config.tree import Leaf, Table, get_at, is_given
+from assay.config.tree import Leaf, Table, get_at, is_data, is_given
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError
 
@@ -120,7 +119,7 @@ class Examiner:
         A point that sets plain values has the calls of its variant.
         """
         calls_others = any(
-            key.endswith(("type", "args")) or not is_plain(node) for key, node in config.assigned
+            key.endswith(("type", "args")) or not is_data(node) for key, node in config.assigned
         )
         if calls_others or config.variant not in self._of_variant:
             found = self.examined(config)

@@ -12,11 +12,10 @@ from typing import Any
 
 from assay.config.loading import Config
 from assay.config.misplaced_keys import suggest_other_section
-from assay.config.overrides import CLI
 from assay.config.resolver import with_external_values
 from assay.config.standard_keys import evaluation_problems, key_problems, source_problems
 from assay.config.target_names import target_problems
-from assay.config.tree import MAX_DEPTH, KeyPath, Leaf, Node, Table, dotted, get_at, walk
+from assay.config.tree import CLI, MAX_DEPTH, KeyPath, Leaf, Node, Table, dotted, get_at, walk
 from assay.config.user_modules import UserModules
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem, at_most
@@ -57,9 +56,11 @@ def _problems(
     is_whole = not any(
         problem.kind in ("syntax", "duplicate-key", "too-large", "too-deep") for problem in problems
     )
-    problems += _top_level(config, root, is_whole=is_whole)
+    used = config.uses.paths(config.written)
+    also_used = config.uses.paths(config.given)  # in another variant of the file
+    problems += _top_level(root, {str(path[0]) for path in used}, is_whole=is_whole)
     if is_whole:
-        problems += _unused_keys(config)
+        problems += _unused_keys(config, used | also_used)
     for key in schema.SECTIONS:
         if key.name in root.items:
             problems += key_problems(
@@ -139,11 +140,8 @@ def _in_order(config: Config, problems: list[Problem]) -> list[Problem]:
     return sorted(kept.values(), key=place)
 
 
-def _top_level(config: Config, root: Table, *, is_whole: bool) -> Iterator[Problem]:
+def _top_level(root: Table, used: set[str], *, is_whole: bool) -> Iterator[Problem]:
     standard = [key.name for key in schema.SECTIONS]
-    used = config.uses.names(config.written) | {
-        str(target[0]) for target in config.uses.objects(config.written)
-    }
     missing = used - set(root.items)
     for name, node in root.items.items():
         if name in standard:
@@ -206,12 +204,8 @@ _FOREIGN = {
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def _unused_keys(config: Config) -> Iterator[Problem]:
+def _unused_keys(config: Config, used: set[KeyPath]) -> Iterator[Problem]:
     """Yield a problem for each key that no section copies, in any variant of the file."""
-    uses = config.uses
-    used: set[KeyPath] = set()
-    for tree in (config.written, config.given):
-        used |= uses.values(tree) | uses.objects(tree)
     # By table: the keys used in it, and those of them that are missing.
     beside: dict[KeyPath, tuple[list[str], list[str]]] = {}
     for path in used:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from assay.config.loading import Config
-from assay.config.merge import Change, merged
+from assay.config.merge import Change, merge
 from assay.config.overrides import RefusedError, setting_of
 from assay.config.sweep import SECTION, Point, Sweep, assignments, sweep_of
 from assay.config.tree import KeyPath, Leaf, walk
@@ -156,7 +156,7 @@ def _at_points(config: Config, variant: Variant | None, plan: Sweep | None) -> I
 def _made(config: Config, variant: Variant | None, point: Point) -> Config:
     changes: list[Change] = [variant.settings] if variant is not None else []
     changes.append(lambda _: ([axis.with_value(value, SECTION) for axis, value in point], []))
-    made = merged(
+    made = merge(
         config.given,
         config.overrides,
         config.draws,

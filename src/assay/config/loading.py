@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from assay.config.freeze import origins_noted
-from assay.config.merge import merged
+from assay.config.merge import merge
 from assay.config.references import Uses
 from assay.config.resolver import Draws, with_recorded_values
 from assay.config.settings import Settings
@@ -186,7 +186,7 @@ def _config(
     draws = Draws()
     uses = Uses()
     settings = Settings(path.resolve().parent if path is not None else Path.cwd())
-    made = merged(root, overrides, draws, uses, settings, is_whole=not read_problems)
+    made = merge(root, overrides, draws, uses, settings, is_whole=not read_problems)
     return Config(
         root=made.root,
         written=made.written,

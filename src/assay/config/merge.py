@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from assay.config.overrides import RefusedError, Setting, apply_setting, setting_of
-from assay.config.references import Uses, objects_used, outside_used
-from assay.config.resolver import Draws, draw, resolve, with_external_values
+from assay.config.references import Uses
+from assay.config.resolver import Draws, resolve_config
 from assay.config.settings import Settings
 from assay.config.translation import (
     suggest_alias,
@@ -16,7 +15,6 @@ from assay.config.translation import (
     with_older_arguments,
 )
 from assay.config.tree import Table
-from assay.core import schema
 from assay.core.diagnostics import Problem
 
 Change = Callable[[Table], tuple[Sequence[Setting], Sequence[Problem]]]
@@ -38,7 +36,7 @@ class Merged:
     notes: tuple[Problem, ...] = ()
 
 
-def merged(
+def merge(
     given: Table,
     overrides: Sequence[str],
     draws: Draws,
@@ -53,23 +51,16 @@ def merged(
     When the file could not be read as a whole, nothing is said about names that lead nowhere.
     """
     typed: Change = lambda _: _typed(overrides)  # noqa: E731  a change like the others
-    written, problems, notes = _changed(given, (*changes, typed))
-    written = with_older_arguments(written, _without(written, schema.MAKERS))
-    body, wrong = draw(_without(written, schema.MAKERS), draws)
-    problems += wrong
-    root, wrong = resolve(body)
+    written, problems, notes = _change(given, (*changes, typed))
+    written = with_older_arguments(written)
+    root, wrong = resolve_config(written, draws, uses, settings)
     problems += wrong
     if not is_whole:
         problems = [problem for problem in problems if problem.kind not in _LEADS_NOWHERE]
-    root = _without(root, _templates(written, root, uses))
-    if outside_used(root):
-        # What is not set stays a reference, which the check reports; and so do secrets.
-        variables = settings.variables
-        root, _ = with_external_values(root, os.environ, variables, with_secrets=False)
     return Merged(root=root, written=written, problems=tuple(problems), notes=tuple(notes))
 
 
-def _changed(given: Table, changes: Iterable[Change]) -> tuple[Table, list[Problem], list[Problem]]:
+def _change(given: Table, changes: Iterable[Change]) -> tuple[Table, list[Problem], list[Problem]]:
     """Apply changes one after another; return the tree, what is wrong, and notes."""
     written = given
     problems: list[Problem] = []
@@ -98,21 +89,3 @@ def _typed(arguments: Sequence[str]) -> tuple[list[Setting], list[Problem]]:
         except RefusedError as refused:
             problems.append(refused.problem)
     return settings, problems
-
-
-def _templates(written: Table, root: Table, uses: Uses) -> set[str]:
-    """Return the user's sections that only value references mention: their values are copied."""
-    standard = {key.name for key in schema.SECTIONS}
-    objects = {str(target[0]) for _, target, _ in objects_used(root) if target}
-    return uses.names(written) - standard - objects
-
-
-def _without(root: Table, names: Iterable[str]) -> Table:
-    gone = root.items.keys() & set(names)
-    if not gone:
-        return root
-    return Table(
-        {key: node for key, node in root.items.items() if key not in gone},
-        root.origin,
-        {key: origin for key, origin in root.key_origins.items() if key not in gone},
-    )

@@ -9,6 +9,7 @@ from pathlib import Path
 from assay.config.misplaced_keys import suggest_other_section
 from assay.config.sources.literals import value_of
 from assay.config.tree import (
+    CLI,
     KeyPath,
     Leaf,
     List,
@@ -25,7 +26,6 @@ from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean
 
-CLI = "<cli>"
 DELETE = "@delete"
 _OVERRIDE = re.compile(r"(?P<plus>\+?)(?P<key>[A-Za-z_][\w.-]*)=", re.ASCII)
 
@@ -42,16 +42,6 @@ def is_override(argument: str) -> bool:
         return not Path(argument).exists()
     except (OSError, ValueError):
         return True
-
-
-def typed_text(node: Node) -> str | None:
-    """Return a value exactly as typed: `name=123` means "123" to a str."""
-    if isinstance(node, Leaf) and node.typed is not None:
-        return node.typed
-    origin = node.origin
-    if origin.source != CLI or origin.text is None:
-        return None
-    return origin.text[origin.column - 1 :]
 
 
 def value_for(path: KeyPath, text: str, origin: Origin | None = None) -> Node:

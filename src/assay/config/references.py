@@ -11,25 +11,22 @@ references, secrets from outside, references to the machine, runs and the escape
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import date, time
-from typing import TypeVar, cast
 
 from assay.config.tree import (
+    IN_TEXT,
     KeyPath,
     Leaf,
     Node,
     Scalar,
     Table,
     parse_dotted,
-    transform,
+    reference_of,
     walk,
 )
 from assay.core.diagnostics import Origin
 
-Tree = TypeVar("Tree", bound=Node)
-
-IN_TEXT = re.compile(r"\$\$\{|\$\{(?P<inside>[^{}]*)\}|\$\{")
 OUTSIDE = re.compile(
     r"(?P<kind>env|global):(?P<name>(?a:[A-Za-z_][\w-]*))(?:,(?P<default>.*))?", re.DOTALL
 )
@@ -43,32 +40,6 @@ RUN = "run:"
 """What an address of a run starts with in a config."""
 
 
-def reference_of(node: Node) -> KeyPath | None:
-    """Return the path that `"@path"` names; None for other nodes.
-
-    ValueError for a malformed path.
-    """
-    if (
-        not isinstance(node, Leaf)
-        or not isinstance(node.value, str)
-        or node.value[:1] != "@"
-        or node.value[1:2] == "@"
-    ):
-        return None
-    return parse_dotted(node.value[1:])
-
-
-def literal(value: Scalar) -> Scalar:
-    """Return a scalar with the escapes `@@` and `$${` replaced by `@` and `${`.
-
-    >>> literal("@@home"), literal("$${HOME}")
-    ('@home', '${HOME}')
-    """
-    if not isinstance(value, str):
-        return value
-    return value.removeprefix("@" if value.startswith("@@") else "").replace("$${", "${")
-
-
 def run_of(value: object) -> str | None:
     """Return the address in `"run:last@best"`; None for everything else.
 
@@ -80,12 +51,6 @@ def run_of(value: object) -> str | None:
         if isinstance(value, str) and value.startswith(RUN)
         else None
     )
-
-
-def is_unresolved(leaf: Leaf) -> bool:
-    """Return whether a value holds a reference that is broken or comes from outside."""
-    value = leaf.value
-    return isinstance(value, str) and any(found[0] != "$${" for found in IN_TEXT.finditer(value))
 
 
 def escaped(text: str) -> str:
@@ -138,17 +103,19 @@ class Uses:
             tuple[str, int], tuple[Node, frozenset[KeyPath], frozenset[KeyPath]]
         ] = {}
 
-    def values(self, root: Table) -> set[KeyPath]:
-        """Return the paths that some `${path}` of `root` mentions from another section."""
-        return {path for name, node in root.items.items() for path in self._of(name, node)[1]}
+    def paths(self, root: Table) -> set[KeyPath]:
+        """Return what some `${path}` mentions from another section, and what `"@path"` names."""
+        found: set[KeyPath] = set()
+        for name, node in root.items.items():
+            _, values, objects = self._of(name, node)
+            found |= values | objects
+        return found
 
     def names(self, root: Table) -> set[str]:
         """Return the top-level names that a `${name...}` in another section of `root` mentions."""
-        return {str(path[0]) for path in self.values(root)}
-
-    def objects(self, root: Table) -> set[KeyPath]:
-        """Return the paths that some `"@path"` of `root` names."""
-        return {path for name, node in root.items.items() for path in self._of(name, node)[2]}
+        return {
+            str(path[0]) for name, node in root.items.items() for path in self._of(name, node)[1]
+        }
 
     def _of(self, name: str, node: Node) -> tuple[Node, frozenset[KeyPath], frozenset[KeyPath]]:
         known = self._by_section.get((name, id(node)))
@@ -168,19 +135,6 @@ class Uses:
         return known
 
 
-def is_plain(node: Node) -> bool:
-    """Return whether a value holds no call and no reference of any kind."""
-    return all(
-        not (isinstance(part, Table) and "type" in part.items)
-        and not (
-            isinstance(part, Leaf)
-            and isinstance(part.value, str)
-            and (part.value[:1] == "@" or is_unresolved(part))
-        )
-        for _, part in walk(node)
-    )
-
-
 def objects_used(root: Node, *, path: KeyPath = ()) -> Iterator[tuple[KeyPath, KeyPath, Origin]]:
     """Yield place, target and origin of each well-formed object reference below `root`."""
     for here, node in walk(root, path):
@@ -190,21 +144,6 @@ def objects_used(root: Node, *, path: KeyPath = ()) -> Iterator[tuple[KeyPath, K
             continue
         if target is not None:
             yield here, target, node.origin
-
-
-def change_texts(
-    root: Tree, change: Callable[[Leaf, str, KeyPath], Node], path: KeyPath = ()
-) -> Tree:
-    """Return the node at `path` with every string that holds `${` changed."""
-
-    def changed(node: Node, here: KeyPath) -> Node:
-        text = node.value if isinstance(node, Leaf) else None
-        if not isinstance(text, str) or "${" not in text:
-            return node
-        assert isinstance(node, Leaf)
-        return change(node, text, here)
-
-    return cast("Tree", transform(root, changed, path))
 
 
 def target_of(inside: str | None, path: KeyPath) -> KeyPath | None:

@@ -8,6 +8,7 @@ and nowhere else.
 from __future__ import annotations
 
 import math
+import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
@@ -16,33 +17,38 @@ from datetime import date, time
 from typing import Any
 
 from assay.config.references import (
-    IN_TEXT,
     LENGTH,
     MACHINE,
     OUTSIDE,
     RANDOM,
-    change_texts,
+    Uses,
     escaped,
     insides,
     is_kept,
     is_well_formed,
-    reference_of,
+    objects_used,
+    outside_used,
     target_of,
     text_of,
 )
+from assay.config.settings import Settings
 from assay.config.sources.literals import value_of
 from assay.config.tree import (
+    IN_TEXT,
     NONE,
     KeyPath,
     Leaf,
     Node,
     Table,
+    change_texts,
     dotted,
     fitted,
     from_plain,
     get_at,
     plain,
+    reference_of,
     walk,
+    without_names,
 )
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
@@ -63,6 +69,29 @@ _FORMS = (
     " ${random:int:0:9}, ${device:count} or"
     " ${length:data.train}, or $${ for the two characters"
 )
+
+
+def resolve_config(
+    written: Table, draws: Draws, uses: Uses, settings: Settings
+) -> tuple[Table, list[Problem]]:
+    """Return the tree to build and to keep, without what was only there to be copied from.
+
+    What is not set outside stays a reference, which the check reports; and so do secrets.
+    """
+    body, problems = draw(without_names(written, schema.MAKERS), draws)
+    root, wrong = resolve(body)
+    root = without_names(root, _templates(written, root, uses))
+    if outside_used(root):
+        variables = settings.variables
+        root, _ = with_external_values(root, os.environ, variables, with_secrets=False)
+    return root, [*problems, *wrong]
+
+
+def _templates(written: Table, root: Table, uses: Uses) -> set[str]:
+    """Return the user's sections that only value references mention: their values are copied."""
+    standard = {key.name for key in schema.SECTIONS}
+    objects = {str(target[0]) for _, target, _ in objects_used(root) if target}
+    return uses.names(written) - standard - objects
 
 
 # --- numbers --------------------------------------------------------------------------------------

@@ -7,9 +7,19 @@ from collections.abc import Callable, Iterator
 from datetime import date, time
 
 from assay.config.misplaced_keys import keys_named
-from assay.config.references import is_unresolved, reference_of
 from assay.config.translation import suggest_alias
-from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, get_at, is_given
+from assay.config.tree import (
+    KeyPath,
+    Leaf,
+    List,
+    Node,
+    Table,
+    dotted,
+    get_at,
+    is_given,
+    is_unresolved,
+    reference_of,
+)
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean, nearest, suggested

@@ -16,9 +16,8 @@ from assay.config.allow_list import (
     trust_command,
 )
 from assay.config.older_systems.names import older_name, system_of, unmapped
-from assay.config.references import is_unresolved
 from assay.config.standard_keys import problem_at, shown, wrong_type
-from assay.config.tree import KeyPath, Leaf, List, Table, dotted, walk
+from assay.config.tree import KeyPath, Leaf, List, Table, dotted, is_unresolved, walk
 from assay.config.user_modules import (
     RegisteredName,
     TargetLocation,

@@ -16,13 +16,13 @@ from assay.config.older_systems.keys import (
     EVERYWHERE,
     OF_ALCHEMY,
     Alias,
-    with_larger_length,
+    count_of,
 )
-from assay.config.older_systems.names import find_older_calls, install, older_name, system_of
+from assay.config.older_systems.names import install, older_name, system_of
 from assay.config.overrides import Setting
-from assay.config.references import IN_TEXT
 from assay.config.sources.literals import value_of
 from assay.config.tree import (
+    IN_TEXT,
     KeyPath,
     Leaf,
     Node,
@@ -35,7 +35,10 @@ from assay.config.tree import (
     parse_dotted,
     set_at,
     transform,
+    walk,
+    without_names,
 )
+from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import nearest
 
@@ -61,9 +64,9 @@ def translate(root: Table) -> tuple[Table, list[Problem]]:
         install("libai")
         own, further = translate_libai(own)
         notes += further
-    calls = find_older_calls(own)
+    calls = _find_older_calls(own)
     aliases = [*EVERYWHERE, *(OF_ALCHEMY if _names_alchemy(own, calls) else ())]
-    root = _name_runner(with_larger_length(own))
+    root = _name_runner(_keep_larger_length(own))
     for alias in aliases:
         node = get_at(root, alias.path)
         if node is None:
@@ -144,9 +147,9 @@ def translate_forms(root: Node) -> tuple[Node, list[Problem]]:
     return root, notes
 
 
-def with_older_arguments(root: Table, body: Table) -> Table:
-    """Set the keys that arguments of older targets in `body` stand for, where `root` has none."""
-    for _, call, target in find_older_calls(body):
+def with_older_arguments(root: Table) -> Table:
+    """Set the keys that arguments of older targets stand for, where `root` has none."""
+    for _, call, target in _find_older_calls(without_names(root, schema.MAKERS)):
         older = older_name(target)
         for argument, key in older.keys.items() if older is not None else ():
             value = call.items.get(argument)
@@ -213,6 +216,30 @@ def _name_runner(root: Table) -> Table:
         return root
     origin = root.key_origin("runner")
     return set_at(root, ("runner",), Leaf(older.target, runner.origin), origin)
+
+
+def _find_older_calls(root: Table) -> list[tuple[KeyPath, Table, str]]:
+    """Return the calls of older systems in a config: path, table, target."""
+    found: list[tuple[KeyPath, Table, str]] = []
+    for path, node in walk(root):
+        leaf = node.items.get("type") if isinstance(node, Table) else None
+        target = leaf.value if isinstance(leaf, Leaf) else None
+        if isinstance(node, Table) and isinstance(target, str) and system_of(target):
+            found.append((path, node, target))
+    return found
+
+
+def _keep_larger_length(root: Table) -> Table:
+    """Return `root` with `train.until = "last"` where both `train_iter` and `train_epoch` count.
+
+    LiBai trains for the larger of both.
+    """
+    both = [get_at(root, ("train", name)) for name in ("train_iter", "train_epoch")]
+    given = [node for node in both if node is not None and count_of(node) is not None]
+    if len(given) < 2 or get_at(root, ("train", "until")) is not None:
+        return root
+    origin = given[0].origin
+    return set_at(root, ("train", "until"), Leaf("last", origin), origin)
 
 
 def _notes_of(calls: list[tuple[KeyPath, Table, str]]) -> list[Problem]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError
@@ -17,6 +17,12 @@ KeyPath = tuple[str | int, ...]
 
 NONE = "@none"
 """How the front ends that have no word for it write None; in a tree it is None itself."""
+
+CLI = "<cli>"
+"""Source of what was typed on the command line."""
+
+IN_TEXT = re.compile(r"\$\$\{|\$\{(?P<inside>[^{}]*)\}|\$\{")
+"""References in a text, with what stands inside; `$${` is an escape, an open `${` a mistake."""
 
 MAX_DEPTH = 200
 """Levels of nesting; deeper trees are a mistake or an attack, and raise RecursionError."""
@@ -76,6 +82,7 @@ class Table:
 
 
 Node = Leaf | List | Table
+Tree = TypeVar("Tree", bound=Node)
 
 
 def is_given(table: Table, name: str) -> bool:
@@ -143,6 +150,16 @@ def delete_at(root: Table, path: KeyPath) -> Table:
         assert isinstance(smaller, Table)
         return smaller
     return set_at(root, path[:-1], smaller, key_origin_at(root, path[:-1]))
+
+
+def without_names(root: Table, names: Iterable[str]) -> Table:
+    """Return `root` without the top-level keys of these names."""
+    gone = root.items.keys() & set(names)
+    if not gone:
+        return root
+    items = {key: node for key, node in root.items.items() if key not in gone}
+    origins = {key: origin for key, origin in root.key_origins.items() if key not in gone}
+    return Table(items, root.origin, origins)
 
 
 def walk(root: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
@@ -236,6 +253,91 @@ def same(a: Node, b: Node) -> bool:
             )
         case _:
             return False
+
+
+# --- what the scalars of a tree say ---------------------------------------------------------------
+
+
+def reference_of(node: Node) -> KeyPath | None:
+    """Return the path that `"@path"` names; None for other nodes.
+
+    ValueError for a malformed path.
+    """
+    if (
+        not isinstance(node, Leaf)
+        or not isinstance(node.value, str)
+        or node.value[:1] != "@"
+        or node.value[1:2] == "@"
+    ):
+        return None
+    return parse_dotted(node.value[1:])
+
+
+def is_reference(node: Node) -> bool:
+    """Return True for a scalar such as "@model"; "@none" and the text "@@x" are no references."""
+    text = node.value if isinstance(node, Leaf) else None
+    return (
+        isinstance(text, str)
+        and text.startswith("@")
+        and not text.startswith("@@")
+        and text != NONE
+    )
+
+
+def is_unresolved(leaf: Leaf) -> bool:
+    """Return whether a value holds a reference that is broken or comes from outside."""
+    value = leaf.value
+    return isinstance(value, str) and any(found[0] != "$${" for found in IN_TEXT.finditer(value))
+
+
+def is_data(node: Node) -> bool:
+    """Return True if a value holds no call and no reference of any kind."""
+    match node:
+        case Leaf():
+            return not is_reference(node) and not is_unresolved(node)
+        case List():
+            return all(map(is_data, node.items))
+        case Table():
+            return "type" not in node.items and all(map(is_data, node.items.values()))
+
+
+def literal(value: Scalar) -> Scalar:
+    """Return a scalar with the escapes `@@` and `$${` replaced by `@` and `${`.
+
+    >>> literal("@@home"), literal("$${HOME}")
+    ('@home', '${HOME}')
+    """
+    if not isinstance(value, str):
+        return value
+    return value.removeprefix("@" if value.startswith("@@") else "").replace("$${", "${")
+
+
+def typed_text(node: Node) -> str | None:
+    """Return a value exactly as typed: `name=123` means "123" to a str."""
+    if isinstance(node, Leaf) and node.typed is not None:
+        return node.typed
+    origin = node.origin
+    if origin.source != CLI or origin.text is None:
+        return None
+    return origin.text[origin.column - 1 :]
+
+
+def change_texts(
+    root: Tree, change: Callable[[Leaf, str, KeyPath], Node], path: KeyPath = ()
+) -> Tree:
+    """Return the node at `path` with every string that holds `${` changed."""
+
+    def changed(node: Node, here: KeyPath) -> Node:
+        text = node.value if isinstance(node, Leaf) else None
+        if not isinstance(text, str) or "${" not in text:
+            return node
+        assert isinstance(node, Leaf)
+        return change(node, text, here)
+
+    return cast("Tree", transform(root, changed, path))
+
+
+# --- paths as text --------------------------------------------------------------------------------
 
 
 _BARE = re.compile(r"[A-Za-z_][\w-]*")

@@ -103,7 +103,7 @@ def _nothing(node: Node) -> Node | None:
     return None
 
 
-def _count(node: Node) -> Node | None:
+def count_of(node: Node) -> Node | None:
     """Return a number of epochs or steps; None for 0, which means that the other one counts."""
     return None if isinstance(node, Leaf) and node.value == 0 else node
 
@@ -148,8 +148,8 @@ _LIBAIS: tuple[Alias, ...] = (
         note="the switch",
         value=_switch,
     ),
-    Alias(old="train.train_epoch", new="train.epochs", note="0 is left out", value=_count),
-    Alias(old="train.train_iter", new="train.steps", note="0 is left out", value=_count),
+    Alias(old="train.train_epoch", new="train.epochs", note="0 is left out", value=count_of),
+    Alias(old="train.train_iter", new="train.steps", note="0 is left out", value=count_of),
     Alias(old="train.log_period", new="display.every", note="in steps", value=_steps),
     Alias(old="train.warmup_ratio", new="schedule.warmup_ratio", note="a part of the schedule"),
     Alias(old="train.zero_optimization", new="parallel.zero", note="shares out the weights"),
@@ -171,16 +171,3 @@ _LIBAIS: tuple[Alias, ...] = (
 
 EVERYWHERE: tuple[Alias, ...] = (*OF_TORCH, *_ALCHEMYS, *_LIBAIS)
 """Aliases that hold in every config."""
-
-
-def with_larger_length(root: Table) -> Table:
-    """Return `root` with `train.until = "last"` where both `train_iter` and `train_epoch` count.
-
-    LiBai trains for the larger of both.
-    """
-    both = [get_at(root, ("train", name)) for name in ("train_iter", "train_epoch")]
-    given = [node for node in both if node is not None and _count(node) is not None]
-    if len(given) < 2 or get_at(root, ("train", "until")) is not None:
-        return root
-    origin = given[0].origin
-    return set_at(root, ("train", "until"), Leaf("last", origin), origin)

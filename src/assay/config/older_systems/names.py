@@ -16,7 +16,6 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from assay.config.tree import KeyPath, Leaf, Table, walk
 from assay.core.errors import InputError, nearest
 
 PACKAGES: Mapping[str, str] = {
@@ -116,17 +115,6 @@ def older_name(target: str) -> OlderName | None:
     if not place.startswith("torch."):
         return None
     return OlderName(target=f"{place}.{name}", instead=f"`{place}.{name}`")
-
-
-def find_older_calls(root: Table) -> list[tuple[KeyPath, Table, str]]:
-    """Return the calls of older systems in a config: path, table, target."""
-    found: list[tuple[KeyPath, Table, str]] = []
-    for path, node in walk(root):
-        leaf = node.items.get("type") if isinstance(node, Table) else None
-        target = leaf.value if isinstance(leaf, Leaf) else None
-        if isinstance(node, Table) and isinstance(target, str) and system_of(target):
-            found.append((path, node, target))
-    return found
 
 
 # --- imports --------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from assay.config.overrides import CLI, DELETE
-from assay.config.tree import KeyPath, parse_dotted
+from assay.config.overrides import DELETE
+from assay.config.tree import CLI, KeyPath, parse_dotted
 from assay.core.diagnostics import Origin, Problem
 
 _ARGUMENT = re.compile(

@@ -28,6 +28,7 @@ from assay.config.sources.positions import (
     too_long,
     too_many,
 )
+from assay.config.sources.toml import TableBuilder
 from assay.config.tree import (
     MAX_DEPTH,
     KeyPath,
@@ -88,22 +89,6 @@ class _Section:
     origin: Origin
     path: KeyPath = ()
     options: dict[str, _Option] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _SectionBuilder:
-    """Table under construction."""
-
-    origin: Origin
-    items: dict[str, _SectionBuilder | Node] = field(default_factory=dict)
-    key_origins: dict[str, Origin] = field(default_factory=dict)
-
-    def frozen(self) -> Table:
-        items = {
-            key: item.frozen() if isinstance(item, _SectionBuilder) else item
-            for key, item in self.items.items()
-        }
-        return Table(items, self.origin, self.key_origins)
 
 
 class _IniReader:
@@ -210,7 +195,7 @@ class _IniReader:
     # --- the tree
 
     def tree(self) -> Table:
-        root = _SectionBuilder(self.top.origin)
+        root = TableBuilder((), self.top.origin)
         for section in self.sections.values():
             if section.name == DEFAULT:
                 for option in section.options.values():
@@ -226,13 +211,13 @@ class _IniReader:
         return root.frozen()
 
     def descend(
-        self, box: _SectionBuilder, path: KeyPath, origin: Origin, *, above: KeyPath = ()
-    ) -> _SectionBuilder | None:
+        self, box: TableBuilder, path: KeyPath, origin: Origin, *, above: KeyPath = ()
+    ) -> TableBuilder | None:
         """Return the table at `path` in `box`, made if missing; None, noted, for a value."""
         for i, part in enumerate(path):
             assert isinstance(part, str)
-            inner = box.items.setdefault(part, _SectionBuilder(origin))
-            if not isinstance(inner, _SectionBuilder):
+            inner = box.items.setdefault(part, TableBuilder((*box.path, part), origin))
+            if not isinstance(inner, TableBuilder):
                 key = dotted((*above, *path[: i + 1]))
                 problem = duplicate(key, origin, box.key_origins[part])
                 message = f"`{key}` has a value already, so it cannot hold more"
@@ -242,7 +227,7 @@ class _IniReader:
             box = inner
         return box
 
-    def put(self, box: _SectionBuilder, section: _Section, option: _Option) -> None:
+    def put(self, box: TableBuilder, section: _Section, option: _Option) -> None:
         *above, key = self.path(option.name, self.offset(option.key_origin))
         assert isinstance(key, str)
         if len(section.path) + len(above) >= MAX_DEPTH:
