@@ -290,7 +290,7 @@ def only_run(command: str, runs: Sequence[str]) -> str:
 
 def _no_option(argument: str) -> InputError:
     """`--lr=1` and `--strct`: neither click nor anybody else knows it."""
-    from assay.config.misplaced_keys import keys_named
+    from assay.config.overrides import keys_named
 
     name, has_value, value = argument.partition("=")
     context = click.get_current_context(silent=True)

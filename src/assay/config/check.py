@@ -11,7 +11,7 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from assay.config.loading import Config
-from assay.config.misplaced_keys import suggest_other_section
+from assay.config.overrides import suggest_other_section
 from assay.config.resolver import with_external_values
 from assay.config.standard_keys import evaluation_problems, key_problems, source_problems
 from assay.config.target_names import target_problems

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from assay.config.misplaced_keys import suggest_other_section
 from assay.config.sources.literals import value_of
 from assay.config.tree import (
     CLI,
@@ -21,12 +20,21 @@ from assay.config.tree import (
     from_plain,
     get_at,
     set_at,
+    walk,
 )
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
-from assay.core.errors import did_you_mean
+from assay.core.errors import can_suggest, did_you_mean, suggested
 
 DELETE = "@delete"
+_MOST = 3
+_USUAL = {
+    "lr": "optimizer.lr",
+    "learning_rate": "optimizer.lr",
+    "weight_decay": "optimizer.weight_decay",
+    "momentum": "optimizer.momentum",
+}
+"""Parameters of calls that people look for, where the config does not write them."""
 _OVERRIDE = re.compile(r"(?P<plus>\+?)(?P<key>[A-Za-z_][\w.-]*)=", re.ASCII)
 
 
@@ -98,23 +106,23 @@ def setting_of(argument: str) -> Setting:
     """Parse an override. Raises RefusedError when it is none."""
     found = _OVERRIDE.match(argument)
     if found is None:
-        whole = _origin(argument, 0, len(argument))
+        whole = origin_in(argument, 0, len(argument))
         message, fix = _not_an_override(argument)
         raise RefusedError("syntax", message, whole, fix=fix)
     parts = tuple(found["key"].split("."))
     if "" in parts:
-        key = _origin(argument, found.start("key"), found.end("key"))
+        key = origin_in(argument, found.start("key"), found.end("key"))
         message = f"`{found['key']}` has an empty part"
         raise RefusedError("syntax", message, key, fix="write a.b=value")
     origins = []
     start = found.start("key")
     for part in parts:
-        origins.append(_origin(argument, start, start + len(part)))
+        origins.append(origin_in(argument, start, start + len(part)))
         start += len(part) + 1
     text = argument[found.end() :]
     value = None
     if text.strip() != DELETE:
-        value = from_plain(value_of(text), _origin(argument, found.end(), len(argument)))
+        value = from_plain(value_of(text), origin_in(argument, found.end(), len(argument)))
     return Setting(
         parts=parts,
         value=value,
@@ -172,7 +180,8 @@ def apply_setting(root: Table, setting: Setting) -> Table:
         raise _not_there(root, setting, path) from None
 
 
-def _origin(argument: str, start: int, end: int) -> Origin:
+def origin_in(argument: str, start: int, end: int) -> Origin:
+    """Return the place of the characters from `start` up to `end` of an argument."""
     return Origin(
         source=CLI, line=1, column=start + 1, end_line=1, end_column=end + 1, text=argument
     )
@@ -276,3 +285,39 @@ def _choices(root: Table, above: KeyPath) -> list[str]:
         if standard and standard.kind == "table"
         else names
     )
+
+
+def keys_named(word: str, root: Table | None = None) -> list[str]:
+    """Return the keys of the standard sections, and of `root`, whose last part is `word`.
+
+    >>> keys_named("epochs"), keys_named("batch_size"), keys_named("lr")
+    (['train.epochs'], ['data.train.batch_size'], ['optimizer.lr'])
+    """
+    sections = [section for section in schema.SECTIONS if section.kind == "table"]
+    found = [
+        f"{section.name}.{key.name}"
+        for section in sections
+        for key in section.keys
+        if key.name == word
+    ]
+    splits = next(section for section in schema.SECTIONS if section.name == "data")
+    found += [f"data.train.{word}" for key in splits.keys if key.name == word]
+    paths = _paths_of_keys(root) if root is not None and can_suggest() else []
+    can_suggest(len(paths))  # of ten thousand unknown keys each would walk through all of them
+    written = [path for path in paths if path[-1] == word and len(path) > 1]
+    usual = [_USUAL[word]] if word in _USUAL else []
+    return list(dict.fromkeys([*found, *map(dotted, written), *usual]))
+
+
+def suggest_other_section(word: str, root: Table, *, above: KeyPath = ()) -> str:
+    """Return `did you mean `optimizer.lr`?` for a key of the table `above` that is misplaced."""
+    here = dotted((*above, word))
+    return suggested([home for home in keys_named(word, root) if home != here][:_MOST])
+
+
+def _paths_of_keys(root: Table) -> list[KeyPath]:
+    return [
+        path
+        for path, _ in walk(root)
+        if path and isinstance(path[-1], str) and path[0] not in schema.MAKERS
+    ]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import date, time
 
-from assay.config.misplaced_keys import keys_named
+from assay.config.overrides import keys_named
 from assay.config.translation import suggest_alias
 from assay.config.tree import (
     KeyPath,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay import BaseParams, Params
-from assay.config.params.files import decoded, encoded, text_of
+from assay.config.params.files import decode, encode, text_of
 from assay.config.sources import json as json_source
 from assay.config.sources import toml as toml_source
 from assay.config.sources import yaml as yaml_source
@@ -79,7 +79,7 @@ def test_every_value_survives_every_language(values: dict[str, Any]) -> None:
     for suffix, source in SOURCES.items():
         root, problems = source.read_all(text_of(values, suffix), "params", excerpt=True)
         assert problems == []
-        made = {key: decoded(plain(node)) for key, node in root.items.items()}
+        made = {key: decode(plain(node)) for key, node in root.items.items()}
         assert made == values
         assert same_types(made, values)
 
@@ -94,7 +94,7 @@ def same_types(a: Any, b: Any) -> bool:
 
 @given(VALUES)
 def test_what_is_encoded_is_decoded(value: Any) -> None:
-    assert decoded(encoded(value)) == value
+    assert decode(encode(value)) == value
 
 
 def test_dates_and_none_survive(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from assay import BaseParams, Params
 from assay.config.params import arange, choice
-from assay.config.params.naming import LONGEST, experiment_name
+from assay.config.params.files import LONGEST, experiment_name
 from assay.config.tree import get_at, plain
 from assay.core.errors import ConfigError, InputError
 

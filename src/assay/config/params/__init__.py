@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assay.config.params.limits import arange, choice
+from assay.config.params.coercion import arange, choice
 from assay.config.params.params import BaseParams, Params
 from assay.config.sources.classes import tree_of
 

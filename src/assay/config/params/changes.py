@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from assay.config.params.arguments import Argument
-from assay.config.params.coercion import CoercionError, described, fitted, parsed, type_of
+from assay.config.overrides import DELETE, Setting, origin_in
+from assay.config.params.coercion import Choice, CoercionError, Range, describe, fit, parse, type_of
 from assay.config.params.group import Holder, caller, child, is_holder, store_at
-from assay.config.params.limits import Choice, Range
-from assay.config.tree import KeyPath, dotted
+from assay.config.tree import KeyPath, Leaf, dotted, parse_dotted
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import InputError, did_you_mean
 
@@ -19,39 +19,96 @@ Unknown = Literal["error", "warn", "allow"]
 """What to do with a name that was not declared."""
 
 
-def change(root: Holder, argument: Argument, unknown: Unknown) -> list[Problem]:
+_ARGUMENT = re.compile(
+    r"(?:--)?(?P<plus>\+?)(?P<key>[A-Za-z_][\w.\-\[\]]*)(?:=(?P<value>.*))?", re.ASCII | re.DOTALL
+)
+
+
+def read_arguments(
+    argv: Sequence[str], *, is_flag: Callable[[str], bool]
+) -> tuple[list[Setting], list[Problem]]:
+    """Return the settings that `argv` asks for, and the arguments that cannot be parsed.
+
+    They are overrides with dashes, where `--key value` is `--key=value`, and `--key` alone is true
+    where `is_flag(key)` says that the value is a bool.
+    """
+    settings: list[Setting] = []
+    problems: list[Problem] = []
+    rest = list(argv)
+    while rest:
+        given = rest.pop(0)
+        found = _ARGUMENT.fullmatch(given)
+        if found is None or (found["value"] is None and not given.startswith("--")):
+            problems.append(_refuse(given, f"`{given}` names no parameter", "write --name=value"))
+            continue
+        key, text = found["key"], found["value"]
+        if text is None and is_flag(key):
+            text = "true"
+        elif text is None:
+            if not rest or _is_option(rest[0]):
+                problems.append(_refuse(given, f"`{given}` has no value", f"write --{key}=value"))
+                continue
+            text = rest.pop(0)
+            given = f"{given} {text}"
+        try:
+            parts = parse_dotted(key)
+        except ValueError:
+            message = f"`{key}` is no name of a parameter"
+            problems.append(_refuse(given, message, "write --a.b=value"))
+            continue
+        origins = (origin_in(given, found.start("key"), found.end("key")),) * len(parts)
+        place = origin_in(given, len(given) - len(text), len(given))
+        value = None if text.strip() == DELETE else Leaf(text, place)
+        creates = bool(found["plus"])
+        settings.append(
+            Setting(parts=parts, value=value, origins=origins, creates=creates, text=text)
+        )
+    return settings, problems
+
+
+def _is_option(text: str) -> bool:
+    found = _ARGUMENT.fullmatch(text)
+    return text.startswith("--") or (found is not None and found["value"] is not None)
+
+
+def _refuse(given: str, message: str, fix: str) -> Problem:
+    return Problem(kind="syntax", message=message, origin=origin_in(given, 0, len(given)), fix=fix)
+
+
+def change(root: Holder, setting: Setting, unknown: Unknown) -> list[Problem]:
     """Do what one argument of the command line asks for; what is wrong with it."""
-    path = argument.path
+    path = setting.parts
     is_there = _is_there(root, path)
-    if argument.deletes:
+    if setting.value is None:
         if not is_there:
-            return [_unknown(root, path, argument.key_origin, len(path) - 1)]
+            return [_unknown(root, path, setting.key_origin(), len(path) - 1)]
         parent = _at(root, path[:-1])
         if is_holder(parent):
             parent._drop(path[-1])
         else:
             del parent[path[-1]]
         return []
-    if argument.creates and is_there:
+    if setting.creates and is_there:
         message = f"`{dotted(path)}` is there already"
-        fix = f"write {argument.key}=..."
+        fix = f"write {dotted(path)}=..."
         return [
             Problem(
                 kind="duplicate-key",
                 message=message,
-                origin=argument.key_origin,
+                origin=setting.key_origin(),
                 key=dotted(path),
                 fix=fix,
             )
         ]
+    text = setting.text or ""
     return assign(
         root,
         path,
-        parsed(argument.text),
-        origin=argument.value_origin,
-        key_origin=argument.key_origin,
-        unknown="allow" if argument.creates else unknown,
-        text=argument.text,
+        parse(text),
+        origin=setting.value.origin,
+        key_origin=setting.key_origin(),
+        unknown="allow" if setting.creates else unknown,
+        text=text,
     )
 
 
@@ -70,13 +127,13 @@ def assign(
     here: Any = root
     for depth, part in enumerate(path):
         if not _knows(here, part):
-            return _declared(root, path, depth, value, origin, key_origin, unknown, above)
+            return _declare(root, path, depth, value, origin, key_origin, unknown, above)
         if depth == len(path) - 1:
-            return _replaced(here, part, (*above, *path), value, origin, key_origin, unknown, text)
+            return _replace(here, part, (*above, *path), value, origin, key_origin, unknown, text)
         try:
             here = child(here, part)
         except KeyError:  # declared, but without a value so far
-            return _declared(root, path, depth, value, origin, key_origin, "allow", above)
+            return _declare(root, path, depth, value, origin, key_origin, "allow", above)
     return []
 
 
@@ -90,7 +147,7 @@ def _knows(here: Any, part: str | int) -> bool:
     return True
 
 
-def _declared(
+def _declare(
     root: Holder,
     path: KeyPath,
     depth: int,
@@ -123,7 +180,7 @@ def _declared(
     return []
 
 
-def _replaced(
+def _replace(
     holder: Any,
     part: str | int,
     path: KeyPath,
@@ -139,14 +196,14 @@ def _replaced(
     except KeyError:
         old = None
     if is_holder(old) and isinstance(value, Mapping) and old._names():
-        return _replaced_inside(old, path, value, origin, key_origin, unknown)
+        return _replace_inside(old, path, value, origin, key_origin, unknown)
     if isinstance(holder, tuple):
         return [_part_of_one_value(path, key_origin)]
     limit, wanted = None, type_of(old)
     if is_holder(holder):
         limit, wanted = holder._notes.limits.get(part), holder._kind(part)
         origin = replace(origin, replaced=holder._notes.origins.get(part))
-    made, wrong = _fitting(path, value, origin, wanted, limit, text)
+    made, wrong = _fit(path, value, origin, wanted, limit, text)
     if wrong is not None:
         return [wrong]
     try:
@@ -157,7 +214,7 @@ def _replaced(
     return []
 
 
-def _replaced_inside(
+def _replace_inside(
     group: Any,
     path: KeyPath,
     values: Mapping[Any, Any],
@@ -185,7 +242,7 @@ def _part_of_one_value(path: KeyPath, key_origin: Origin) -> Problem:
     )
 
 
-def _fitting(
+def _fit(
     path: KeyPath,
     value: Any,
     origin: Origin,
@@ -196,8 +253,8 @@ def _fitting(
     """Return `value` as the wanted type and within the limit, or the problem with it."""
     try:
         if isinstance(limit, Choice):
-            return _chosen(value, limit, text), None
-        made = fitted(value, wanted, text)
+            return _choose(value, limit, text), None
+        made = fit(value, wanted, text)
     except CoercionError as misfit:
         kind = "wrong-value" if isinstance(limit, Choice) else "wrong-type"
         fix = _advice(wanted, limit, value, text)
@@ -207,10 +264,10 @@ def _fitting(
     return made, None
 
 
-def _chosen(value: Any, limit: Choice, text: str | None) -> Any:
+def _choose(value: Any, limit: Choice, text: str | None) -> Any:
     for choice in limit.choices:
         try:
-            made = fitted(value, type_of(choice), text)
+            made = fit(value, type_of(choice), text)
         except CoercionError:
             continue
         if limit.allows(made) and made == choice:
@@ -229,10 +286,10 @@ def _advice(wanted: Any, limit: Choice | Range | None, value: Any, text: str | N
     if isinstance(limit, Choice):
         return limit.near(value if text is None else text)
     if wanted is int and isinstance(value, float):
-        return f"write {described(float)} as its default, as in 1.0, if it may be a fraction"
+        return f"write {describe(float)} as its default, as in 1.0, if it may be a fraction"
     if (
         text is not None
-        and described(wanted).startswith(("a tuple", "a list"))
+        and describe(wanted).startswith(("a tuple", "a list"))
         and not isinstance(value, tuple | list)
     ):
         return f"write `{text},` for one item" if "," not in text else ""

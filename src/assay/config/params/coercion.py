@@ -1,16 +1,19 @@
-"""Coercion of values to the type of a parameter, known from its annotation or its default."""
+"""Coercion of values to the type of a parameter, by its annotation or its default; its limits."""
 
 from __future__ import annotations
 
 import ast
+import math
 import types
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import date, time
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from assay.config.sources.literals import MAX_VALUE, value_of
+from assay.core.errors import InputError, did_you_mean
 
 OPENING, CLOSING = "([", ")]"
 
@@ -19,10 +22,10 @@ class CoercionError(Exception):
     """Value that does not fit; the message says what is wanted, as in "a whole number"."""
 
 
-def parsed(text: str) -> Any:
+def parse(text: str) -> Any:
     """Parse an override's literal, or a tuple, list or dictionary in Python's syntax.
 
-    >>> parsed("1e-3"), parsed("(1, 5)"), parsed("{'a': None}"), parsed("adam")
+    >>> parse("1e-3"), parse("(1, 5)"), parse("{'a': None}"), parse("adam")
     (0.001, (1, 5), {'a': None}, 'adam')
     """
     value = value_of(text)
@@ -57,7 +60,7 @@ def type_of(default: Any) -> Any:
             return Any
 
 
-def fitted(value: Any, wanted: Any, text: str | None = None) -> Any:
+def fit(value: Any, wanted: Any, text: str | None = None) -> Any:
     """Convert `value` to the type `wanted` without loss.
 
     Raises CoercionError when that is impossible.
@@ -68,13 +71,13 @@ def fitted(value: Any, wanted: Any, text: str | None = None) -> Any:
     origin = get_origin(wanted)
     parts = get_args(wanted)
     if origin is Annotated:
-        return fitted(value, parts[0], text)
+        return fit(value, parts[0], text)
     if origin is Literal:
         return _one_of(value, wanted, [type(choice) for choice in parts], text, allowed=parts)
     if origin in (Union, types.UnionType):
         return _one_of(value, wanted, sorted(parts, key=lambda part: part is str), text)
     if wanted is None or wanted is types.NoneType:
-        return _checked(value is None, value, "none")
+        return _check(value is None, value, "none")
     kind = origin or wanted
     if not isinstance(kind, type) or kind in (Any, object):
         return value
@@ -83,20 +86,20 @@ def fitted(value: Any, wanted: Any, text: str | None = None) -> Any:
     return _single(value, kind, text)
 
 
-def described(wanted: Any) -> str:
+def describe(wanted: Any) -> str:
     """Return the type `wanted` as a phrase: "a whole number".
 
-    >>> described(tuple[int, ...]), described(float | None)
+    >>> describe(tuple[int, ...]), describe(float | None)
     ('a tuple of whole numbers', 'a number or none')
     """
     origin = get_origin(wanted)
     parts = get_args(wanted)
     if origin is Annotated:
-        return described(parts[0])
+        return describe(parts[0])
     if origin is Literal:
         return f"one of {', '.join(map(repr, parts))}"
     if origin in (Union, types.UnionType):
-        return " or ".join(described(part) for part in parts)
+        return " or ".join(describe(part) for part in parts)
     kind = origin or wanted
     if kind in (Any, object):
         return "anything"
@@ -148,14 +151,14 @@ def _single(value: Any, kind: type, text: str | None) -> Any:
             return kind(text)
         if issubclass(kind, Enum):
             return _member(text, kind, value)
-    return _checked(is_fit, value, described(kind))
+    return _check(is_fit, value, describe(kind))
 
 
 def _member(name: str, kind: type[Enum], value: Any = None) -> Enum:
     for member in kind:
         if name == member.name or member.value in (name, value):
             return member
-    raise CoercionError(described(kind))
+    raise CoercionError(describe(kind))
 
 
 def _sequence(value: Any, wanted: Any, text: str | None) -> Any:
@@ -164,24 +167,24 @@ def _sequence(value: Any, wanted: Any, text: str | None) -> Any:
     typed: list[str | None]
     if isinstance(value, str) and text is not None and "," in text:
         typed = list(_split(text))
-        value = [parsed(each) for each in typed if each is not None]
+        value = [parse(each) for each in typed if each is not None]
     elif isinstance(value, tuple | list):
         typed = [None] * len(value)
     else:
-        raise CoercionError(described(wanted))
+        raise CoercionError(describe(wanted))
     is_open = issubclass(kind, list) or (len(parts) == 2 and parts[1] is Ellipsis)
     kinds = list(parts) or [Any] * len(value)
     if is_open and parts:
         kinds = [parts[0]] * len(value)
     if len(kinds) != len(value):
-        raise CoercionError(described(wanted))
+        raise CoercionError(describe(wanted))
     try:
         made = [
-            fitted(item, each, typed_item)
+            fit(item, each, typed_item)
             for item, each, typed_item in zip(value, kinds, typed, strict=True)
         ]
     except CoercionError:
-        raise CoercionError(described(wanted)) from None
+        raise CoercionError(describe(wanted)) from None
     return tuple(made) if issubclass(kind, tuple) else made
 
 
@@ -203,17 +206,95 @@ def _one_of(
 ) -> Any:
     for kind in kinds:
         try:
-            made = fitted(value, kind, text)
+            made = fit(value, kind, text)
         except CoercionError:
             continue
         if allowed is None or any(
             type(made) is type(choice) and made == choice for choice in allowed
         ):
             return made
-    raise CoercionError(described(wanted))
+    raise CoercionError(describe(wanted))
 
 
-def _checked(is_fit: bool, value: Any, wanted: str) -> Any:
+def _check(is_fit: bool, value: Any, wanted: str) -> Any:
     if not is_fit:
         raise CoercionError(wanted)
     return value
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Parameter with one of the values `choices`; the first is the default."""
+
+    choices: tuple[Any, ...]
+
+    @property
+    def default(self) -> Any:
+        return self.choices[0]
+
+    def wanted(self) -> str:
+        return f"one of {', '.join(map(repr, self.choices))}"
+
+    def allows(self, value: Any) -> bool:
+        return any(_alike(value, choice) for choice in self.choices)
+
+    def near(self, value: Any) -> str:
+        """Return a suggestion for a user who gave `value`."""
+        return did_you_mean(str(value), map(str, self.choices))
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Number from `left` to `right`, both included."""
+
+    default: float
+    left: float
+    right: float
+
+    def wanted(self) -> str:
+        match math.isinf(self.left), math.isinf(self.right):
+            case True, True:
+                return "a number"
+            case True, False:
+                return f"at most {self.right!r}"
+            case False, True:
+                return f"at least {self.left!r}"
+            case _:
+                return f"from {self.left!r} to {self.right!r}"
+
+    def allows(self, value: Any) -> bool:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and self.left <= value <= self.right  # false for nan
+
+    def near(self, value: Any) -> str:
+        return ""
+
+
+Limit = Choice | Range
+
+
+def choice(*choices: Any) -> Any:
+    """Declare a parameter that is one of `choices`, by default the first.
+
+    Typed Any so that it may be assigned to a parameter of any type.
+    """
+    if not choices:
+        raise InputError("choice() needs at least one value.")
+    return Choice(choices)
+
+
+def arange(default: float, left: float = -math.inf, right: float = math.inf) -> Any:
+    """Declare a number with a default that stays between `left` and `right`, both included."""
+    limit = Range(default, left, right)
+    if not limit.allows(default):
+        raise InputError(
+            f"arange({default!r}, {left!r}, {right!r}): the default must be {limit.wanted()}."
+        )
+    return limit
+
+
+def _alike(a: Any, b: Any) -> bool:
+    return isinstance(a, bool) == isinstance(b, bool) and bool(a == b)

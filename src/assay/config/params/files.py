@@ -5,6 +5,7 @@ Types without a literal in these languages are tables with one key: `{"@tuple": 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ _WORD = re.compile(r"[A-Za-z_]{2,}[\w./-]*", re.ASCII)
 _MARKS = ("@tuple", "@path", "@date", "@datetime", "@time", "@text", "@items")
 
 
-def encoded(value: Any, where: str = "") -> Any:
+def encode(value: Any, where: str = "") -> Any:
     """Convert `value` to dictionaries with string keys, lists and common scalars."""
     match value:
         case bool() | None:
@@ -46,11 +47,11 @@ def encoded(value: Any, where: str = "") -> Any:
         case PurePath():
             return {"@path": str(value)}
         case tuple():
-            return {"@tuple": [encoded(item, f"{where}[{i}]") for i, item in enumerate(value)]}
+            return {"@tuple": [encode(item, f"{where}[{i}]") for i, item in enumerate(value)]}
         case list():
-            return [encoded(item, f"{where}[{i}]") for i, item in enumerate(value)]
+            return [encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
         case Mapping():
-            return _encoded_mapping(value, where)
+            return _encode_mapping(value, where)
         case _:
             raise InputError(
                 f"`{where}` is of type {type(value).__name__}, which no file can hold.",
@@ -59,33 +60,31 @@ def encoded(value: Any, where: str = "") -> Any:
             )
 
 
-def _encoded_mapping(value: Mapping[Any, Any], where: str) -> dict[str, Any]:
+def _encode_mapping(value: Mapping[Any, Any], where: str) -> dict[str, Any]:
     """Return a table, or `@items` where keys are no strings or look like an encoded value."""
     has_only_texts = all(isinstance(key, str) for key in value)
     looks_encoded = len(value) == 1 and next(iter(value)) in _MARKS
     if has_only_texts and not looks_encoded:
-        return {
-            str(key): encoded(item, f"{where}.{key}".lstrip(".")) for key, item in value.items()
-        }
-    return {"@items": [[encoded(key, where), encoded(item, where)] for key, item in value.items()]}
+        return {str(key): encode(item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
+    return {"@items": [[encode(key, where), encode(item, where)] for key, item in value.items()]}
 
 
-def decoded(value: Any) -> Any:
-    """Invert `encoded`."""
+def decode(value: Any) -> Any:
+    """Invert `encode`."""
     match value:
         case {"@text": str(text), **rest} if not rest:
             return f"@{text}"
         case {"@tuple": list(items), **rest} if not rest:
-            return tuple(map(decoded, items))
+            return tuple(map(decode, items))
         case {"@items": list(items), **rest} if not rest:
-            return {decoded(key): decoded(item) for key, item in items}
+            return {decode(key): decode(item) for key, item in items}
         case dict() if len(value) == 1 and isinstance(text := next(iter(value.values())), str):
             (mark,) = value
             return _READERS[mark](text) if mark in _READERS else {mark: text}
         case dict():
-            return {key: decoded(item) for key, item in value.items()}
+            return {key: decode(item) for key, item in value.items()}
         case list():
-            return list(map(decoded, value))
+            return list(map(decode, value))
         case _:
             return value
 
@@ -108,7 +107,7 @@ def write(values: Mapping[str, Any], path: Path) -> None:
 
 def text_of(values: Mapping[str, Any], suffix: str) -> str:
     """Return the text of a file with that suffix."""
-    data = encoded(values)
+    data = encode(values)
     match _known(suffix):
         case ".json":
             return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
@@ -140,7 +139,7 @@ def read(path: Path) -> Table:
 def values_of(root: Table) -> dict[str, Any]:
     """Return the values of a tree that `read` returned."""
     try:
-        return {key: decoded(plain(node)) for key, node in root.items.items()}
+        return {key: decode(plain(node)) for key, node in root.items.items()}
     except (ValueError, TypeError) as error:
         raise InputError(
             f"A value in {root.origin.source} is no date, time or table: {error}"
@@ -183,3 +182,45 @@ def _yaml_text(data: Any) -> str:
 
     Dumper.add_representer(str, Dumper.represent_str)
     return str(yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True))
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+LONGEST = 40  # characters of one value
+_KEPT = 24  # of a longer one, before its hash
+_SAFE = frozenset("._+,-@()[]")
+
+
+def experiment_name(prefix: str, values: dict[str, Any], sep: str) -> str:
+    """Join `prefix` and every `name=value` by `sep`.
+
+    >>> experiment_name("mytrainer", {"lr": 0.01, "data": "a/b"}, "_")
+    'mytrainer_lr=0.01_data=a%2Fb'
+    """
+    parts = [
+        safe(prefix.strip()),
+        *(f"{safe(name)}={short(value)}" for name, value in values.items()),
+    ]
+    name = sep.join(part for part in parts if part)
+    return f"%2E{name[1:]}" if name.startswith(".") else name
+
+
+def safe(text: str) -> str:
+    """Escape the characters that a file name should not hold as %41; letters of any script stay."""
+    return "".join(
+        c if c.isalnum() or c in _SAFE else "".join(f"%{byte:02X}" for byte in _utf8(c))
+        for c in text
+    )
+
+
+def short(value: Any) -> str:
+    """Return a value in at most 40 characters; a hash tells what was cut off apart."""
+    text = str(value)
+    if len(text) <= LONGEST and len(made := safe(text)) <= LONGEST:
+        return made
+    return f"{safe(text[:_KEPT])[:_KEPT]}~{hashlib.sha256(_utf8(text)).hexdigest()[:8]}"
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

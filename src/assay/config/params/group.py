@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from assay.config.params.coercion import type_of
-from assay.config.params.limits import Choice, Range
+from assay.config.params.coercion import Choice, Range, type_of
 from assay.config.tree import KeyPath, dotted
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError, did_you_mean

@@ -26,9 +26,8 @@ from typing import Any, ClassVar, Literal, Self
 
 from assay.config.diff import KeyChange, changed_keys
 from assay.config.params import files
-from assay.config.params.arguments import read_arguments
-from assay.config.params.changes import Unknown, assign, change
-from assay.config.params.coercion import type_of
+from assay.config.params.changes import Unknown, assign, change, read_arguments
+from assay.config.params.coercion import arange, choice, type_of
 from assay.config.params.declared import (
     REQUIRED,
     Declared,
@@ -48,8 +47,6 @@ from assay.config.params.group import (
     store_at,
     unknown_name,
 )
-from assay.config.params.limits import arange, choice
-from assay.config.params.naming import experiment_name
 from assay.config.sources.classes import PYTHON, node_of, table_of
 from assay.config.tree import KeyPath, Table, dotted, parse_dotted, set_at
 from assay.core import schema
@@ -304,7 +301,9 @@ class BaseParams:
         It is kept as `exp_name` and safe as a file name: unsafe characters are written as %2F, and
         a long value ends in ~ and a hash.
         """
-        self._own.exp_name = experiment_name(prefix, {name: self[name] for name in names}, sep)
+        self._own.exp_name = files.experiment_name(
+            prefix, {name: self[name] for name in names}, sep
+        )
         return self._own.exp_name
 
     @property
@@ -317,7 +316,7 @@ class BaseParams:
         settings = {
             name: value for name, value in _plain(self).items() if name not in self._not_settings
         }
-        text = json.dumps(files.encoded(settings), sort_keys=True)
+        text = json.dumps(files.encode(settings), sort_keys=True)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
     def diff(self, other: BaseParams) -> list[KeyChange]:
