@@ -13,7 +13,7 @@ from assay.build.isolation import user_code
 from assay.build.target_owners import owner_of
 from assay.build.targets import TargetError, find, resolve
 from assay.config import own_targets, torch_targets
-from assay.config.allow_list import can_trust, refused_by_name
+from assay.config.allow_list import can_trust, refuse_by_name
 from assay.core.diagnostics import Origin, render
 
 Write = Callable[..., Path]
@@ -242,7 +242,7 @@ def test_a_misspelt_name_of_torch_or_assay_gets_its_neighbour_without_an_import(
         "assay.engine.Acuracy": "Accuracy",
     }.items():
         module, _, name = target.rpartition(".")
-        refusal = refused_by_name(target)
+        refusal = refuse_by_name(target)
         assert refusal is not None and refusal.fix == f"did you mean `{meant}`?"
         assert refusal.message == f"`{target}` is unknown: the module `{module}` has no `{name}`"
         with pytest.raises(TargetError) as caught:
@@ -255,7 +255,7 @@ def test_a_torch_that_is_newer_than_the_list_may_have_the_name(
 ) -> None:
     monkeypatch.setattr(torch_targets, "REVIEWED", ())
 
-    refusal = refused_by_name("torch.optim.AdmaW")
+    refusal = refuse_by_name("torch.optim.AdmaW")
 
     assert refusal is not None
     assert (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.config.references import Uses, escaped, objects_used, outside_used, run_of
+from assay.config.references import Uses, escape, objects_used, outside_used, run_of
 from assay.config.resolver import (
     Draws,
     asks_machine,
@@ -90,7 +90,7 @@ def test_the_escapes_mean_the_characters() -> None:
 
 @given(st.text(st.sampled_from("@${}a"), max_size=8))
 def test_what_is_escaped_means_itself_and_refers_to_nothing(text: str) -> None:
-    root = tree({"a": escaped(text)})
+    root = tree({"a": escape(text)})
 
     again, problems = resolve(root)
 

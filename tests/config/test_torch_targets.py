@@ -12,7 +12,7 @@ import torch_names
 from assay.build.target_owners import owner_of
 from assay.build.targets import TargetError, resolve
 from assay.config import torch_targets
-from assay.config.allow_list import can_trust, is_listed, is_reviewed, refused_by_name
+from assay.config.allow_list import can_trust, is_listed, is_reviewed, refuse_by_name
 
 # Of constant names, of submodules by their number or their own key, and of parameters that the
 # class made itself.
@@ -240,7 +240,7 @@ def test_a_name_that_torch_gains_is_noticed_and_is_not_allowed(
     monkeypatch.setattr(torch.nn, "Invented", Invented, raising=False)
 
     assert torch_names.new_names() == ["torch.nn.Invented"]
-    refusal = refused_by_name("torch.nn.Invented")
+    refusal = refuse_by_name("torch.nn.Invented")
     assert refusal is not None and refusal.fix == "assay config trust torch.nn.Invented"
 
 
@@ -272,7 +272,7 @@ def test_no_table_contradicts_another() -> None:
 def test_what_projects_name_of_torch_is_allowed_or_one_command_away(tmp_path: Path) -> None:
     counts = {"allowed": 0, "on trust": 0}
     for target in sorted(set(named())):
-        refusal = refused_by_name(target)
+        refusal = refuse_by_name(target)
         if refusal is None:
             assert owner_of(resolve(target, user_dirs=[tmp_path]), user_dirs=[]) == "torch"
             counts["allowed"] += 1
@@ -328,7 +328,7 @@ def test_neither_a_module_of_torch_nor_what_lies_elsewhere_in_it_can_be_trusted(
     ],
 )
 def test_what_composes_to_any_code_can_never_be_allowed(name: str, tmp_path: Path) -> None:
-    refusal = refused_by_name(name, [name])
+    refusal = refuse_by_name(name, [name])
 
     assert is_reviewed(name) and not is_listed(name) and not can_trust(name)
     assert refusal is not None and "trust" not in refusal.fix

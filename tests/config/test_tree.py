@@ -16,7 +16,7 @@ from assay.config.tree import (
     Table,
     delete_at,
     dotted,
-    fitted,
+    fit_path,
     from_plain,
     get_at,
     key_origin_at,
@@ -191,7 +191,7 @@ def test_a_path_reads_back_from_its_line_in_a_tree_that_has_it(path: list[str | 
     for part in reversed(path):
         node = {part: node} if isinstance(part, str) else [*[0] * part, node]
 
-    assert fitted(tree(node), parse_dotted(dotted(tuple(path)))) == tuple(path)
+    assert fit_path(tree(node), parse_dotted(dotted(tuple(path)))) == tuple(path)
 
 
 @pytest.mark.parametrize(
@@ -205,6 +205,6 @@ def test_what_is_no_path_is_refused(text: str) -> None:
 def test_digits_are_indices_where_there_is_a_list() -> None:
     root = tree({"a": [{"0": 1}], "b": {"0": [5]}})
 
-    assert fitted(root, ("a", "0", "0")) == ("a", 0, "0")
-    assert fitted(root, ("b", "0", "0")) == ("b", "0", 0)
-    assert fitted(root, ("x", "0")) == ("x", "0")
+    assert fit_path(root, ("a", "0", "0")) == ("a", 0, "0")
+    assert fit_path(root, ("b", "0", "0")) == ("b", "0", 0)
+    assert fit_path(root, ("x", "0")) == ("x", "0")

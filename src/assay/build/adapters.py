@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from assay.build.parameters import UNKNOWN, Parameter, injectable
-from assay.config.references import escaped
+from assay.config.references import escape
 from assay.config.sources.literals import value_of
 from assay.config.tree import (
     NONE,
@@ -207,7 +207,7 @@ def _other_readings(node: Node) -> Iterator[Node]:
     if text is None:
         return
     if not isinstance(node, Leaf) or not isinstance(node.value, str):
-        yield from_plain(escaped(text), node.origin)
+        yield from_plain(escape(text), node.origin)
     if "," in text:
         yield from_plain(
             [value_of(part) for part in text.strip().removesuffix(",").split(",")], node.origin

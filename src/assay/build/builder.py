@@ -31,7 +31,7 @@ from assay.config.tree import (
     Node,
     Table,
     dotted,
-    fitted,
+    fit_path,
     get_at,
     is_data,
     is_reference,
@@ -205,7 +205,7 @@ class _Builder:
         """Return the object of a reference such as "@a.b"."""
         name = str(leaf.value)[1:]
         try:
-            to = fitted(self.root, parse_dotted(name))
+            to = fit_path(self.root, parse_dotted(name))
         except ValueError:
             to = ()
         found = get_at(self.root, to) if to else None

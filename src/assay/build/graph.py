@@ -26,7 +26,7 @@ from assay.config.tree import (
     Node,
     Table,
     dotted,
-    fitted,
+    fit_path,
     get_at,
     is_reference,
     parse_dotted,
@@ -364,7 +364,7 @@ def _names_of(module: Any) -> list[str]:
 def _referred(root: Table, leaf: Leaf) -> KeyPath:
     """Return the path that "@a.b" refers to; () if there is none."""
     try:
-        return fitted(root, parse_dotted(str(leaf.value)[1:]))
+        return fit_path(root, parse_dotted(str(leaf.value)[1:]))
     except ValueError:
         return ()
 

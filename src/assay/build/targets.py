@@ -35,10 +35,10 @@ from assay.config.allow_list import (
     is_target,
     nameless,
     parts_of,
-    refused_by_name,
+    refuse_by_name,
     trust_command,
 )
-from assay.config.older_systems.names import offer_import, older_name, system_of, unmapped
+from assay.config.older_systems.names import explain_unmapped, offer_import, older_name, system_of
 from assay.config.user_modules import UserModules
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import InputError, did_you_mean, suggested
@@ -94,7 +94,7 @@ def _known_here(target: str, user_dirs: Sequence[Path], trusted: Collection[str]
         return target  # the user's own package of that name
     older = older_name(target)
     if older is None:
-        wrong = unmapped(target)
+        wrong = explain_unmapped(target)
         raise TargetError("unknown-target", wrong.message, fix=wrong.fix)
     return older.target
 
@@ -171,7 +171,7 @@ class _Search:
         if not is_target(self.target):
             fix = "write `package.module.Name` or `package.module:Class.method`"
             raise TargetError("unknown-target", f"`{self.target}` is no target", fix=fix)
-        refusal = refused_by_name(self.target, self.trusted)
+        refusal = refuse_by_name(self.target, self.trusted)
         if refusal is not None:
             raise TargetError(refusal.kind, refusal.message, fix=refusal.fix)
         names = parts_of(self.target)

@@ -283,10 +283,10 @@ def _text(value: Any) -> str:
 def _key_of_file(file: Path, key: str) -> tuple[Any, Any]:
     """Return the tree of a config file, and the path that `key` means in it."""
     from assay.config.sources.toml import read
-    from assay.config.tree import fitted
+    from assay.config.tree import fit_path
 
     root = read(_read(file), str(file))
-    return root, fitted(root, _path(key))
+    return root, fit_path(root, _path(key))
 
 
 def _path(key: str) -> Any:
@@ -340,10 +340,10 @@ def _explained(config: Config, key: str) -> dict[str, Any]:
     from assay.config.explain import steps
     from assay.config.references import external_names
     from assay.config.resolver import with_external_values
-    from assay.config.tree import dotted, fitted
+    from assay.config.tree import dotted, fit_path
     from assay.core.secret_names import REDACTED, sureness
 
-    path = fitted(config.root, _path(key))
+    path = fit_path(config.root, _path(key))
     raw = get_at(config.root, path) or get_at(config.written, path)
     if raw is None:
         return _not_given(config, dotted(path), key)

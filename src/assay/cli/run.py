@@ -237,13 +237,13 @@ def _opened(
 ) -> list[list[Config]]:
     """Return the configs of each file; the problems of all their shapes are raised together."""
     from assay.compose import open_given, problems_of_shape
-    from assay.config.expansion import repeated, unique_problems
+    from assay.config.expansion import repeat, unique_problems
 
     for file in files:
         _refuse_run(file)
     how: dict[str, Any] = {"trust": permission(trust), "tell": say}
     opened = [open_given(file, overrides, user_dir=user_dirs or None, **how) for file in files]
-    made = [repeated(each, variants, sweep=sweep, seeds=seeds) for each in opened]
+    made = [repeat(each, variants, sweep=sweep, seeds=seeds) for each in opened]
     # All shapes first: a typo in the last config must not come to light after a night of training
     # the others.
     problems: list[Problem] = []

@@ -100,7 +100,7 @@ def trust_command(name: str) -> str:
     return f"assay config trust {name}" if can_trust(name) else ""
 
 
-def refused_by_name(target: str, trusted: Collection[str] = ()) -> TargetRefusal | None:
+def refuse_by_name(target: str, trusted: Collection[str] = ()) -> TargetRefusal | None:
     """Return the refusal of the well-formed `target`; None if its name may be allowed.
 
     >>> refused_by_name("torch.os.system").message
@@ -121,9 +121,9 @@ def refused_by_name(target: str, trusted: Collection[str] = ()) -> TargetRefusal
     if special is not None:
         return TargetRefusal(message=f"`{special}` in `{target}` is not for configs", fix=WRAP)
     if names[0] == "assay":
-        return _refused_of_assay(target, ".".join(names))
+        return _refuse_of_assay(target, ".".join(names))
     if names[0] == "torch":
-        return _refused_of_torch(target, ".".join(names), trusted)
+        return _refuse_of_torch(target, ".".join(names), trusted)
     return None
 
 
@@ -138,18 +138,18 @@ def is_reviewed(name: str) -> bool:
     return last in LISTED.get(module, ()) or bool(_never(name)) or is_on_trust
 
 
-def _refused_of_assay(target: str, name: str) -> TargetRefusal | None:
+def _refuse_of_assay(target: str, name: str) -> TargetRefusal | None:
     if is_listed(name):
         return None
-    near = "" if name in own_targets.NEVER else _meant(name)
+    near = "" if name in own_targets.NEVER else _suggest(name)
     if near and name.rpartition(".")[0] in LISTED:
-        return _unknown(target, name, near)
+        return _refuse_unknown(target, name, near)
     why = own_targets.NEVER.get(name, "is not for configs")
     fix = near or "what assay offers to configs is in assay.engine and assay.plugins"
     return TargetRefusal(message=f"`{target}` {why}", fix=fix)
 
 
-def _refused_of_torch(target: str, name: str, trusted: Collection[str]) -> TargetRefusal | None:
+def _refuse_of_torch(target: str, name: str, trusted: Collection[str]) -> TargetRefusal | None:
     if not _is_public(name):
         places = ", ".join(torch_targets.PLACES)
         fix = f"of torch, a config names what computes in {places}; else {WRAP}"
@@ -164,11 +164,11 @@ def _refused_of_torch(target: str, name: str, trusted: Collection[str]) -> Targe
     if name in trusted:
         return None
     # A reviewed name is no misspelling.
-    near = "" if is_reviewed(name) else _meant(name)
+    near = "" if is_reviewed(name) else _suggest(name)
     command = trust_command(name)
     module = name.rpartition(".")[0]
     if near and module in LISTED and _installed_torch() in torch_targets.REVIEWED:
-        return _unknown(target, name, near)
+        return _refuse_unknown(target, name, near)
     if near:  # a torch that nobody has reviewed may have it
         message = f"`{target}` is no class or function of torch that assay knows"
         fix = f"{near} Else: {command}" if command else near
@@ -177,7 +177,7 @@ def _refused_of_torch(target: str, name: str, trusted: Collection[str]) -> Targe
     return TargetRefusal(message=message, fix=command)
 
 
-def _unknown(target: str, name: str, near: str) -> TargetRefusal:
+def _refuse_unknown(target: str, name: str, near: str) -> TargetRefusal:
     """Return the refusal of a mistyped name, worded as for a module of the user."""
     module, _, last = name.rpartition(".")
     message = f"`{target}` is unknown: the module `{module}` has no `{last}`"
@@ -196,7 +196,7 @@ def _installed_torch() -> str:
         return ""
 
 
-def _meant(name: str) -> str:
+def _suggest(name: str) -> str:
     """Return a did-you-mean: a near name of the same module, or the same name in another."""
     module, _, last = name.rpartition(".")
     known = LISTED.get(module, ())

@@ -157,7 +157,7 @@ def _top_level(root: Table, used: set[str], *, is_whole: bool) -> Iterator[Probl
             )
         elif name not in used:
             near = suggest_other_section(name, root) if isinstance(node, Leaf) else ""
-            near = near or _meant(name, root, [*standard, *schema.MAKERS])
+            near = near or _suggest_name(name, root, [*standard, *schema.MAKERS])
             if near or isinstance(node, Leaf):
                 fix = near or f"top-level keys are {', '.join(standard)}"
                 yield Problem(
@@ -172,7 +172,7 @@ def _top_level(root: Table, used: set[str], *, is_whole: bool) -> Iterator[Probl
                     continue  # the reference that was to lead here is wrong, which is told there
                 fix = (
                     _FOREIGN.get(name)
-                    or _renamed(name, root)
+                    or _suggest_renaming(name, root)
                     or f'refer to it as "@{name}", or remove it'
                 )
                 message = f"nothing uses the section `{name}`"
@@ -251,7 +251,7 @@ def _leaves_beside(
             yield path, origin
 
 
-def _meant(name: str, root: Table, standard: list[str]) -> str:
+def _suggest_name(name: str, root: Table, standard: list[str]) -> str:
     """Return the standard name that was meant; one that is there already only if very similar."""
     near = nearest(name, standard)
     if near and SequenceMatcher(None, name, near[0]).ratio() < 0.7:
@@ -261,7 +261,7 @@ def _meant(name: str, root: Table, standard: list[str]) -> str:
     return did_you_mean(name, standard)
 
 
-def _renamed(name: str, root: Table) -> str:
+def _suggest_renaming(name: str, root: Table) -> str:
     """Return the suggestion to rename `bert_model`, without a `model`, to its standard name."""
     calls = [
         key.name for key in schema.SECTIONS if key.kind == "call" and key.name not in root.items

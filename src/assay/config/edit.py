@@ -73,11 +73,11 @@ def inline(node: Node) -> str:
     """
     match node:
         case Leaf(None):
-            return _quoted(NONE)
+            return _quote(NONE)
         case Leaf(bool() as value):
             return "true" if value else "false"
         case Leaf(str() as value):
-            return _quoted(value)
+            return _quote(value)
         case Leaf(float() as value) if not math.isfinite(value):
             return str(value)
         case Leaf(date() | time() as value):
@@ -112,7 +112,7 @@ class _TomlDocument:
         self, wanted: Sequence[Table], path: KeyPath, texts: Iterable[str | None]
     ) -> str:
         """Return the first text with the first of the wanted trees, else with the next."""
-        parsed = [(text, self._parsed(text)) for text in texts if text is not None]
+        parsed = [(text, self._parse(text)) for text in texts if text is not None]
         for tree in wanted:
             for text, root in parsed:
                 if root is not None and same(root, tree):
@@ -185,7 +185,7 @@ class _TomlDocument:
             stop += 1
         yield self._with(start, stop, "")
 
-    def _parsed(self, text: str) -> Table | None:
+    def _parse(self, text: str) -> Table | None:
         try:
             return read(text, self.source, excerpt=True)
         except InputError:
@@ -261,10 +261,10 @@ def _is_empty(node: Node | None) -> bool:
 
 def _key(key: str) -> str:
     is_bare = key.isascii() and key.replace("-", "_").isidentifier()
-    return key if is_bare else _quoted(key)
+    return key if is_bare else _quote(key)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     # The escapes of JSON are escapes of TOML; DEL alone is free there and forbidden here.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 

@@ -30,13 +30,13 @@ def expand(config: Config, variants: Sequence[str] = (), *, sweep: bool = True) 
         raise ConfigError([*problems, *wrong])
     names: list[str] = []
     for name in variants:
-        names += known if name == ALL and known else [_checked(name, known, config)]
-    plan = plan.without(_fixed(config)) if plan is not None else None
+        names += known if name == ALL and known else [_check_variant(name, known, config)]
+    plan = plan.without(_fixed_keys(config)) if plan is not None else None
     chosen = [known[name] for name in dict.fromkeys(names)] if variants else [None]
     return [made for variant in chosen for made in _at_points(config, variant, plan)]
 
 
-def repeated(
+def repeat(
     config: Config, variants: Sequence[str] = (), *, sweep: bool = True, seeds: int = 1
 ) -> list[Config]:
     """Return the configs of `expand`, each under `seeds` successive seeds, its own one first.
@@ -56,7 +56,7 @@ def repeated(
         own = sections_of(each.root).seed
         for seed in range(own, own + seeds):
             if seed not in by_seed:
-                by_seed[seed] = expand(_reseeded(config, seed), variants, sweep=sweep)
+                by_seed[seed] = expand(_reseed(config, seed), variants, sweep=sweep)
             made = by_seed[seed][i]
             mark = ("seed", Leaf(seed, Origin(source="--seeds")))
             found.append(replace(made, assigned=(*made.assigned, mark)))
@@ -71,7 +71,7 @@ def plan_of(config: Config) -> Sweep | None:
     plan, problems = sweep_of(config.written)
     if problems:
         raise ConfigError(problems)
-    plan = plan.without(_fixed(config)) if plan is not None else None
+    plan = plan.without(_fixed_keys(config)) if plan is not None else None
     return plan if plan is not None and plan.axes else None
 
 
@@ -79,12 +79,12 @@ def at_point(config: Config, point: Point, *, seed: int) -> Config:
     """Return the config, of its variant if it is one, with the values of a point under a seed."""
     overridden = replace(config, overrides=(*config.overrides, f"seed={seed}"))
     variant = variants_of(config.written)[0].get(config.variant)
-    return _made(overridden, variant, point)
+    return _make(overridden, variant, point)
 
 
-def _reseeded(config: Config, seed: int) -> Config:
+def _reseed(config: Config, seed: int) -> Config:
     overridden = replace(config, overrides=(*config.overrides, f"seed={seed}"))
-    return _made(overridden, None, ())
+    return _make(overridden, None, ())
 
 
 _MAX_VALUES_CHECKED = 200_000
@@ -108,7 +108,7 @@ def variations(config: Config) -> Iterator[Config]:
         if len(makers) > most:
             makers = random.Random(0).sample(makers, most)
         for variant, point in makers:
-            yield _made(config, variant, point)
+            yield _make(config, variant, point)
 
 
 def problems_of_sections(config: Config) -> list[Problem]:
@@ -131,7 +131,7 @@ def _makers(config: Config) -> list[tuple[Variant | None, Point]]:
     variants = list(variants_of(config.written)[0].values())
     found: list[tuple[Variant | None, Point]] = [(each, ()) for each in variants]
     plan, _ = sweep_of(config.written)
-    plan = plan.without(_fixed(config)) if plan is not None else None
+    plan = plan.without(_fixed_keys(config)) if plan is not None else None
     if plan is not None and plan.axes:
         points = list(plan.points_to_check())
         found += [(variant, point) for variant in (None, *variants) for point in points]
@@ -147,13 +147,13 @@ def _most(config: Config) -> int:
 def _at_points(config: Config, variant: Variant | None, plan: Sweep | None) -> Iterator[Config]:
     count = plan.size() if plan is not None else 0
     if plan is None or not count:
-        yield _made(config, variant, ()) if variant is not None else config
+        yield _make(config, variant, ()) if variant is not None else config
         return
     for i, point in enumerate(plan.points(), 1):
-        yield replace(_made(config, variant, point), point=f"{i}/{count}")
+        yield replace(_make(config, variant, point), point=f"{i}/{count}")
 
 
-def _made(config: Config, variant: Variant | None, point: Point) -> Config:
+def _make(config: Config, variant: Variant | None, point: Point) -> Config:
     changes: list[Change] = [variant.settings] if variant is not None else []
     changes.append(lambda _: ([axis.with_value(value, SECTION) for axis, value in point], []))
     made = merge(
@@ -177,7 +177,7 @@ def _made(config: Config, variant: Variant | None, point: Point) -> Config:
     )
 
 
-def _checked(name: str, known: Collection[str], config: Config) -> str:
+def _check_variant(name: str, known: Collection[str], config: Config) -> str:
     if name in known:
         return name
     where = str(config.path) if config.path else "the config"
@@ -190,7 +190,7 @@ def _checked(name: str, known: Collection[str], config: Config) -> str:
     raise InputError(f"There is no variant `{name}` in {where}.", fix=fix)
 
 
-def _fixed(config: Config) -> list[KeyPath]:
+def _fixed_keys(config: Config) -> list[KeyPath]:
     """Return the keys that the command line sets."""
     paths = []
     for argument in config.overrides:

@@ -28,7 +28,7 @@ def steps(config: Config, path: KeyPath) -> list[Step]:
 def _steps(config: Config, path: KeyPath, how: str, seen: frozenset[KeyPath]) -> Iterator[Step]:
     node = get_at(config.written, path)
     if node is None:
-        yield from _copied_from_above(config, path, how, seen)
+        yield from _copies_from_above(config, path, how, seen)
         return
     for link in _links(config, path, node):
         yield Step(how=how, origin=replace(link, replaced=None), text=_line(config, link))
@@ -73,7 +73,7 @@ def _links(config: Config, path: KeyPath, node: Node) -> list[Origin]:
     return links
 
 
-def _copied_from_above(
+def _copies_from_above(
     config: Config, path: KeyPath, how: str, seen: frozenset[KeyPath]
 ) -> Iterator[Step]:
     """Yield the steps of `model.width` where `model = "${base}"`: they lead on to `base.width`."""

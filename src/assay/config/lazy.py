@@ -124,7 +124,7 @@ class Call(Section):
 
     def __repr__(self) -> str:
         arguments = {name: value for name, value in self.items() if name not in ("type", "args")}
-        positional = [_shown(value) for value in self.get("args", ())]
+        positional = [_show(value) for value in self.get("args", ())]
         named = [_arguments(arguments)] if arguments else []
         return f"L({self['type']!r})({', '.join([*positional, *named])})"
 
@@ -190,11 +190,11 @@ def _restored(kind: type[Section], items: Mapping[str, Any]) -> Section:
 
 def _arguments(given: Mapping[str, Any]) -> str:
     if all(str(name).isidentifier() for name in given):
-        return ", ".join(f"{name}={_shown(value)}" for name, value in given.items())
+        return ", ".join(f"{name}={_show(value)}" for name, value in given.items())
     return repr(dict(given))
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     return target_of(value) if callable(value) else repr(value)
 
 

@@ -50,7 +50,7 @@ def merge(
 
     When the file could not be read as a whole, nothing is said about names that lead nowhere.
     """
-    typed: Change = lambda _: _typed(overrides)  # noqa: E731  a change like the others
+    typed: Change = lambda _: _parse_overrides(overrides)  # noqa: E731  a change like the others
     written, problems, notes = _change(given, (*changes, typed))
     written = with_older_arguments(written)
     root, wrong = resolve_config(written, draws, uses, settings)
@@ -79,7 +79,7 @@ def _change(given: Table, changes: Iterable[Change]) -> tuple[Table, list[Proble
     return written, problems, notes
 
 
-def _typed(arguments: Sequence[str]) -> tuple[list[Setting], list[Problem]]:
+def _parse_overrides(arguments: Sequence[str]) -> tuple[list[Setting], list[Problem]]:
     """Return the settings of the command line, and problems with arguments that are no override."""
     settings: list[Setting] = []
     problems: list[Problem] = []

@@ -16,7 +16,7 @@ from assay.config.tree import (
     Table,
     delete_at,
     dotted,
-    fitted,
+    fit_path,
     from_plain,
     get_at,
     set_at,
@@ -148,7 +148,7 @@ def apply_setting(root: Table, setting: Setting) -> Table:
 
     Raises RefusedError for a key that is not there and cannot be.
     """
-    path = _axis(setting) or fitted(root, setting.parts)
+    path = _axis(setting) or fit_path(root, setting.parts)
     old = get_at(root, path)
     if setting.value is None:
         if old is None:

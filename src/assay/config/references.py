@@ -53,7 +53,7 @@ def run_of(value: object) -> str | None:
     )
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Return `text` with its references escaped: the inverse of `literal`."""
     return ("@" if text.startswith("@") else "") + text.replace("${", "$${")
 

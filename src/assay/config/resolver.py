@@ -22,7 +22,7 @@ from assay.config.references import (
     OUTSIDE,
     RANDOM,
     Uses,
-    escaped,
+    escape,
     insides,
     is_kept,
     is_well_formed,
@@ -42,7 +42,7 @@ from assay.config.tree import (
     Table,
     change_texts,
     dotted,
-    fitted,
+    fit_path,
     from_plain,
     get_at,
     plain,
@@ -264,15 +264,15 @@ class _Values:
             whole = IN_TEXT.fullmatch(text)
             inside = whole["inside"] if whole is not None else None
             if inside is not None and not is_kept(inside):
-                target = self.checked(inside, leaf, path)
+                target = self.check(inside, leaf, path)
                 found = self.follow(target, leaf, path)
                 return replace(found, origin=replace(leaf.origin, note=f"from {dotted(target)}"))
-            whole_text = self.joined(leaf, text, path)
+            whole_text = self.join(leaf, text, path)
             return replace(leaf, value=None if whole_text == NONE else whole_text)
         except _UnresolvedError:
             return leaf
 
-    def joined(self, leaf: Leaf, text: str, path: KeyPath) -> str:
+    def join(self, leaf: Leaf, text: str, path: KeyPath) -> str:
         """Return `text` with each reference in it replaced by the text of its value."""
         parts: list[str] = []
         at = length = 0
@@ -291,33 +291,33 @@ class _Values:
             if found[0] == "$${" or (inside is not None and is_kept(inside)):
                 parts.append(found[0])
                 continue
-            value = self.inserted(inside, leaf, path)
+            value = self.insert(inside, leaf, path)
             length += len(value)
             if length > MAX_TEXT:
                 message = f"the text grows beyond {MAX_TEXT:,} characters"
-                raise self.stop(leaf, path, "too-large", message)
+                raise self.refuse(leaf, path, "too-large", message)
             # `@@x` means `@x`; only at the very start of a string does `@` have to be doubled.
             add(value.removeprefix("@") if value.startswith("@@") and parts else value)
         add(text[at:])
         return "".join(parts)
 
-    def inserted(self, inside: str | None, leaf: Leaf, path: KeyPath) -> str:
+    def insert(self, inside: str | None, leaf: Leaf, path: KeyPath) -> str:
         """Return the text of the value that `${inside}` names within a longer string."""
-        target = self.checked(inside, leaf, path)
+        target = self.check(inside, leaf, path)
         node = self.follow(target, leaf, path)
         if isinstance(node, Leaf):
             return text_of(node.value)
         kind = "table" if isinstance(node, Table) else "list"
         message = f"`{dotted(target)}` is a {kind} and cannot stand inside text"
-        raise self.stop(leaf, path, "wrong-type", message)
+        raise self.refuse(leaf, path, "wrong-type", message)
 
-    def checked(self, inside: str | None, leaf: Leaf, path: KeyPath) -> KeyPath:
+    def check(self, inside: str | None, leaf: Leaf, path: KeyPath) -> KeyPath:
         """Return the path inside `${...}`, fitted to the tree.
 
         Raises _UnresolvedError when nothing is there.
         """
         if inside is None and _NESTED.search(str(leaf.value)):
-            raise self.stop(
+            raise self.refuse(
                 leaf,
                 path,
                 "unknown-reference",
@@ -325,7 +325,7 @@ class _Values:
                 "write the value in its place",
             )
         if inside is None:
-            raise self.stop(
+            raise self.refuse(
                 leaf,
                 path,
                 "unknown-reference",
@@ -334,16 +334,20 @@ class _Values:
             )
         target = target_of(inside, path)
         if inside.strip().startswith("." * (len(path) + 1)):
-            raise self.stop(
+            raise self.refuse(
                 leaf, path, "unknown-reference", f"`${{{inside}}}` leads out of the config"
             )
         if target is None:
-            raise self.stop(
-                leaf, path, "unknown-reference", f"`${{{inside}}}` is no reference", _meant(inside)
+            raise self.refuse(
+                leaf,
+                path,
+                "unknown-reference",
+                f"`${{{inside}}}` is no reference",
+                _suggest(inside),
             )
-        target = fitted(self.root, target)
+        target = fit_path(self.root, target)
         if get_at(self.root, target) is None:
-            problem = _unknown(self.root, target, f"${{{inside}}}", leaf.origin, path)
+            problem = _refuse_unknown(self.root, target, f"${{{inside}}}", leaf.origin, path)
             self.problems.append(problem)
             raise _UnresolvedError
         return target
@@ -357,11 +361,11 @@ class _Values:
                     self.told.update(places[i:])
                     circle.append(circle[0] if place == target else dotted(target))
                     message = f"a value needs itself: {' -> '.join(circle)}"
-                    self.stop(leaf, path, "reference-cycle", message)
+                    self.refuse(leaf, path, "reference-cycle", message)
                 raise _UnresolvedError
         if len(self.following) >= _MAX_CHAIN:
             message = f"more than {_MAX_CHAIN} references lead to each other"
-            raise self.stop(leaf, path, "reference-cycle", message)
+            raise self.refuse(leaf, path, "reference-cycle", message)
         if target not in self.done:
             node = get_at(self.root, target)
             assert node is not None
@@ -378,10 +382,10 @@ class _Values:
         self.added += size
         if self.added > _MAX_NODES:
             message = f"references make the config larger than {_MAX_NODES:,} values"
-            raise self.stop(leaf, path, "too-large", message)
+            raise self.refuse(leaf, path, "too-large", message)
         return found
 
-    def stop(
+    def refuse(
         self, leaf: Leaf, path: KeyPath, kind: str, message: str, fix: str = ""
     ) -> _UnresolvedError:
         self.problems.append(
@@ -390,7 +394,7 @@ class _Values:
         return _UnresolvedError()
 
 
-def _meant(inside: str) -> str:
+def _suggest(inside: str) -> str:
     """Return the fix for a malformed reference: one that was meant, if it would be right."""
     kind, colon, rest = inside.strip().partition(":")
     near = nearest(kind, ("env", "global", "random", "length")) if colon else []
@@ -409,7 +413,9 @@ def _size(node: Node) -> int:
     return count
 
 
-def _unknown(root: Table, target: KeyPath, shown: str, origin: Origin, path: KeyPath) -> Problem:
+def _refuse_unknown(
+    root: Table, target: KeyPath, shown: str, origin: Origin, path: KeyPath
+) -> Problem:
     """Return the problem of `@optimiser`, with the nearest name beside its first missing part."""
     for length in range(len(target)):
         parent = get_at(root, target[:length])
@@ -454,9 +460,9 @@ def _object_problems(root: Table) -> list[Problem]:
             continue
         if target is None:
             continue
-        target = fitted(root, target)
+        target = fit_path(root, target)
         if get_at(root, target) is None:
-            problems.append(_unknown(root, target, f"@{dotted(target)}", node.origin, path))
+            problems.append(_refuse_unknown(root, target, f"@{dotted(target)}", node.origin, path))
         else:
             edges[path] = target
     return [*problems, *_circles(root, edges)]
@@ -546,14 +552,14 @@ class _External:
     def node(self, leaf: Leaf, text: str, path: KeyPath) -> Node:
         whole = IN_TEXT.fullmatch(text)
         named = OUTSIDE.fullmatch((whole["inside"] or "").strip()) if whole is not None else None
-        node = self.joined(leaf, text, path) if named is None else self.whole(leaf, named, path)
+        node = self.join(leaf, text, path) if named is None else self.whole(leaf, named, path)
         key = next((part for part in reversed(path) if isinstance(part, str)), "")
         # Values that are no secrets may be one together, or under the name of this key.
         if not self.with_secrets and Secrets().tree(plain(node), key) != plain(node):
             return leaf
         return node
 
-    def joined(self, leaf: Leaf, text: str, path: KeyPath) -> Leaf:
+    def join(self, leaf: Leaf, text: str, path: KeyPath) -> Leaf:
         """Return `leaf` with the variables inside its text replaced by the text of their values."""
         names: list[str] = []
 
@@ -589,7 +595,7 @@ class _External:
         origin = _with_notes(leaf.origin, [self.note(named)])
         value = self.value(named)
         if named["kind"] == "global":
-            return from_plain(_escaped_all(value), origin)
+            return from_plain(_escape_all(value), origin)
         is_set = named["name"] in self.environ
         text = str(value) if is_set else named["default"].strip()
         standard = schema.find(path)
@@ -608,7 +614,7 @@ class _External:
             value = text
         if isinstance(value, str):
             # The quotes of a default are not part of its text.
-            return Leaf(escaped(value), origin, typed=text if is_set else value)
+            return Leaf(escape(value), origin, typed=text if is_set else value)
         return Leaf(value, origin, typed=text)
 
     def value(self, named: re.Match[str]) -> Any:
@@ -661,13 +667,13 @@ def _with_notes(origin: Origin, names: Iterable[str]) -> Origin:
     return replace(origin, note=", ".join(dict.fromkeys(filter(None, [origin.note, *names]))))
 
 
-def _escaped_all(value: Any) -> Any:
+def _escape_all(value: Any) -> Any:
     match value:
         case str():
-            return escaped(value)
+            return escape(value)
         case Mapping():
-            return {key: _escaped_all(item) for key, item in value.items()}
+            return {key: _escape_all(item) for key, item in value.items()}
         case list():
-            return [_escaped_all(item) for item in value]
+            return [_escape_all(item) for item in value]
         case _:
             return value

@@ -19,7 +19,7 @@ def without_secrets(
 
     Without `has_references`, as in the config of a script, `@name` is a text like any other.
     """
-    cleaned = _cleaned(root, "", secrets or Secrets(), has_references)
+    cleaned = _clean(root, "", secrets or Secrets(), has_references)
     assert isinstance(cleaned, Table)
     return cleaned
 
@@ -33,7 +33,7 @@ def redacted_keys(root: Table) -> list[KeyPath]:
     ]
 
 
-def _cleaned(node: Node, name: str, secrets: Secrets, has_references: bool) -> Node:
+def _clean(node: Node, name: str, secrets: Secrets, has_references: bool) -> Node:
     match node:
         case Leaf(value=str() as text) if has_references and _REFERENCE.fullmatch(text):
             return node
@@ -41,12 +41,12 @@ def _cleaned(node: Node, name: str, secrets: Secrets, has_references: bool) -> N
             clean = secrets.tree(value, name)
             return node if clean == value else replace(node, value=clean, typed=None)
         case List():
-            items = tuple(_cleaned(item, name, secrets, has_references) for item in node.items)
+            items = tuple(_clean(item, name, secrets, has_references) for item in node.items)
             return node if items == node.items else replace(node, items=items)
         case Table():
             leaves = {k: n.value for k, n in node.items.items() if isinstance(n, Leaf)}
             cleaned = [
-                _cleaned(item, name_below(name, key, leaves), secrets, has_references)
+                _clean(item, name_below(name, key, leaves), secrets, has_references)
                 for key, item in node.items.items()
             ]
             fresh = dict(zip(secrets.keys(node.items), cleaned, strict=True))

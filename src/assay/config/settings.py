@@ -239,7 +239,7 @@ def remove(file: Path, path: KeyPath) -> None:
 
 def trust(settings: Settings, package: str) -> bool:
     """Allow the targets of a package in this project; False when they were allowed already."""
-    why = _untrustable(package)
+    why = _explain_distrust(package)
     if why:
         raise InputError(
             why, fix="Call it in a function of your own code and name that function in the config."
@@ -258,7 +258,7 @@ def distrust(settings: Settings, package: str) -> None:
     write(file_of(settings, "local"), (TRUSTED,), sorted(settings.trusted - {package}))
 
 
-def _untrustable(package: str) -> str:
+def _explain_distrust(package: str) -> str:
     if not all(part.isidentifier() for part in package.split(".")):
         return f"`{package}` is no name of a package."
     if not can_trust(package):
@@ -364,7 +364,9 @@ def _wrong_setting(name: str, node: Node) -> Iterator[Problem]:
         return
     for item in node.items:
         value = plain(item)
-        why = _untrustable(value) if isinstance(value, str) else "a package is named by a string"
+        why = (
+            _explain_distrust(value) if isinstance(value, str) else "a package is named by a string"
+        )
         if why:
             yield _problem("wrong-value", why.rstrip("."), item.origin, name)
 

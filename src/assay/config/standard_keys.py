@@ -353,7 +353,7 @@ def _scalar(key: Key, node: Node, path: KeyPath) -> Iterator[Problem]:
         case "choice", str():
             fix = did_you_mean(value, key.choices) or f"it takes {_or(key.choices)}"
             yield problem_at(
-                "wrong-value", f"`{dotted(path)}` cannot be {shown(node)}", node, path, fix
+                "wrong-value", f"`{dotted(path)}` cannot be {show(node)}", node, path, fix
             )
         case "int", str() if value in key.choices:
             return
@@ -369,7 +369,7 @@ def _scalar(key: Key, node: Node, path: KeyPath) -> Iterator[Problem]:
         case "period" | "steps" | "duration", int() | float() if not isinstance(value, bool):
             yield _unit(key, node, path)
         case _:
-            yield wrong_type(node, path, _wanted(key))
+            yield wrong_type(node, path, _describe(key))
 
 
 _PARSERS: dict[str, Callable[[str], object]] = {
@@ -392,7 +392,7 @@ def _unit(key: Key, node: Node, path: KeyPath) -> Problem:
     what, forms = _FORMS[key.kind]
     return problem_at(
         "wrong-unit",
-        f"`{dotted(path)}` is no {what}: {shown(node)}",
+        f"`{dotted(path)}` is no {what}: {show(node)}",
         node,
         path,
         f"write one {forms}",
@@ -412,11 +412,11 @@ def _bounds(key: Key, value: int | float, node: Node, path: KeyPath) -> Iterator
     else:
         return
     yield problem_at(
-        "wrong-value", f"`{dotted(path)}` must be {limit}, not {shown(node)}", node, path
+        "wrong-value", f"`{dotted(path)}` must be {limit}, not {show(node)}", node, path
     )
 
 
-def _wanted(key: Key) -> str:
+def _describe(key: Key) -> str:
     number = {"int": "a whole number", "float": "a number"}.get(key.kind, "")
     if number:
         return f"{number} or {_or(key.choices)}" if key.choices else number
@@ -452,7 +452,7 @@ def wrong_type(node: Node, path: KeyPath, wanted: str) -> Problem:
         if re.fullmatch(r"[+-]?\d[\d_]*(\.\d+)?([eE][+-]?\d+)?|true|false", bare):
             fix = f"write it without quotes: {bare}"
     return problem_at(
-        "wrong-type", f"`{dotted(path)}` must be {wanted}, not {shown(node)}", node, path, fix
+        "wrong-type", f"`{dotted(path)}` must be {wanted}, not {show(node)}", node, path, fix
     )
 
 
@@ -461,7 +461,7 @@ def problem_at(kind: str, message: str, node: Node, path: KeyPath, fix: str = ""
     return Problem(kind=kind, message=message, origin=node.origin, key=dotted(path), fix=fix)
 
 
-def shown(node: Node) -> str:
+def show(node: Node) -> str:
     """Return a value as its owner would write it, in few characters."""
     match node:
         case Table():

@@ -43,7 +43,7 @@ class Interval:
     count: int | None
     origin: Origin
 
-    def spaced(self) -> list[int | float]:
+    def space(self) -> list[int | float]:
         """Return `count` numbers from end to end."""
         count = self.count or 1
         shares = [i / (count - 1) if count > 1 else 0.0 for i in range(count)]
@@ -127,7 +127,7 @@ class Sweep:
             case "zip":
                 rows = zip(*(axis.values for axis in self.axes), strict=False)
             case "random":
-                rows = self._drawn()
+                rows = self._draw()
         earlier: set[tuple[str, ...]] = set()
         for row in rows:
             texts = tuple(map(_text_of, row))
@@ -163,7 +163,7 @@ class Sweep:
             return None
         return math.prod(len(axis.values) for axis in self.axes)
 
-    def _drawn(self) -> Iterator[tuple[Node, ...]]:
+    def _draw(self) -> Iterator[tuple[Node, ...]]:
         """Yield the rows that are drawn: `count` different ones, or as many as there are."""
         total = self._combinations()
         if total is not None:
@@ -337,7 +337,7 @@ def _axis(
         if found is not None and mode == "random":
             yield SweepAxis(setting=setting, values=(), range=found)
         elif found is not None:
-            values = tuple(Leaf(value, node.origin) for value in found.spaced())
+            values = tuple(Leaf(value, node.origin) for value in found.space())
             yield SweepAxis(setting=setting, values=values)
     else:
         is_option = setting.parts == (shown.removeprefix(f"{SECTION}."),)

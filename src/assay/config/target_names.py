@@ -12,11 +12,11 @@ from assay.config.allow_list import (
     is_target,
     nameless,
     parts_of,
-    refused_by_name,
+    refuse_by_name,
     trust_command,
 )
-from assay.config.older_systems.names import older_name, system_of, unmapped
-from assay.config.standard_keys import problem_at, shown, wrong_type
+from assay.config.older_systems.names import explain_unmapped, older_name, system_of
+from assay.config.standard_keys import problem_at, show, wrong_type
 from assay.config.tree import KeyPath, Leaf, List, Table, dotted, is_unresolved, walk
 from assay.config.user_modules import (
     RegisteredName,
@@ -42,7 +42,7 @@ def target_problems(
         if not isinstance(leaf, Leaf) or not isinstance(leaf.value, str):
             yield problem_at(
                 "wrong-type",
-                f"`{dotted(here)}` must be a target, not {shown(leaf)}",
+                f"`{dotted(here)}` must be a target, not {show(leaf)}",
                 leaf,
                 here,
                 FORM,
@@ -77,10 +77,10 @@ def _target(
         return
     if system_of(target) and package not in trusted and modules.find(target) is None:
         if older_name(target) is None:
-            wrong = unmapped(target)
+            wrong = explain_unmapped(target)
             yield problem_at("unknown-target", wrong.message, leaf, path, wrong.fix)
         return
-    refusal = refused_by_name(target, trusted)
+    refusal = refuse_by_name(target, trusted)
     if refusal is not None:
         yield problem_at(refusal.kind, refusal.message, leaf, path, refusal.fix)
         return

@@ -391,7 +391,7 @@ def parse_dotted(text: str) -> KeyPath:
     return tuple(path)
 
 
-def fitted(root: Node, parts: KeyPath) -> KeyPath:
+def fit_path(root: Node, parts: KeyPath) -> KeyPath:
     """Return `parts` with "0" turned into 0 where the tree has a list: `plugins.0.type`."""
     path: list[str | int] = []
     node: Node | None = root

@@ -168,12 +168,12 @@ def _parse(path: Path) -> UserModule:
         )
     except OSError:
         return UserModule(path=path, names=None)
-    names = set(_defined(tree.body))
+    names = set(_defined_names(tree.body))
     is_open = "*" in names or "__getattr__" in names
     return UserModule(path=path, names=None if is_open else frozenset(names))
 
 
-def _defined(body: Iterable[ast.stmt]) -> Iterator[str]:
+def _defined_names(body: Iterable[ast.stmt]) -> Iterator[str]:
     """Yield the names that statements bind, in branches and loops too; "*" if they are unknown."""
     for statement in body:
         match statement:
@@ -187,33 +187,33 @@ def _defined(body: Iterable[ast.stmt]) -> Iterator[str]:
                 yield from (alias.asname or alias.name for alias in statement.names)
             case ast.Assign():
                 for target in statement.targets:
-                    yield from _bound(target)
+                    yield from _bound_names(target)
             case ast.AnnAssign() | ast.AugAssign():
-                yield from _bound(statement.target)
+                yield from _bound_names(statement.target)
             case ast.Expr(
                 value=ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="globals"))))
             ):
                 yield "*"
             case _:
                 if isinstance(statement, ast.For | ast.AsyncFor):
-                    yield from _bound(statement.target)
+                    yield from _bound_names(statement.target)
                 for part in ("body", "orelse", "finalbody"):
-                    yield from _defined(getattr(statement, part, ()))
+                    yield from _defined_names(getattr(statement, part, ()))
                 for handler in getattr(statement, "handlers", ()):
-                    yield from _defined(handler.body)
+                    yield from _defined_names(handler.body)
                 for case in getattr(statement, "cases", ()):
-                    yield from _defined(case.body)
+                    yield from _defined_names(case.body)
 
 
-def _bound(target: ast.expr) -> Iterator[str]:
+def _bound_names(target: ast.expr) -> Iterator[str]:
     match target:
         case ast.Name():
             yield target.id
         case ast.Tuple() | ast.List():
             for item in target.elts:
-                yield from _bound(item)
+                yield from _bound_names(item)
         case ast.Starred():
-            yield from _bound(target.value)
+            yield from _bound_names(target.value)
         case ast.Subscript(value=ast.Call(func=ast.Name(id="globals"))):
             yield "*"
 

@@ -12,7 +12,7 @@ from assay.config.tree import (
     Node,
     Table,
     dotted,
-    fitted,
+    fit_path,
     get_at,
     parse_dotted,
     relocate,
@@ -123,7 +123,7 @@ def _settings(
             continue
         noted_origins = tuple(replace(origin, note=note) for origin in setting.origins)
         setting = replace(setting, origins=noted_origins)
-        path = fitted(root, setting.parts)
+        path = fit_path(root, setting.parts)
         old = get_at(root, path)
         is_filled = isinstance(node, Table) and bool(node.items) and "type" not in node.items
         if is_filled and _is_merged(old, path) and not setting.creates:

@@ -67,7 +67,7 @@ def system_of(target: str) -> str:
     return PACKAGES.get(top, "") if top != target else ""
 
 
-def unmapped(target: str) -> UnmappedName:
+def explain_unmapped(target: str) -> UnmappedName:
     """Return the error of a name that its system may have had, and that is not in the table."""
     system = system_of(target)
     names = table_of(system)
@@ -147,7 +147,7 @@ def offer_import(error: ImportError) -> bool:
     package = (error.name or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or package not in PACKAGES:
         return False
-    if package in _offered():
+    if package in _offered_packages():
         return False
     install(PACKAGES[package])
     return True
@@ -169,7 +169,7 @@ def names_left_out(text: str) -> dict[str, Any]:
     return supply(missing_names(text))
 
 
-def _offered() -> frozenset[str]:
+def _offered_packages() -> frozenset[str]:
     """Return the packages that are found in this process."""
     finders = [each for each in sys.meta_path if isinstance(each, OlderFinder)]
     return frozenset(name for finder in finders for name in finder.packages)
@@ -223,7 +223,7 @@ class OlderModule(ModuleType):
             return found
         if any(each.startswith(f"{dotted}.") for each in names):
             return importlib.import_module(dotted)
-        wrong = unmapped(dotted)
+        wrong = explain_unmapped(dotted)
         raise UnmappedImportError(f"{wrong.message}.", fix=wrong.fix)
 
 

@@ -59,7 +59,7 @@ def missing_names(text: str) -> dict[str, str]:
     """
     try:
         tree = ast.parse(text)
-        unbound = _unbound(symtable.symtable(text, "<pasted>", "exec"))
+        unbound = _unbound_names(symtable.symtable(text, "<pasted>", "exec"))
     except SyntaxError:
         return {}  # the script itself reports it, with its place
     if any(isinstance(node, ast.ImportFrom) and _is_star(node) for node in ast.walk(tree)):
@@ -141,7 +141,7 @@ def _names_offered(system: str) -> Mapping[str, OlderName]:
     return {dotted: each for dotted, each in names.items() if not each.target.startswith("torch.")}
 
 
-def _unbound(table: symtable.SymbolTable) -> set[str]:
+def _unbound_names(table: symtable.SymbolTable) -> set[str]:
     """Return the global names that some scope reads and no scope of the module binds."""
     bound: set[str] = set()
     read: set[str] = set()

@@ -54,7 +54,7 @@ def declarations(cls: type, namespace: str, origin: Origin) -> dict[Names, Decla
     }
 
 
-def joined(cls: type, own: Mapping[type, Mapping[Names, Declared]]) -> dict[Names, Declared]:
+def join(cls: type, own: Mapping[type, Mapping[Names, Declared]]) -> dict[Names, Declared]:
     """Return the parameters of `cls` and its bases.
 
     Raises InputError when two unrelated bases differ in a default.

@@ -24,7 +24,7 @@ class Notes:
     limits: dict[str, Choice | Range] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
 
-    def admitted(self, name: str, value: Any, origin: Origin) -> Any:
+    def admit(self, name: str, value: Any, origin: Origin) -> Any:
         """Return `value` as kept under `name`; a limit, such as `choice(...)`, becomes its default.
 
         Raises InputError when a limit forbids the value.
@@ -142,7 +142,7 @@ class ParamDict(dict[str, Any]):
                 f"The name of a parameter must be a string, not {name!r}.", where=str(origin)
             )
         if not isinstance(value, ParamDict) or value is not self.get(name):
-            super().__setitem__(name, self._notes.admitted(name, value, origin))
+            super().__setitem__(name, self._notes.admit(name, value, origin))
 
     def _drop(self, name: str) -> None:
         del self[name]

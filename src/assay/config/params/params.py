@@ -36,7 +36,7 @@ from assay.config.params.declared import (
     conflict,
     declarations,
     hints_of,
-    joined,
+    join,
 )
 from assay.config.params.group import (
     Notes,
@@ -97,7 +97,7 @@ class BaseParams:
         for path in cls._declared_here:
             _check_name(path[0], cls.__mro__[1:])
         bases = [base for base in cls.__mro__ if issubclass(base, BaseParams)]
-        cls._declared = joined(cls, {base: base._declared_here for base in bases})
+        cls._declared = join(cls, {base: base._declared_here for base in bases})
         init = cls.__dict__.get("__init__")
         if init is not None:
             if namespace:
@@ -395,7 +395,7 @@ class BaseParams:
                 what = f"{type(self).__name__} is locked and {unknown_name(name, self._names())}"
                 raise InputError(what, where=str(origin))
         value = (
-            self._notes.admitted(name, value, origin)
+            self._notes.admit(name, value, origin)
             if value is not self.__dict__.get(name)
             else value
         )

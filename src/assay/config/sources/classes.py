@@ -122,10 +122,10 @@ def class_body_lines(name: str, origin: Origin) -> dict[str, int]:
     except (SyntaxError, ValueError, tokenize.TokenError):
         return {}
     first = origin.line + start - 1
-    return dict(_named(body, first)) if isinstance(body, ast.ClassDef) else {}
+    return dict(_lines_of_names(body, first)) if isinstance(body, ast.ClassDef) else {}
 
 
-def _named(body: ast.ClassDef, first: int) -> Iterator[tuple[str, int]]:
+def _lines_of_names(body: ast.ClassDef, first: int) -> Iterator[tuple[str, int]]:
     for statement in body.body:
         match statement:
             case ast.AnnAssign(target=ast.Name(id=name)):

@@ -265,12 +265,12 @@ class _IniReader:
             fix = "give a comment a line of its own, or put the whole text in quotes"
             self.fail("this may be a comment or a part of the value", at, at + 1, fix)
         if text[:1] and text[0] in "[{\"'":
-            return self.written_as_toml(text, option, origin, is_raw=text == raw)
+            return self.read_as_toml(text, option, origin, is_raw=text == raw)
         if len(text) > MAX_WORD and re.fullmatch(r"[+-]?[\d_.eE+-]+", text):
             raise UnreadableError(too_long(origin))
         return from_plain(value_of(text), origin)
 
-    def written_as_toml(self, text: str, option: _Option, origin: Origin, *, is_raw: bool) -> Node:
+    def read_as_toml(self, text: str, option: _Option, origin: Origin, *, is_raw: bool) -> Node:
         """Return a list, inline table or quoted string; one origin for all if interpolated."""
         lead = "value = "
 
@@ -302,10 +302,10 @@ class _IniReader:
         known = (section.name, name)
         if known not in self.interpolated:
             option = section.options.get(name) or self.sections.get(DEFAULT, self.top).options[name]
-            self.interpolated[known] = self.replaced(section, option, (*trail, name))
+            self.interpolated[known] = self.interpolate(section, option, (*trail, name))
         return self.interpolated[known]
 
-    def replaced(self, section: _Section, option: _Option, trail: tuple[str, ...]) -> str:
+    def interpolate(self, section: _Section, option: _Option, trail: tuple[str, ...]) -> str:
         raw = option.raw()
         if "%" not in raw:
             return raw
@@ -319,7 +319,7 @@ class _IniReader:
             if found[0] == "%%":
                 piece = "%"
             else:
-                name = self.checked_name(found, names, trail, place)
+                name = self.check_name(found, names, trail, place)
                 piece = self.text(section, name, trail)
             parts += [raw[end : found.start()], piece]
             end = found.end()
@@ -331,7 +331,7 @@ class _IniReader:
         self.added += length
         return "".join([*parts, raw[end:]])
 
-    def checked_name(
+    def check_name(
         self,
         found: re.Match[str],
         names: Collection[str],

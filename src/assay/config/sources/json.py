@@ -177,7 +177,7 @@ class _JsonReader:
                 self.duplicates.append(duplicate(dotted((*path, name)), origin, origins[name]))
             else:
                 items[name], origins[name] = node, origin
-            self.separated(opened, "}")
+            self.skip_comma(opened, "}")
         self.step()
         return Table(items, self.places.origin(opened.start, self.last_end), origins)
 
@@ -189,7 +189,7 @@ class _JsonReader:
             if not self.here.starts_value():
                 self.unclosed(opened, "]")
             items.append(self.value((*path, len(items))))
-            self.separated(opened, "]")
+            self.skip_comma(opened, "]")
         self.step()
         return List(tuple(items), self.places.origin(opened.start, self.last_end))
 
@@ -212,7 +212,7 @@ class _JsonReader:
         what = "a key is missing before the comma" if token.text == "," else "a key is missing"
         self.fail(what, token.start, token.end)
 
-    def separated(self, opened: _JsonToken, closing: str) -> None:
+    def skip_comma(self, opened: _JsonToken, closing: str) -> None:
         """Advance past the comma behind an item; stop in front of the closing bracket."""
         if self.here.text == ",":
             self.step()

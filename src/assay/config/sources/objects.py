@@ -31,7 +31,7 @@ def read(value: object, source: str) -> tuple[Table, list[Problem]]:
     maker = TreeMaker({}, origin)
     try:
         if not is_holder(value) and hasattr(value, "keys") and hasattr(value, "__getitem__"):
-            given: Any = lifted(value, None, {})
+            given: Any = lift(value, None, {})
             names = {key: given[key] for key in given.keys()}  # noqa: SIM118 - only mapping-like
             return maker.root(names, {}), maker.problems
         return tree_of(value), []
@@ -54,7 +54,7 @@ class OversizedError(Exception):
         self.problem = problem
 
 
-def lifted(value: Any, expression: Expression | None, memo: dict[int, Any]) -> Any:
+def lift(value: Any, expression: Expression | None, memo: dict[int, Any]) -> Any:
     """Replace every plain dictionary in `value` by a Section that knows the lines of its keys.
 
     One object stays one object. Sections and calls are kept, and filled in place.
@@ -77,12 +77,11 @@ def lifted(value: Any, expression: Expression | None, memo: dict[int, Any]) -> A
             if expression is not None and isinstance(key, str):
                 entry = expression.entry(key)
             inner = entry.value if entry is not None else None
-            dict.__setitem__(made, key, lifted(item, inner, memo))
+            dict.__setitem__(made, key, lift(item, inner, memo))
         return made
     memo[id(value)] = value, value  # for a list that holds itself
     items = [
-        lifted(item, expression.item(i) if expression else None, memo)
-        for i, item in enumerate(value)
+        lift(item, expression.item(i) if expression else None, memo) for i, item in enumerate(value)
     ]
     made = items if isinstance(value, list) else tuple(items)
     memo[id(value)] = value, made
@@ -169,7 +168,7 @@ class TreeMaker:
             return self.mapping(value, path, origin, expression)
         if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | range):
             return self.list(value, path, origin, expression)
-        return self.named(value, path, origin)
+        return self.name(value, path, origin)
 
     def section(
         self, value: Section, path: KeyPath, origin: Origin, expression: Expression | None
@@ -275,7 +274,7 @@ class TreeMaker:
             self.wrong(error.what, path, origin)
             return None
 
-    def named(self, value: Any, path: KeyPath, origin: Origin) -> Node | None:
+    def name(self, value: Any, path: KeyPath, origin: Origin) -> Node | None:
         """Return the name of a class or function that stands as a value."""
         if isinstance(
             value, type | types.FunctionType | types.BuiltinFunctionType | types.MethodType

@@ -23,7 +23,7 @@ from typing import Any
 
 from assay.config.lazy import Section, calling_frame
 from assay.config.older_systems.names import names_left_out, offer_import
-from assay.config.sources.objects import OversizedError, lifted, mark
+from assay.config.sources.objects import OversizedError, lift, mark
 from assay.config.sources.outside_reads import reads_from_outside
 from assay.config.sources.positions import MAX_BYTES, too_deep, too_large
 from assay.config.sources.python_sections import (
@@ -160,20 +160,20 @@ class _Loading:
 
     def run(self, path: Path, *, source: str, text: str, name: str = "") -> types.ModuleType:
         """Execute a config file. Raises ConfigError with what went wrong in it."""
-        tree, code = _compiled(path, source, text)
+        tree, code = _compile(path, source, text)
         self.files[str(path)] = file = SourceFile(str(path), source, text, tree)
         name = name or self.name_of(path)
         module = types.ModuleType(name)
         module.__file__ = str(path)
         module.__dict__["__builtins__"] = {**vars(builtins), "__import__": self.importer(path)}
-        module.__dict__.update(self.supplied(file))
+        module.__dict__.update(self.supply(file))
         self.execute(code, module, path)
         memo: dict[int, Any] = {}
         for key, value in list(vars(module).items()):
             if not key.startswith("__"):
                 entry = file.name(key)
                 expression = entry.value if entry is not None else None
-                module.__dict__[key] = lifted(value, expression, memo)
+                module.__dict__[key] = lift(value, expression, memo)
         mark(vars(module), file, memo)
         return module
 
@@ -187,7 +187,7 @@ class _Loading:
             fromlist: Sequence[str] | None = (),
             level: int = 0,
         ) -> types.ModuleType:
-            return self.imported(path, name, globals, locals, tuple(fromlist or ()), level)
+            return self.import_from(path, name, globals, locals, tuple(fromlist or ()), level)
 
         return import_here
 
@@ -203,14 +203,14 @@ class _Loading:
             raise
         except BaseException as error:
             # The user's program may raise anything, SystemExit included: it is shown at its line.
-            raise ConfigError([self.raised(error, path)]) from error
+            raise ConfigError([self.problem_of(error, path)]) from error
         finally:
             self.running.pop()
             del sys.modules[name]
             if before is not None:
                 sys.modules[name] = before
 
-    def supplied(self, file: SourceFile) -> dict[str, Any]:
+    def supply(self, file: SourceFile) -> dict[str, Any]:
         """Return the names that a config of an older system uses without importing them."""
         found = names_left_out(file.text)
         if found:
@@ -235,7 +235,7 @@ class _Loading:
                 text = raw.decode("utf-8-sig")
             except UnicodeDecodeError as error:
                 raise ImportError(f"{path} is no UTF-8: {error}") from None
-            self.modules[path] = self.run(path, source=_shown(path), text=text, name=name)
+            self.modules[path] = self.run(path, source=_show_path(path), text=text, name=name)
         return self.modules[path]
 
     def view(self, module: types.ModuleType, names: Sequence[str] = ("*",)) -> types.ModuleType:
@@ -256,7 +256,7 @@ class _Loading:
 
     # --- imports of configs
 
-    def imported(
+    def import_from(
         self,
         path: Path,
         name: str,
@@ -285,8 +285,8 @@ class _Loading:
         except ModuleNotFoundError as error:
             if not offer_import(error):
                 raise
-            return self.imported(path, name, globals, locals, names, level)
-        return _relaxed(module) if name == "omegaconf" else module
+            return self.import_from(path, name, globals, locals, names, level)
+        return _relax(module) if name == "omegaconf" else module
 
     def relative(
         self, folder: Path, name: str, names: tuple[str, ...], shown: str
@@ -315,7 +315,7 @@ class _Loading:
 
     # --- what a config raises
 
-    def raised(self, error: BaseException, path: Path) -> Problem:
+    def problem_of(self, error: BaseException, path: Path) -> Problem:
         """Return the error at the innermost line of a config, with a note on its source."""
         frames = []
         trace = error.__traceback__
@@ -336,10 +336,10 @@ class _Loading:
         if isinstance(error, SyntaxError) and error.filename:
             related = [replace(_syntax(error, error.filename), severity="note")]
         kind = "import-failed" if isinstance(error, ImportError) else "raised"
-        message, fix = self.told(error)
+        message, fix = self.explain(error)
         return Problem(kind=kind, message=message, origin=place, fix=fix, related=tuple(related))
 
-    def told(self, error: BaseException) -> tuple[str, str]:
+    def explain(self, error: BaseException) -> tuple[str, str]:
         """Return an error in one line, and how to fix it, as far as that is known."""
         if isinstance(error, AssayError) and hasattr(error, "fix"):
             return error.what, error.fix
@@ -366,7 +366,7 @@ def _note_at(origin: Origin) -> Problem:
     return Problem(kind="import-failed", severity="note", message="raised here", origin=origin)
 
 
-def _shown(path: Path) -> str:
+def _show_path(path: Path) -> str:
     """Return a path relative to the working directory, where that is shorter."""
     try:
         return str(path.relative_to(Path.cwd()))
@@ -393,7 +393,7 @@ def _is_config(file: Path) -> bool:
     return not any(isinstance(statement, ast.ClassDef) for statement in tree.body)
 
 
-def _relaxed(module: types.ModuleType) -> types.ModuleType:
+def _relax(module: types.ModuleType) -> types.ModuleType:
     """omegaconf for a config: what is made of it takes calls too, as it takes numbers."""
 
     def with_objects(flags: Mapping[str, bool] | None) -> dict[str, bool]:
@@ -477,7 +477,7 @@ def _syntax(error: SyntaxError, source: str) -> Problem:
 # --- from names to sections -----------------------------------------------------------------------
 
 
-def _compiled(path: Path, source: str, text: str) -> tuple[ast.Module, types.CodeType]:
+def _compile(path: Path, source: str, text: str) -> tuple[ast.Module, types.CodeType]:
     """Parse and compile a config file. Raises ConfigError at the first syntax error."""
     refused = too_large(text, source)
     if refused is not None:

@@ -42,7 +42,7 @@ def sections_of(
             problem = Problem(kind="wrong-type", message=str(error), origin=place)
             return Table({}, start), [problem]
         return Table(root.items, start, root.key_origins), maker.problems
-    chosen, problems = _chosen(values, file)
+    chosen, problems = _choose(values, file)
     root = maker.root(chosen, {name: _entry(file, name) for name in chosen})
     return root, [*problems, *maker.problems]
 
@@ -56,7 +56,7 @@ def _is_table(value: Any) -> bool:
     return not isinstance(value, type) and hasattr(value, "keys") and hasattr(value, "__getitem__")
 
 
-def _chosen(values: Mapping[str, Any], file: SourceFile) -> tuple[dict[str, Any], list[Problem]]:
+def _choose(values: Mapping[str, Any], file: SourceFile) -> tuple[dict[str, Any], list[Problem]]:
     """Return the names that are sections, and a problem for each that only looks like one.
 
     Standard names always are. Other tables are when they were made here and stand nowhere else in
@@ -75,7 +75,7 @@ def _chosen(values: Mapping[str, Any], file: SourceFile) -> tuple[dict[str, Any]
         is_imported = file.is_imported(name)
         message = fix = ""
         if not isinstance(value, type) and (_is_table(value) or is_holder(value)):
-            wanted = _meant(name, chosen)
+            wanted = _suggest(name, chosen)
             others_use = counts[id(value)] - 1
             if others_use == 0 and wanted and is_imported:
                 message = f"`{name}` is no section, and the config has no `{wanted}`"
@@ -112,7 +112,7 @@ def _can_be_value(value: Any) -> bool:
     )
 
 
-def _meant(name: str, chosen: Mapping[str, Any]) -> str:
+def _suggest(name: str, chosen: Mapping[str, Any]) -> str:
     """Return the required section that was bound to another name: `model` for `bert_model`."""
     parts = name.lower().split("_")
     return next(

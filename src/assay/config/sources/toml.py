@@ -148,7 +148,7 @@ class _TomlParser:
         while self.skip(tokens.BLANK) < len(self.text):
             try:
                 if self.text[self.at] == "[":
-                    here = self.detached()  # unless the header is right
+                    here = self.detach()  # unless the header is right
                     here = self.header()
                 elif self.text[self.at] in "]}":
                     self.abandon(f"`{self.text[self.at]}` closes nothing", self.at, self.at + 1)
@@ -236,14 +236,14 @@ class _TomlParser:
                 inner = inner.rows[-1]
             elif not isinstance(inner, TableBuilder):
                 self.twice(box, keys, index)
-                return self.detached()
+                return self.detach()
             box = inner
         opened = self.open_row(box, keys) if is_row else self.open_table(box, keys)
         if opened is None:
             self.twice(box, keys, len(keys) - 1)
-        return opened or self.detached()
+        return opened or self.detach()
 
-    def detached(self) -> TableBuilder:
+    def detach(self) -> TableBuilder:
         """Return a table outside of the tree, for the pairs below a header with a mistake."""
         return TableBuilder((), self.root.origin)
 
@@ -372,11 +372,11 @@ class _TomlParser:
         match self.text[start : start + 1]:
             case "[":
                 items: list[Node] = []
-                self.bracketed("]", lambda: items.append(self.value((*path, len(items)))))
+                self.read_brackets("]", lambda: items.append(self.value((*path, len(items)))))
                 return List(tuple(items), self.origin(start, self.at))
             case "{":
                 box = TableBuilder(path, self.origin(start, start))
-                self.bracketed("}", lambda: self.pair(box))
+                self.read_brackets("}", lambda: self.pair(box))
                 box.origin = self.origin(start, self.at)
                 return box.frozen()
             case "'" | '"' as quote:
@@ -387,7 +387,7 @@ class _TomlParser:
                 value = self.word()
                 return Leaf(value, self.origin(start, self.at))
 
-    def bracketed(self, closing: str, item: Callable[[], None]) -> None:
+    def read_brackets(self, closing: str, item: Callable[[], None]) -> None:
         """Read from the bracket that opens here to `closing`, calling `item` where one starts."""
         opened = self.at
         self.at += 1
@@ -502,11 +502,11 @@ class _TomlParser:
             text, at = text[lead:], at + lead
         if quotes[0] == '"' and "\\" in text:
             return tokens.ESCAPE.sub(
-                lambda escape: self.unescaped(escape, at + escape.start(), quotes), text
+                lambda escape: self.unescape(escape, at + escape.start(), quotes), text
             )
         return text.replace("\r\n", "\n")
 
-    def unescaped(self, escape: re.Match[str], at: int, quotes: str) -> str:
+    def unescape(self, escape: re.Match[str], at: int, quotes: str) -> str:
         """Return the text of an escape; note one that is none."""
         if escape[0] == "\r\n":
             return "\n"
