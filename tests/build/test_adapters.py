@@ -12,7 +12,8 @@ import pytest
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from assay.build.adapters import Judged, judged
+from assay.build.adapters import Judged
+from assay.build.adapters import judge as judge_node
 from assay.build.parameters import signature_of
 from assay.build.signatures import examine
 from assay.config import loads
@@ -74,7 +75,7 @@ def taking(
 def judge(name: str, value: object) -> Judged:
     signature = signature_of(taking)
     assert signature is not None
-    return judged(taking, signature.by_keyword()[name], from_plain(value, ORIGIN))
+    return judge_node(taking, signature.by_keyword()[name], from_plain(value, ORIGIN))
 
 
 def typed(argument: str) -> Judged:
@@ -86,7 +87,7 @@ def typed(argument: str) -> Judged:
     signature, node = signature_of(taking), get_at(root, ("taking", name))
     assert signature is not None
     assert node is not None
-    return judged(taking, signature.by_keyword()[name], node)
+    return judge_node(taking, signature.by_keyword()[name], node)
 
 
 @pytest.mark.parametrize(
@@ -240,8 +241,8 @@ def test_the_settled_tree_holds_what_was_meant_and_needs_no_command_line() -> No
 
     found = examine(config.root, user_dirs=[])
 
-    assert plain(found.settled(config.root))["a"]["betas"] == [0.8, 0.9]
-    assert plain(found.settled(config.root))["b"]["type"] == "torch.nn.modules.pooling:MaxPool2d"
+    assert plain(found.settle(config.root))["a"]["betas"] == [0.8, 0.9]
+    assert plain(found.settle(config.root))["b"]["type"] == "torch.nn.modules.pooling:MaxPool2d"
     assert plain(found.canonical(config.root))["b"]["type"] == "torch.nn.MaxPool2d"
     assert isinstance(config.root, Table)
     assert plain(config.root)["a"]["betas"] == "0.8,0.9"

@@ -130,13 +130,13 @@ class Judged:
     why_not: str = ""
 
 
-def judged(target: Callable[..., Any], parameter: Parameter, node: Node) -> Judged:
+def judge(target: Callable[..., Any], parameter: Parameter, node: Node) -> Judged:
     """Check `node` as the value of `parameter`; return its conversion and every mistake."""
     parameter = _with_type_of_default(parameter, node)
-    first = _judged(target, parameter, node)
+    first = _judge(target, parameter, node)
     if not first.misfits:
         return first
-    others = (_judged(target, parameter, other) for other in _other_readings(node))
+    others = (_judge(target, parameter, other) for other in _other_readings(node))
     found = next((other for other in others if not other.misfits), None)
     if found is not None:
         return found
@@ -147,9 +147,9 @@ def judged(target: Callable[..., Any], parameter: Parameter, node: Node) -> Judg
     fix = _EXAMPLE_OF_TENSOR if _TENSOR in misfit.said else fix
     if not parameter.written:
         fix = f"annotate `{parameter.name}` if it takes other types than its default's"
-    for say, part in _mended(get_at(node, misfit.inside) or node):
+    for say, part in _mend(get_at(node, misfit.inside) or node):
         mended = _with_part(node, misfit.inside, part)
-        if not _judged(target, parameter, mended).misfits:
+        if not _judge(target, parameter, mended).misfits:
             fix = say
             break
     return replace(first, misfits=(replace(misfit, fix=fix),))
@@ -176,7 +176,7 @@ def _with_part(node: Node, inside: KeyPath, part: Node) -> Node:
     return whole.items[""]
 
 
-def _mended(node: Node) -> Iterator[tuple[str, Node]]:
+def _mend(node: Node) -> Iterator[tuple[str, Node]]:
     """Yield likely corrections of a value that does not fit: the fix in words, the new value."""
     match node:
         case Leaf(str() as text):
@@ -214,7 +214,7 @@ def _other_readings(node: Node) -> Iterator[Node]:
         )
 
 
-def _judged(target: Callable[..., Any], parameter: Parameter, node: Node) -> Judged:
+def _judge(target: Callable[..., Any], parameter: Parameter, node: Node) -> Judged:
     value = data(node)
     adapter = _adapter(target, parameter)
     if adapter is None:
@@ -225,7 +225,7 @@ def _judged(target: Callable[..., Any], parameter: Parameter, node: Node) -> Jud
         text = json.dumps(value, default=_iso)
         better = adapter.validate_json(text, strict=True, **_no_extra(parameter.hint))
     except ValidationError as error:
-        return Judged(node=node, value=value, misfits=tuple(_read(error, node)))
+        return Judged(node=node, value=value, misfits=tuple(_misfits_of(error, node)))
     # types may bring their own validators, which raise what they like: then no judgement
     except Exception as error:
         return Judged(node=node, value=value, why_not=f"its type raised {type(error).__name__}")
@@ -325,7 +325,7 @@ def _tensor(value: Any) -> Any:
         raise ValueError(_TENSOR) from error
 
 
-def _read(error: ValidationError, node: Node) -> list[Misfit]:
+def _misfits_of(error: ValidationError, node: Node) -> list[Misfit]:
     """Return one mistake for each wrong part; alternatives of a union are joined by "or"."""
     wanted: dict[tuple[str | int, ...], list[str]] = {}
     choices: dict[tuple[str | int, ...], list[str]] = {}
@@ -350,7 +350,7 @@ def _read(error: ValidationError, node: Node) -> list[Misfit]:
         fix = ""
         if isinstance(part, Leaf) and isinstance(part.value, str):
             fix = did_you_mean(str(scalar(part)), choices.get(path, ()))
-        said = f"must {_joined(phrases)}, not {_short(part)}"
+        said = f"must {_join(phrases)}, not {_short(part)}"
         found.append(Misfit(origin=part.origin, said=said, fix=fix, inside=path))
     return found
 
@@ -406,7 +406,7 @@ def _inside(node: Node, loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
     return path
 
 
-def _joined(phrases: list[str]) -> str:
+def _join(phrases: list[str]) -> str:
     """Join phrases: `be a number` and `be none` become `be a number or none`."""
     phrases = list(dict.fromkeys(phrases))
     if all(phrase.startswith("be ") for phrase in phrases):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from assay.build.adapters import judged, scalar
+from assay.build.adapters import judge, scalar
 from assay.build.context import NOT_BY_NAME, ROLES, Context, context_here
 from assay.build.marks import is_configurable
 from assay.build.parameters import Parameter, Signature, signature_of
@@ -88,9 +88,9 @@ def instantiate(target: Any, /, *args: Any, **kwargs: Any) -> Any:
         builder = _Builder(Table({}, _PYTHON), context, here, trusted, ROLES, {}, [])
         if isinstance(target, str):
             found = find(target, user_dirs=here, trusted=trusted)
-            return builder.made(found, list(args), kwargs, (), _PYTHON, target)
+            return builder.make(found, list(args), kwargs, (), _PYTHON, target)
         if isinstance(target, type | functools.partial) or inspect.isroutine(target):
-            return builder.made(target, list(args), kwargs, (), _PYTHON)
+            return builder.make(target, list(args), kwargs, (), _PYTHON)
         if args or kwargs:
             raise TypeError(f"a {type(target).__name__} is made already, and takes no arguments")
         return target
@@ -180,7 +180,7 @@ class _Builder:
             if is_unresolved(node):  # a secret that is not here must not become its own name
                 message = f"`{node.value}` has no value here"
                 self.fail("unknown-reference", message, node.origin, path, "")
-            return self.referred(node, path) if is_reference(node) else scalar(node)
+            return self.refer(node, path) if is_reference(node) else scalar(node)
         known = self.built.get(path)
         if known is not None and known[0] is node:
             return known[1]
@@ -201,7 +201,7 @@ class _Builder:
             return {key: self.node(item, (*path, key), {}) for key, item in node.items.items()}
         return self.call(node, path, extra)
 
-    def referred(self, leaf: Leaf, path: KeyPath) -> Any:
+    def refer(self, leaf: Leaf, path: KeyPath) -> Any:
         """Return the object of a reference such as "@a.b"."""
         name = str(leaf.value)[1:]
         try:
@@ -245,13 +245,13 @@ class _Builder:
         }
         if is_factory(node):
             return functools.partial(target, *args, **{**extra, **kwargs})
-        return self.made(target, args, {**extra, **kwargs}, path, node.origin, name)
+        return self.make(target, args, {**extra, **kwargs}, path, node.origin, name)
 
     def argument(self, node: Node, path: KeyPath, target: Any, parameter: Parameter | None) -> Any:
         """Return one argument: data converted to the parameter's type, anything else built."""
         if parameter is None or not is_data(node):
             return self.node(node, path, {})
-        found = judged(target, parameter, node)
+        found = judge(target, parameter, node)
         if found.misfits:
             raise ConfigError(
                 [
@@ -266,7 +266,7 @@ class _Builder:
             )
         return found.value
 
-    def made(
+    def make(
         self,
         target: Any,
         args: list[Any],

@@ -28,11 +28,11 @@ from assay.build.context_errors import (
     ambiguous,
     callable_name,
     cyclic,
+    explain_provided_twice,
     is_redefined,
     missing,
     nobody_provides,
     not_there,
-    provided_twice,
     too_general,
 )
 from assay.build.marks import Provision, is_injected, is_provider, provision_of
@@ -145,7 +145,7 @@ class Context:
     def add(self, name: str, value: Any, type: Any = None) -> bool:
         """Store `value` unless the name is taken, here or further out; return False if it is."""
         with self._book.lock:
-            old = self._named(name)
+            old = self._find_named(name)
             if old is not None and not (old.promise and old.promise.never):
                 return False
             self.set(name, value, type)
@@ -169,7 +169,7 @@ class Context:
         old = self._entries.get(label)
         before = old.provider if old is not None else None
         if before is not None and not is_redefined(before, provider):
-            raise provided_twice(label, before, provider)
+            raise explain_provided_twice(label, before, provider)
         self._put(Entry(self, label, kind, provider=provider))
 
     def install(self, module: object) -> None:
@@ -204,7 +204,7 @@ class Context:
         found = self._entry(key)
         if found is None:
             word = key if isinstance(key, str) else type_name(key)
-            raise missing(key, self._known_like(word))
+            raise missing(key, self._name_like(word))
         return self._remember(key, found)
 
     @overload
@@ -225,7 +225,7 @@ class Context:
         By name any entry is found, or only those of `roles`.
         """
         name = parameter.name
-        by_name = self._named(name) if roles is None or name in roles else None
+        by_name = self._find_named(name) if roles is None or name in roles else None
         if by_name is not None and by_name.promise and by_name.promise.never:
             by_name = None
         kind = injectable(parameter.hint)
@@ -240,7 +240,7 @@ class Context:
             raise ambiguous(kind, found, f" for `{name}`")
         if found:
             return found[0]
-        return by_name or self._marked(kind)
+        return by_name or self._find_marked(kind)
 
     def arguments(
         self,
@@ -274,7 +274,7 @@ class Context:
         if not entry.is_ready:
             with self._book.lock:  # two threads that ask at once get one object
                 entry.owner._plan(entry, [])
-                return entry.owner._made(entry)
+                return entry.owner._make(entry)
         return entry.value
 
     def bind(self, fn: Callable[..., T]) -> Callable[[], T]:
@@ -307,7 +307,7 @@ class Context:
                 _in_use.remove(root)
             _current.reset(token)
 
-    def kept_here(self) -> dict[str, object]:
+    def keep_here(self) -> dict[str, object]:
         """Return the objects that must not be copied to loader workers, by name."""
         kept: dict[str, object] = {"context": self.run}
         for entry in self.entries():
@@ -317,7 +317,7 @@ class Context:
 
     def check_for_workers(self, thing: object, where: str) -> None:
         """Raise InputError, with the path of attributes, if `thing` holds one of these objects."""
-        object_graph.check_for_workers(thing, where, self.kept_here())
+        object_graph.check_for_workers(thing, where, self.keep_here())
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         sent = object_graph.being_sent()
@@ -350,7 +350,7 @@ class Context:
             self._found[key] = entry
         return value
 
-    def _named(self, name: str) -> Entry | None:
+    def _find_named(self, name: str) -> Entry | None:
         return next(
             (scope._entries[name] for scope in self._chain() if name in scope._entries), None
         )
@@ -358,7 +358,7 @@ class Context:
     def _candidates(self, key: Any) -> list[Entry]:
         """Return the distinct matches of the innermost scope that has any."""
         if isinstance(key, str):
-            entry = self._named(key)
+            entry = self._find_named(key)
             return [entry] if entry else []
         if injectable(key) is not key:
             return []
@@ -383,9 +383,9 @@ class Context:
         found = self._candidates(key)
         if len(found) > 1:
             raise ambiguous(key, found, "")
-        return found[0] if found else self._marked(key)
+        return found[0] if found else self._find_marked(key)
 
-    def _marked(self, key: Any) -> Entry | None:
+    def _find_marked(self, key: Any) -> Entry | None:
         """Return a new entry for a class under `inject`, which is its own provider."""
         if not isinstance(key, type) or not is_injected(key):
             return None
@@ -400,7 +400,7 @@ class Context:
         signature = signature_of(function) or Signature(named=())
         for parameter in signature.named:
             if parameter.required and parameter.name not in sources:
-                raise nobody_provides(parameter, function, chain, self._known_like(parameter.name))
+                raise nobody_provides(parameter, function, chain, self._name_like(parameter.name))
         return sources
 
     def _plan(self, entry: Entry, chain: list[Entry]) -> None:
@@ -413,7 +413,7 @@ class Context:
         for source in self._all_arguments(entry.provider, [*chain, entry]).values():
             source.owner._plan(source, [*chain, entry])
 
-    def _made(self, entry: Entry) -> Any:
+    def _make(self, entry: Entry) -> Any:
         if entry.is_ready or entry.provider is None:
             return entry.value  # another thread was first
         self._book.making.append(entry)
@@ -445,7 +445,7 @@ class Context:
             args.append(kwargs.pop(parameter.name))
         return args, kwargs
 
-    def _known_like(self, word: str) -> str:
+    def _name_like(self, word: str) -> str:
         """Return a hint at the names that can be asked for instead of `word`."""
         names = self.names()
         near = nearest(word, names, 3)

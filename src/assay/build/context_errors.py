@@ -59,7 +59,7 @@ def ambiguous(key: Any, found: Sequence[Entry], purpose: str) -> ContextError:
     )
 
 
-def provided_twice(
+def explain_provided_twice(
     label: str, before: Callable[..., Any], provider: Callable[..., Any]
 ) -> ContextError:
     """Return the error of two providers under one name."""

@@ -51,7 +51,7 @@ def expected(
     for _ in range(len(root.items) + 1):  # references to references end, or are told elsewhere
         if not (isinstance(node, Leaf) and is_reference(node)):
             break
-        path = _referred(root, node)
+        path = _target_at(root, node)
         node = get_at(root, path) if path else None
     if not isinstance(node, Table) or node.target is None:
         return None
@@ -170,7 +170,7 @@ def check_graph(
     """
     plugins = plugin_paths(root)
     graph = _Graph(root, context, user_dirs, trusted, roles, plugins)
-    graph.provided(plugins)
+    graph.note_provided(plugins)
     for path in (*plugins, *((name,) for name in root.items if name not in _NOT_BUILT)):
         node = get_at(root, path)
         if node is not None:
@@ -193,7 +193,7 @@ class _Graph:
     places: list[Origin] = field(default_factory=list)
     """Where the calls that are open are written."""
 
-    def provided(self, plugins: Sequence[KeyPath]) -> None:
+    def note_provided(self, plugins: Sequence[KeyPath]) -> None:
         """Report every name that two plugins provide."""
         owners: dict[str, KeyPath] = {}
         for path in plugins:
@@ -219,7 +219,7 @@ class _Graph:
     def visit(self, path: KeyPath, node: Node) -> None:
         if isinstance(node, Leaf):
             if is_reference(node):
-                to = _referred(self.root, node)
+                to = _target_at(self.root, node)
                 found = get_at(self.root, to) if to else None
                 if found is not None:
                     self.visit(to, found)
@@ -361,7 +361,7 @@ def _names_of(module: Any) -> list[str]:
     return [mark.name or function.__name__ for function, mark in marked if mark is not None]
 
 
-def _referred(root: Table, leaf: Leaf) -> KeyPath:
+def _target_at(root: Table, leaf: Leaf) -> KeyPath:
     """Return the path that "@a.b" refers to; () if there is none."""
     try:
         return fit_path(root, parse_dotted(str(leaf.value)[1:]))

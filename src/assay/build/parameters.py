@@ -75,10 +75,10 @@ def signature_of(target: Callable[..., Any]) -> Signature | None:
     """Return the signature of `target`; None if Python cannot tell (functions written in C)."""
     try:
         if target not in _signatures:
-            _signatures[target] = _read(target)
+            _signatures[target] = _read_signature(target)
         return _signatures[target]
     except TypeError:  # no weak reference to it, or no hash
-        return _read(target)
+        return _read_signature(target)
 
 
 def forget() -> None:
@@ -119,12 +119,12 @@ def from_assay(hint: Any) -> bool:
     return kind is not None and (kind.__module__ or "").partition(".")[0] == "assay"
 
 
-def _read(target: Callable[..., Any], seen: tuple[Any, ...] = ()) -> Signature | None:
-    advertised = _advertised(target, seen)
+def _read_signature(target: Callable[..., Any], seen: tuple[Any, ...] = ()) -> Signature | None:
+    advertised = _read_advertised(target, seen)
     return None if advertised is None else _with_wrappers(advertised, _outermost(target))
 
 
-def _advertised(target: Callable[..., Any], seen: tuple[Any, ...]) -> Signature | None:
+def _read_advertised(target: Callable[..., Any], seen: tuple[Any, ...]) -> Signature | None:
     own = _own(target, _namespaces(target))
     if own is None or own.var_kwargs is None or target in seen:
         return own
@@ -135,11 +135,11 @@ def _advertised(target: Callable[..., Any], seen: tuple[Any, ...]) -> Signature 
         maker = _maker(target)
         if maker is not None and _takes_nothing(target, maker[0]):
             return Signature(named=(), returns=own.returns)
-        return own if maker is None else _followed(own, *maker, cls=target, seen=seen)
+        return own if maker is None else _follow(own, *maker, cls=target, seen=seen)
     if isinstance(target, types.MethodType):
         inner = inspect.unwrap(target.__func__)
-        return _followed(own, None, inner, first=target.__self__, seen=seen)
-    return _followed(own, None, inspect.unwrap(target), seen=seen)
+        return _follow(own, None, inner, first=target.__self__, seen=seen)
+    return _follow(own, None, inspect.unwrap(target), seen=seen)
 
 
 def _own(target: Any, spaces: Sequence[_Space]) -> Signature | None:
@@ -156,20 +156,20 @@ def _parameters(signature: inspect.Signature, spaces: Sequence[_Space]) -> Signa
             name=parameter.name,
             kind=parameter.kind,
             required=parameter.default is inspect.Parameter.empty,
-            hint=_resolved(parameter.annotation, spaces),
+            hint=_resolve(parameter.annotation, spaces),
             default=parameter.default,
-            written=_written(parameter.annotation),
+            written=_spell(parameter.annotation),
         )
         for parameter in signature.parameters.values()
     ]
     var_args = next((p for p in read if p.kind is inspect.Parameter.VAR_POSITIONAL), None)
     var_kwargs = next((p for p in read if p.kind is inspect.Parameter.VAR_KEYWORD), None)
     named = tuple(p for p in read if p.by_position or p.by_keyword)
-    returns = _resolved(signature.return_annotation, spaces)
+    returns = _resolve(signature.return_annotation, spaces)
     return Signature(named=named, var_args=var_args, var_kwargs=var_kwargs, returns=returns)
 
 
-def _written(annotation: Any) -> str:
+def _spell(annotation: Any) -> str:
     if annotation is inspect.Parameter.empty:
         return ""
     return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
@@ -189,7 +189,7 @@ def _maker(cls: type) -> tuple[type, types.FunctionType] | None:
     return (defining, init) if isinstance(init, types.FunctionType) else None
 
 
-def _followed(
+def _follow(
     own: Signature,
     defining: type | None,
     function: Any,
@@ -213,8 +213,8 @@ def _followed(
             inner = _init_at(cls, base, seen)
     else:
         target = callee(hand.to, function, first)
-        inner = _read(target, seen) if callable(target) and target not in seen else None
-    return own if inner is None else _joined(own, hand, inner, positional)
+        inner = _read_signature(target, seen) if callable(target) and target not in seen else None
+    return own if inner is None else _join(own, hand, inner, positional)
 
 
 def _is_init_of(to: Any) -> bool:
@@ -241,7 +241,7 @@ def _init(cls: type, defining: type, init: Any, seen: tuple[Any, ...]) -> Signat
         return None
     own = replace(own, named=own.named[1:])
     if own.var_kwargs is not None:
-        own = _followed(own, defining, inspect.unwrap(init), cls=cls, seen=(*seen, init))
+        own = _follow(own, defining, inspect.unwrap(init), cls=cls, seen=(*seen, init))
     return _with_wrappers(own, init)
 
 
@@ -300,7 +300,7 @@ def _takes_nothing(cls: type, defining: type) -> bool:
     return defining is object or (is_torchs and getattr(cls, "call_super_init", None) is False)
 
 
-def _joined(own: Signature, hand: Handover, inner: Signature, positional: int) -> Signature:
+def _join(own: Signature, hand: Handover, inner: Signature, positional: int) -> Signature:
     by_position = [parameter.name for parameter in inner.named if parameter.by_position]
     filled = {*by_position[:positional], *hand.keywords}
     named = {parameter.name: parameter for parameter in own.named}
@@ -356,7 +356,7 @@ def _usual_names() -> dict[str, Any]:
     }
 
 
-def _resolved(annotation: Any, spaces: Sequence[_Space]) -> Any:
+def _resolve(annotation: Any, spaces: Sequence[_Space]) -> Any:
     if annotation is inspect.Parameter.empty:
         return UNKNOWN
 

@@ -33,9 +33,9 @@ class Plugin:
         marked = [
             value for value in _attributes(type(self.thing)).values() if isinstance(value, Handler)
         ]
-        return [*(self._bound(handler) for handler in marked), *own]
+        return [*(self._bind(handler) for handler in marked), *own]
 
-    def _bound(self, handler: Handler) -> Handler:
+    def _bind(self, handler: Handler) -> Handler:
         """Return a handler of the class with its method bound to the object."""
         return replace(handler, fn=types.MethodType(handler.fn, self.thing), name="")
 
@@ -75,17 +75,17 @@ def entered(plugins: Sequence[Plugin]) -> Iterator[None]:
             inside.append(plugin)
         yield
     except BaseException as error:
-        for failed in _left(inside, error):
-            error.add_note(f"then another error: {_told(failed)}")
+        for failed in _leave(inside, error):
+            error.add_note(f"then another error: {_describe(failed)}")
         raise
-    failures = _left(inside, None)
+    failures = _leave(inside, None)
     if len(failures) == 1:
         raise failures[0]
     if failures:
         raise BaseExceptionGroup("several plugins failed at the end of the run", failures)
 
 
-def _left(plugins: Sequence[Plugin], error: BaseException | None) -> list[BaseException]:
+def _leave(plugins: Sequence[Plugin], error: BaseException | None) -> list[BaseException]:
     """Leave plugins in reverse order; return their exceptions in that order."""
     failures: list[BaseException] = []
     for plugin in reversed(plugins):
@@ -102,7 +102,7 @@ def _left(plugins: Sequence[Plugin], error: BaseException | None) -> list[BaseEx
     return failures
 
 
-def _told(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))

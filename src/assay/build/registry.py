@@ -97,7 +97,7 @@ class Registry:
         """Return the object of this name; RegistryError with the nearest names if there is none."""
         found = self.try_get(name, kind)
         if found is None:
-            self._unknown(
+            self._refuse_unknown(
                 name, "" if kind is None else f" of kind {kind_name(kind)}", self.all(kind)
             )
         return found
@@ -117,7 +117,7 @@ class Registry:
         with self._lock:
             self._runs.remove(names)
 
-    def _unknown(self, name: str, of_kind: str, known: list[Registered]) -> NoReturn:
+    def _refuse_unknown(self, name: str, of_kind: str, known: list[Registered]) -> NoReturn:
         fix = choose(name, (each.name for each in known), "registered are:", n=3)
         raise RegistryError(f"Nothing{of_kind} is registered as `{name}`.", fix=fix)
 
@@ -143,12 +143,12 @@ def register(first: Any = None, /, name: str | None = None, *, kind: type | None
     elif isinstance(first, type) and _is_bound(first, caller):
         kind = first
     elif callable(first):
-        return _named(first, None, None, caller)
+        return _keep_name(first, None, None, caller)
     elif first is not None:
         raise TypeError(f"register takes a name or a kind, not {first!r}")
 
     def wrap(target: F) -> F:
-        return _named(target, name, kind, sys._getframe(1))
+        return _keep_name(target, name, kind, sys._getframe(1))
 
     return wrap
 
@@ -158,7 +158,7 @@ def kind_name(kind: object) -> str:
     return kind if isinstance(kind, str) else str(getattr(kind, "__name__", kind))
 
 
-def _named(target: F, name: str | None, kind: type | None, caller: FrameType) -> F:
+def _keep_name(target: F, name: str | None, kind: type | None, caller: FrameType) -> F:
     if not callable(target):
         raise TypeError(f"register stands on a class or a function, not on {target!r}")
     registry.add(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from assay.build.adapters import judged
+from assay.build.adapters import judge
 from assay.build.context import NOT_BY_NAME, ROLES
 from assay.build.isolation import user_code
 from assay.build.marks import is_configurable, is_injected
@@ -80,7 +80,7 @@ class Examined:
     typed: Mapping[KeyPath, tuple[Node, Node]] = field(default_factory=dict)
     targets: Mapping[KeyPath, str] = field(default_factory=dict)
 
-    def settled(self, root: Table) -> Table:
+    def settle(self, root: Table) -> Table:
         """Return `root` with each value as its type reads it: the tree to build and to keep."""
         for path, (before, after) in self.typed.items():
             if get_at(root, path) is before:
@@ -89,7 +89,7 @@ class Examined:
 
     def canonical(self, root: Table) -> Table:
         """Return the settled tree with canonical targets: the tree to hash."""
-        root = self.settled(root)
+        root = self.settle(root)
         for path, target in self.targets.items():
             node = get_at(root, (*path, "type"))
             if isinstance(node, Leaf) and node.value != target:
@@ -168,7 +168,7 @@ def mapping_given(target: Any, table: Table) -> Table | None:
     return given if isinstance(given, Table) and given.target is None else None
 
 
-def _spread(table: Table, mapping: Table) -> Table:
+def _spread_out(table: Table, mapping: Table) -> Table:
     """Return the call with the items of the mapping as its own arguments."""
     own = {
         key: node
@@ -224,9 +224,9 @@ class _Check:
             yield target.problem(place, dotted((*path, "type")))
             return
         self.targets[path] = canonical(target, table.target, user_dirs=self.user_dirs)
-        yield from self.made(path, table, target)
+        yield from self.check_call(path, table, target)
 
-    def made(self, path: KeyPath, table: Table, target: Any) -> Iterator[Problem]:
+    def check_call(self, path: KeyPath, table: Table, target: Any) -> Iterator[Problem]:
         """Yield the problems of a call whose target is known."""
         place = table.items["type"].origin
         lacking = sorted(getattr(target, "__abstractmethods__", ()))
@@ -250,16 +250,16 @@ class _Check:
         signature = signature_of(target)
         if signature is None:
             message = f"Python cannot tell what `{table.target}` takes"
-            yield self.unchecked(message, place, (*path, "type"))
+            yield self.tell_unchecked(message, place, (*path, "type"))
             return
         mapping = mapping_given(target, table)
         if mapping is not None and hasattr(target, "from_config"):
-            yield self.unchecked(
+            yield self.tell_unchecked(
                 f"`from_config` of `{table.target}` says what this means", mapping.origin, path
             )
             return
         if mapping is not None:
-            table = _spread(table, mapping)
+            table = _spread_out(table, mapping)
         yield from self.arguments(path, table, target, signature)
 
     def arguments(
@@ -269,7 +269,7 @@ class _Check:
         positional = table.items.get("args")
         yield from self.positional(path, table, target, signature)
         meant: set[str] = set()
-        for problem in self.named(path, table, target, signature):
+        for problem in self.check_named(path, table, target, signature):
             if problem.kind == "unknown-argument":
                 meant.update(nearest(str(parse_dotted(problem.key)[-1]), signature.by_keyword()))
             yield problem
@@ -283,7 +283,7 @@ class _Check:
         # Whoever calls a factory gives the rest; and without knowing `args`, too much would seem to
         # be missing.
         if not is_factory(table) and (positional is None or isinstance(positional, List)):
-            yield from self.unfilled(path, table, target, signature, meant)
+            yield from self.check_unfilled(path, table, target, signature, meant)
 
     def resolve(self, target: str) -> Any:
         """Return the target, or report why not; frames of a failing module are shown once."""
@@ -295,7 +295,7 @@ class _Check:
                 return error
         return self.resolved[target]
 
-    def unchecked(self, message: str, origin: Origin, path: KeyPath, fix: str = "") -> Problem:
+    def tell_unchecked(self, message: str, origin: Origin, path: KeyPath, fix: str = "") -> Problem:
         severity: Severity = "error" if self.strict else "note"
         return _problem(
             "unchecked", f"{message}, so this is unchecked", origin, path, fix, severity
@@ -316,11 +316,11 @@ class _Check:
                 return
             yield from self.value(here, node, target, parameter, table)
 
-    def named(
+    def check_named(
         self, path: KeyPath, table: Table, target: Any, signature: Signature
     ) -> Iterator[Problem]:
         known = signature.by_keyword()
-        by_position = _taken(table, signature)
+        by_position = _names_taken(table, signature)
         others: list[str] = []
         for key, node in table.items.items():
             here = (*path, key)
@@ -345,9 +345,9 @@ class _Check:
                     fix,
                 )
         if signature.var_kwargs is not None:
-            yield from self.passed_on(path, table, others, signature.var_kwargs.name, known)
+            yield from self.check_passed_on(path, table, others, signature.var_kwargs.name, known)
 
-    def passed_on(
+    def check_passed_on(
         self, path: KeyPath, table: Table, keys: Sequence[str], name: str, known: Collection[str]
     ) -> Iterator[Problem]:
         """Report the keys that go into `**kwargs`: each likely misspelling, others together."""
@@ -355,7 +355,7 @@ class _Check:
         others = []
         for key in keys:
             if fix := did_you_mean(key, known):
-                yield self.unchecked(
+                yield self.tell_unchecked(
                     f"`{key}` goes {into}", table.key_origin(key), (*path, key), fix
                 )
             else:
@@ -364,14 +364,14 @@ class _Check:
             shown = [f"`{key}`" for key in others[:_SHOWN_KEYS]]
             rest = [f"{len(others) - _SHOWN_KEYS} more"] if len(others) > _SHOWN_KEYS else []
             message = f"{_and([*shown, *rest])} {'go' if others[1:] else 'goes'} {into}"
-            yield self.unchecked(message, table.key_origin(others[0]), (*path, others[0]))
+            yield self.tell_unchecked(message, table.key_origin(others[0]), (*path, others[0]))
 
     def value(
         self, path: KeyPath, node: Node, target: Any, parameter: Parameter, table: Table
     ) -> Iterator[Problem]:
         if not is_data(node):
             return
-        found = judged(target, parameter, node)
+        found = judge(target, parameter, node)
         for misfit in found.misfits:
             message = (
                 f"`{dotted((parameter.name, *misfit.inside))}` of `{table.target}` {misfit.said}"
@@ -383,11 +383,11 @@ class _Check:
             message = f"`{parameter.name}` of `{table.target}` is unchecked: {found.why_not}"
             yield _problem("unchecked", message, node.origin, path, severity="note")
 
-    def unfilled(
+    def check_unfilled(
         self, path: KeyPath, table: Table, target: Any, signature: Signature, meant: Collection[str]
     ) -> Iterator[Problem]:
         """Report missing, defaulted and injected arguments; `meant` were misspelt."""
-        filled = {*table.items, *_taken(table, signature), *self.given.get(dotted(path), ())}
+        filled = {*table.items, *_names_taken(table, signature), *self.given.get(dotted(path), ())}
         place = table.items["type"].origin
         owner = owner_of(target, user_dirs=self.user_dirs, trusted=self.trusted)
         with_defaults = is_injected(target)
@@ -408,7 +408,7 @@ class _Check:
                 )
             elif not parameter.required:
                 if parameter.default is not UNKNOWN:
-                    value = _shown(parameter.default)
+                    value = _show(parameter.default)
                     self.defaults.append(
                         Default(key=key, value=value, owner=str(table.target), origin=place)
                     )
@@ -458,7 +458,7 @@ def _is_standard(path: KeyPath) -> bool:
     return not path or is_split or (key is not None and key.kind in ("table", "tables"))
 
 
-def _taken(table: Table, signature: Signature) -> set[str]:
+def _names_taken(table: Table, signature: Signature) -> set[str]:
     """Return the names of the parameters that `args` fills."""
     filled = (signature.at(i) for i in range(len(table.args)))
     return {
@@ -473,16 +473,16 @@ def _is_subclass(one: Any, kind: Any) -> bool:
         return False
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     """Return a default as a config would write it, on one short line; an object by its repr."""
     try:
-        text = " ".join(_written(value).split())
+        text = " ".join(_spell(value).split())
     except Exception as error:  # a repr is the user's code
         text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _written(value: Any) -> str:
+def _spell(value: Any) -> str:
     match value:
         case None:
             return "none"
@@ -491,7 +491,7 @@ def _written(value: Any) -> str:
         case str() if type(value) is str:
             return json.dumps(value, ensure_ascii=False)
         case list() | tuple() if type(value) in (list, tuple):
-            return f"[{', '.join(map(_written, value))}]"
+            return f"[{', '.join(map(_spell, value))}]"
         case _:
             return repr(value)
 

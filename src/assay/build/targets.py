@@ -78,7 +78,7 @@ def resolve(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] 
 def find(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> Any:
     """Resolve a target with imports as they are now; see `resolve`."""
     search = _Search(
-        _known_here(target, user_dirs, trusted),
+        _name_here(target, user_dirs, trusted),
         tuple(user_dirs),
         roots_of(user_dirs),
         frozenset(trusted),
@@ -86,10 +86,10 @@ def find(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] = (
     return search.run()
 
 
-def _known_here(target: str, user_dirs: Sequence[Path], trusted: Collection[str]) -> str:
+def _name_here(target: str, user_dirs: Sequence[Path], trusted: Collection[str]) -> str:
     """Return the target of a registered short name or of a name of an older system."""
     if not system_of(target) or parts_of(target)[0] in trusted:
-        return unregistered(target, user_dirs)
+        return look_up_registered(target, user_dirs)
     if UserModules(user_dirs).find(target) is not None:
         return target  # the user's own package of that name
     older = older_name(target)
@@ -99,7 +99,7 @@ def _known_here(target: str, user_dirs: Sequence[Path], trusted: Collection[str]
     return older.target
 
 
-def unregistered(target: str, user_dirs: Sequence[Path]) -> str:
+def look_up_registered(target: str, user_dirs: Sequence[Path]) -> str:
     """Return the target of a registered short name; any other target unchanged."""
     if not target.isidentifier():
         return target
@@ -114,7 +114,7 @@ def canonical(thing: Any, target: str, *, user_dirs: Sequence[Path]) -> str:
     allow-list. An object that cannot be found under its own name (a partial, an instance) keeps the
     requested one.
     """
-    written = unregistered(target, user_dirs).replace(":", ".")
+    written = look_up_registered(target, user_dirs).replace(":", ".")
     listed = listed_name(thing)
     if listed:
         return listed
@@ -150,7 +150,7 @@ class _Search:
         module, rest = self._import_longest(names)
         found = self._walk(module, rest)
         if isinstance(found, types.ModuleType):
-            self._unknown(
+            self._refuse_unknown(
                 f"`{self.target}` is a module, not a class or function", "", public_names(found)
             )
         if not callable(found):
@@ -207,7 +207,7 @@ class _Search:
         spec = _spec(top)
         if spec is None:
             known = [*UserModules(self.user_dirs).names(), "assay", "torch", *self.trusted]
-            self._unknown(f"there is no module `{top}`", top, known)
+            self._refuse_unknown(f"there is no module `{top}`", top, known)
         if _is_user_spec(spec, self.roots):
             return
         if not is_trusted(top, self.trusted, partly=True):
@@ -239,7 +239,9 @@ class _Search:
             name = ".".join(names[: i + 1])
             if not hasattr(module, "__path__") or _spec(name) is None:
                 if colon:
-                    self._unknown(f"there is no module `{name}`", names[i], public_names(module))
+                    self._refuse_unknown(
+                        f"there is no module `{name}`", names[i], public_names(module)
+                    )
                 return module, names[i:]
             module = self._import(name)
         return module, names[limit:]
@@ -296,7 +298,9 @@ class _Search:
             if isinstance(found, _Missing):
                 label = getattr(outer, "__name__", str(outer))
                 kind = "module" if isinstance(outer, types.ModuleType) else "class"
-                self._unknown(f"the {kind} `{label}` has no `{name}`", name, public_names(outer))
+                self._refuse_unknown(
+                    f"the {kind} `{label}` has no `{name}`", name, public_names(outer)
+                )
             if not is_last and isinstance(found, types.ModuleType):
                 self._refuse(
                     f"`{self.target}` reaches `{found.__name__}` only through `{outer.__name__}`",
@@ -321,7 +325,7 @@ class _Search:
         is_safe = isinstance(static, types.FunctionType | classmethod | staticmethod | type)
         return getattr(outer, name) if is_safe else static
 
-    def _unknown(self, what: str, word: str, known: Collection[str]) -> NoReturn:
+    def _refuse_unknown(self, what: str, word: str, known: Collection[str]) -> NoReturn:
         fix = did_you_mean(word, known) if word else ""
         if not fix and known:
             names = sorted(known)

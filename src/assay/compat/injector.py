@@ -124,10 +124,10 @@ class Injector:
         with self._lock:
             binding = self._binding(interface)
             if not (binding.is_single or scope is singleton):
-                found = self._made(interface, binding)
+                found = self._make(interface, binding)
                 return found
             if interface not in self._singles:
-                self._singles[interface] = self._made(interface, binding)
+                self._singles[interface] = self._make(interface, binding)
             found = self._singles[interface]
             return found
 
@@ -136,7 +136,7 @@ class Injector:
         given = dict(additional_kwargs or {})
         if is_injected(cls):
             given = {**self._arguments(cls, given, 0), **given}
-        missing = [each.name for each in _required(cls) if each.name not in given]
+        missing = [each.name for each in _required_parameters(cls) if each.name not in given]
         if missing:
             raise ContextError(
                 f"`{cls.__qualname__}` needs {', '.join(missing)}, and is not under `inject`.",
@@ -164,11 +164,11 @@ class Injector:
         if kind in self.binder.bindings:
             return self.binder.bindings[kind]
         if not (self.auto_bind and isinstance(kind, type)):
-            raise self._unbound(interface)
+            raise self._explain_unbound(interface)
         self.binder.bind(kind)
         return self.binder.bindings[kind]
 
-    def _made(self, interface: Any, binding: TypeBinding) -> Any:
+    def _make(self, interface: Any, binding: TypeBinding) -> Any:
         if interface in self._making:
             loop = [*self._making[self._making.index(interface) :], interface]
             raise ContextError(
@@ -204,7 +204,7 @@ class Injector:
         is_buildable = self.auto_bind and isinstance(kind, type)
         return kind in self.binder.bindings or is_buildable
 
-    def _unbound(self, interface: Any) -> ContextError:
+    def _explain_unbound(self, interface: Any) -> ContextError:
         names = [_name(each) for each in self.binder.bindings]
         near = nearest(_name(interface), names)
         fix = f"did you mean `{near[0]}`?" if near else f"provided are: {', '.join(names)}"
@@ -236,7 +236,7 @@ def _is_single(target: Any) -> bool:
     )
 
 
-def _required(cls: type) -> list[Parameter]:
+def _required_parameters(cls: type) -> list[Parameter]:
     signature = signature_of(cls)
     return [each for each in signature.named if each.required] if signature else []
 

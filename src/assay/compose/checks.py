@@ -163,7 +163,7 @@ def passed(config: Config, *sections: str, training: bool = True) -> tuple[Confi
         _refuse(problems_of_shape(config))
         found = examined(config)
         _refuse(found.problems)
-    config = replace(config, root=found.settled(config.root), named=found.canonical(config.root))
+    config = replace(config, root=found.settle(config.root), named=found.canonical(config.root))
     _require(config, "model", "process", *sections)
     return config, found
 

@@ -96,7 +96,7 @@ class SymbolTable:
         if found is _MISSING:
             if name in self._context.promised():
                 return self._context.get(name)  # says why it is not there
-            _unknown(f"Nothing is set as `{name}`.", name, self._context.names())
+            _refuse_unknown(f"Nothing is set as `{name}`.", name, self._context.names())
         return found
 
     def try_get(self, name: str, default: Any = None) -> Any:
@@ -144,7 +144,7 @@ class SymbolTable:
         """Return the object of a name of the top frame; see `get`."""
         values = self._top(name)
         if name not in values:
-            _unknown(f"Nothing is set as `{name}` in this frame.", name, list(values))
+            _refuse_unknown(f"Nothing is set as `{name}` in this frame.", name, list(values))
         return values[name]
 
     def try_get_local(self, name: str, default: Any = None) -> Any:
@@ -262,6 +262,6 @@ def sym_tbl() -> SymbolTable:
     return SymbolTable(current())
 
 
-def _unknown(what: str, name: str, names: Sequence[str]) -> NoReturn:
+def _refuse_unknown(what: str, name: str, names: Sequence[str]) -> NoReturn:
     known = f"set are: {', '.join(names)}" if names else ""
     raise ContextError(what, fix=" ".join(filter(None, [did_you_mean(name, names, 3), known])))

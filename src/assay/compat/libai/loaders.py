@@ -111,7 +111,7 @@ def build_nlp_train_val_test_loader(
     """
     counts = part_sizes(splits)
     part = import_target("assay.engine.data.map_style.RandomSplit")
-    source = import_target("assay.engine.data.map_style.SequenceWrapper")(_joined(dataset))
+    source = import_target("assay.engine.data.map_style.SequenceWrapper")(_join(dataset))
     chain = import_target("assay.engine.chain")
     sizes = (train_batch_size, test_batch_size, test_batch_size)
     train, valid, test = (
@@ -128,7 +128,7 @@ def build_nlp_train_val_test_loader(
     return train, valid, test
 
 
-def _joined(dataset: Datasets) -> Any:
+def _join(dataset: Datasets) -> Any:
     if not isinstance(dataset, list | tuple):
         return dataset
     if len(dataset) == 1:
@@ -145,7 +145,7 @@ def _loader(
     collate: Callable[[list[Any]], Any] | None,
 ) -> Any:
     return import_target("assay.engine.Loader")(
-        _joined(dataset),
+        _join(dataset),
         batch_size=batch_size,
         split=split,
         shuffle=split == "train",

@@ -15,33 +15,33 @@ from assay.config.older_systems.tables import SCHEDULES, rename_arguments
 
 def WarmupCosineLR(**given: Any) -> Any:
     """Return a cosine after a linear warm-up."""
-    return _made("WarmupCosineLR", given)
+    return _make("WarmupCosineLR", given)
 
 
 def WarmupCosineAnnealingLR(**given: Any) -> Any:
     """Return a cosine down to `eta_min`, a share of the learning rate."""
-    return _made("WarmupCosineAnnealingLR", given)
+    return _make("WarmupCosineAnnealingLR", given)
 
 
 def WarmupMultiStepLR(**given: Any) -> Any:
     """Return steps at milestones after a linear warm-up."""
-    return _made("WarmupMultiStepLR", given)
+    return _make("WarmupMultiStepLR", given)
 
 
 def WarmupStepLR(**given: Any) -> Any:
     """Return steps of equal length after a linear warm-up."""
-    return _made("WarmupStepLR", given)
+    return _make("WarmupStepLR", given)
 
 
 def WarmupExponentialLR(**given: Any) -> Any:
     """Return an exponential after a linear warm-up."""
-    return _made("WarmupExponentialLR", given)
+    return _make("WarmupExponentialLR", given)
 
 
 def WarmupPolynomialLR(**given: Any) -> Any:
     """Return a polynomial after a linear warm-up."""
-    return _made("WarmupPolynomialLR", given)
+    return _make("WarmupPolynomialLR", given)
 
 
-def _made(name: str, given: Mapping[str, Any]) -> Any:
+def _make(name: str, given: Mapping[str, Any]) -> Any:
     return import_target(SCHEDULES[name][0])(**rename_arguments(name, given))

@@ -45,7 +45,7 @@ def cached(build: Callable[..., Any], *arguments: Any, folder: str | Path, **nam
     """
     name = getattr(build, "__name__", "features").strip("<>")
     path = Path(folder) / f"{name}-{_key(build, arguments, named)}.safetensors"
-    with _locked(path.with_suffix(".lock")):
+    with _lock(path.with_suffix(".lock")):
         known = _read(path)
         if known is not None:
             logger.info("features read from %s", path)
@@ -144,7 +144,7 @@ def _unwritable(error: OSError, path: Path) -> InputError:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock(path: Path) -> Iterator[None]:
     """Hold an exclusive file lock, which the kernel releases when the process dies.
 
     Windows has none: there each process may build, and the last one's file is kept.

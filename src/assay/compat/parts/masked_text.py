@@ -68,7 +68,7 @@ class MaskedSentencePairs:
         ids = np.array(features.input_ids)
         chosen = (draw.random(len(ids)) < self.mask_prob) & ~np.isin(ids, self.special)
         return {
-            "input_ids": torch.from_numpy(self._masked(ids, chosen, draw)),
+            "input_ids": torch.from_numpy(self._mask(ids, chosen, draw)),
             "attention_mask": torch.tensor(features.input_mask),
             "token_type_ids": torch.tensor(features.segment_ids),
             "labels": torch.from_numpy(ids),
@@ -76,7 +76,7 @@ class MaskedSentencePairs:
             "order": torch.tensor(int(is_swapped)),
         }
 
-    def _masked(self, ids: np.ndarray, chosen: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+    def _mask(self, ids: np.ndarray, chosen: np.ndarray, draw: np.random.Generator) -> np.ndarray:
         """Return ids in which most of the chosen tokens are `[MASK]`, and some are random."""
         share = draw.random(len(ids))
         # Random tokens come from the pair: a tokenizer need not tell its size.

@@ -31,7 +31,7 @@ def run_command(given: Sequence[str]) -> int:
             is_global = option == "--global"
             _list(globs.list_config(globa=is_global, local=not is_global))
         case ["config", ("--global" | "--local") as option, "-u", name]:
-            _unset("global" if option == "--global" else "local", name)
+            _remove("global" if option == "--global" else "local", name)
         case ["config", ("--global" | "--local") as option, name, value] if name[:1] != "-":
             globs.update("global" if option == "--global" else "local", name, value)
         case []:
@@ -47,7 +47,7 @@ def _list(variables: dict[str, object]) -> None:
         print(f"{name}={value}")
 
 
-def _unset(scope: Scope, name: str) -> None:
+def _remove(scope: Scope, name: str) -> None:
     """Remove a variable of a scope; InputError where it is not set there."""
     known = globs.list_config(globa=scope == "global", local=scope == "local")
     if name not in known:

@@ -56,10 +56,10 @@ class Experiment:
     def keycode(self, thing: Any = None) -> Any:
         """Keep the source of a function, class or module: `@exp.keycode()`, or with the module."""
         if thing is None:
-            return self._kept
-        return self._kept(thing)
+            return self._keep
+        return self._keep(thing)
 
-    def _kept(self, thing: Thing) -> Thing:
+    def _keep(self, thing: Thing) -> Thing:
         if self._run is None:
             self._key_code.append(thing)
         else:
@@ -75,11 +75,11 @@ class ExperimentViewer:
 
     def list(self) -> dict[str, str]:
         """Return tag and status of every experiment by its key, newest first."""
-        return _shown(listing.runs(all_projects=True))
+        return _show(listing.runs(all_projects=True))
 
     def recent(self, timedeltaobj: timedelta) -> dict[str, str]:
         """Return the experiments that began within a time."""
-        return _shown(listing.runs(all_projects=True, recent=timedeltaobj))
+        return _show(listing.runs(all_projects=True, recent=timedeltaobj))
 
     def backtracking(self, name: str) -> Sequence[tuple[str, str]]:
         """Return (key, file) for every kept file with `name` in its name."""
@@ -111,5 +111,5 @@ class ExperimentViewer:
         )
 
 
-def _shown(views: Any) -> dict[str, str]:
+def _show(views: Any) -> dict[str, str]:
     return {view.id: f"{view.tag}  {view.status}" for view in views}

@@ -47,15 +47,15 @@ class TorchFileSaver:
 
     def find_checkpoints(self) -> list[str]:
         """Return the checkpoints that rotation may delete, by name."""
-        return self._found(_CHECKPOINT)
+        return self._find(_CHECKPOINT)
 
     def find_keypoints(self) -> list[str]:
         """Return the keypoints by name."""
-        return self._found("keep.*.task.ckpt")
+        return self._find("keep.*.task.ckpt")
 
     def find_models(self) -> list[str]:
         """Return the models by name."""
-        return self._found("model.*.pth")
+        return self._find("model.*.pth")
 
     def load_info(self, path: str | os.PathLike[str]) -> dict[str, Any]:
         """Return the info that was saved with a file."""
@@ -64,7 +64,7 @@ class TorchFileSaver:
             raise CheckpointError("The info of a checkpoint is no table.", where=str(path))
         return found
 
-    def _found(self, pattern: str) -> list[str]:
+    def _find(self, pattern: str) -> list[str]:
         return sorted(str(path) for path in self.save_dir.glob(pattern))
 
     def _write(self, name: str, state: Any, info: Mapping[str, Any] | None) -> Path:
