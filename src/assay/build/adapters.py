@@ -35,7 +35,9 @@ from assay.config.tree import (
     from_plain,
     get_at,
     literal,
+    plain,
     set_at,
+    transform,
     typed_text,
 )
 from assay.core.diagnostics import Origin
@@ -104,15 +106,14 @@ def scalar(leaf: Leaf) -> Any:
     return None if leaf.value == NONE else literal(leaf.value)
 
 
-def data(node: Node) -> Any:
+def data(root: Node) -> Any:
     """Return a value without calls and references as the user's code gets it."""
-    match node:
-        case Leaf():
-            return scalar(node)
-        case List():
-            return [data(item) for item in node.items]
-        case Table():
-            return {key: data(item) for key, item in node.items.items()}
+    return plain(
+        transform(
+            root,
+            lambda node, _: replace(node, value=scalar(node)) if isinstance(node, Leaf) else node,
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

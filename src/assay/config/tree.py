@@ -290,15 +290,13 @@ def is_unresolved(leaf: Leaf) -> bool:
     return isinstance(value, str) and any(found[0] != "$${" for found in IN_TEXT.finditer(value))
 
 
-def is_data(node: Node) -> bool:
+def is_data(root: Node) -> bool:
     """Return True if a value holds no call and no reference of any kind."""
-    match node:
-        case Leaf():
-            return not is_reference(node) and not is_unresolved(node)
-        case List():
-            return all(map(is_data, node.items))
-        case Table():
-            return "type" not in node.items and all(map(is_data, node.items.values()))
+    for _, node in walk(root):
+        is_call = isinstance(node, Table) and "type" in node.items
+        if is_call or is_reference(node) or (isinstance(node, Leaf) and is_unresolved(node)):
+            return False
+    return True
 
 
 def literal(value: Scalar) -> Scalar:
