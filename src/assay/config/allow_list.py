@@ -103,9 +103,9 @@ def trust_command(name: str) -> str:
 def refuse_by_name(target: str, trusted: Collection[str] = ()) -> TargetRefusal | None:
     """Return the refusal of the well-formed `target`; None if its name may be allowed.
 
-    >>> refused_by_name("torch.os.system").message
+    >>> refuse_by_name("torch.os.system").message
     '`torch.os.system` is a part of torch that a config may not call'
-    >>> refused_by_name("torch.nn.Linear") is refused_by_name("timm.create_model") is None
+    >>> refuse_by_name("torch.nn.Linear") is refuse_by_name("timm.create_model") is None
     True
     """
     names = parts_of(target)

@@ -345,7 +345,7 @@ _PART = re.compile(
 
 
 def dotted(path: KeyPath) -> str:
-    """Return a path in the notation of overrides; `fitted` and `parse_dotted` invert it.
+    """Return a path in the notation of overrides; `fit_path` and `parse_dotted` invert it.
 
     >>> dotted(("plugins", 0, "type"))
     'plugins.0.type'

@@ -89,7 +89,7 @@ def lift(value: Any, expression: Expression | None, memo: dict[int, Any]) -> Any
 
 
 def mark(values: Mapping[str, Any], file: SourceFile, memo: Mapping[int, Any]) -> None:
-    """Note a module's assignments, made on plain dictionaries, on the Sections of `lifted`."""
+    """Note a module's assignments, made on plain dictionaries, on the Sections of `lift`."""
     fresh = {id(made) for given, made in memo.values() if made is not given}
     for edit in reversed(file.edits):
         here: Any = values.get(edit.names[0])
