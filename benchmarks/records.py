@@ -31,14 +31,14 @@ from figures import Figure, machine, options, show
 from startup import project_with
 
 import assay
+from assay.query.catalog import Asked, open_catalog
 from assay.query.expression import parse
-from assay.query.found_runs import find_runs
 from assay.record.attempt import AttemptSpec
 from assay.record.compaction import compact
 from assay.record.opening import start_run
 from assay.record.writer import MetricsWriter
+from assay.store.index import Index, Moment, reindex
 from assay.store.layout import Project, open_project
-from assay.store.refresh_index import reindex
 from assay.store.series import read_series
 
 PROCESSES, METRICS = 8, 20
@@ -144,15 +144,18 @@ def many_runs(project: Project, rounds: int) -> Iterator[Figure]:
     begun = cpu_s()
     reindex(project)
     yield Figure(name="records.reindex.cpu_s", value=cpu_s() - begun, unit="s", at_most=60)
-    found = find_runs(project)
+    index = Index(project)
+    condition = parse(ASKED, open_catalog(project).names())
+    total = len(index.all_rows())
 
     def ask() -> None:
-        assert len(found.matching(parse(ASKED, found.names())).rows) == len(found.rows)
+        assert len(index.select(condition, Moment(now_ns=time.time_ns(), states={}))) == total
 
     yield Figure(
         name="records.filter.cpu_ms", value=middle(ask, rounds) * 1e3, unit="ms", at_most=50
     )
-    whole = middle(lambda: find_runs(project, where=ASKED), rounds)
+    asked = Asked(where=ASKED)
+    whole = middle(lambda: open_catalog(project).select(asked).rows(), rounds)
     yield Figure(name="records.filter.whole_cpu_ms", value=whole * 1e3, unit="ms")
 
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from assay.query.found_runs import find_runs
 
 from assay.core import run_file
 from assay.core.errors import AssayError, InputError, RecordError
@@ -25,7 +26,6 @@ from assay.jobs.devices import FakeDevices
 from assay.jobs.dispatcher import Dispatcher, only_dispatcher
 from assay.jobs.job_folder import JobFolder, LogReader
 from assay.jobs.job_process import is_alive, is_suspended, members_of, start_forked
-from assay.query.found_runs import find_runs
 from assay.store.device_leases import LeaseHolder, holder_of
 from assay.store.job_journal import JobJournal
 from assay.store.queue_files import LOCK_NAME, dispatcher_pid

@@ -8,8 +8,8 @@ import pytest
 
 from assay.core.errors import InputError
 from assay.core.run_file import Best
-from assay.query.catalog import BY_CONFIG, Asked, Catalog
-from assay.query.seed_groups import Spread
+from assay.query.catalog import Asked, Catalog
+from assay.query.groups import BY_CONFIG, Spread
 from assay.store.layout import Project
 from run_folders import make_run, summary
 
@@ -126,7 +126,7 @@ def test_where_no_index_can_be_kept_one_is_made_for_this_process_alone(
     make_run(project, id="aaaaaaa2")
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(
-        "assay.query.catalog.index_file", lambda project: tmp_path / "file" / "index.sqlite"
+        "assay.store.index.index_file", lambda project: tmp_path / "file" / "index.sqlite"
     )
     catalog = Catalog(project)
 

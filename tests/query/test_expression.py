@@ -18,6 +18,7 @@ from assay.core import run_file
 from assay.core.errors import InputError
 from assay.core.event_log import Edit
 from assay.core.run_file import Best
+from assay.query.catalog import open_catalog
 from assay.query.expression import (
     MAX_LENGTH,
     MAX_NESTING,
@@ -27,9 +28,9 @@ from assay.query.expression import (
     parse,
     show,
 )
-from assay.query.found_runs import FoundRuns, find_runs
 from assay.query.listing import list_runs
 from assay.store.conditions import Both, Condition, Either, Field, FieldComparison, Has, Not, OneOf
+from assay.store.index import Moment, open_index
 from assay.store.layout import Project
 from expression_corpus import texts_of
 from run_folders import edit, hold_lease, make_many, make_project, make_run
@@ -263,13 +264,14 @@ def test_an_expression_that_is_too_long_is_refused_before_it_is_read(text: str) 
 def test_every_kind_of_text_is_answered_or_refused_in_words_at_once(
     four: Project, length: int
 ) -> None:
-    long_ago = FoundRuns.of(find_runs(four).rows)
-    names = long_ago.names()
+    catalog = open_catalog(four)
+    index, names = open_index(four), catalog.names()
+    moment = Moment(now_ns=time.time_ns(), states={})
     for kind, text in texts_of(length).items():
         begun = time.process_time()
         for read in (lambda text=text: parse(text, names), lambda text=text: mentions(text)):
             try:
-                long_ago.matching(read())
+                index.select(read(), moment)
             except InputError as error:
                 assert len(str(error)) < 1_000, kind
         # A token that is read again from each of its characters takes ten seconds.

@@ -6,16 +6,15 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from assay.query.catalog import Asked, Catalog
-from assay.query.found_runs import find_runs
-from assay.query.listing import list_runs, runs
+from assay.query.catalog import Asked, Catalog, open_catalog
+from assay.query.listing import list_runs, make_group_table, runs
 from assay.query.result_tables import follow
-from assay.query.seed_groups import grouped
+from assay.query.table import GroupTable
 from assay.store.layout import Project
 from assay.store.tables import Link
 from run_folders import make_project, make_run
@@ -69,6 +68,11 @@ def page(project: Project, **asked: Any) -> Any:
         catalog.close()
 
 
+def grouped(project: Project, columns: Sequence[str] = (), **asked: Any) -> GroupTable:
+    question = Asked(columns=columns, group=("config",), **asked)
+    return make_group_table(open_catalog(project), question)
+
+
 def csv_tags(text: str) -> list[str]:
     return [row["tag"] for row in csv.DictReader(io.StringIO(text))]
 
@@ -80,13 +84,11 @@ SORTED: dict[str, Face] = {
         row["tag"] for row in json.loads(list_runs(project, sort=sort, columns=["tag"]).to_json())
     ],
     "csv": lambda project, sort: csv_tags(list_runs(project, sort=sort, columns=["tag"]).to_csv()),
-    "groups": lambda project, sort: [
-        group.tag for group in grouped(find_runs(project), [], sort).groups
-    ],
-    "groups as csv": lambda project, sort: csv_tags(grouped(find_runs(project), [], sort).to_csv()),
+    "groups": lambda project, sort: [group.tag for group in grouped(project, sort=(sort,)).groups],
+    "groups as csv": lambda project, sort: csv_tags(grouped(project, sort=(sort,)).to_csv()),
     "page": lambda project, sort: [row.run.tag for row in page(project, sort=(sort,)).rows],
     "groups of the page": lambda project, sort: [
-        group.newest.tag for group in page(project, sort=(sort,), group=("config",)).groups
+        group.tag for group in page(project, sort=(sort,), group=("config",)).groups
     ],
 }
 
@@ -103,9 +105,7 @@ def test_every_face_sorts_numbers_then_nan_then_nothing(
 SELECTED: dict[str, Face] = {
     "list": lambda project, where: [row.tag for row in list_runs(project, where=where).rows],
     "runs": lambda project, where: [run.tag for run in runs(where, project=project)],
-    "groups": lambda project, where: [
-        group.tag for group in grouped(find_runs(project, where=where)).groups
-    ],
+    "groups": lambda project, where: [group.tag for group in grouped(project, where=where).groups],
     "page": lambda project, where: [row.run.tag for row in page(project, where=where).rows],
 }
 
@@ -189,13 +189,13 @@ def test_a_group_with_one_nan_is_nan_on_every_face_and_comes_behind_the_numbers(
                 attempt={"seedless_hash": config},
             )
 
-    groups = grouped(find_runs(project), ["acc"], "acc")
+    groups = grouped(project, ["acc"], sort=("acc",))
     of_page = page(project, sort=("acc",), columns=("acc",), group=("config",)).groups
 
     assert [group.tag for group in groups.groups] == ["a", "c", "b"]
-    assert [group.newest.tag for group in of_page] == ["a", "c", "b"]
+    assert [group.tag for group in of_page] == ["a", "c", "b"]
     for means in (
-        [group.cells["acc"].mean for group in groups.groups],
+        [group.cells[0].mean for group in groups.groups],
         [group.cells[0].mean for group in of_page],
     ):
         assert means[:2] == [2.0, math.inf]
@@ -217,11 +217,11 @@ def test_the_runs_of_a_group_that_did_not_finish_count_nowhere(
             attempt={"seedless_hash": "one"},
         )
 
-    (group,) = grouped(find_runs(project), ["acc"]).groups
+    (group,) = grouped(project, ["acc"]).groups
     (of_page,) = page(project, columns=("acc",), group=("config",)).groups
 
-    assert group.cells["acc"] == of_page.cells[0]
-    assert group.cells["acc"].mean == pytest.approx(0.8)
+    assert group.cells[0] == of_page.cells[0]
+    assert group.cells[0].mean == pytest.approx(0.8)
 
 
 def test_none_in_a_list_of_values_is_refused_with_what_to_write(project: Project) -> None:

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
+from assay.query.found_runs import find_runs
 
 from assay.config.tree import plain
 from assay.core import lease
 from assay.core.errors import ConfigError, InputError, RecordError
 from assay.core.event_log import Edit, Ended, Started
 from assay.core.run_file import Best, Code, RunFile
-from assay.query.found_runs import find_runs
 from assay.query.run import RunView
 from assay.record.attempt import AttemptSpec
 from assay.record.opening import start_run

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from assay.core.errors import InputError
 from assay.core.event_log import Edit
 from assay.core.run_file import Best
+from assay.query.catalog import open_catalog
 from assay.query.columns import COLUMNS, DEFAULT_COLUMNS
-from assay.query.found_runs import rows_of
 from assay.query.listing import list_runs
 from assay.store.layout import Project
 from run_folders import SECOND, edit, hold_lease, make_project, make_run, summary
@@ -135,7 +135,7 @@ def test_every_column_has_something_to_say(project: Project) -> None:
     shown = dict(
         zip(
             names,
-            list_runs(project, columns=names).lines(width=None)[1][0].split("  "),
+            list_runs(project, columns=names).text(width=None)[1].split("  "),
             strict=False,
         )
     )
@@ -169,8 +169,8 @@ def test_a_column_that_nothing_has_names_its_neighbours(project: Project) -> Non
     assert "did you mean `valid/acc`?" in text("valid/ac")
     assert "did you mean `duration`?" in text("durations")
     assert "there are .last, .min, .max" in text("valid/acc.median")
-    assert "there are status, tag" in text("zzzzz")
-    with pytest.raises(InputError, match="No run has a column `zzzzz`"):
+    assert "there are status, duration" in text("zzzzz")
+    with pytest.raises(InputError, match="No run has anything called `zzzzz`"):
         list_runs(project, sort="-zzzzz")
 
 
@@ -184,7 +184,7 @@ def test_what_became_of_a_run_is_derived(project: Project) -> None:
     damaged = make_run(project, tag="torn")
     (damaged / "run.json").write_text("{")
 
-    by_tag = {row.tag: row for row in rows_of(project)}
+    by_tag = {row.tag: row for row in open_catalog(project).all_rows()}
     found = {tag: row.status for tag, row in by_tag.items()}
 
     assert (found["alive"], found["dead"], found["far"]) == ("running", "killed", "unknown")

@@ -13,8 +13,8 @@ from assay.record.opening import start_run
 from assay.record.recorder import RunRecorder
 from assay.store.blobs import FileBlobs
 from assay.store.code_trees import read_tree
+from assay.store.index import open_index
 from assay.store.layout import Project, RunFolder
-from assay.store.refresh_index import refresh
 from assay.store.trash import bring_back, clean, remove, removed
 from run_folders import hold_lease, make_project, make_run
 
@@ -40,11 +40,11 @@ def test_a_removed_run_is_in_no_list_and_can_be_brought_back(project: Project) -
     kept, gone = (RunFolder(make_run(project, tag=tag)) for tag in ("kept", "gone"))
 
     remove(gone)
-    assert [row.tag for row in refresh(project)] == ["kept"]
+    assert [row.tag for row in open_index(project).all_rows()] == ["kept"]
     assert [run.id for run in removed(project)] == [gone.id]
     bring_back(removed(project)[0])
 
-    assert len(refresh(project)) == 2
+    assert len(open_index(project).all_rows()) == 2
     assert kept.path.exists() and gone.run_json.exists()
 
 

@@ -124,4 +124,4 @@ def test_a_cell_spells_the_numbers_that_json_lacks_as_every_other_face_does(
     assert values == [1.0, None, None]  # a scatter plot has no place for others
     assert [group["key"] for group in groups] == [[1.0], ["inf"], ["nan"]]
     # The page reads means as numbers of JavaScript.
-    assert [group["cells"][0]["mean"] for group in groups] == [1.0, "Infinity", "NaN"]
+    assert [group["cells"][1]["mean"] for group in groups] == [1.0, "Infinity", "NaN"]

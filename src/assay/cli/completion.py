@@ -166,11 +166,11 @@ def _expressions(incomplete: str) -> list[CompletionItem]:
 
 
 def _names_of_expressions() -> list[str]:
-    from assay.query.found_runs import find_runs
+    from assay.query.catalog import open_catalog
     from assay.query.project_lookup import project_here
 
     with contextlib.suppress(AssayError, OSError):
-        return find_runs(project_here()).names().all
+        return open_catalog(project_here()).names().all
     return []
 
 
@@ -210,11 +210,12 @@ def _variants_of(file: str) -> Iterable[str]:
 
 
 def _rows() -> list[RunRow]:
-    from assay.query.found_runs import rows_of
+    from assay.query.catalog import open_catalog
     from assay.query.project_lookup import project_here
 
     with contextlib.suppress(AssayError, OSError):  # a completion says nothing about mistakes
-        return [row for row in rows_of(project_here()) if row.written.kind == "train"]
+        rows = open_catalog(project_here()).all_rows()
+        return [row for row in rows if row.written.kind == "train"]
     return []
 
 
@@ -233,9 +234,7 @@ def _metrics_of(runs: Iterable[str]) -> list[str]:
 
 
 def _metrics_of_all() -> list[str]:
-    from assay.query.found_runs import metric_names
-
-    return metric_names(_rows())
+    return list(dict.fromkeys(name for row in _rows() for name in row.summaries))
 
 
 def _keys_of(file: str) -> list[str]:

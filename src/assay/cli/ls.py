@@ -15,9 +15,10 @@ from assay.cli.terminal import STATUS_STYLES, echo, paint, use_color, width
 from assay.core.errors import InputError
 from assay.core.terminal import cell_count, visible
 from assay.query import project_lookup
+from assay.query.catalog import NEWEST_FIRST, Asked, Catalog, open_catalog
 from assay.query.columns import COLUMNS, DEFAULT_COLUMNS
-from assay.query.found_runs import find_runs
-from assay.query.listing import DEFAULT_SORT, list_runs
+from assay.query.groups import BY_CONFIG
+from assay.query.listing import default_columns, differing_keys, make_group_table, make_table
 from assay.query.table import RunTable
 from assay.store.layout import Project
 
@@ -87,7 +88,7 @@ def command(
     all_projects: bool,
     as_json: bool,
     as_csv: bool,
-    **asked: Any,
+    **given: Any,
 ) -> int:
     if as_json and as_csv:
         raise InputError("--json and --csv are two different things.", fix="give one of them")
@@ -95,28 +96,35 @@ def command(
     if ignored_keys and not (group or view):
         raise InputError("`--except` says what a group may differ in.", fix="give --group, too")
     homes = project_lookup.all_projects() if all_projects else project_lookup.projects_here()
-    asked |= {
-        "where": " ".join(expr),
-        "lost": project_lookup.lost_projects() if all_projects else [],
-    }
-    names = [name.strip() for name in columns.split(",") if name.strip()]
+    names = tuple(name.strip() for name in columns.split(",") if name.strip())
+    asked = Asked(
+        where=" ".join(expr),
+        sort=(sort,) if sort else (),
+        columns=names,
+        group=(BY_CONFIG,) if group else (),
+        ignored=ignored_keys,
+        limit=limit,
+        **given,
+    )
     if view:
-        names, sort, group = _of_view(view, homes, asked, names, sort, group)
-    if group:
+        asked = _fill_from_view(asked, view, homes)
+    lost = project_lookup.lost_projects() if all_projects else []
+    catalog = open_catalog(homes, lost=lost, texts=bool(asked.grep))
+    asked = replace(asked, sort=asked.sort or (NEWEST_FIRST,))
+    if asked.group:
         form = "json" if as_json else "csv" if as_csv else "text"
-        return _print_groups(
-            homes, names, sort, limit, form, asked, diff=diff, ignored=ignored_keys
-        )
-    differing = _differing(homes, asked) if diff else []
+        return _print_groups(catalog, asked, homes, form, diff=diff)
+    differing = differing_keys(catalog.select(asked)) if diff else []
+    names = tuple(asked.columns)
     if diff:
-        names = ["tag", "id", *differing, *(names or ["best"])]
-    names = names or _default_columns(asked["tests"], all_projects)
-    table = list_runs(homes, sort=sort or DEFAULT_SORT, columns=names, limit=limit, **asked)
+        names = ("tag", "id", *differing, *(names or ["best"]))
+    names = names or _default_columns(asked.tests, all_projects)
+    table = make_table(catalog, replace(asked, columns=names))
     if as_json:
         echo(table.to_json())
     elif as_csv:
         echo(table.to_csv(), end="")
-    elif table.rows:
+    elif len(table):
         _print_fitting(table, differing or ([] if columns else _LESS_NEEDED), diff=diff)
     else:
         echo(_none(homes, asked))
@@ -136,36 +144,27 @@ def _print_fitting(table: RunTable, less_needed: Sequence[str], *, diff: bool) -
         echo(f"... too narrow for: {', '.join(left_out)}", err=True)
 
 
-def _of_view(
-    view: str,
-    homes: Sequence[Project],
-    asked: dict[str, Any],
-    names: list[str],
-    sort: str,
-    group: bool,
-) -> tuple[list[str], str, bool]:
+def _fill_from_view(asked: Asked, view: str, homes: Sequence[Project]) -> Asked:
     """Take from a saved view what the command does not say itself."""
     from assay.store.saved_views import read_view
 
     if not homes:
         raise InputError("There is no project here, so there is no view.")
     found = read_view(homes[0], view)
-    asked["where"] = asked["where"] or found.where
-    asked["archived"] |= found.archived
-    asked["tests"] |= found.tests
-    names = names or [column.name for column in found.columns]
-    return names, sort or (found.sort[0] if found.sort else ""), group or bool(found.group)
+    return replace(
+        asked,
+        where=asked.where or found.where,
+        archived=asked.archived or found.archived,
+        tests=asked.tests or found.tests,
+        columns=asked.columns or tuple(column.name for column in found.columns),
+        sort=asked.sort or found.sort[:1],
+        group=asked.group or ((BY_CONFIG,) if found.group else ()),
+    )
 
 
-def _default_columns(tests: bool, everywhere: bool) -> list[str]:
+def _default_columns(tests: bool, everywhere: bool) -> tuple[str, ...]:
     more = [*(["kind"] if tests else []), *(["project"] if everywhere else [])]
-    return [*DEFAULT_COLUMNS[:2], *more, *DEFAULT_COLUMNS[2:]]
-
-
-def _differing(homes: list[Project], asked: dict[str, Any]) -> list[str]:
-    from assay.query.differing_keys import differing_keys
-
-    return differing_keys(find_runs(homes, **asked))
+    return (*DEFAULT_COLUMNS[:2], *more, *DEFAULT_COLUMNS[2:])
 
 
 def _fitting(table: RunTable, dropped: Sequence[str]) -> tuple[RunTable, list[str]]:
@@ -180,37 +179,24 @@ def _fitting(table: RunTable, dropped: Sequence[str]) -> tuple[RunTable, list[st
     while limit is not None and kept and max(map(cell_count, table.text(width=limit))) > limit:
         last = kept.pop()
         left_out.append(last)
-        table = replace(
-            table, columns=tuple(column for column in table.columns if column.name != last)
-        )
+        table = table.without_column(last)
     return table, left_out
 
 
 def _print_groups(
-    homes: list[Project],
-    names: list[str],
-    sort: str,
-    limit: int | None,
-    form: str,
-    asked: Any,
-    *,
-    diff: bool,
-    ignored: Sequence[str],
+    catalog: Catalog, asked: Asked, homes: Sequence[Project], form: str, *, diff: bool
 ) -> int:
-    from assay.query.differing_keys import differing_keys
-    from assay.query.seed_groups import GroupTable, default_columns, grouped
-
-    found = find_runs(homes, **asked)
     if diff:
-        left_out = ("seed", *ignored)
+        selection = catalog.select(asked)
+        left_out = ("seed", *asked.ignored)
         differing = [
             key
-            for key in differing_keys(found)
+            for key in differing_keys(selection)
             if not any(fnmatchcase(key, one) for one in left_out)
         ]
-        names = [*differing, *(names or default_columns(found))]
-    table = grouped(found, names, sort, ignored=ignored)
-    table = GroupTable(table.names, table.groups[:limit])
+        names = (*differing, *(asked.columns or default_columns(selection)))
+        asked = replace(asked, columns=names)
+    table = make_group_table(catalog, asked)
     if form == "json":
         echo(table.to_json())
     elif form == "csv":
@@ -227,23 +213,23 @@ def _print(table: RunTable) -> None:
     color = use_color(sys.stdout)
     at = table.columns.index(COLUMNS["status"]) if COLUMNS["status"] in table.columns else -1
     out = []
-    for line, row in table.lines(width=width(sys.stdout)):
-        if row is None:
-            line = paint(line, "dim", on=color)
-        elif color and at == 0:
-            line = (
-                paint(row.status, STATUS_STYLES.get(row.status, ""), on=True)
-                + line[len(row.status) :]
-            )
-        out.append(line)
-    out += [f"{row.id}: {visible(row.written.reason)}" for row in table.rows if row.is_unsaved]
+    head, *lines = table.text(width=width(sys.stdout))
+    out.append(paint(head, "dim", on=color))
+    if color and at == 0:
+        statuses = table.lists[0]
+        lines = [
+            paint(status, STATUS_STYLES.get(status, ""), on=True) + line[len(status) :]
+            for status, line in zip(statuses, lines, strict=True)
+        ]
+    unsaved = table.unsaved()
+    out += [*lines, *(f"{run_id}: {visible(reason)}" for run_id, reason in unsaved.items())]
     echo("\n".join(out))
 
 
-def _none(homes: Sequence[Project], asked: dict[str, Any]) -> str:
+def _none(homes: Sequence[Project], asked: Asked) -> str:
     if not homes:
         return "There is no project here, so there are no runs. `assay init` makes one."
-    if asked["where"] or asked["grep"]:
+    if asked.where or asked.grep:
         return "No run is like that."
-    tests = "." if asked["tests"] else "; test runs are shown with --tests."
+    tests = "." if asked.tests else "; test runs are shown with --tests."
     return f"There are no runs yet. `assay run CONFIG` makes one{tests}"

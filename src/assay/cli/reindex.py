@@ -9,7 +9,7 @@ import click
 from assay.cli.terminal import echo
 from assay.core.formatting import count, duration
 from assay.query import project_lookup
-from assay.store.refresh_index import reindex
+from assay.store.index import reindex
 
 
 @click.command(

@@ -12,8 +12,9 @@ from assay.config.tree import plain
 from assay.core.errors import AssayError, InputError
 from assay.jobs.failure import classify
 from assay.jobs.study import SearchSpec
-from assay.query.found_runs import find_runs
+from assay.query.catalog import Asked, open_catalog
 from assay.query.run import RunView
+from assay.query.run_row import RunRow
 from assay.query.sweep_summary import SweepRun, score_of
 from assay.store.layout import Project
 
@@ -86,12 +87,18 @@ def read_trials(
 ) -> list[SearchTrial]:
     """Return the trials of a sweep by number, from its records."""
     trials: dict[int, SearchTrial] = {}
-    for row in find_runs(project, where=f'sweep = "{sweep}"', archived=True).rows:
+    for row in _rows_of_sweep(project, sweep):
         found = read_run(RunView(row.path), metrics)
         if found is not None:
             trial = trials.setdefault(found.number, SearchTrial(found.number))
             trial.runs[found.seed] = found  # the oldest first: the newest stays
     return [trials[number] for number in sorted(trials)]
+
+
+def _rows_of_sweep(project: Project, sweep: str) -> list[RunRow]:
+    """Return the runs of a sweep, the oldest first."""
+    asked = Asked(where=f'sweep = "{sweep}"', sort=("created",), archived=True)
+    return [row for row in open_catalog(project).select(asked).rows() if row is not None]
 
 
 def read_run(view: RunView, metrics: Sequence[tuple[str, Any]]) -> TrialRun | None:
@@ -116,7 +123,7 @@ def read_run(view: RunView, metrics: Sequence[tuple[str, Any]]) -> TrialRun | No
 
 def read_spec(project: Project, sweep: str) -> SearchSpec:
     """Return the settings of a recorded search; InputError when no run has this sweep."""
-    for row in find_runs(project, where=f'sweep = "{sweep}"', archived=True).rows:
+    for row in _rows_of_sweep(project, sweep):
         launch = RunView(row.path).file.attempts[0].launch
         if recorded := launch.get("search"):
             return SearchSpec.of(recorded)

@@ -13,15 +13,18 @@ _GAP = "  "
 
 
 def aligned(
-    columns: Sequence[Column], texts: Sequence[Sequence[str]], width: int | None
+    columns: Sequence[Column],
+    texts: Sequence[Sequence[str]],
+    to_right: Sequence[bool],
+    width: int | None,
 ) -> list[str]:
     """Return lines of the texts of each column; they fit `width` as far as columns can give."""
     widths = [max(map(cell_count, each)) for each in texts]
     if width is not None:
         widths = _fitted(columns, texts, widths, width)
     padded = [
-        _padded(each, cells, column)
-        for each, cells, column in zip(texts, widths, columns, strict=True)
+        _padded(each, cells, column, is_right)
+        for each, cells, column, is_right in zip(texts, widths, columns, to_right, strict=True)
     ]
     return [_GAP.join(parts).rstrip() for parts in zip(*padded, strict=True)]
 
@@ -62,8 +65,8 @@ def _widest_number(texts: Sequence[str]) -> int:
     return max(cell_count(text.rpartition(" ")[2]) for text in texts)
 
 
-def _padded(texts: Sequence[str], width: int, column: Column) -> list[str]:
-    pad = str.rjust if column.to_right else str.ljust
+def _padded(texts: Sequence[str], width: int, column: Column, is_right: bool) -> list[str]:
+    pad = str.rjust if is_right else str.ljust
     out = []
     for text in texts:
         is_short = text.isascii() and len(text) <= width

@@ -1,71 +1,60 @@
-"""Catalog of the runs of one project, for a long-lived reader that asks for pages."""
+"""Catalog of the runs of projects: the one place that is asked which runs there are, and for cells.
+
+The command line, the page, result tables, notebooks and `assay.runs` ask it, so that all of them
+have one answer.
+"""
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from assay.core.errors import InputError
-from assay.query.expression import KnownNames, field_named, mentions, parse, unknown_name
+from assay.core.terminal import elided
+from assay.query.columns import COLUMNS, Column, find_column
+from assay.query.expression import ExpressionError, KnownNames, mentions, parse, unknown_name
+from assay.query.groups import Grouping, RunGroup, count_values
 from assay.query.run_row import ARCHIVED, RunRow
-from assay.query.seed_groups import group_order, together
 from assay.store.cells import in_order
 from assay.store.conditions import Both, Condition, Field, FieldComparison, fields_of
-from assay.store.index import Index
-from assay.store.index_database import index_file
+from assay.store.index import Index, Moment
+from assay.store.index_rows import IndexRow, Kind
 from assay.store.layout import Project, RunFolder
-from assay.store.refresh_index import IndexFileError, Synchronized, synchronize
-from assay.store.run_pages import (
-    RUN_COLUMNS,
-    RunSelection,
-    SortKey,
-    columns_of,
-    folders_by_id,
-    metrics_of_folders,
-    open_rows,
-    recent_rows,
-    rows_of_folders,
-    select_folders,
-)
+from assay.store.refresh_index import Synchronized
 
-ColumnKind = Literal["run", "metric", "config", "result", "label", "note", "desc", "missing"]
+NEWEST_FIRST = "-created"
 _REMEMBERED = 8
 _NEWEST = 50
-BY_CONFIG = "config"
-"""The grouping of runs that differ in nothing but their seed."""
+_SHOWN_CELLS = 80
+
+Place = tuple[Index, str]
+"""A run: the index of its project, and the name of its folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Request for a page: expression, words, sort keys (- for descending), columns and range.
+    """Question for runs: expression, words, sort keys (- for descending), columns and range.
 
-    With `group` each row stands for the runs that have these columns alike; `config` is all of the
-    config but the seed.
+    Test runs and archived ones are left out unless they are asked for, or `where` asks for their
+    kind or label. With `group` each row stands for the runs that have these columns alike; `config`
+    is all of the config but the seed, and the keys or patterns in `ignored`.
     """
 
     where: str = ""
     grep: str = ""
-    sort: Sequence[str] = ("-created",)
+    sort: Sequence[str] = (NEWEST_FIRST,)
     columns: Sequence[str] = ()
     group: Sequence[str] = ()
+    ignored: Sequence[str] = ()
     tests: bool = False
     archived: bool = False
+    since_ns: int = 0
     offset: int = 0
-    limit: int = 100
-
-
-@dataclass(frozen=True, slots=True)
-class PageColumn:
-    """One column of a page. Its kind is "missing" when no run has anything of that name."""
-
-    name: str
-    kind: ColumnKind
-    statistic: str = ""
+    limit: int | None = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,27 +66,18 @@ class PageRow:
 
 
 @dataclass(frozen=True, slots=True)
-class PageGroup:
-    """Runs that are alike in what a page is grouped by, the newest first.
+class Page:
+    """A part of the rows that were asked for; `total` counts all rows, `runs` all runs in them.
 
-    `cells` has for each column a Spread of numbers, the value that all runs share, or None.
+    `newest` has the newest run of each group.
     """
 
-    key: tuple[Any, ...]
-    newest: RunRow
-    ids: tuple[str, ...]
-    cells: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A part of the rows that were asked for; `total` counts all rows, `runs` all runs in them."""
-
-    columns: tuple[PageColumn, ...]
+    columns: tuple[Column, ...]
     total: int
     runs: int
     rows: tuple[PageRow, ...] = ()
-    groups: tuple[PageGroup, ...] = ()
+    groups: tuple[RunGroup, ...] = ()
+    newest: tuple[RunRow, ...] = ()
 
 
 @dataclass(slots=True)
@@ -114,114 +94,276 @@ class _Known:
 
     names: KnownNames | None = None
     varying: list[str] | None = None
-    folders: dict[tuple[Any, ...], list[str]] = field(default_factory=dict)
+    places: dict[tuple[Any, ...], list[Place]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Runs in the order that was asked for, as they are at one moment."""
+
+    catalog: Catalog
+    places: Sequence[Place]
+    moments: Mapping[Index, Moment]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def part(self, offset: int, limit: int | None) -> Selection:
+        """Return `limit` of the runs from `offset` on."""
+        end = None if limit is None else offset + limit
+        return Selection(self.catalog, self.places[offset:end], self.moments)
+
+    def at(self, numbers: Iterable[int]) -> Selection:
+        """Return the runs of these numbers."""
+        return Selection(self.catalog, [self.places[i] for i in numbers], self.moments)
+
+    def values(self, columns: Sequence[Column]) -> list[list[Any]]:
+        """Return for each column the cells of the runs in order, None where one has nothing."""
+        fields = [column.field for column in columns if column.field is not None]
+        by_index = {
+            index: iter(index.values(folders, fields, self.moments[index]))
+            for index, folders in self._folders().items()
+        }
+        lists: list[list[Any]] = []
+        for column in columns:
+            if column.field is None:
+                lists.append([None] * len(self.places))
+                continue
+            cells = {index: next(found) for index, found in by_index.items()}
+            found = [cells[index].get(folder) for index, folder in self.places]
+            lists.append(found)
+        return lists
+
+    def read(self, columns: Sequence[Column]) -> list[list[Any]]:
+        """Return for each column what a program gets of the runs, in order."""
+        needed = [
+            [column, *(Column(name, Field("run", name)) for name in column.more)]
+            for column in columns
+        ]
+        cells = iter(self.values([each for group in needed for each in group]))
+        lists = []
+        for column, group in zip(columns, needed, strict=True):
+            inputs = [next(cells) for _ in group]
+            read = column.read
+            lists.append(inputs[0] if read is None else list(map(read, *inputs)))
+        return lists
+
+    def paths(self) -> list[Path]:
+        """Return the folders of the runs in order."""
+        return [index.project.runs_dir / folder for index, folder in self.places]
+
+    def rows(self) -> list[RunRow | None]:
+        """Return the runs in order, None for one that is gone by now."""
+        rows = {index: index.rows(folders) for index, folders in self._folders().items()}
+        found: list[RunRow | None] = []
+        for index, folder in self.places:
+            row = rows[index].get(folder)
+            now_ns = self.moments[index].now_ns
+            found.append(None if row is None else RunRow(index, row, now_ns))
+        return found
+
+    def items(self, kind: Kind) -> list[dict[str, Any]]:
+        """Return everything of a kind that the runs have, such as their configs by dotted key."""
+        items = {
+            index: index.all_items(kind, folders) for index, folders in self._folders().items()
+        }
+        return [items[index][folder] for index, folder in self.places]
+
+    def ids(self) -> list[str]:
+        """Return the ids of the runs in order."""
+        return [str(each) for each in self.values([COLUMNS["id"]])[0] if each is not None]
+
+    def _folders(self) -> dict[Index, list[str]]:
+        folders: dict[Index, list[str]] = {}
+        for index, folder in self.places:
+            folders.setdefault(index, []).append(folder)
+        return folders
 
 
 class Catalog:
-    """The runs of one project. Any thread may ask; one at a time brings it up to date."""
+    """The runs of a project, or of several. Any thread may ask; one at a time looks at folders."""
 
     def __init__(
-        self, project: Project, *, summarize: Callable[[RunFolder], str] | None = None
+        self,
+        projects: Project | Sequence[Project],
+        *,
+        lost: Sequence[Project] = (),
+        summarize: Callable[[RunFolder], str] | None = None,
     ) -> None:
-        """Open the catalog of a project.
+        """Open a catalog, which knows what the indexes remember until it is synchronized.
 
+        Of projects in `lost`, whose folders are gone, the index tells what it remembers.
         `summarize` returns the summaries of an open run as JSON, if the caller has them in memory.
         """
-        self.project = project
+        homes = [projects] if isinstance(projects, Project) else projects
         self.version = 0
         self.reading = Reading()
         self.readable = threading.Event()
         """Set as soon as the index holds runs, though more are to be read."""
+        self._indexes = [Index(home) for home in homes]
+        self._indexes += [Index(home, is_lost=True) for home in lost]
         self._summarize = summarize
-        self._file = index_file(project)
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._lock = threading.Lock()
         self._known = _Known()
 
-    def close(self) -> None:
-        """Delete the index if it lay in a folder of this process."""
-        if self._scratch is not None:
-            self._scratch.cleanup()
+    @property
+    def project(self) -> Project:
+        """The first of its projects."""
+        return self._indexes[0].project
 
-    def synchronize(self, only: Collection[str] | None = None) -> Synchronized:
-        """Scan all run folders, or those named, and index the new and changed runs."""
+    def close(self) -> None:
+        """Delete the indexes that lie in folders of this process."""
+        for index in self._indexes:
+            index.close()
+
+    def synchronize(
+        self, only: Collection[str] | None = None, *, texts: bool = False, in_parts: bool = True
+    ) -> Synchronized:
+        """Scan all run folders, or those named, and index the new and changed runs.
+
+        `texts` also looks for edited READMEs. With `in_parts` many runs are indexed a part at a
+        time, for others to ask meanwhile.
+        """
+        on_read = self._read if in_parts else None
         with self._lock:
-            try:
-                found = self._synchronize(only)
-            except IndexFileError:
-                if self._scratch is not None:
-                    raise
-                # The user's cache folder cannot be written, or a newer assay has it: for this
-                # process alone, then.
-                self._scratch = tempfile.TemporaryDirectory(prefix="assay-index-")
-                self._file = Path(self._scratch.name) / "index.sqlite"
-                found = self._synchronize(None)
+            found = Synchronized()
+            for index in self._indexes:
+                found += index.synchronize(
+                    only, texts=texts, summarize=self._summarize, on_read=on_read
+                )
             self.reading = Reading()
             if found:
                 self._change()
             self.readable.set()
             return found
 
-    def page(self, asked: Asked) -> Page:
-        """Return one page of runs or groups.
-
-        ExpressionError for a bad expression, InputError for a sort key that no run has.
-        """
-        folders = self._folders(asked)
-        if asked.group:
-            return self._grouped(asked, folders)
-        shown = folders[asked.offset : asked.offset + asked.limit]
-        columns = [self.column(name) for name in asked.columns]
-        runs = self._rows(shown)
-        values = self._columns(shown, columns)
-        rows = []
-        for folder in shown:
-            if folder in runs:
-                cells = tuple(each.get(folder) for each in values)
-                rows.append(PageRow(runs[folder], cells))
-        return Page(
-            columns=tuple(column for column, _ in columns),
-            total=len(folders),
-            runs=len(folders),
-            rows=tuple(rows),
-        )
-
-    def ids(self, asked: Asked) -> list[str]:
-        """Return the ids of all runs that are asked for, in order."""
-        folders = self._folders(asked)
-        return [str(value) for value in self._column(folders, Field("run", "id"))]
-
-    def values(self, asked: Asked, names: Sequence[str]) -> list[list[Any]]:
-        """Return for each column the values of all selected runs in order, None where missing."""
-        folders = self._folders(asked)
-        lists = []
-        for name in names:
-            _, found = self.column(name)
-            lists.append(self._column(folders, found) if found else [None] * len(folders))
-        return lists
-
-    def rows(self, ids: Sequence[str]) -> dict[str, RunRow]:
-        """Return the runs of these ids that are there, by id."""
-        folders = folders_by_id(self._index, ids)
-        rows = self._rows(list(folders.values()))
-        return {run_id: rows[folder] for run_id, folder in folders.items() if folder in rows}
+    # ------------------------------------------------------------------------------- names, columns
 
     def names(self) -> KnownNames:
         """Return everything that a run can be asked for by name."""
         known = self._known
         if known.names is None:
-            index = self._index
             known.names = KnownNames(
-                metrics=index.metric_names(),
-                results=index.item_names("result"),
-                config=index.item_names("config"),
-                labels=index.item_names("label"),
+                metrics=_unite(index.metric_names() for index in self._indexes),
+                results=_unite(index.item_names("result") for index in self._indexes),
+                config=_unite(index.item_names("config") for index in self._indexes),
+                labels=_unite(index.item_names("label") for index in self._indexes),
             )
         return known.names
 
+    def column(self, name: str) -> Column:
+        """Return the column of this name, of the kind "missing" if no run has any such thing."""
+        return COLUMNS[name] if name in COLUMNS else find_column(name, self.names())
+
+    def known_column(self, name: str, *, where: str = "") -> Column:
+        """Return the column of this name; InputError with the nearest one if no run has it."""
+        column = self.column(name)
+        if column.field is None:
+            what, fix = unknown_name(name, self.names())
+            raise InputError(f"{what[0].upper()}{what[1:]}.", where=where, fix=fix)
+        return column
+
+    def varying(self) -> list[str]:
+        """Return the config keys in which the newest runs differ, those with most values first."""
+        known = self._known
+        if known.varying is None:
+            counts = count_values(self.select(Asked()).part(0, _NEWEST).items("config"))
+            known.varying = sorted(counts, key=lambda key: (-counts[key], key))
+        return known.varying
+
+    def best_modes(self) -> dict[str, str]:
+        """Return the metrics that the newest runs call their best by, each with "min" or "max".
+
+        The mode is "" for a metric of which some runs want it small and some large.
+        """
+        found: dict[str, str] = {}
+        for row in self.select(Asked()).part(0, _NEWEST).rows():
+            if row is not None and (name := row.written.best_metric):
+                mode = row.written.best_mode
+                found[name] = mode if found.get(name, mode) == mode else ""
+        return found
+
+    # -------------------------------------------------------------------- which runs, their cells
+
+    def select(self, asked: Asked) -> Selection:
+        """Return all runs that are asked for, in order.
+
+        ExpressionError for a bad expression, InputError for a sort key that no run has.
+        """
+        known = self._known
+        moments = self._look()
+        sort = (NEWEST_FIRST,) if asked.group else tuple(asked.sort)
+        key = (asked.where, asked.grep, sort, asked.tests, asked.archived, asked.since_ns)
+        places = known.places.get(key)
+        if places is None:
+            places = self._sort(self._find(asked, moments), sort, moments)
+            # A status or a duration goes on changing without a change on disk.
+            if not any(moment.states for moment in moments.values()):
+                newest = list(known.places.items())[-_REMEMBERED:]
+                known.places = {**dict(newest), key: places}
+        return Selection(self, places, moments)
+
+    def page(self, asked: Asked) -> Page:
+        """Return one page of runs or groups; errors as of `select`."""
+        columns = tuple(self.column(name) for name in asked.columns)
+        selection = self.select(asked)
+        if asked.group:
+            grouping = self.group(selection, asked)
+            groups = grouping.groups(columns, asked.offset, asked.limit)
+            rows = grouping.newest(asked.offset, asked.limit).rows()
+            here = [(group, row) for group, row in zip(groups, rows, strict=True) if row]
+            return Page(
+                columns,
+                len(grouping),
+                len(selection),
+                groups=tuple(group for group, _ in here),
+                newest=tuple(row for _, row in here),
+            )
+        shown = selection.part(asked.offset, asked.limit)
+        cells = zip(*shown.values(columns), strict=True) if columns else [()] * len(shown)
+        lines = zip(shown.rows(), cells, strict=True)
+        found = tuple(PageRow(row, line) for row, line in lines if row is not None)
+        return Page(columns, len(selection), len(selection), rows=found)
+
+    def group(self, selection: Selection, asked: Asked) -> Grouping:
+        """Return the runs grouped as they are asked for, by the first sort key."""
+        by = [self.column(name) for name in asked.group]
+        known = [column for column in by if column.field is not None]
+        grouping = Grouping(selection, known, ignored=asked.ignored)
+        sort, *_ = asked.sort or [NEWEST_FIRST]
+        name = sort.removeprefix("-")
+        if sort != NEWEST_FIRST:
+            column = None if name == "runs" else self.known_column(name, where=_place_of(sort))
+            grouping.sort(name, column, descending=sort.startswith("-"))
+        return grouping
+
+    def ids(self, asked: Asked) -> list[str]:
+        """Return the ids of all runs that are asked for, in order."""
+        return self.select(asked).ids()
+
+    def values(self, asked: Asked, names: Sequence[str]) -> list[list[Any]]:
+        """Return for each column the values of all selected runs in order, None where missing."""
+        return self.select(asked).values([self.column(name) for name in names])
+
+    # ----------------------------------------------------------------------------------- runs by id
+
+    def rows(self, ids: Sequence[str]) -> dict[str, RunRow]:
+        """Return the runs of these ids that are there, by id."""
+        return {row.id: row for row in self._of(ids).rows() if row is not None}
+
     def metrics_of(self, ids: Sequence[str]) -> list[str]:
         """Return the metrics that any of these runs has, in the order of the alphabet."""
-        return metrics_of_folders(self._index, list(folders_by_id(self._index, ids).values()))
+        folders = self._of(ids)._folders()
+        return _unite(index.metric_names(names) for index, names in folders.items())
+
+    def values_of(self, ids: Sequence[str], name: str) -> dict[str, Any]:
+        """Return the runs' values of a column by id; runs without a value are left out.
+
+        InputError for an unknown name.
+        """
+        found, cells = self._of(ids).values([COLUMNS["id"], self.known_column(name)])
+        pairs = zip(found, cells, strict=True)
+        return {str(run_id): value for run_id, value in pairs if value is not None}
 
     def repeats_of(self, run_id: str) -> list[str]:
         """Return the ids of this run and of the finished runs that differ only in the seed."""
@@ -230,81 +372,45 @@ class Catalog:
             return [run_id]
         alike = FieldComparison(Field("run", "group"), "=", row.written.seedless_hash)
         ended = Both(alike, FieldComparison(Field("run", "status"), "=", "finished"))
-        folders = select_folders(
-            self._index,
-            RunSelection(ended, hidden_label=ARCHIVED),
-            now_ns=time.time_ns(),
-            states=self._states(),
-        )
-        found = [str(each) for each in self._column(folders, Field("run", "id"))]
-        return sorted({*found, run_id})
+        moments = self._look()
+        places = self._match(ended, moments, tests=False, hidden_label=ARCHIVED)
+        return sorted({*Selection(self, places, moments).ids(), run_id})
 
-    def values_of(self, ids: Sequence[str], name: str) -> dict[str, Any]:
-        """Return the runs' values of a column by id; runs without a value are left out.
+    def look_again(self, selection: Selection) -> Selection:
+        """Return the same runs as they are now."""
+        return replace(selection, moments=self._look())
 
-        InputError for an unknown name.
-        """
-        column, found = self.column(name)
-        if found is None:
-            what, fix = unknown_name(name, self.names())
-            raise InputError(f"{what[0].upper()}{what[1:]}.", fix=fix)
-        folders = folders_by_id(self._index, ids)
-        values = self._columns(list(folders.values()), [(column, found)])[0]
-        return {run_id: values[folder] for run_id, folder in folders.items() if folder in values}
-
-    def best_modes(self) -> dict[str, str]:
-        """Return the metrics that the newest runs call their best by, each with "min" or "max".
-
-        The mode is "" for a metric of which some runs want it small and some large.
-        """
-        found: dict[str, str] = {}
-        for row in self._rows(self._folders(Asked())[:_NEWEST]).values():
-            name, mode = row.written.best_metric, row.written.best_mode
-            if name:
-                found[name] = mode if found.get(name, mode) == mode else ""
-        return found
-
-    def varying(self) -> list[str]:
-        """Return the config keys in which the newest runs differ, those with most values first."""
-        known = self._known
-        if known.varying is None:
-            newest = self._folders(Asked())[:_NEWEST]
-            values = self._index.all_items("config", newest)
-            known.varying = _differing(list(values.values()))
-        return known.varying
-
-    def column(self, name: str) -> tuple[PageColumn, Field | None]:
-        """Return the column of this name and its field, None if no run has such a field."""
-        if name in RUN_COLUMNS:
-            return PageColumn(name, "run"), Field("run", name)
-        found = field_named(name, self.names())
-        if found is None:
-            return PageColumn(name, "missing"), None
-        statistic = found.statistic if found.kind == "metric" else ""
-        return PageColumn(name, found.kind, statistic), found
+    def all_rows(self) -> list[RunRow]:
+        """Return all runs, tests and archived ones too, the oldest first."""
+        rows = [row for index in self._indexes for row in self._made(index, index.all_rows())]
+        return sorted(rows, key=lambda row: (row.written.created_ns, row.id))
 
     def open_rows(self) -> list[RunRow]:
         """Return the runs that wrote no end, as they are now."""
-        now_ns = time.time_ns()
-        return [RunRow(self._index, row, now_ns) for row in open_rows(self._index)]
+        return [row for index in self._indexes for row in self._made(index, index.open_rows())]
 
     def recent_rows(self, since_ns: int, limit: int) -> list[RunRow]:
         """Return the runs active since a moment, test runs included, the newest first."""
-        now_ns = time.time_ns()
         return [
-            RunRow(self._index, row, now_ns) for row in recent_rows(self._index, since_ns, limit)
+            row
+            for index in self._indexes
+            for row in self._made(index, index.recent_rows(since_ns, limit))
         ]
 
     # ------------------------------------------------------------------------------------ the parts
 
-    @property
-    def _index(self) -> Index:
-        return Index(self.project, [], self._file)
+    def _made(self, index: Index, written: Iterable[IndexRow]) -> list[RunRow]:
+        now_ns = time.time_ns()
+        return [RunRow(index, row, now_ns) for row in written]
 
-    def _synchronize(self, only: Collection[str] | None) -> Synchronized:
-        return synchronize(
-            self.project, self._file, only=only, summarize=self._summarize, on_read=self._read
-        )
+    def _of(self, ids: Sequence[str]) -> Selection:
+        """Return the runs of these ids that are there."""
+        places = [
+            (index, folder)
+            for index in self._indexes
+            for folder in index.folders_by_id(ids).values()
+        ]
+        return Selection(self, places, self._look())
 
     def _read(self, done: int, total: int) -> None:
         self.reading = Reading(done, total)
@@ -315,139 +421,87 @@ class Catalog:
         self.version += 1
         self._known = _Known()
 
-    def _states(self) -> dict[str, tuple[str, float]]:
-        return {row.written.folder: (row.status, row.duration_s or 0.0) for row in self.open_rows()}
+    def _look(self) -> dict[Index, Moment]:
+        """Return the present moment of each index: the states of open and of lost runs."""
+        now_ns = time.time_ns()
+        moments = {}
+        for index in self._indexes:
+            written = index.all_rows() if index.is_lost else index.open_rows()
+            rows = [RunRow(index, row, now_ns) for row in written]
+            states = {row.written.folder: (row.status, row.duration_s) for row in rows}
+            moments[index] = Moment(now_ns=now_ns, states=states)
+        return moments
 
-    def _folders(self, asked: Asked) -> list[str]:
-        """Return the folders of all selected runs in order, cached while nothing changes."""
-        known = self._known
-        key = (asked.where, asked.grep, tuple(asked.sort), asked.tests, asked.archived)
-        found = known.folders.get(key)
-        if found is None:
-            states = self._states()
-            selected = self._selected(asked)
-            found = select_folders(self._index, selected, now_ns=time.time_ns(), states=states)
-            # A status or a duration goes on changing without a change on disk.
-            if not states:
-                newest = list(known.folders.items())[-_REMEMBERED:]
-                known.folders = {**dict(newest), key: found}
-        return found
-
-    def _selected(self, asked: Asked) -> RunSelection:
+    def _find(self, asked: Asked, moments: Mapping[Index, Moment]) -> list[Place]:
         condition: Condition | None = None
         named: set[str] = set()
         if asked.where.strip():
-            condition = parse(asked.where, self.names())
+            try:
+                condition = parse(asked.where, self.names())
+            except ExpressionError:
+                if not self._match(None, moments, tests=True, hidden_label=""):
+                    return []  # where no run is, none has any name
+                raise
             named = {each.name or each.kind for each in fields_of(condition)}
         if asked.grep.strip():
-            words = mentions(asked.grep)
-            condition = words if condition is None else Both(condition, words)
-        return RunSelection(
+            condition = _both(condition, mentions(asked.grep))
+        if asked.since_ns:
+            newer = FieldComparison(Field("run", "created"), ">=", asked.since_ns)
+            condition = _both(condition, newer)
+        return self._match(
             condition,
-            () if asked.group else [self._order(name) for name in asked.sort],
+            moments,
             tests=asked.tests or "kind" in named,
             hidden_label="" if asked.archived or "label" in named else ARCHIVED,
         )
 
-    def _order(self, name: str) -> SortKey:
-        column, found = self.column(name.removeprefix("-"))
-        if found is None:
-            what, fix = unknown_name(column.name, self.names())
-            raise InputError(f"{what[0].upper()}{what[1:]}.", where=f"sort: {name}", fix=fix)
-        return SortKey(found, name.startswith("-"))
-
-    def _rows(self, folders: Sequence[str]) -> dict[str, RunRow]:
-        index = self._index
-        now_ns = time.time_ns()
-        return {
-            name: RunRow(index, row, now_ns)
-            for name, row in rows_of_folders(index, folders).items()
-        }
-
-    def _columns(
-        self, folders: Sequence[str], columns: Sequence[tuple[PageColumn, Field | None]]
-    ) -> list[Mapping[str, Any]]:
-        fields = [found for _, found in columns if found is not None]
-        states = self._states()
-        values = columns_of(self._index, folders, fields, now_ns=time.time_ns(), states=states)
-        in_order = iter(values)
-        return [{} if found is None else next(in_order) for _, found in columns]
-
-    def _column(self, folders: Sequence[str], found: Field) -> list[Any]:
-        values = self._columns(folders, [(PageColumn("", found.kind), found)])[0]
-        return [values.get(folder) for folder in folders]
-
-    def _grouped(self, asked: Asked, folders: Sequence[str]) -> Page:
-        """Return a page of groups, sorted by the first sort key: by its mean if it is a number."""
-        columns = [self.column(name) for name in asked.columns]
-        members = self._members(asked.group, folders)
-        sort, *_ = asked.sort or ["-created"]
-        ordered = self._ordered_groups(members, sort, folders)
-        shown = ordered[asked.offset : asked.offset + asked.limit]
-        inside = [folder for key in shown for folder in members[key]]
-        values = self._columns(inside, columns)
-        counted = self._counted(members, inside)
-        rows = self._rows([members[key][0] for key in shown])
-        (ids,) = self._columns(inside, [(PageColumn("id", "run"), Field("run", "id"))])
-        groups = []
-        for key in shown:
-            newest, *_ = within = members[key]
-            if newest in rows:
-                run_ids = tuple(str(ids[folder]) for folder in within if folder in ids)
-                cells = []
-                for (column, _), known in zip(columns, values, strict=True):
-                    inner = [known.get(folder) for folder in counted[key]]
-                    cells.append(together(inner, is_setting=column.kind == "config"))
-                groups.append(PageGroup(key, rows[newest], run_ids, tuple(cells)))
-        return Page(
-            columns=tuple(column for column, _ in columns),
-            total=len(members),
-            runs=len(folders),
-            groups=tuple(groups),
-        )
-
-    def _counted(
-        self, members: Mapping[tuple[Any, ...], list[str]], folders: Sequence[str]
-    ) -> dict[tuple[Any, ...], list[str]]:
-        """Return the runs of each group whose numbers count: those that finished, else all."""
-        (statuses,) = self._columns(
-            folders, [(PageColumn("status", "run"), Field("run", "status"))]
-        )
-        return {
-            key: [folder for folder in within if statuses.get(folder) == "finished"] or within
-            for key, within in members.items()
-        }
-
-    def _members(
-        self, group: Sequence[str], folders: Sequence[str]
-    ) -> dict[tuple[Any, ...], list[str]]:
-        """Return the folders of each group by the values that its runs share."""
-        fields = [self.column("group" if name == BY_CONFIG else name)[1] for name in group]
-        values = [self._column(folders, each) for each in fields if each is not None]
-        members: dict[tuple[Any, ...], list[str]] = {}
-        for folder, *key in zip(folders, *values, strict=True):
-            members.setdefault(tuple(key), []).append(folder)
-        return members
-
-    def _ordered_groups(
-        self, members: Mapping[tuple[Any, ...], list[str]], sort: str, folders: Sequence[str]
-    ) -> list[tuple[Any, ...]]:
-        """Return the keys of groups in order."""
-        order = self._order(sort)
-        values = self._columns(folders, [(PageColumn("", order.field.kind), order.field)])[0]
-        counted = self._counted(members, folders)
-        pairs = [
-            (group_order([values.get(folder) for folder in within]), key)
-            for key, within in counted.items()
+    def _match(
+        self,
+        condition: Condition | None,
+        moments: Mapping[Index, Moment],
+        *,
+        tests: bool,
+        hidden_label: str,
+    ) -> list[Place]:
+        return [
+            (index, folder)
+            for index in self._indexes
+            for folder in index.select(
+                condition, moments[index], tests=tests, hidden_label=hidden_label
+            )
         ]
-        return in_order(pairs, descending=order.descending)
+
+    def _sort(
+        self, places: list[Place], sort: Sequence[str], moments: Mapping[Index, Moment]
+    ) -> list[Place]:
+        """Return runs in order by several keys; of ties the newest comes first."""
+        keys = [*sort, NEWEST_FIRST] if len(self._indexes) > 1 else list(sort)
+        if keys == [NEWEST_FIRST] and len(self._indexes) == 1:
+            return places  # as an index tells them
+        columns = [self.known_column(key.removeprefix("-"), where=_place_of(key)) for key in keys]
+        for key, column in zip(reversed(keys), reversed(columns), strict=True):
+            (values,) = Selection(self, places, moments).values([column])
+            pairs = zip(values, places, strict=True)
+            places = in_order(pairs, descending=key.startswith("-"))
+        return places
 
 
-def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys that differ, those with the most values first, without `tag` and `desc`."""
-    different = {}
-    for key in dict.fromkeys(key for config in configs for key in config):
-        values = {str(config.get(key)) for config in configs}
-        if len(values) > 1 and key not in ("tag", "desc"):
-            different[key] = len(values)
-    return sorted(different, key=lambda key: (-different[key], key))
+def open_catalog(
+    projects: Project | Sequence[Project], *, lost: Sequence[Project] = (), texts: bool = False
+) -> Catalog:
+    """Return the catalog of projects as their folders are now; `texts` as in `synchronize`."""
+    catalog = Catalog(projects, lost=lost)
+    catalog.synchronize(texts=texts, in_parts=False)
+    return catalog
+
+
+def _place_of(sort: str) -> str:
+    return f"sort: {elided(sort, _SHOWN_CELLS)}"
+
+
+def _unite(names: Iterable[Iterable[str]]) -> list[str]:
+    return list(dict.fromkeys(name for each in names for name in each))
+
+
+def _both(left: Condition | None, right: Condition) -> Condition:
+    return right if left is None else Both(left, right)

@@ -2,105 +2,142 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from assay.core.formatting import age, duration, number
-from assay.core.json_codec import dumps
+from assay.core.json_codec import dumps, parse_numbers
 from assay.core.terminal import cell_count, elided
-from assay.query.run_row import RunRow
+from assay.query.expression import KnownNames, field_named
+from assay.store.conditions import RUN_FIELDS, Field
 
 DEFAULT_COLUMNS = ("status", "tag", "id", "best", "duration", "age")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: what a run has there (None: nothing), and how that reads."""
+    """One column: the field that the index is asked for, and how its values read.
+
+    `field` is None where no run has anything of this name. `read` makes of a cell of the index, and
+    of the facts in `more`, what a program gets; None: the cell as it is. `to_right` None: where all
+    values are numbers.
+    """
 
     name: str
-    get: Callable[[RunRow], Any]
-    show: Callable[[Any, int], str] = lambda value, now_ns: _shown(value)
-    to_right: bool = False
+    field: Field | None
+    show: Callable[[Any, int], str] = lambda value, now_ns: _show(value)
+    read: Callable[..., Any] | None = None
+    more: tuple[str, ...] = ()
+    to_right: bool | None = False
     shorten: Callable[[str, int], str] = elided
-    sort_key: Callable[[Any], Any] | None = None
+
+    @property
+    def kind(self) -> str:
+        """Kind of the field, "missing" where no run has anything of this name."""
+        return "missing" if self.field is None else self.field.kind
+
+    @property
+    def statistic(self) -> str:
+        """Statistic of a metric, "" for any other field."""
+        return self.field.statistic if self.field is not None and self.kind == "metric" else ""
 
     @property
     def key(self) -> str:
         """The name that programs get: with the unit, where there is one."""
         return {"duration": "duration_s", "age": "created"}.get(self.name, self.name)
 
-    def sort_value(self, row: RunRow) -> Any:
-        """Return what a run is sorted by."""
-        value = self.get(row)
-        return self.sort_key(value) if self.sort_key is not None and value is not None else value
-
-    def value(self, row: RunRow) -> Any:
-        """Return the value for programs: a time as ISO text."""
-        value = self.get(row)
+    def export(self, value: Any) -> Any:
+        """Return a value as plain data: a time as ISO text."""
         if self.name in ("age", "created"):
             return _local_time(value).isoformat(timespec="seconds")
         return value
 
 
+def _fact(name: str, **how: Any) -> Column:
+    return Column(name, Field("run", name), **how)
+
+
 COLUMNS: Mapping[str, Column] = {
     column.name: column
     for column in (
-        Column("status", lambda row: row.status),
-        Column("tag", lambda row: row.tag),
-        Column("id", lambda row: row.id),
-        Column(
+        _fact("status"),
+        _fact("tag"),
+        _fact("id"),
+        _fact(
             "best",
-            lambda row: row.best,
-            lambda best, now_ns: f"{best['metric']} {number(best['value'])}",
-            shorten=lambda text, limit: _with_whole_number(text, limit),
-            sort_key=lambda best: best["value"],
+            show=lambda best, now_ns: f"{best['metric']} {number(best['value'])}",
+            read=lambda *best: _name_parts(best),
+            more=("best_metric", "best_mode", "best_step"),
+            shorten=lambda text, limit: _keep_number_whole(text, limit),
         ),
-        Column(
-            "duration", lambda row: row.duration_s, lambda s, now_ns: duration(s), to_right=True
-        ),
+        _fact("duration", show=lambda seconds, now_ns: duration(seconds), to_right=True),
         # The age is a moment, so that it reads the same tomorrow; shown is how long ago that was.
-        Column(
-            "age", lambda row: row.written.created_ns, age, to_right=True, sort_key=lambda ns: -ns
+        _fact(
+            "age", show=age, read=lambda cell, created: created, more=("created",), to_right=True
         ),
-        Column(
-            "created",
-            lambda row: row.written.created_ns,
-            lambda ns, now_ns: f"{_local_time(ns):%Y-%m-%d %H:%M}",
-        ),
-        Column("kind", lambda row: row.written.kind),
-        Column("step", lambda row: row.written.step, to_right=True),
-        Column("attempts", lambda row: row.written.attempts, to_right=True),
-        Column(
+        _fact("created", show=lambda ns, now_ns: f"{_local_time(ns):%Y-%m-%d %H:%M}"),
+        _fact("kind"),
+        _fact("step", to_right=True),
+        _fact("attempts", to_right=True),
+        _fact(
             "labels",
-            lambda row: row.labels,
-            lambda labels, now_ns: _shown(", ".join(labels)),
-            sort_key=lambda labels: ", ".join(sorted(labels)),
+            show=lambda labels, now_ns: _show(", ".join(labels)),
+            read=lambda cell, lines: lines.split("\n") if lines else [],
+            more=("label_lines",),
         ),
-        Column("note", lambda row: row.note),
-        Column("reason", lambda row: row.written.error or row.written.reason or None),
-        Column("parent", lambda row: row.written.parent or None),
-        Column("sweep", lambda row: row.written.sweep or None),
-        Column("point", lambda row: row.written.point or None),
-        Column("config", lambda row: row.written.config_hash[:16] or None),
-        Column("project", lambda row: str(row.project.root)),
-        Column("folder", lambda row: str(row.path)),
+        Column("note", Field("note")),
+        _fact("reason"),
+        _fact("parent"),
+        _fact("sweep"),
+        _fact("point"),
+        _fact("config"),
+        _fact("project"),
+        _fact("folder"),
     )
 }
-"""Columns by name; any metric (`valid/acc`, `valid/acc.max`) and any result is a column as well."""
+"""Columns by name; any metric (`valid/acc`, `valid/acc.max`), result or config key is one, too."""
 
 
-def metric_column(name: str, metric: str, statistic: str) -> Column:
-    """Return the column of one statistic of a metric."""
-    return Column(name, lambda row: row.statistic(metric, statistic), to_right=True)
+def find_column(name: str, names: KnownNames) -> Column:
+    """Return the column of a name, which may be in backquotes as in an expression."""
+    if name.startswith("`") and name.endswith("`"):
+        name = name[1:-1]
+    known = {"label": "labels", "notes": "note"}.get(name, name)
+    if known in COLUMNS:
+        return replace(COLUMNS[known], name=name)
+    if name in RUN_FIELDS:
+        return _fact(name)
+    field = field_named(name, names)
+    match field.kind if field is not None else "":
+        case "metric":
+            return Column(name, field, to_right=True)
+        case "result":
+            return Column(
+                name,
+                field,
+                read=lambda cell, values: parse_numbers(json.loads(values)).get(name),
+                more=("values_json",),
+            )
+        case _:
+            return Column(name, field, to_right=None)
+
+
+def _name_parts(best: tuple[Any, ...]) -> dict[str, Any] | None:
+    """Return the best value of the metric that a run watches with metric, mode and step."""
+    value, metric, mode, step = best
+    if value is None:
+        return None
+    return {"metric": metric, "mode": mode, "value": value, "step": step}
 
 
 def _local_time(ns: int) -> datetime:
     return datetime.fromtimestamp(ns / 1e9).astimezone()
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     match value:
         case float():
             return number(value)
@@ -112,7 +149,7 @@ def _shown(value: Any) -> str:
             return dumps(value)
 
 
-def _with_whole_number(text: str, limit: int) -> str:
+def _keep_number_whole(text: str, limit: int) -> str:
     """Return a name and a number within `limit` cells; the name is shortened, never the number."""
     if cell_count(text) <= limit:
         return text

@@ -15,8 +15,8 @@ from assay.core.run_file import Summary
 from assay.core.verdict import Verdict
 from assay.query.config_rows import flat_config
 from assay.query.diff import COSTS, code_store, comparable_environments, flat
+from assay.query.groups import Spread, compute_spread
 from assay.query.run import RunView
-from assay.query.seed_groups import Spread, spread
 from assay.query.significance import Welch, welch
 from assay.store.code_trees import CodeFile, read_tree
 from assay.store.series import read_series
@@ -197,7 +197,7 @@ def _metrics(
         tests: tuple[Welch | None, ...] = ()
         if name in values:
             samples = [_finite(values[name], group) for group in groups]
-            spreads = tuple(spread(sample) if sample else None for sample in samples)
+            spreads = tuple(compute_spread(sample) if sample else None for sample in samples)
             tests = tuple(
                 None if groups[0] == group else welch(samples[0], sample)
                 for group, sample in zip(groups, samples, strict=True)

@@ -15,7 +15,7 @@ from assay.core.ids import id_of_folder
 from assay.core.manifest import Checkpoint, describe_damage, named
 from assay.core.run_file import FILE_NAME
 from assay.core.terminal import elided
-from assay.query.found_runs import find_runs, metric_names, rows_of
+from assay.query.catalog import Asked, open_catalog
 from assay.query.project_lookup import project_here
 from assay.query.run import RunView
 from assay.query.run_row import RunRow
@@ -88,15 +88,16 @@ def _find_runs(address: str, project: Project | None) -> list[RunView]:
     if folder is not None:
         return [RunView(folder)]
     home = project or project_here()
+    catalog = open_catalog(home)
     try:
-        return [RunView(_row(address, rows_of(home), home).path)]
+        return [RunView(_row(address, catalog.all_rows(), home).path)]
     except InputError:
         if not is_expression(address):  # a tag may read like one
             raise
-    rows = find_runs(home, where=address).rows
+    rows = catalog.select(Asked(where=address, sort=("created",))).rows()
     if not rows:
         raise InputError(f"No run fulfils `{address}`.", fix="`assay ls EXPR` lists those that do")
-    return [RunView(row.path) for row in rows]
+    return [RunView(row.path) for row in rows if row is not None]
 
 
 def find_checkpoint(
@@ -227,7 +228,7 @@ def _best(address: str, trained: Sequence[RunRow], project: Project) -> RunRow:
     metric, given = _metric_and_mode(address.removeprefix("best:"))
     having = [row for row in trained if metric in row.summaries]
     if not having:
-        metrics = metric_names(trained)
+        metrics = list(dict.fromkeys(name for row in trained for name in row.summaries))
         fix = did_you_mean(metric, metrics) or (
             f"there are {', '.join(metrics[:_LISTED])}" if metrics else _how_to_train()
         )

@@ -9,14 +9,11 @@ from datetime import timedelta
 from pathlib import Path
 
 from assay.query import project_lookup
-from assay.query.columns import DEFAULT_COLUMNS, Column
-from assay.query.found_runs import find_runs
-from assay.query.run_row import RunRow
-from assay.query.table import RunTable
-from assay.store.cells import in_order
+from assay.query.catalog import NEWEST_FIRST, Asked, Catalog, Selection, open_catalog
+from assay.query.columns import COLUMNS, DEFAULT_COLUMNS
+from assay.query.groups import count_values
+from assay.query.table import GroupTable, RunTable
 from assay.store.layout import Project
-
-DEFAULT_SORT = "-created"
 
 
 def list_runs(
@@ -27,7 +24,7 @@ def list_runs(
     tests: bool = False,
     archived: bool = False,
     recent: timedelta | None = None,
-    sort: str = DEFAULT_SORT,
+    sort: str = NEWEST_FIRST,
     columns: Iterable[str] = DEFAULT_COLUMNS,
     limit: int | None = None,
     lost: Sequence[Project] = (),
@@ -39,18 +36,53 @@ def list_runs(
     asks for their kind or label. Of the projects in `lost`, whose folders are gone, the index tells
     what it remembers. InputError for names that no run has.
     """
-    now_ns = time.time_ns()
-    found = find_runs(
-        projects, where=where, grep=grep, tests=tests, archived=archived, lost=lost, now_ns=now_ns
-    )
-    rows = found.rows
+    since_ns = 0
     if recent is not None:
-        oldest_ns = now_ns - round(recent.total_seconds() * 1e9)
-        rows = [row for row in rows if row.written.created_ns >= oldest_ns]
-    sort_column = found.column(sort.removeprefix("-"))
-    chosen = tuple(found.column(name) for name in columns)
-    rows = _sorted(rows, sort_column, descending=sort.startswith("-"))
-    return RunTable(chosen, tuple(rows[:limit]), now_ns)
+        since_ns = time.time_ns() - round(recent.total_seconds() * 1e9)
+    asked = Asked(
+        where=where,
+        grep=grep,
+        sort=(sort,),
+        columns=tuple(columns),
+        tests=tests,
+        archived=archived,
+        since_ns=since_ns,
+        limit=limit,
+    )
+    return make_table(open_catalog(projects, lost=lost, texts=bool(grep)), asked)
+
+
+def make_table(catalog: Catalog, asked: Asked) -> RunTable:
+    """Return the runs that are asked for as a table; InputError for names that no run has."""
+    columns = tuple(catalog.known_column(name) for name in asked.columns)
+    selection = catalog.select(asked).part(asked.offset, asked.limit)
+    return RunTable.of(selection, columns)
+
+
+def make_group_table(catalog: Catalog, asked: Asked) -> GroupTable:
+    """Return groups of the runs that are asked for as a table.
+
+    Without columns these are the best value of each run, or the first metrics where none has one.
+    InputError for names that no run has.
+    """
+    selection = catalog.select(asked)
+    names = asked.columns or default_columns(selection)
+    columns = tuple(catalog.known_column(name) for name in names)
+    grouping = catalog.group(selection, asked)
+    return GroupTable(columns, tuple(grouping.groups(columns, asked.offset, asked.limit)))
+
+
+def default_columns(selection: Selection) -> list[str]:
+    """Return the columns of a list of groups: `best`, else the first three metrics."""
+    (bests,) = selection.values([COLUMNS["best"]])
+    if any(best is not None for best in bests):
+        return ["best"]
+    return list(selection.catalog.names().metrics[:3]) if len(selection) else []
+
+
+def differing_keys(selection: Selection) -> list[str]:
+    """Return the config keys that differ between the runs, sorted, without tag and desc."""
+    return sorted(count_values(selection.items("config")))
 
 
 def runs(
@@ -58,7 +90,7 @@ def runs(
     *,
     grep: str = "",
     columns: Iterable[str] = DEFAULT_COLUMNS,
-    sort: str = DEFAULT_SORT,
+    sort: str = NEWEST_FIRST,
     limit: int | None = None,
     recent: timedelta | None = None,
     tests: bool = False,
@@ -99,9 +131,3 @@ def _searched_projects(
     if isinstance(project, Project):
         return [project], []
     return [project_lookup.project_here(Path(project))], []
-
-
-def _sorted(rows: Sequence[RunRow], column: Column, *, descending: bool) -> list[RunRow]:
-    """Return rows sorted by a column, equal ones newest first; `rows` come oldest first."""
-    pairs = ((column.sort_value(row), row) for row in reversed(rows))
-    return in_order(pairs, descending=descending)

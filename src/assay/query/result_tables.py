@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from assay.core.errors import AssayError
@@ -12,7 +12,7 @@ from assay.core.formatting import number
 from assay.core.json_codec import dumps
 from assay.query.catalog import Asked, Catalog
 from assay.query.csv_text import csv_text
-from assay.query.seed_groups import Spread, spread
+from assay.query.groups import Spread, choose_counted, compute_spread
 from assay.query.significance import welch
 from assay.store.tables import Link, ResultTable, TableColumn
 
@@ -46,9 +46,10 @@ _LATEX = {
 class ShownCell:
     """One cell as it is now.
 
-    `value` is its number or text, `samples` the numbers of each run behind it. `is_best`: the best
-    of its column; `p`: that of Welch's test against the best, None where one of the two has fewer
-    than two runs; `is_near`: the test cannot tell it from the best. `seen` is what a stale one was.
+    `value` is its number or text, `samples` the numbers of each run behind it. `left_out` has the
+    status of each run that does not count, since others finished, by id. `is_best`: the best of its
+    column; `p`: that of Welch's test against the best, None where one of the two has fewer than two
+    runs; `is_near`: the test cannot tell it from the best. `seen` is what a stale one was.
     """
 
     text: str = ""
@@ -57,6 +58,7 @@ class ShownCell:
     std: float | None = None
     samples: tuple[float, ...] = ()
     runs: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
     link: Link | None = None
     seen: str = ""
     is_best: bool = False
@@ -103,6 +105,13 @@ class ShownTable:
         ]
         if tested:
             lines.append(f"{_TEST} {'; '.join(tested)}.")
+        left_out: dict[str, str] = {}
+        for row in self.rows:
+            for cell in row.cells:
+                left_out |= cell.left_out
+        if left_out:
+            named = ", ".join(f"{run_id} ({status})" for run_id, status in left_out.items())
+            lines.append(f"Left out beside repeats that finished: {named}.")
         return lines
 
     def to_json(self) -> str:
@@ -238,20 +247,24 @@ def follow(link: Link, catalog: Catalog) -> ShownCell:
     try:
         ids = list(link.runs) or _selected(link, catalog)
         rows = catalog.rows(ids)
-        values = catalog.values_of([each for each in ids if each in rows], link.value)
+        counted = choose_counted(
+            [each for each in ids if each in rows], lambda each: rows[each].status
+        )
+        values = catalog.values_of(counted, link.value)
     except AssayError as error:
         return ShownCell("?", "gone", link=link, seen=seen, runs=link.runs, value=error.what)
-    here = tuple(each for each in ids if each in values)
+    here = tuple(each for each in counted if each in values)
     if not here:
         return ShownCell("-", "gone", link=link, seen=seen, runs=tuple(ids))
+    left_out = {each: row.status for each, row in rows.items() if each not in counted}
     cell = _joined([values[each] for each in here])
-    is_gone = bool(link.runs) and len(here) < len(link.runs)
+    is_gone = bool(link.runs) and len(here) + len(left_out) < len(link.runs)
     state: State = "stale"
-    if any(rows[each].status == "running" for each in here):
+    if any(row.status == "running" for row in rows.values()):
         state = "open"
     elif not is_gone and is_same(link.seen, seen_now(cell)):
         state = "ok"
-    return replace(cell, state=state, runs=here, link=link, seen=seen)
+    return replace(cell, state=state, runs=here, left_out=left_out, link=link, seen=seen)
 
 
 def _selected(link: Link, catalog: Catalog) -> list[str]:
@@ -266,7 +279,7 @@ def _joined(values: Sequence[Any]) -> ShownCell:
     if len(numbers) < len(values):
         text = ", ".join(dict.fromkeys(map(str, values)))
         return ShownCell(text, value=text)
-    together = spread(numbers)
+    together = compute_spread(numbers)
     if together.count == 1:
         (only,) = values
         text = str(only) if type(only) is int else number(float(only))

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from assay.core.formatting import number
 from assay.core.run_file import Summary
 from assay.core.terminal import elided, visible
-from assay.query.seed_groups import Spread, spread
+from assay.query.groups import Spread, compute_spread
 from assay.query.significance import confidence_interval
 
 Mode = Literal["min", "max"]
@@ -51,7 +51,7 @@ class SweepPoint:
     def spread(self) -> Spread | None:
         """Mean and deviation over the runs that finished with a number; None without one."""
         scores = self.scores
-        return spread(scores) if scores else None
+        return compute_spread(scores) if scores else None
 
     @property
     def scores(self) -> list[float]:

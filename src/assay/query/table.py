@@ -1,28 +1,34 @@
-"""Table of many runs: rows under columns, as text, JSON, CSV, HTML and arrays."""
+"""Tables of many runs or groups: rows under columns, as text, JSON, CSV, HTML and arrays."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import InputError
+from assay.core.formatting import number
 from assay.core.json_codec import dumps
-from assay.core.terminal import visible
+from assay.core.run_file import UNSAVED
+from assay.core.terminal import elided, visible
 from assay.query.aligned_text import aligned
-from assay.query.columns import Column
+from assay.query.columns import COLUMNS, Column
 from assay.query.csv_text import csv_text
-from assay.query.found_runs import FoundRuns
+from assay.query.groups import RunGroup, Spread
 from assay.query.run import RunView
 from assay.query.run_row import RunRow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from assay.query.catalog import Selection
+
+_TAG_CELLS = 24
 _SHOWN_ROWS = 40
 
 
@@ -31,23 +37,43 @@ class RunTable:
     """Rows of runs under columns. `cells` are values for programs; `text` is for people."""
 
     columns: tuple[Column, ...]
-    rows: tuple[RunRow, ...]
+    selection: Selection
+    lists: tuple[Sequence[Any], ...]
     now_ns: int = field(default_factory=time.time_ns)
 
+    @classmethod
+    def of(cls, selection: Selection, columns: Sequence[Column]) -> RunTable:
+        """Return selected runs under columns; a run that has just been removed is left out."""
+        ids, *lists = selection.read([COLUMNS["id"], *columns])
+        table = cls(tuple(columns), selection, tuple(lists))
+        return table if None not in ids else table._pick([i for i, each in enumerate(ids) if each])
+
+    @cached_property
+    def rows(self) -> tuple[RunRow, ...]:
+        """The runs as the index remembers them."""
+        return tuple(row for row in self.selection.rows() if row is not None)
+
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.selection)
 
     def __getitem__(self, i: int) -> RunView:
         """The run of a row, to look at."""
-        return RunView(self.rows[i].path)
+        return RunView(self.selection.at([i]).paths()[0])
 
     def __iter__(self) -> Iterator[RunView]:
         return (self[i] for i in range(len(self)))
 
     def with_columns(self, *names: str) -> RunTable:
         """The same runs under other columns; InputError for a column that nothing has."""
-        found = FoundRuns.of(self.rows)
-        return RunTable(tuple(found.column(name) for name in names), self.rows, self.now_ns)
+        catalog = self.selection.catalog
+        columns = [catalog.known_column(name) for name in names]
+        return RunTable.of(catalog.look_again(self.selection), columns)
+
+    def without_column(self, name: str) -> RunTable:
+        """The same runs with one column less."""
+        kept = [i for i, column in enumerate(self.columns) if column.name != name]
+        columns = tuple(self.columns[i] for i in kept)
+        return replace(self, columns=columns, lists=tuple(self.lists[i] for i in kept))
 
     def group_by(self, *names: str) -> dict[Any, RunTable]:
         """Return tables of the runs that are alike in columns, by the value that they share.
@@ -59,19 +85,23 @@ class RunTable:
             raise InputError(
                 "group_by needs the columns to group by.", fix='group_by("optimizer.lr")'
             )
-        columns = self.with_columns(*names).columns
-        groups: dict[Any, list[RunRow]] = {}
-        for row in self.rows:
-            values = tuple(_hashable(column.get(row)) for column in columns)
-            groups.setdefault(values if names[1:] else values[0], []).append(row)
-        return {key: replace(self, rows=tuple(rows)) for key, rows in groups.items()}
+        groups: dict[Any, list[int]] = {}
+        for i, values in enumerate(zip(*self.with_columns(*names).lists, strict=True)):
+            key = tuple(map(_hashable, values))
+            groups.setdefault(key if names[1:] else key[0], []).append(i)
+        return {key: self._pick(places) for key, places in groups.items()}
+
+    def _pick(self, places: Sequence[int]) -> RunTable:
+        """Return the rows of these numbers as a table."""
+        lists = tuple([values[i] for i in places] for values in self.lists)
+        return replace(self, selection=self.selection.at(places), lists=lists)
 
     def to_numpy(self, *names: str) -> dict[str, NDArray[Any]]:
         """Return one array a column: float64 for numbers (nan where missing), else objects."""
         table = self.with_columns(*names) if names else self
-        cells = table.cells
         return {
-            column.key: _array([each[column.key] for each in cells]) for column in table.columns
+            column.key: _array(values)
+            for column, values in zip(table.columns, table.exported, strict=True)
         }
 
     def to_pandas(self, *names: str) -> Any:
@@ -86,29 +116,29 @@ class RunTable:
             raise InputError(
                 "A DataFrame needs pandas.", fix="pip install pandas, or use to_numpy()"
             ) from None
-        index = pd.Index([row.id for row in self.rows], name="id")
+        index = pd.Index(self.selection.ids(), name="id")
         table = self.with_columns(*names) if names else self
-        cells = table.cells
-        columns = {}
-        for column in table.columns:
-            columns[column.key] = _frame_column(pd, [each[column.key] for each in cells])
+        columns = {
+            column.key: _frame_column(pd, values)
+            for column, values in zip(table.columns, table.exported, strict=True)
+        }
         return pd.DataFrame(columns, index=index)
 
     def _repr_html_(self) -> str:
         """Return the table as HTML for a notebook."""
         head = "".join(f"<th>{escape(visible(column.name))}</th>" for column in self.columns)
-        body = "".join(map(self._html_row, zip(*map(self._texts, self.columns), strict=True)))
+        body = "".join(map(self._html_row, zip(*self._texts(), strict=True)))
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def _html_row(self, texts: Sequence[str]) -> str:
         cells = ""
-        for column, text in zip(self.columns, texts, strict=True):
-            side = "right" if column.to_right else "left"
+        for is_right, text in zip(self._sides, texts, strict=True):
+            side = "right" if is_right else "left"
             cells += f'<td style="text-align:{side}">{escape(text)}</td>'
         return f"<tr>{cells}</tr>"
 
     def __repr__(self) -> str:
-        shown = replace(self, rows=self.rows[:_SHOWN_ROWS])
+        shown = self._pick(range(len(self))[:_SHOWN_ROWS])
         lines = shown.text()
         if more := len(self) - len(shown):
             lines.append(f"... and {more} more")
@@ -117,7 +147,17 @@ class RunTable:
     @property
     def cells(self) -> list[dict[str, Any]]:
         """One dictionary a run, by column; times as ISO text, durations in seconds."""
-        return [{column.key: column.value(row) for column in self.columns} for row in self.rows]
+        keys = [column.key for column in self.columns]
+        lines = zip(*self.exported, strict=True) if keys else [()] * len(self)
+        return [dict(zip(keys, line, strict=True)) for line in lines]
+
+    @property
+    def exported(self) -> list[list[Any]]:
+        """The values of each column as plain data."""
+        return [
+            [None if value is None else column.export(value) for value in values]
+            for column, values in zip(self.columns, self.lists, strict=True)
+        ]
 
     def to_json(self) -> str:
         """A list of objects, one a line; what JSON lacks (nan, inf) as text."""
@@ -133,19 +173,134 @@ class RunTable:
 
     def text(self, *, width: int | None = 80) -> list[str]:
         """Return aligned lines, the head first; long words are elided to fit `width`."""
-        texts = [[visible(column.name), *self._texts(column)] for column in self.columns]
-        return aligned(self.columns, texts, width)
+        heads = [visible(column.name) for column in self.columns]
+        texts = [[head, *cells] for head, cells in zip(heads, self._texts(), strict=True)]
+        return aligned(self.columns, texts, self._sides, width)
 
-    def lines(self, *, width: int | None = 80) -> list[tuple[str, RunRow | None]]:
-        """The same with the run that each line is about; None for the head."""
-        return list(zip(self.text(width=width), [None, *self.rows], strict=True))
+    def unsaved(self) -> dict[str, str]:
+        """Return why a run kept no final weights, by id, of those that finished without."""
+        facts = [COLUMNS[name] for name in ("id", "status", "reason")]
+        return {
+            run_id: reason
+            for run_id, status, reason in zip(*self.selection.values(facts), strict=True)
+            if status == "finished" and reason and reason.startswith(UNSAVED)
+        }
 
-    def _texts(self, column: Column) -> list[str]:
-        values = map(column.get, self.rows)
-        show, now_ns = column.show, self.now_ns
+    @property
+    def _sides(self) -> list[bool]:
+        """For each column, whether its cells stand on the right."""
         return [
-            "-" if value in (None, "", []) else visible(show(value, now_ns)) for value in values
+            _are_numbers(values) if column.to_right is None else column.to_right
+            for column, values in zip(self.columns, self.lists, strict=True)
         ]
+
+    def _texts(self) -> list[list[str]]:
+        """Return the texts of each column."""
+        return [
+            [
+                "-" if value in (None, "", []) else visible(column.show(value, self.now_ns))
+                for value in values
+            ]
+            for column, values in zip(self.columns, self.lists, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTable:
+    """Groups under columns, in order."""
+
+    columns: tuple[Column, ...]
+    groups: tuple[RunGroup, ...]
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    def to_json(self) -> str:
+        """A list of objects, one a line."""
+        lines = ",\n".join(dumps(self._plain(group)) for group in self.groups)
+        return f"[\n{lines}\n]" if lines else "[]"
+
+    def to_csv(self) -> str:
+        """Return CSV with a head; after each column its standard deviation, where one has any."""
+        has_spread = [
+            any(isinstance(group.cells[i], Spread) for group in self.groups)
+            for i in range(len(self.columns))
+        ]
+        head = ["tag", "runs", "finished"]
+        for name, is_spread in zip(self.names, has_spread, strict=True):
+            head += [name, f"{name}.std"] if is_spread else [name]
+        lines: list[list[Any]] = [head]
+        for group in self.groups:
+            cells = [group.tag, len(group.ids), group.finished]
+            for cell, is_spread in zip(group.cells, has_spread, strict=True):
+                cells += _csv_group_cells(cell, is_spread)
+            lines.append(cells)
+        return csv_text(lines)
+
+    def text(self) -> list[str]:
+        """Aligned lines, the head first; `2 of 3` runs: one of three did not finish."""
+        lines = [["tag", "runs", *map(visible, self.names)]]
+        lines += [_group_texts(group) for group in self.groups]
+        tag_width, *widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        texts = []
+        for tag, *cells in lines:
+            padded = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
+            texts.append("  ".join([tag.ljust(tag_width), *padded]).rstrip())
+        return texts
+
+    def _plain(self, group: RunGroup) -> dict[str, Any]:
+        (key,) = group.key
+        return {
+            "tag": group.tag,
+            "config": key,
+            "runs": list(reversed(group.ids)),
+            "finished": group.finished,
+            **dict(zip(self.names, map(plain_cell, group.cells), strict=True)),
+        }
+
+
+def plain_cell(cell: Any) -> Any:
+    """Return a cell of a group as plain data; a single run has no deviation."""
+    if not isinstance(cell, Spread):
+        return cell
+    return {**asdict(cell), "std": cell.std if cell.count > 1 else None}
+
+
+def _group_texts(group: RunGroup) -> list[str]:
+    tag = elided(visible(group.tag) or "-", _TAG_CELLS)
+    total = len(group.ids)
+    runs = str(total) if group.finished == total else f"{group.finished} of {total}"
+    return [tag, runs, *map(_group_text, group.cells)]
+
+
+def _group_text(cell: Any) -> str:
+    match cell:
+        case None:
+            return "-"
+        case str() | Spread():
+            return visible(str(cell))
+        case float():
+            return number(cell)
+        case _:
+            return visible(dumps(cell))
+
+
+def _csv_group_cells(cell: Any, has_spread: bool) -> list[Any]:
+    if not has_spread:
+        return [cell if cell is None or isinstance(cell, str | int | float) else dumps(cell)]
+    if not isinstance(cell, Spread):
+        return [cell, None]
+    return [cell.mean, cell.std if cell.count > 1 else None]
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    """Return whether there are values, and all of them are numbers."""
+    known = [value for value in values if value is not None]
+    return bool(known) and all(isinstance(value, int | float) for value in known)
 
 
 def _array(values: list[Any]) -> NDArray[Any]:

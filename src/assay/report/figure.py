@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from assay.core.errors import ConfigError, InputError, MissingExtraError, choose, did_you_mean
 from assay.query.config_rows import flat_config
+from assay.query.groups import choose_counted, count_values
 from assay.query.run import RunView
 
 if TYPE_CHECKING:
@@ -91,14 +92,14 @@ def lines(runs: Sequence[RunView], names: Sequence[str]) -> list[Line]:
     found = []
     for metric in has_metric:
         for group, label in zip(groups, labels, strict=True):
-            measured = [run for run in group if metric in run.metrics]
-            finished = [run for run in measured if run.status == "finished"] or measured
-            if not finished:
+            counted = choose_counted(group, lambda run: run.status)
+            measured = [run for run in counted if metric in run.metrics]
+            if not measured:
                 continue
             total = len(group)
-            part = f"{len(finished)} of {total}" if len(finished) < total else str(total)
+            part = f"{len(measured)} of {total}" if len(measured) < total else str(total)
             repeats = f" (mean of {part})" if total > 1 else ""
-            found.append(_line(finished, metric, f"{label}{repeats}", groups.index(group)))
+            found.append(_line(measured, metric, f"{label}{repeats}", groups.index(group)))
     return found
 
 
@@ -131,8 +132,7 @@ def _labels(groups: Sequence[Sequence[RunView]]) -> list[str]:
     Equal labels get an id.
     """
     configs = [_settings(group[-1]) for group in groups]
-    keys = sorted({key for config in configs for key in config})
-    differing = [key for key in keys if len({config.get(key) for config in configs}) > 1]
+    differing = sorted(count_values(configs).keys() - {"seed"})
     shown = _short(differing)
     labels = []
     for group, config in zip(groups, configs, strict=True):
@@ -147,12 +147,11 @@ def _labels(groups: Sequence[Sequence[RunView]]) -> list[str]:
 
 
 def _settings(run: RunView) -> dict[str, str]:
-    """Return the saved config by key without seed, tag and desc; of a damaged one nothing."""
+    """Return the saved config by key; of a damaged one nothing."""
     try:
-        found = flat_config(run)
+        return flat_config(run)
     except ConfigError:
         return {}
-    return {key: value for key, value in found.items() if key not in ("seed", "tag", "desc")}
 
 
 def _short(keys: Sequence[str]) -> dict[str, str]:

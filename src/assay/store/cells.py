@@ -1,7 +1,7 @@
 """Values of runs as the index holds them, and the one order and logic that they have everywhere.
 
 Numbers come first, infinities among them, then nan, then texts, then runs that have nothing there.
-`assay ls`, `assay.runs`, groups and tables order by `in_order`, pages of the index by `sql_order`.
+All of them are ordered by `in_order`.
 """
 
 from __future__ import annotations
@@ -53,6 +53,9 @@ def in_order(pairs: Iterable[tuple[Any, _Item]], *, descending: bool = False) ->
     """
     ranked: tuple[list[tuple[Any, _Item]], ...] = ([], [], [], [])
     for value, item in pairs:
+        if type(value) is float and value == value:  # most are
+            ranked[0].append((value, item))
+            continue
         cell = to_cell(value)
         match cell:
             case None | "":
@@ -66,10 +69,3 @@ def in_order(pairs: Iterable[tuple[Any, _Item]], *, descending: bool = False) ->
     return [
         item for same in ranked for _, item in sorted(same, key=itemgetter(0), reverse=descending)
     ]
-
-
-def sql_order(value: str, *, descending: bool) -> str:
-    """Return the ORDER BY in SQL that orders an expression over cells as `in_order` does."""
-    known = f"NULLIF({value}, '')"
-    ranks = "WHEN 'null' THEN 3 WHEN 'text' THEN 2 WHEN 'blob' THEN 1 ELSE 0"
-    return f"CASE typeof({known}) {ranks} END, {known}{' DESC' if descending else ''}"

@@ -15,7 +15,7 @@ Value = str | int | float | bool
 
 RUN_FIELDS = {
     "status": "COALESCE(now.status, CASE runs.status WHEN '' THEN 'damaged' ELSE runs.status END)",
-    "duration": "COALESCE(now.seconds, runs.seconds)",
+    "duration": "CASE runs.status WHEN '' THEN NULL ELSE COALESCE(now.seconds, runs.seconds) END",
     "age": "(:now_ns - runs.created_ns) / 1e9",
     "created": "runs.created_ns",
     "id": "runs.id",
@@ -24,8 +24,8 @@ RUN_FIELDS = {
     "step": "runs.step",
     "attempts": "runs.attempts",
     "best": "runs.best_value",
-    "reason": "runs.reason",
-    "parent": "runs.parent",
+    "reason": "NULLIF(CASE runs.error WHEN '' THEN runs.reason ELSE runs.error END, '')",
+    "parent": "NULLIF(runs.parent, '')",
     "config_hash": "runs.config_hash",
     "sweep": "NULLIF(runs.sweep, '')",
     "point": "NULLIF(runs.point, '')",
@@ -37,6 +37,19 @@ RUN_FIELDS = {
 
 Runs of one `group` differ in nothing but their seed.
 """
+
+_LABELS = "FROM items WHERE kind = 'label' AND folder = runs.folder"
+RUN_COLUMNS = RUN_FIELDS | {
+    "best_metric": "runs.best_metric",
+    "best_mode": "runs.best_mode",
+    "best_step": "runs.best_step",
+    "config": "NULLIF(substr(runs.config_hash, 1, 16), '')",
+    "folder": ":runs_dir || runs.folder",
+    "labels": f"(SELECT group_concat(name, ', ') {_LABELS})",
+    "label_lines": f"(SELECT group_concat(name, char(10)) {_LABELS})",
+    "values_json": "runs.values_json",
+}
+"""SQL for what a run can show of these and beside them; a folder with its path."""
 
 STATISTICS = ("last", "min", "max", "mean", "count")
 

@@ -8,77 +8,288 @@ cache up to date.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+import threading
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from assay.core.errors import InputError
 from assay.store.cells import from_cell
-from assay.store.conditions import Condition, Sql
-from assay.store.index_database import names_in, open_database, write_runs
-from assay.store.index_rows import ChangedRun, IndexRow, Kind, storable
+from assay.store.conditions import RUN_COLUMNS, STATISTICS, Condition, Field, Sql
+from assay.store.index_database import (
+    delete_file,
+    index_file,
+    is_damage,
+    names_in,
+    open_database,
+    write_runs,
+)
+from assay.store.index_rows import IndexRow, Kind, storable
 from assay.store.layout import Project, RunFolder
 from assay.store.migrations import NewerIndexError
-from assay.store.read_record import read_record
+from assay.store.refresh_index import IndexFileError, Synchronized, delete_index, synchronize
+
+States = Mapping[str, tuple[str, float | None]]
+"""Status and seconds of the runs that wrote no end, by folder."""
+
+Value = str | int | float
+
+_Arguments = ParamSpec("_Arguments")
+_Answer = TypeVar("_Answer")
 
 _ASKED_BUSY_S = 10.0
+_FEW = 500
+_NOW = "LEFT JOIN now ON now.folder = runs.folder"
+_ROW = ", ".join(f"runs.{name}" for name in IndexRow._fields)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """Time at which runs are asked for, and the states of open runs at that time."""
+
+    now_ns: int
+    states: States
+
+
+def _renew_damaged(
+    question: Callable[Concatenate[Index, _Arguments], _Answer],
+) -> Callable[Concatenate[Index, _Arguments], _Answer]:
+    """Let a question be asked again of a new file, where the file turns out to be damaged."""
+
+    @wraps(question)
+    def ask(self: Index, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Answer:
+        try:
+            return question(self, *args, **kwargs)
+        except sqlite3.DatabaseError as error:
+            if self.is_lost or not is_damage(error):
+                raise
+            self.renew()
+            return question(self, *args, **kwargs)
+
+    return ask
+
+
 class Index:
-    """Runs of a project as they are now, the oldest first, and answers to questions about them."""
+    """Index of one project: its file, and answers to questions about runs by folder.
 
-    project: Project
-    rows: list[IndexRow]
-    _file: Path
-    # What could not be written into the file, which is then asked in memory.
-    _unwritten: list[ChangedRun] = field(default_factory=list)
-    _gone: list[str] = field(default_factory=list)
+    Any thread may ask. Of a project that `is_lost`, whose folders are gone, the file tells what it
+    remembers.
+    """
 
-    def matching(
-        self, condition: Condition, *, now_ns: int, states: Mapping[str, tuple[str, float]]
-    ) -> set[str]:
-        """Return the folders that fulfil a condition. `states`: status and seconds of open runs."""
-        sql = Sql(condition)
-        asked = {**sql.parameters, "now_ns": now_ns, "project": str(self.project.root)}
-        parameters = dict(zip(asked, storable(asked.values()), strict=True))
-        with self.asked() as database:
-            database.execute("CREATE TEMP TABLE now (folder PRIMARY KEY, status, seconds)")
-            now = (storable((folder, *state)) for folder, state in states.items())
-            database.executemany("INSERT INTO now VALUES (?, ?, ?)", now)
-            query = (
-                "SELECT runs.folder FROM runs LEFT JOIN now ON now.folder = runs.folder WHERE "
-                f"{sql.where}"
+    def __init__(self, project: Project, *, is_lost: bool = False) -> None:
+        self.project = project
+        self.is_lost = is_lost
+        self._file = index_file(project)
+        self._lock = threading.RLock()
+        self._delete_scratch: Callable[[], object] = lambda: None
+
+    def close(self) -> None:
+        """Delete the index if it lies in a folder of this process."""
+        self._delete_scratch()
+
+    def synchronize(
+        self,
+        only: Collection[str] | None = None,
+        *,
+        texts: bool = False,
+        summarize: Callable[[RunFolder], str] | None = None,
+        on_read: Callable[[int, int], object] | None = None,
+    ) -> Synchronized:
+        """Scan run folders, all or those in `only`, and write the new and changed runs.
+
+        A file that cannot be written, or that a newer assay made, costs time and nothing else: the
+        index is then made for this process alone. `texts` also looks for edited READMEs; for the
+        others see `store.refresh_index.synchronize`.
+        """
+        if self.is_lost:
+            return Synchronized()
+        with self._lock:
+            try:
+                return synchronize(
+                    self.project,
+                    self._file,
+                    only=only,
+                    texts=texts,
+                    summarize=summarize,
+                    on_read=on_read,
+                )
+            except IndexFileError:
+                self._move_to_scratch()
+                return synchronize(self.project, self._file, summarize=summarize, on_read=on_read)
+
+    def renew(self) -> None:
+        """Make the file anew from the folders."""
+        delete_file(self._file)
+        self.synchronize()
+
+    def _move_to_scratch(self) -> None:
+        import shutil  # here: a list of runs must not pay for them
+        import tempfile
+
+        self.close()
+        folder = tempfile.mkdtemp(prefix="assay-index-")
+        self._delete_scratch = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        file = Path(folder) / "index.sqlite"
+        # What the other file remembers need not be read again.
+        with contextlib.suppress(sqlite3.Error, NewerIndexError), contextlib.ExitStack() as stack:
+            old = stack.enter_context(open_database(self._file, make=False))
+            old.backup(stack.enter_context(open_database(file, make=True)))
+        self._file = file
+
+    # -------------------------------------------------------------------------------- what is asked
+
+    @_renew_damaged
+    def select(
+        self,
+        condition: Condition | None,
+        moment: Moment,
+        *,
+        tests: bool = True,
+        hidden_label: str = "",
+    ) -> list[str]:
+        """Return the folders of the runs that fulfil a condition, the newest first."""
+        where = ["1" if tests else "runs.kind = 'train'"]
+        parameters: dict[str, Any] = {}
+        if hidden_label:
+            parameters["hidden"] = hidden_label
+            where.append(
+                "runs.folder NOT IN"
+                " (SELECT folder FROM items WHERE kind = 'label' AND name = :hidden)"
             )
-            return {folder for (folder,) in database.execute(query, parameters)}
+        if condition is not None:
+            sql = Sql(condition)
+            parameters |= sql.parameters
+            where.append(sql.where)
+        query = (
+            f"SELECT runs.folder FROM runs {_NOW} WHERE {' AND '.join(where)}"
+            " ORDER BY runs.created_ns DESC, runs.folder DESC"
+        )
+        with self._asked_at(moment) as database:
+            return [folder for (folder,) in database.execute(query, self._bind(moment, parameters))]
 
-    def metric_names(self) -> list[str]:
-        """Return every metric that any run has."""
+    @_renew_damaged
+    def values(
+        self, folders: Collection[str], fields: Sequence[Field], moment: Moment
+    ) -> list[dict[str, Value | None]]:
+        """Return for each field what each of these runs has there, by folder.
+
+        Other runs may be among them, where these are many.
+        """
+        facts = list(dict.fromkeys(field.name for field in fields if field.kind == "run"))
+        with self._asked_at(moment) as database:
+            by_fact = self._facts(database, folders, facts, moment) if facts else {}
+            return [
+                by_fact[field.name]
+                if field.kind == "run"
+                else self._column(database, folders, field)
+                for field in fields
+            ]
+
+    def _facts(
+        self,
+        database: sqlite3.Connection,
+        folders: Collection[str],
+        names: Sequence[str],
+        moment: Moment,
+    ) -> dict[str, dict[str, Value | None]]:
+        """Return facts of runs by name and folder; all of them are read in one query."""
+        columns = ", ".join(RUN_COLUMNS[name] for name in names)
+        among, parameters = _among("runs.folder", folders)
+        query = f"SELECT runs.folder, {columns} FROM runs {_NOW} WHERE {among}"
+        rows = database.execute(query, self._bind(moment, parameters)).fetchall()
+        known, *lists = zip(*rows, strict=True) if rows else [()] * (len(names) + 1)
+        return {
+            name: dict(zip(known, cells, strict=True))
+            for name, cells in zip(names, lists, strict=True)
+        }
+
+    def _column(
+        self, database: sqlite3.Connection, folders: Collection[str], field: Field
+    ) -> dict[str, Value | None]:
+        among, parameters = _among("folder", folders)
+        if field.kind == "metric":
+            assert field.statistic in STATISTICS
+            query = f"SELECT folder, {field.statistic} FROM metrics WHERE name = :name AND {among}"
+        else:
+            query = (
+                "SELECT folder, value FROM items"
+                f" WHERE kind = '{field.kind}' AND name = :name AND {among}"
+            )
+        rows = database.execute(query, {"name": field.name, **parameters})
+        return {folder: from_cell(cell) for folder, cell in rows}
+
+    @_renew_damaged
+    def rows(self, folders: Sequence[str]) -> dict[str, IndexRow]:
+        """Return the rows of these runs, by folder; a run that is gone is left out."""
+        among, parameters = _among("folder", folders)
+        wanted = set(folders)
         with self.asked() as database:
-            return [name for (name,) in database.execute(names_in("metrics"))]
+            rows = database.execute(f"SELECT {_ROW} FROM runs WHERE {among}", parameters)
+            return {row[0]: IndexRow._make(row) for row in rows if row[0] in wanted}
 
+    @_renew_damaged
+    def all_rows(self) -> list[IndexRow]:
+        """Return all rows in the order of their folders."""
+        with self.asked() as database:
+            query = f"SELECT {_ROW} FROM runs ORDER BY folder"
+            return [IndexRow._make(row) for row in database.execute(query)]
+
+    @_renew_damaged
+    def open_rows(self) -> list[IndexRow]:
+        """Return the rows of the runs that wrote no end."""
+        with self.asked() as database:
+            query = f"SELECT {_ROW} FROM runs WHERE status = 'running'"
+            return [IndexRow._make(row) for row in database.execute(query)]
+
+    @_renew_damaged
+    def recent_rows(self, since_ns: int, limit: int) -> list[IndexRow]:
+        """Return the runs that are open or ended after a moment, the newest first."""
+        with self.asked() as database:
+            query = (
+                f"SELECT {_ROW} FROM runs"
+                " WHERE status = 'running' OR started_ns + seconds * 1e9 > :since"
+                " ORDER BY created_ns DESC LIMIT :limit"
+            )
+            rows = database.execute(query, {"since": since_ns, "limit": limit})
+            return [IndexRow._make(row) for row in rows]
+
+    @_renew_damaged
+    def folders_by_id(self, ids: Iterable[str]) -> dict[str, str]:
+        """Return the folder of each of these runs that is there, by id."""
+        with self.asked() as database:
+            database.execute("CREATE TEMP TABLE wanted (id PRIMARY KEY)")
+            database.executemany(
+                "INSERT OR IGNORE INTO wanted VALUES (?)", [(each,) for each in ids]
+            )
+            return dict(
+                database.execute("SELECT runs.id, runs.folder FROM wanted JOIN runs USING (id)")
+            )
+
+    @_renew_damaged
+    def metric_names(self, folders: Sequence[str] | None = None) -> list[str]:
+        """Return every metric that any run, or any of these runs, has, in alphabetical order."""
+        with self.asked() as database:
+            query = names_in("metrics")
+            if folders is not None:
+                _fill_page(database, folders)
+                query = (
+                    "SELECT DISTINCT metrics.name FROM page JOIN metrics USING (folder) ORDER BY 1"
+                )
+            return [name for (name,) in database.execute(query)]
+
+    @_renew_damaged
     def item_names(self, kind: Kind) -> list[str]:
         """Return every name that any run has something of this kind under."""
         with self.asked() as database:
-            return [
-                name
-                for (name,) in database.execute(names_in("items", "kind = :kind"), {"kind": kind})
-            ]
+            query = names_in("items", "kind = :kind")
+            return [name for (name,) in database.execute(query, {"kind": kind})]
 
-    def items(self, kind: Kind, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """By folder, what each run has under these names; None values are left out."""
-        found: dict[str, dict[str, Any]] = {}
-        with self.asked() as database:
-            for name in names:
-                query = (
-                    "SELECT folder, value FROM items WHERE kind = ? AND name = ? AND value IS NOT "
-                    "NULL"
-                )
-                for folder, value in database.execute(query, (kind, name)):
-                    found.setdefault(folder, {})[name] = from_cell(value)
-        return found
-
+    @_renew_damaged
     def all_items(self, kind: Kind, folders: Iterable[str]) -> dict[str, dict[str, Any]]:
         """By folder, everything of a kind that these runs have."""
         found: dict[str, dict[str, Any]] = {folder: {} for folder in folders}
@@ -96,16 +307,40 @@ class Index:
                     found[folder][name] = from_cell(value)
         return found
 
+    # --------------------------------------------------------------------------------- the database
+
+    def _bind(self, moment: Moment, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        bound = {
+            **parameters,
+            "now_ns": moment.now_ns,
+            "project": str(self.project.root),
+            "runs_dir": os.path.join(self.project.runs_dir, ""),
+        }
+        return dict(zip(bound, storable(bound.values()), strict=True))
+
+    @contextlib.contextmanager
+    def _asked_at(self, moment: Moment) -> Iterator[sqlite3.Connection]:
+        with self.asked() as database:
+            database.execute("CREATE TEMP TABLE now (folder PRIMARY KEY, status, seconds)")
+            database.executemany(
+                "INSERT INTO now VALUES (?, ?, ?)",
+                [storable((folder, *state)) for folder, state in moment.states.items()],
+            )
+            yield database
+
     @contextlib.contextmanager
     def asked(self) -> Iterator[sqlite3.Connection]:
-        """Open the file, if it holds what `rows` say; else the same in memory."""
+        """Open the file; one that was deleted, locked or damaged meanwhile is made anew."""
         with contextlib.ExitStack() as stack:
-            database = None if self._unwritten or self._gone else self._opened(stack)
+            database = self._open(stack)
             if database is None:
+                self.synchronize()
+                database = self._open(stack)
+            if database is None:  # of a lost project without a file
                 database = stack.enter_context(
                     contextlib.closing(sqlite3.connect(":memory:", isolation_level=None))
                 )
-                self._fill(database)
+                write_runs(database, [], [])
             database.create_function(
                 "folded",
                 1,
@@ -113,8 +348,8 @@ class Index:
             )
             yield database
 
-    def _opened(self, stack: contextlib.ExitStack) -> sqlite3.Connection | None:
-        """The file, or None when it is gone, locked or damaged since it was written."""
+    def _open(self, stack: contextlib.ExitStack) -> sqlite3.Connection | None:
+        """Return the opened file; None when it is gone, locked or damaged."""
         try:
             database = stack.enter_context(
                 open_database(self._file, make=False, busy_s=_ASKED_BUSY_S)
@@ -124,17 +359,49 @@ class Index:
             return None
         return database
 
-    def _fill(self, database: sqlite3.Connection) -> None:
-        """Fill a database from the file and `_unwritten`; without a file, from the folders."""
-        changed = self._unwritten
+
+def open_index(project: Project, *, texts: bool = False) -> Index:
+    """Return the updated index of a project; `texts` also looks for edited READMEs."""
+    index = Index(project)
+    index.synchronize(texts=texts)
+    return index
+
+
+def _among(key: str, folders: Collection[str]) -> tuple[str, dict[str, str]]:
+    """Return SQL that is true for a few folders, with its parameters.
+
+    For many it is always true: one walk along a column takes less than thousands of look-ups.
+    """
+    if len(folders) > _FEW:
+        return "1", {}
+    parameters = dict(zip((f"f{i}" for i in range(len(folders))), folders, strict=True))
+    return f"{key} IN ({', '.join(f':{name}' for name in parameters)})", parameters
+
+
+def _fill_page(database: sqlite3.Connection, folders: Sequence[str]) -> None:
+    database.execute("CREATE TEMP TABLE page (folder PRIMARY KEY)")
+    database.executemany("INSERT OR IGNORE INTO page VALUES (?)", [(folder,) for folder in folders])
+
+
+def reindex(project: Project) -> int:
+    """Make the index anew from the folders, and return how many runs it holds.
+
+    InputError when a newer assay made the one that is there, or when it cannot be written.
+    """
+    path = index_file(project)
+    with contextlib.suppress(sqlite3.Error):
         try:
-            with open_database(self._file, make=False) as old:
-                old.execute("SELECT folder FROM texts LIMIT 1").fetchone()
-                old.backup(database)
-        except (sqlite3.Error, NewerIndexError):
-            if len(changed) == len(self.rows) and all(each.items is not None for each in changed):
-                write_runs(database, changed, [])  # just read, all of them
-                return
-            folders = [RunFolder(self.project.runs_dir / row.folder) for row in self.rows]
-            changed = [read_record(folder, 0) for folder in folders if folder.path.is_dir()]
-        write_runs(database, changed, self._gone)
+            with open_database(path, make=False):
+                pass
+        except NewerIndexError as error:
+            fix = "Use that assay, or delete the file: it is made again from the run folders."
+            raise InputError(
+                f"The index was made by a newer assay ({error}).", where=str(path), fix=fix
+            ) from None
+    delete_index(project)
+    index = open_index(project)
+    count = len(index.all_rows())
+    if count and not path.exists():
+        fix = "Runs can be listed without it, only more slowly."
+        raise InputError("The index cannot be written.", where=str(path), fix=fix)
+    return count

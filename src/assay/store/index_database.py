@@ -23,7 +23,6 @@ from assay.store.migrations import SCHEMA, NewerIndexError, migrate, version_of
 
 _BUSY_S = 2.0
 _COLUMNS = IndexRow._fields
-_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM runs"
 _REPLACE = (
     f"INSERT OR REPLACE INTO runs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 )
@@ -48,69 +47,54 @@ def names_in(table: str, where: str = "1") -> str:
     return f"WITH RECURSIVE names(name) AS ({steps}) SELECT name FROM names WHERE name IS NOT NULL"
 
 
-def remembered_rows(path: Path) -> list[IndexRow]:
+def read_states(path: Path, only: Collection[str] | None) -> list[IndexedState]:
+    """Return what the file remembers of the runs, or of those in `only`; nothing without a file.
+
+    A file of an older assay is migrated, a damaged one deleted. Raises NewerIndexError, and
+    sqlite3.Error for a file that is locked or cannot be read.
+    """
     try:
         with open_database(path, make=False) as database:
-            if version_of(database) == SCHEMA:
-                return [IndexRow._make(row) for row in database.execute(_SELECT)]
-        with open_database(path, make=True) as database:
-            write_runs(database, [], [])  # it was of an older assay
-            return [IndexRow._make(row) for row in database.execute(_SELECT)]
-    except NewerIndexError:
-        return []
+            is_old = version_of(database) != SCHEMA
+        if is_old:
+            with open_database(path, make=True) as database:
+                write_runs(database, [], [])
+        return _read_states(path, only)
     except sqlite3.DatabaseError as error:
-        # Not there, locked, not readable: as good as none. No such table, no database: damaged.
-        if error.sqlite_errorcode & 0xFF in _DAMAGED:
+        if is_damage(error):
             delete_file(path)
+        elif path.exists():
+            raise
         return []
 
 
-_DAMAGED = (
-    sqlite3.SQLITE_ERROR,
-    sqlite3.SQLITE_CORRUPT,
-    sqlite3.SQLITE_NOTADB,
-    sqlite3.SQLITE_FORMAT,
-)
+def _read_states(path: Path, only: Collection[str] | None) -> list[IndexedState]:
+    query = f"SELECT {', '.join(IndexedState._fields)} FROM runs"
+    with open_database(path, make=False) as database:
+        if only is None:
+            return [IndexedState._make(row) for row in database.execute(query)]
+        query += " WHERE folder = ?"
+        rows = (database.execute(query, storable((folder,))).fetchone() for folder in only)
+        return [IndexedState._make(row) for row in rows if row is not None]
 
 
-def remembered_readmes(path: Path) -> dict[str, int]:
-    """When the README of each run was last changed, as far as that is known."""
+def is_damage(error: sqlite3.Error) -> bool:
+    """Return True if a file is no database, or not one of ours."""
+    return error.sqlite_errorcode & 0xFF in (
+        sqlite3.SQLITE_ERROR,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_FORMAT,
+    )
+
+
+def read_readme_times(path: Path) -> dict[str, int]:
+    """Return when the README of each run was last changed, by folder, as far as that is known."""
     try:
         with open_database(path, make=False) as database:
             return dict(database.execute("SELECT folder, readme_mtime_ns FROM texts"))
     except (sqlite3.Error, NewerIndexError):
         return {}
-
-
-def remembered_states(path: Path, only: Collection[str] | None) -> list[IndexedState]:
-    """The same without what is not needed to see what has changed."""
-    query = f"SELECT {', '.join(IndexedState._fields)} FROM runs"
-    try:
-        with open_database(path, make=False) as database:
-            if version_of(database) == SCHEMA:
-                if only is None:
-                    return [IndexedState._make(row) for row in database.execute(query)]
-                found = (
-                    database.execute(f"{query} WHERE folder = ?", (folder,)).fetchone()
-                    for folder in only
-                )
-                return [IndexedState._make(row) for row in found if row is not None]
-    except sqlite3.DatabaseError:
-        pass
-    rows = [
-        IndexedState(*(getattr(row, name) for name in IndexedState._fields))
-        for row in remembered_rows(path)
-    ]
-    return [row for row in rows if only is None or row.folder in only]
-
-
-def try_update(path: Path, changed: Sequence[ChangedRun], gone: Sequence[str]) -> bool:
-    """Write what was read; whether that was possible."""
-    try:
-        update(path, changed, gone)
-        return True
-    except (OSError, sqlite3.Error, NewerIndexError):
-        return False
 
 
 def update(path: Path, changed: Sequence[ChangedRun | Grown], gone: Sequence[str]) -> None:
@@ -136,12 +120,16 @@ def write_runs(
         database.executemany(f"DELETE FROM {table} WHERE folder = ?", gone_folders)
     _delete_items(database, gone)
     changed = [each for each in found if isinstance(each, ChangedRun)]
+    changed.sort(key=lambda each: each.row.folder)  # pages that are filled in order are full
     grown = [each for each in found if isinstance(each, Grown)]
     known = [each.row.folder for each in changed if _is_known(database, each.row.folder)]
     database.executemany(_REPLACE, [storable(each.row) for each in changed])
     database.executemany(
-        "UPDATE runs SET summaries_json = ?, metrics_mtime_ns = ? WHERE folder = ?",
-        [storable((each.summaries_json, each.metrics_mtime_ns, each.folder)) for each in grown],
+        "UPDATE runs SET summaries_json = ?, step = ?, metrics_mtime_ns = ? WHERE folder = ?",
+        [
+            storable((each.summaries_json, each.step, each.metrics_mtime_ns, each.folder))
+            for each in grown
+        ],
     )
     summaries = [(each.row.folder, each.row.summaries_json) for each in changed]
     summaries += [(each.folder, each.summaries_json) for each in grown]

@@ -105,10 +105,11 @@ class IndexedState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """New metrics of a run of which nothing else changed."""
+    """New metrics of a run of which nothing else changed; `step` is the last one."""
 
     folder: str
     summaries_json: str
+    step: int
     metrics_mtime_ns: int
 
 

@@ -57,7 +57,7 @@ def read_record(
     row = _row(folder, run, error, mtime_ns)
     row = row._replace(
         tag=tag[:_MOST_TAG],
-        step=_last_step(summaries_json) if run.status == "running" else row.step,
+        step=last_step(summaries_json) if run.status == "running" else row.step,
         summaries_json=summaries_json,
         values_json=dumps(values),
         edits_json=dumps(edits) if edits else "",
@@ -137,7 +137,7 @@ def _edits(folder: RunFolder) -> list[Edit]:
         return []
 
 
-def _last_step(summaries_json: str) -> int:
+def last_step(summaries_json: str) -> int:
     """Return the last step of which anything was logged: that of a run that has written no end."""
     return max((int(each["step"]) for each in json.loads(summaries_json).values()), default=0)
 

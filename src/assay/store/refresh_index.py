@@ -6,7 +6,6 @@ opened, of one that is open only what changed is read again.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sqlite3
 import time
@@ -14,24 +13,18 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import TypeVar
 
-from assay.core.errors import InputError
-from assay.store.index import Index
 from assay.store.index_database import (
     delete_file,
     index_file,
-    open_database,
-    remembered_readmes,
-    remembered_rows,
-    remembered_states,
-    try_update,
+    read_readme_times,
+    read_states,
     update,
 )
-from assay.store.index_rows import ChangedRun, Grown, IndexedState, IndexRow
+from assay.store.index_rows import ChangedRun, Grown, IndexedState
 from assay.store.layout import Project, RunFolder, no_folder, scan_runs
 from assay.store.migrations import NewerIndexError
-from assay.store.read_record import live_summaries, mtime_ns_of, read_record, size_of
+from assay.store.read_record import last_step, live_summaries, mtime_ns_of, read_record, size_of
 
 # A folder changed so recently may change again within the same tick of the disk's clock: it is read
 # again next time.
@@ -51,44 +44,10 @@ class Synchronized:
     def __bool__(self) -> bool:
         return bool(self.changed or self.grown or self.gone)
 
-
-def refresh(project: Project, *, file: Path | None = None) -> list[IndexRow]:
-    """Return all runs of a project, the oldest first, and update the index with what was read.
-
-    An index that is not there, damaged, locked, of a newer assay or not writable costs time and
-    nothing else.
-    """
-    return open_index(project, file=file).rows
-
-
-def open_index(project: Project, *, texts: bool = False, file: Path | None = None) -> Index:
-    """Return the updated index of a project; `texts` also looks for edited READMEs."""
-    path = file or index_file(project)
-    known = {row.folder: row for row in remembered_rows(path)}
-    readmes = remembered_readmes(path) if texts else {}
-    rows: list[IndexRow] = []
-    changed: list[ChangedRun] = []
-    for entry in scan_runs(project.runs_dir):
-        old = known.pop(entry.name, None)
-        found = _current(entry, old, readmes.get(entry.name), live_summaries)
-        if found is None:
-            continue  # deleted at this moment
-        if isinstance(found, Grown):
-            assert old is not None
-            row = old._replace(
-                summaries_json=found.summaries_json, metrics_mtime_ns=found.metrics_mtime_ns
-            )
-            found = ChangedRun(row)
-        if isinstance(found, ChangedRun):
-            changed.append(found)
-            rows.append(found.row)
-        else:
-            rows.append(found)
-    gone = list(known)
-    rows.sort(key=lambda row: row.folder)
-    if (changed or gone) and not try_update(path, changed, gone):
-        return Index(project, rows, path, changed, gone)
-    return Index(project, rows, path)
+    def __add__(self, other: Synchronized) -> Synchronized:
+        return Synchronized(
+            self.changed + other.changed, self.grown + other.grown, self.gone + other.gone
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +70,19 @@ def synchronize(
     file: Path,
     *,
     only: Collection[str] | None = None,
+    texts: bool = False,
     summarize: Callable[[RunFolder], str] | None = None,
     on_read: Callable[[int, int], object] | None = None,
 ) -> Synchronized:
-    """Bring an index file up to date without loading its rows, for a reader that asks for pages.
+    """Bring an index file up to date without loading its rows.
 
-    `only` names the folders to look at, else all are. `summarize` returns the summaries of an open
-    run as JSON. `on_read(done, total)` is called while many runs are read; what was read so far can
-    be asked for by then.
+    `only` names the folders to look at, else all are; `texts` also looks for edited READMEs.
+    `summarize` returns the summaries of an open run as JSON. With `on_read(done, total)` many runs
+    are written in parts, and what was read so far can be asked for whenever it is called.
     Raises IndexFileError.
     """
     try:
-        return _synchronize(
-            project, file, only, summarize or live_summaries, on_read or (lambda done, total: None)
-        )
+        return _synchronize(project, file, only, texts, summarize or live_summaries, on_read)
     except (OSError, sqlite3.Error, NewerIndexError) as error:
         raise IndexFileError(str(error)) from error
 
@@ -133,10 +91,14 @@ def _synchronize(
     project: Project,
     file: Path,
     only: Collection[str] | None,
+    texts: bool,
     summarize: Callable[[RunFolder], str],
-    on_read: Callable[[int, int], object],
+    on_read: Callable[[int, int], object] | None,
 ) -> Synchronized:
-    known = {each.folder: each for each in remembered_states(file, only)}
+    known = {each.folder: each for each in read_states(file, only)}
+    if not file.exists():
+        update(file, [], [])  # where that fails no run is read in vain
+    readmes = read_readme_times(file) if texts else {}
     changed: list[str] = []
     grown: list[str] = []
     fresh: list[ChangedRun | Grown] = []
@@ -150,66 +112,36 @@ def _synchronize(
     last_write_s = time.monotonic()
     for done, entry in enumerate(looked_at):
         old = known.pop(entry.name, None)
-        found = _current(entry, old, None, summarize)
+        found = _current(entry, old, readmes.get(entry.name), summarize)
         if found is None and old is not None:
             known[entry.name] = old  # deleted
         if isinstance(found, ChangedRun | Grown):
             fresh.append(found)
             (changed if isinstance(found, ChangedRun) else grown).append(entry.name)
-        if len(fresh) >= _BATCH or (fresh and time.monotonic() - last_write_s > _BATCH_S):
+        is_due = len(fresh) >= _BATCH or (fresh and time.monotonic() - last_write_s > _BATCH_S)
+        if is_due and on_read is not None:
             update(file, fresh, [])
             fresh = []
             last_write_s = time.monotonic()
             on_read(done + 1, len(looked_at))
     gone = list(known)
-    if fresh or gone or not file.exists():
+    if fresh or gone:
         update(file, fresh, gone)
     return Synchronized(tuple(changed), tuple(grown), tuple(gone))
 
 
-def lost_rows(project: Project) -> list[IndexRow]:
-    """Return the indexed runs of a project whose folder is gone."""
-    return remembered_rows(index_file(project))
-
-
-def reindex(project: Project) -> int:
-    """Make the index anew from the folders, and say how many runs it holds.
-
-    InputError when a newer assay made the one that is there, or when it cannot be written.
-    """
-    path = index_file(project)
-    with contextlib.suppress(sqlite3.Error):
-        try:
-            with open_database(path, make=False):
-                pass
-        except NewerIndexError as error:
-            fix = "Use that assay, or delete the file: it is made again from the run folders."
-            raise InputError(
-                f"The index was made by a newer assay ({error}).", where=str(path), fix=fix
-            ) from None
-    delete_file(path)
-    index = open_index(project)
-    if index.rows and not path.exists():
-        fix = "Runs can be listed without it, only more slowly."
-        raise InputError("The index cannot be written.", where=str(path), fix=fix)
-    return len(index.rows)
-
-
 def delete_index(project: Project) -> None:
-    """Throw the cache away; the next `refresh` makes it anew."""
+    """Delete the cache; it is made anew when it is next needed."""
     delete_file(index_file(project))
-
-
-_Row = TypeVar("_Row", IndexRow, IndexedState)
 
 
 def _current(
     entry: os.DirEntry[str] | _Entry,
-    old: _Row | None,
+    old: IndexedState | None,
     readme_mtime_ns: int | None,
     summarize: Callable[[RunFolder], str],
-) -> _Row | ChangedRun | Grown | None:
-    """Return the known row if it still holds, else a new one; None for a deleted folder."""
+) -> IndexedState | ChangedRun | Grown | None:
+    """Return the known state if it still holds, else what is new; None for a deleted folder."""
     try:
         mtime_ns = entry.stat(follow_symlinks=False).st_mtime_ns
     except OSError:
@@ -234,10 +166,11 @@ def _current(
     metrics_mtime_ns = mtime_ns_of(folder.metrics)
     if metrics_mtime_ns == old.metrics_mtime_ns:
         return old
-    return Grown(entry.name, summarize(folder), metrics_mtime_ns)
+    summaries_json = summarize(folder)
+    return Grown(entry.name, summaries_json, last_step(summaries_json), metrics_mtime_ns)
 
 
-def _edits_grew(folder: RunFolder, old: IndexRow | IndexedState) -> bool:
+def _edits_grew(folder: RunFolder, old: IndexedState) -> bool:
     """A line added to a file changes no folder. The first edit makes the file, and that does."""
     return bool(old.edits_size) and size_of(folder.edits) != old.edits_size
 

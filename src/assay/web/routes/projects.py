@@ -274,7 +274,7 @@ def importance(
     """Return the importance of each config key for a metric: rank correlation and random forest."""
     catalog = home.catalog
     keys = catalog.names().config
-    if catalog.column(metric)[1] is None:
+    if catalog.column(metric).field is None:
         raise InputError(f"No run has anything called `{metric}`.", fix="choose one of the metrics")
     columns = catalog.values(question, [*keys, metric])
     found = importances(dict(zip(keys, columns[:-1], strict=True)), columns[-1])

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 from fastapi import Depends, Query, Request, Response
 
 from assay.core.errors import InputError
-from assay.query.catalog import Asked, PageColumn, PageGroup
-from assay.query.columns import COLUMNS
+from assay.query.catalog import Asked
+from assay.query.columns import COLUMNS, Column
 from assay.query.curves import CurveView, draw, file_stamp
+from assay.query.groups import RunGroup, Spread
 from assay.query.run_row import RunRow
-from assay.query.seed_groups import Spread
 from assay.web.answers import HomeOf, Model, as_json, make_router, spell_for_page
 from assay.web.curve_bytes import pack
 from assay.web.site import Home
@@ -149,7 +149,7 @@ def runs(home: HomeOf, question: AskedOf) -> Response:
             runs=page.runs,
             columns=[_head(column) for column in page.columns],
             rows=[line_of(row.run, row.cells) for row in page.rows],
-            groups=[_group(group) for group in page.groups],
+            groups=list(map(_group, page.groups, page.newest)),
             reading=(reading.done, reading.total) if reading.total else None,
         )
     )
@@ -293,18 +293,18 @@ def _step(row: RunRow) -> int:
     return max((each.step for each in row.summaries.values()), default=row.written.step)
 
 
-def _head(column: PageColumn) -> ColumnHead:
+def _head(column: Column) -> ColumnHead:
     return ColumnHead(name=column.name, kind=column.kind, statistic=column.statistic)
 
 
-def _group(group: PageGroup) -> GroupLine:
+def _group(group: RunGroup, newest: RunRow) -> GroupLine:
     cells = [
         spread_cell(cell) if isinstance(cell, Spread) else spell_for_page(cell)
         for cell in group.cells
     ]
     return GroupLine(
         key=spell_for_page(list(group.key)),
-        newest=line_of(group.newest),
+        newest=line_of(newest),
         ids=list(group.ids),
         cells=cells,
     )

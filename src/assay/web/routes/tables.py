@@ -53,6 +53,7 @@ class CellFacts(Model):
     std: float | str | None
     count: int
     runs: list[str]
+    left_out: dict[str, str]
     link: LinkFacts | None
     seen: str
     is_best: bool
@@ -281,7 +282,7 @@ def _rows_of(home: Home, given: NewTable) -> list[dict[str, Cell]]:
     columns = [name for name in given.columns if name != "tag"]
     group = ("config",) if given.group else ()
     page = home.catalog.page(Asked(where=where, group=group, limit=table_edits.MAX_ROWS))
-    members = [(group.newest.tag or group.newest.id, group.ids) for group in page.groups]
+    members = [(group.tag or group.ids[0], group.ids) for group in page.groups]
     members += [(row.run.tag or row.run.id, (row.run.id,)) for row in page.rows]
     rows: list[dict[str, Cell]] = []
     for tag, ids in members:
@@ -374,6 +375,7 @@ def _cell(cell: ShownCell) -> CellFacts:
         std=cell.std,
         count=len(cell.samples),
         runs=list(cell.runs),
+        left_out=dict(cell.left_out),
         link=LinkFacts(value=link.value, runs=list(link.runs), where=link.where)
         if link is not None
         else None,

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import json
 import statistics
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.core.run_file import Best
-from assay.query.differing_keys import differing_keys
-from assay.query.found_runs import find_runs
-from assay.query.seed_groups import grouped, spread
+from assay.query.catalog import Asked, open_catalog
+from assay.query.groups import BY_CONFIG, compute_spread
+from assay.query.listing import differing_keys, make_group_table
+from assay.query.table import GroupTable
 from assay.store.layout import Project
 from run_folders import make_run
+
+
+def grouped(project: Project, *columns: str) -> GroupTable:
+    asked = Asked(columns=columns, group=(BY_CONFIG,))
+    return make_group_table(open_catalog(project), asked)
+
+
+def cells(table: GroupTable) -> list[dict[str, Any]]:
+    return [dict(zip(table.names, group.cells, strict=True)) for group in table.groups]
 
 
 def same_but_seed(project: Project, config: str, values: list[float]) -> None:
@@ -35,15 +46,16 @@ def test_repeats_are_one_line_with_mean_and_deviation(project: Project) -> None:
     same_but_seed(project, "large", [0.5])
     make_run(project, tag="alone", age_s=5)
 
-    table = grouped(find_runs(project), ["acc", "acc.count", "lr", "best"])
+    table = grouped(project, "acc", "acc.count", "lr", "best")
 
-    by_tag = {group.tag: group for group in table.groups}
+    tags = [group.tag for group in table.groups]
+    by_tag = dict(zip(tags, cells(table), strict=True))
     assert set(by_tag) == {"small-2", "large-0", "alone"}
-    small = by_tag["small-2"].cells
+    small = by_tag["small-2"]
     assert (small["acc"].mean, small["acc"].count) == (pytest.approx(0.92), 3)
     assert small["acc"].std == pytest.approx(statistics.stdev([0.90, 0.92, 0.94]))
     assert small["lr"] == "small"
-    assert by_tag["alone"].cells["acc"] is None
+    assert by_tag["alone"]["acc"] is None
     head, first, *_ = [line.split("  ") for line in table.text()]
     assert head[0] == "tag" and first[0].startswith("alone")
     assert any("0.920 ± 0.020" in line for line in table.text())
@@ -62,24 +74,24 @@ def test_a_repeat_that_failed_is_counted_and_not_averaged(project: Project) -> N
     failed["config"], failed["attempt"] = "lr = 9\n", {"seedless_hash": "b", "status": "failed"}
     make_run(project, tag="none", points={"acc": [0.3]}, age_s=40, **failed)
 
-    table = grouped(find_runs(project), ["best", "acc", "seed", "lr"])
+    table = grouped(project, "best", "acc", "seed", "lr")
 
-    none, small = table.groups
-    assert (small.cells["best"].mean, small.cells["best"].count) == (pytest.approx(0.85), 2)
-    assert small.cells["acc"].mean == pytest.approx(0.85) and small.cells["lr"] == "small"
+    none, small = cells(table)
+    assert (small["best"].mean, small["best"].count) == (pytest.approx(0.85), 2)
+    assert small["acc"].mean == pytest.approx(0.85) and small["lr"] == "small"
     assert table.text()[2].split()[1:6] == ["2", "of", "3", "0.850", "±"]
-    assert (none.finished, none.cells["acc"].mean) == (0, 0.3)
+    assert (table.groups[0].finished, none["acc"].mean) == (0, 0.3)
 
 
 def test_a_list_of_groups_begins_with_what_is_best(project: Project) -> None:
     same_but_seed(project, "small", [0.9, 0.8])
 
-    assert grouped(find_runs(project)).names == ("best",)
+    assert grouped(project).names == ("best",)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20))
 def test_mean_and_deviation_are_those_of_the_standard_library(values: list[float]) -> None:
-    found = spread(values)
+    found = compute_spread(values)
 
     assert found.mean == pytest.approx(statistics.mean(values), abs=1e-9)
     assert found.std == pytest.approx(statistics.stdev(values), abs=1e-6)
@@ -91,5 +103,5 @@ def test_the_keys_that_differ_are_named(project: Project) -> None:
     make_run(project, tag="a", config="lr = 0.1\nsame = 1\n[model]\nwidth = 1\n")
     make_run(project, tag="b", config="lr = 0.1\nsame = 1\nmore = 2\n[model]\nwidth = 2\n")
 
-    assert sorted(differing_keys(find_runs(project))) == ["model.width", "more"]
-    assert differing_keys(find_runs(project, where="tag = a")) == []
+    assert differing_keys(open_catalog(project).select(Asked())) == ["model.width", "more"]
+    assert differing_keys(open_catalog(project).select(Asked(where="tag = a"))) == []

@@ -1,0 +1,225 @@
+"""Runs that are alike as one line each: which of them count, their means and deviations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from assay.core.errors import InputError, did_you_mean
+from assay.core.formatting import number
+from assay.core.json_codec import dumps
+from assay.query.columns import COLUMNS, Column
+from assay.store.cells import in_order, to_cell
+from assay.store.conditions import Field
+
+if TYPE_CHECKING:
+    from assay.query.catalog import Selection
+
+BY_CONFIG = "config"
+"""The grouping of runs that differ in nothing but their seed."""
+
+_GROUP = Column(BY_CONFIG, Field("run", "group"))
+_LISTED = 20
+_OF_NEWEST = ("tag", "created", "age")
+_Run = TypeVar("_Run")
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Mean and sample standard deviation (n - 1) of several runs; `std` is nan for a single run."""
+
+    mean: float
+    std: float
+    count: int
+
+    def __str__(self) -> str:
+        if self.std != self.std:
+            return number(self.mean)
+        # As many digits as the deviation is known to: its first two.
+        digits = max(0, 1 - math.floor(math.log10(self.std))) if 0 < self.std < math.inf else 4
+        if digits > 8 or not math.isfinite(self.mean) or abs(self.mean) >= 1e9:
+            return f"{number(self.mean)} ± {self.std:.2g}"
+        return f"{self.mean:.{digits}f} ± {self.std:.{digits}f}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunGroup:
+    """Runs that are alike in `key`, the newest first, with its tag; `finished` of them finished.
+
+    `cells` has for each column a Spread of the numbers of the runs that count, the value that these
+    share, or None.
+    """
+
+    key: tuple[Any, ...]
+    tag: str
+    ids: tuple[str, ...]
+    finished: int
+    cells: tuple[Any, ...]
+
+
+def choose_counted(runs: Sequence[_Run], status: Callable[[_Run], object]) -> Sequence[_Run]:
+    """Return the runs whose numbers count: those that finished.
+
+    A failed repeat would pull the mean of the others. Where none has finished all count, since each
+    is all that there is.
+    """
+    return [run for run in runs if status(run) == "finished"] or runs
+
+
+def compute_spread(values: Sequence[float]) -> Spread:
+    """Return mean and sample standard deviation.
+
+    >>> str(compute_spread([0.981, 0.985, 0.983])), str(compute_spread([1.0]))
+    ('0.9830 ± 0.0020', '1')
+    """
+    count = len(values)
+    mean = math.fsum(values) / count if all(map(math.isfinite, values)) else sum(values) / count
+    if count == 1 or not math.isfinite(mean):
+        return Spread(mean, math.nan, count)
+    squares = math.fsum((value - mean) ** 2 for value in values)
+    return Spread(mean, math.sqrt(squares / (count - 1)), count)
+
+
+def merge_values(values: Sequence[Any], *, is_setting: bool = False) -> Any:
+    """Return the spread of measured numbers, or the value of a setting that all runs share."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    if is_setting and all(value == known[0] for value in known):
+        return known[0]
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
+        return compute_spread([float(value) for value in known])
+    return known[0] if all(value == known[0] for value in known) else None
+
+
+def count_values(configs: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return how many values each key has that differs between configs, without tag and desc."""
+    found = {}
+    for key in dict.fromkeys(key for config in configs for key in config):
+        count = len({to_cell(config.get(key)) for config in configs})
+        if count > 1 and key not in ("tag", "desc"):
+            found[key] = count
+    return found
+
+
+class Grouping:
+    """Groups of selected runs, by the values of columns that they share.
+
+    `ignored` are keys of the config, or patterns such as `*.fold`, in which runs of one config may
+    differ beside the seed.
+    """
+
+    def __init__(
+        self, selection: Selection, by: Sequence[Column], *, ignored: Collection[str] = ()
+    ) -> None:
+        """InputError for an ignored key that no run has."""
+        self._selection = selection
+        self._members: dict[tuple[Any, ...], list[int]] = {}
+        asked = [_GROUP if column.name == BY_CONFIG else column for column in by]
+        facts = [COLUMNS[name] for name in ("id", "tag", "status")]
+        self._ids, self._tags, self._statuses, *lists = selection.values([*facts, *asked])
+        if ignored:
+            configs = self._shorten_configs(ignored)
+            lists = [
+                configs if column is _GROUP else values
+                for column, values in zip(asked, lists, strict=True)
+            ]
+        for place, key in enumerate(zip(*lists, strict=True)):
+            self._members.setdefault(key, []).append(place)
+        self._keys = list(self._members)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def sort(self, name: str, column: Column | None, *, descending: bool) -> None:
+        """Order the groups by a column: by the mean if it has numbers, else by the newest run.
+
+        By `tag`, `created` and `age` the newest run orders, by `runs` their number.
+        """
+        pairs: list[tuple[Any, tuple[Any, ...]]] = []
+        (values,) = self._selection.values([column]) if column is not None else ([],)
+        for key in self._keys:
+            within = self._members[key]
+            if column is None:
+                pairs.append((len(within), key))
+            elif name in _OF_NEWEST:
+                pairs.append((values[within[0]], key))
+            else:
+                known = [values[place] for place in self._counted(key)]
+                pairs.append((_order_of(known), key))
+        self._keys = in_order(pairs, descending=descending)
+
+    def newest(self, offset: int, limit: int | None) -> Selection:
+        """Return the newest run of some of the groups in their order."""
+        keys = self._keys[offset:][:limit]
+        return self._selection.at([self._members[key][0] for key in keys])
+
+    def groups(self, columns: Sequence[Column], offset: int, limit: int | None) -> list[RunGroup]:
+        """Return some of the groups in their order."""
+        keys = self._keys[offset:][:limit]
+        within = [place for key in keys for place in self._members[key]]
+        cells_of = [
+            (column, dict(zip(within, values, strict=True)))
+            for column, values in zip(
+                columns, self._selection.at(within).values(columns), strict=True
+            )
+        ]
+        found = []
+        for key in keys:
+            members = self._members[key]
+            counted = self._counted(key)
+            cells = tuple(_merge(column, cells, members, counted) for column, cells in cells_of)
+            ids = tuple(self._ids[place] for place in members)
+            finished = sum(self._statuses[place] == "finished" for place in members)
+            found.append(RunGroup(key, self._tags[members[0]] or "", ids, finished, cells))
+        return found
+
+    def _counted(self, key: tuple[Any, ...]) -> Sequence[int]:
+        return choose_counted(self._members[key], lambda place: self._statuses[place])
+
+    def _shorten_configs(self, ignored: Collection[str]) -> list[str]:
+        """Return the config of each run as text, without seed, ignored keys and their copies."""
+        left_out = {"seed", *_match_keys(ignored, self._selection.catalog.names().config)}
+        configs = zip(self._selection.items("config"), self._selection.items("copy"), strict=True)
+        return [
+            dumps(
+                {
+                    key: config[key]
+                    for key in sorted(config)
+                    if not left_out.intersection((key, sources.get(key)))
+                }
+            )
+            for config, sources in configs
+        ]
+
+
+def _merge(
+    column: Column, cells: Mapping[int, Any], members: Sequence[int], counted: Sequence[int]
+) -> Any:
+    """Return the cell of a group; a moment in it is that of the newest run."""
+    if column.name in ("created", "age"):
+        return cells[members[0]]
+    return merge_values([cells[place] for place in counted], is_setting=column.kind == "config")
+
+
+def _match_keys(patterns: Collection[str], known: Sequence[str]) -> list[str]:
+    found = []
+    for pattern in patterns:
+        matching = [name for name in known if fnmatchcase(name, pattern)]
+        if not matching:
+            fix = did_you_mean(pattern, known) or f"keys are {', '.join(known[:_LISTED])}"
+            raise InputError(f"No run has a key `{pattern}` in its config.", fix=fix)
+        found += matching
+    return found
+
+
+def _order_of(values: Sequence[Any]) -> Any:
+    """Return what a group is sorted by: the mean of its numbers, else its newest value."""
+    known = [value for value in values if value is not None]
+    cell = merge_values(known)
+    if isinstance(cell, Spread):
+        return cell.mean
+    return known[0] if known else None
