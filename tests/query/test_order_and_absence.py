@@ -13,10 +13,10 @@ import pytest
 
 from assay.query.catalog import Asked, Catalog, open_catalog
 from assay.query.listing import list_runs, make_group_table, runs
-from assay.query.result_tables import follow
+from assay.query.result_tables import follow, shown
 from assay.query.table import GroupTable
 from assay.store.layout import Project
-from assay.store.tables import Link
+from assay.store.tables import Link, ResultTable, TableColumn, TableRow
 from run_folders import make_project, make_run
 
 VALUES: dict[str, Any] = {
@@ -246,3 +246,28 @@ def test_a_cell_of_a_result_table_says_nan_inf_and_nothing(project: Project, nam
     assert [shown[tag] for tag in ("nan", "inf", "none", "ten")] == ["nan", "inf", "-", "10"]
     assert several.text == "nan"
     assert len(several.runs) == 2
+
+
+def test_a_cell_of_a_result_table_counts_the_runs_that_finished_and_names_the_others(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    project = make_project(tmp_path_factory.mktemp("left-out"))
+    for run_id, value, status in (
+        ("aaaaaaa2", 0.95, "finished"),
+        ("aaaaaaa3", 0.92, "finished"),
+        ("aaaaaaa4", 0.82, "failed"),
+    ):
+        make_run(project, id=run_id, points={"acc": [value]}, status=status)
+    catalog = open_catalog(project)
+    table = ResultTable(
+        name="digits",
+        columns=(TableColumn(key="acc", title="accuracy"),),
+        rows=(TableRow(key="r1", cells={"acc": Link(value="acc", where="acc")}),),
+    )
+
+    followed = shown(table, catalog)
+
+    cell = followed.rows[0].cells[0]
+    assert (cell.text, len(cell.samples)) == ("0.935 ± 0.021", 2)
+    assert cell.left_out == {"aaaaaaa4": "failed"}
+    assert "Left out beside repeats that finished: aaaaaaa4 (failed)." in followed.legend("*")

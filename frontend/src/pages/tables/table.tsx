@@ -446,7 +446,9 @@ function Cell({ cell, isFixed, onEdit, onShow, onAccept, onEmpty }: CellProps) {
   const search = project ? { project } : {};
   const only = cell.runs.length === 1 ? cell.runs[0] : undefined;
   const text = <span className={cell.isBest ? styles.best : undefined}>{cell.text}</span>;
-  const title = cell.link ? `${cell.link.value} of ${cell.runs.length} runs${cell.link.where ? ` (${cell.link.where})` : ""}: ${showWhole(cell)}` : cell.text;
+  const others = Object.entries(cell.leftOut).map(([id, status]) => `${id} (${status})`);
+  const without = others.length ? `, without ${others.join(", ")}` : "";
+  const title = cell.link ? `${cell.link.value} of ${cell.runs.length} runs${cell.link.where ? ` (${cell.link.where})` : ""}${without}: ${showWhole(cell)}` : cell.text;
   return (
     <div className={styles.cell}>
       <span className={styles.value} title={title}>
@@ -517,7 +519,7 @@ function isNumeric(facts: TableFacts, at: number): boolean {
 }
 
 function withText(facts: TableFacts, place: Place, text: string): TableFacts {
-  const cell: CellFacts = { text, state: text ? "text" : "empty", value: text, std: null, count: 0, runs: [], link: null, seen: "", isBest: false, isNear: false, p: null };
+  const cell: CellFacts = { text, state: text ? "text" : "empty", value: text, std: null, count: 0, runs: [], leftOut: {}, link: null, seen: "", isBest: false, isNear: false, p: null };
   const rows = facts.rows.map((row, at) => (at === place.row ? { ...row, cells: row.cells.map((each, column) => (column === place.column ? cell : each)) } : row));
   return { ...facts, rows };
 }
