@@ -33,7 +33,7 @@ from assay.web import site
 from assay.web.live import Watch, Watches, _Looked
 from assay.web.serving import _Server, listen
 from assay.web.site import Home
-from run_folders import id_of, make_project, make_run, tell_now
+from run_folders import SECOND, hold_lease, id_of, make_project, make_run, tell_now
 from web.serving import Server, serving
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -91,6 +91,22 @@ def test_a_run_says_everything_that_fits_on_a_page(server: Server, runs: dict[st
     assert f"assay log {runs['good']}" in [each["line"] for each in found["commands"]]
     rows = server.get(f"/api/runs/{runs['good']}/config")["rows"]
     assert {row["key"]: row["value"] for row in rows} == {"seed": "0", "lr": "0.1"}
+
+
+def test_a_killed_attempt_has_the_time_that_it_ran_though_the_wall_clock_was_set(
+    server: Server, project: Project
+) -> None:
+    killed = make_run(project, tag="killed", ran_s=None, age_s=8 * 3600)
+    started_ns = RunView(killed).file.created_ns
+    steady_ns = started_ns + 40 * SECOND
+    hold_lease(killed, process_start="1", beat_ns=time.time_ns(), steady_ns=steady_ns)
+
+    found = server.get(f"/api/runs/{id_of(killed)}")
+
+    (attempt,) = found["attempts"]
+    assert found["line"]["status"] == "killed"
+    assert 40 <= attempt["duration"] < 100
+    assert 40 <= found["line"]["duration"] < 100
 
 
 def test_integers_that_no_float_holds_reach_the_page_with_all_digits(
