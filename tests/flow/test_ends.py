@@ -87,7 +87,7 @@ def ranks_of(running: subprocess.Popen[str]) -> dict[int, psutil.Process]:
     found = {}
     for child in psutil.Process(running.pid).children(recursive=True):
         try:
-            if "_rank" in child.cmdline():
+            if "_task" in child.cmdline():
                 found[int(child.environ()["RANK"])] = child
         except (psutil.Error, KeyError):
             continue

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from assay.compose.rank_ends import cause_of, outcome_of
-from assay.compose.rank_folder import SECONDS_TO_OBEY, EndOrder, RankFolder
 from assay.core.errors import PeerError
+from assay.core.task_report import TaskReport
+from assay.engine.parallel.rank_folder import SECONDS_TO_OBEY, EndOrder, RankFolder
 
 
 def test_a_rank_that_torch_ended_after_a_death_does_not_lend_the_run_its_exit_code(
     tmp_path: Path,
 ) -> None:
     ranks = RankFolder(tmp_path)
-    obeyed = {"status": "stopped", "error": "", "follows": False, "signal": 15, "exit_code": 143}
-    ranks.tell(0, obeyed)
-    ranks.tell_killed(1, "Rank 1 (pid 7) was killed by SIGKILL.")
+    ranks.report(0, TaskReport(status="stopped", signal=15, exit_code=143))
+    ranks.report_death(1, "Rank 1 (pid 7) was killed by SIGKILL.")
 
-    outcome = outcome_of(ranks, ranks.told()[0], [], 0)
+    outcome = outcome_of(ranks, ranks.reports()[0], [], 0)
 
     assert (outcome["status"], outcome["exit_code"]) == ("failed", 1)
     assert "was killed by SIGKILL" in str(outcome["exception"])
@@ -36,7 +36,7 @@ def test_the_word_of_a_launcher_that_comes_a_moment_after_a_death_is_waited_for(
     (tmp_path / "pid-1").write_text(str(dead.pid))
     assert ranks.ended_by() == f"Rank 1 (pid {dead.pid}) ended without a word."
 
-    told = threading.Timer(0.2, ranks.tell_killed, (1, "Rank 1 was killed by SIGKILL."))
+    told = threading.Timer(0.2, ranks.report_death, (1, "Rank 1 was killed by SIGKILL."))
     told.start()
     cause = ranks.ended_by(patience_s=30)
     told.join()
@@ -50,8 +50,7 @@ def test_a_rank_whose_peer_obeyed_an_order_leaves_its_own_end_to_the_order(
     """Else the record would have the signal, and not the rank that stood still."""
     ranks = RankFolder(tmp_path)
     ranks.order(EndOrder(cause="Rank 1 (pid 7) has stood still for 3 s.", signal=2))
-    told = {"status": "stopped", "error": "", "follows": False, "signal": 2, "exit_code": 130}
-    ranks.tell(1, told)
+    ranks.report(1, TaskReport(status="stopped", signal=2, exit_code=130))
 
     def end(seconds: float) -> None:
         raise InterruptedError(seconds)

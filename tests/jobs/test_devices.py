@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from assay.core.job import JobSpec
+from assay.core.job import TORCH_DEVICES_VARIABLE, JobSpec
 from assay.jobs import devices
 from assay.jobs.devices import (
     Device,
@@ -133,11 +133,11 @@ def test_a_run_on_any_device_sees_its_own_alone_and_chooses_by_itself() -> None:
     assert slots is not None and [slot.key for slot in slots] == ["GPU-aaaa"]
     variables = job_variables(spec, slots, pool)
     assert variables["CUDA_VISIBLE_DEVICES"] == "GPU-aaaa"
-    assert variables[devices.TORCH_DEVICES_VARIABLE] == ""
+    assert variables[TORCH_DEVICES_VARIABLE] == ""
 
     alone = choose_slots(spec, [], [])
     assert alone is not None and alone[0].name == "cpu"
-    assert job_variables(spec, alone, [])[devices.TORCH_DEVICES_VARIABLE] == ""
+    assert job_variables(spec, alone, [])[TORCH_DEVICES_VARIABLE] == ""
 
 
 def test_a_named_gpu_is_the_first_that_its_run_sees() -> None:
@@ -149,7 +149,7 @@ def test_a_named_gpu_is_the_first_that_its_run_sees() -> None:
     assert slots is not None
     variables = job_variables(spec, slots, pool)
     assert variables["CUDA_VISIBLE_DEVICES"] == "GPU-1"
-    assert variables[devices.TORCH_DEVICES_VARIABLE] == "cuda:0"
+    assert variables[TORCH_DEVICES_VARIABLE] == "cuda:0"
 
 
 def test_the_cpu_is_as_many_slots_as_it_has_cores_by_the_threads_of_a_job(

@@ -239,9 +239,9 @@ def _error_text(error: BaseException) -> str:
     return text if text.startswith(f"{kind}: ") else f"{kind}: {text}"
 
 
-def told_both(result: RunResult, *, pdb: bool = False) -> int:
+def told_both(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> int:
     """Tell how a run ended, and the test after it, if there was one; the exit code."""
-    code = told(result, pdb=pdb)
+    code = told(result, pdb=pdb, can_resume=can_resume)
     return max(code, told_test(result.test, pdb=pdb)) if result.test is not None else code
 
 

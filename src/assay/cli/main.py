@@ -128,17 +128,8 @@ RUNS_CODE: dict[str, str] = {
 }
 """Name -> what of the user's a command runs. Every other command reads data only."""
 
-RANK_COMMAND = "_rank"
-"""Not for people: `assay run --nproc N` starts it."""
-
-REPLAY_COMMAND = "_replay"
-"""Not for people: `assay replay`, `diverge` and `prove` start it."""
-
-REHEARSE_COMMAND = "_rehearse"
-"""Not for people: `assay run --rehearse` starts it."""
-
-JOB_COMMAND = "_job"
-"""Not for people: the queue, `assay run` and `assay sweep` start it for each run."""
+TASK_COMMAND = "_task"
+"""Not for people: an OS process that assay starts does the task in a file."""
 
 TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
 COMPLETE_VARIABLE = "_ASSAY_COMPLETE"
@@ -236,8 +227,6 @@ def _run(args: list[str]) -> int:
         from click.shell_completion import shell_complete
 
         return shell_complete(commands, {}, "assay", COMPLETE_VARIABLE, instruction)
-    if args[0] == RANK_COMMAND:
-        return _work(args[1])
     try:
         return _invoke(args)
     except click.exceptions.Exit as end:
@@ -267,29 +256,25 @@ def _run(args: list[str]) -> int:
 
 def _invoke(args: list[str]) -> int:
     """Run the command that `args` begin with: one of assay's own OS processes, or of the user."""
-    if args[0] == REPLAY_COMMAND:
-        return _train_again(args[1])
-    if args[0] == REHEARSE_COMMAND:
-        from assay.compose.run_rehearsal import work
-
-        return work(args[1])
-    if args[0] == JOB_COMMAND:
-        return _train_job(*args[1:])
+    if args[0] == TASK_COMMAND:
+        return _do_task(args[1])
     # Not `commands.main`: it has endings of its own for what `_run` ends.
     with commands.make_context("assay", args) as context:
         result = commands.invoke(context)
     return result if isinstance(result, int) else 0
 
 
-def _work(folder: str) -> int:
-    """Train as one rank of a run, and end the process at once."""
-    from assay.compose.rank_process import work
+def _do_task(file: str) -> int:
+    """Do a task as one of assay's own OS processes; print how it ended where that is asked for."""
+    from pathlib import Path
 
-    code = 1
-    try:
-        code = work(folder)
-    finally:
-        _end_at_once(code)
+    from assay.cli.launch import told_both
+    from assay.compose.do_task import do_task
+
+    task, result = do_task(Path(file))
+    if task.tells == "nothing":
+        return result.exit_code
+    return told_both(result, can_resume=task.tells == "advice")
 
 
 def _is_one_of_several() -> bool:
@@ -302,23 +287,6 @@ def _end_at_once(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # threads of torch.distributed now and then abort a process that ends in order
-
-
-def _train_again(folder: str) -> int:
-    """Train as the process of a replay."""
-    from assay.cli.launch import told
-    from assay.proof.training_process import work
-
-    return told(work(folder), can_resume=False)
-
-
-def _train_job(task: str, *options: str) -> int:
-    """Train as a job of the queue, or as one of several runs of `assay run`."""
-    from assay.cli.launch import told_both
-    from assay.jobs.training_job import UNTOLD, work
-
-    result = work(task)
-    return result.exit_code if UNTOLD in options else told_both(result)
 
 
 def _complain(error: AssayError) -> None:

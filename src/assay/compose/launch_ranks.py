@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import secrets
@@ -13,27 +12,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.check_division import check_division
 from assay.compose.describe_standstill import describe_standstill
 from assay.compose.launch_settings import Launch, RunResult
-from assay.compose.rank_ends import (
-    read_result,
-)
-from assay.compose.rank_folder import (
-    Deaths,
-    EndOrder,
-    newest_ranks,
-    tell_heard,
-)
-from assay.config import dump, open_config
-from assay.config.freeze import origins_of, with_origins
+from assay.compose.other_process import TASK_NAME, ProcessTask, task_arguments
+from assay.compose.rank_ends import read_result
 from assay.config.loading import Config
-from assay.config.settings import Settings
-from assay.config.tree import Table, get_at
+from assay.config.tree import get_at
 from assay.config.typed_sections import sections_of
 from assay.core.directory import make_directory
 from assay.core.errors import InputError
@@ -45,36 +34,11 @@ if TYPE_CHECKING:
     from assay.compose.run_scope import RunScope
     from assay.engine.parallel.watchdog import Standstill
 
-TASK = "task.json"
 ECHO_S = 1.0
 """A scheduler may signal a rank itself, too, and the launcher a moment later passes the same on."""
 
 SECONDS_TO_SHARE = 10.0
 """Seconds that a network disk may take to show a new file to another machine."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankTask:
-    """Task that every rank reads: a final config, and the run to resume, if there is one.
-
-    `origins` are those of the config's nodes in the files of the user, `outside` is what a config
-    in Python read. `options` are further arguments of the function that does it.
-    """
-
-    launch: Mapping[str, Any]
-    config: str
-    origins: Mapping[str, Any]
-    path: str
-    files: Mapping[str, str]
-    launcher: int
-    user_dirs: Sequence[str]
-    settings: str
-    variant: str
-    point: str
-    resumed: str = ""
-    checkpoint: str = ""
-    options: Mapping[str, Any]
-    outside: Mapping[str, Any] = field(default_factory=dict)
 
 
 def asked_processes(config: Config, launch: Launch) -> int:
@@ -170,66 +134,49 @@ def check_split(config: Config, count: int) -> None:
 
 def spread_config(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
     """Train `config` on as many ranks as it asks for."""
-    return _spread(task_of(config, launch, parent=parent), asked_processes(config, launch), config)
+    return _spread(ProcessTask.of("rank", config, launch, parent=parent), config, launch)
 
 
 def spread_resume(
     config: Config, launch: Launch, record: Path, checkpoint: str, **options: Any
 ) -> RunResult:
     """Resume a run on as many ranks as its config asks for."""
-    task = replace(
-        task_of(config, launch, **options), resumed=str(record.resolve()), checkpoint=checkpoint
-    )
-    return _spread(task, asked_processes(config, launch), config)
+    task = ProcessTask.of("rank", config, launch, **options)
+    task = replace(task, resumed=str(record.resolve()), checkpoint=checkpoint)
+    return _spread(task, config, launch)
 
 
-def task_of(config: Config, launch: Launch, **options: Any) -> RankTask:
-    """Write a config down for another process of this machine."""
-    return RankTask(
-        launch={**asdict(launch), "command": list(launch.command)},
-        config=dump(config.root),
-        origins=origins_of(config.root),
-        path=str(config.path.resolve()) if config.path is not None else "",
-        files=dict(config.files),
-        launcher=os.getpid(),
-        user_dirs=[str(path.resolve()) for path in config.user_dirs],
-        settings=str(config.settings.start.resolve()),
-        variant=config.variant,
-        point=config.point,
-        options=options,
-        outside=dict(config.outside),
-    )
-
-
-def _spread(task: RankTask, count: int, config: Config) -> RunResult:
+def _spread(task: ProcessTask, config: Config, launch: Launch) -> RunResult:
     """Launch the ranks of this machine under a watchdog, wait for them, and read their reports."""
     from assay.engine.parallel.launcher import launch_ranks
     from assay.engine.parallel.nodes import nodes_of
     from assay.engine.parallel.rank_exit import JOB_PREFIX
+    from assay.engine.parallel.rank_folder import pass_on_heard
     from assay.engine.parallel.watchdog import RankWatchdog
 
-    nodes = nodes_of(*(task.launch[name] for name in ("nnodes", "node_rank", "rendezvous")))
+    nodes = nodes_of(launch.nnodes, launch.node_rank, launch.rendezvous)
+    count = asked_processes(config, launch) // nodes.count
     folder = Path(tempfile.mkdtemp(prefix=JOB_PREFIX))
     heard: list[tuple[int, float]] = []
 
     def hear(_signals: Signals, number: int) -> None:
         if not heard:
-            tell_heard(folder, number)
+            pass_on_heard(folder, number)
         heard.append((number, time.monotonic()))
 
     try:
-        (folder / TASK).write_text(json.dumps(asdict(task)), encoding="utf-8")
+        task.write(folder / TASK_NAME)
         sys.stdout.flush()
         with answered(hear), RankWatchdog(*_watchdog_checks(folder, heard, timeout_of(config))):
             deaths = launch_ranks(
-                ["-m", "assay", "_rank", str(folder)],
-                count // nodes.count,
+                task_arguments(folder / TASK_NAME),
+                count,
                 folder=folder,
-                max_restarts=int(task.launch["max_restarts"]),
+                max_restarts=launch.max_restarts,
                 nodes=nodes,
             )
         signal = heard[0][0] if heard else 0
-        return read_result(folder, count // nodes.count, config, deaths, signal)
+        return read_result(folder, count, config, deaths, signal)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -238,6 +185,7 @@ def _watchdog_checks(
     folder: Path, heard: list[tuple[int, float]], timeout: str
 ) -> tuple[Callable[[], object], ...]:
     """Return the checks of the launcher's watchdog, over the ranks that were started last."""
+    from assay.engine.parallel.rank_folder import DeathReports, EndOrder, newest_ranks
     from assay.engine.parallel.watchdog import StalledRanks, SuspendedRanks, describe_suspension
 
     def order(found: Standstill) -> None:
@@ -245,11 +193,11 @@ def _watchdog_checks(
         newest_ranks(folder).order(EndOrder(cause=cause, signal=found.signal))
 
     def fail_suspended(rank: int, pid: int) -> None:
-        newest_ranks(folder).tell_failed(rank, describe_suspension(rank, pid))
+        newest_ranks(folder).report_failure(rank, describe_suspension(rank, pid))
 
     return (
         _PassOn(lambda: newest_ranks(folder).pids(), heard),
-        Deaths(lambda: newest_ranks(folder)),
+        DeathReports(lambda: newest_ranks(folder)),
         SuspendedRanks(lambda: newest_ranks(folder).pids(), fail_suspended),
         StalledRanks(
             lambda: newest_ranks(folder).watched(),
@@ -282,26 +230,6 @@ class _PassOn:
 def timeout_of(config: Config) -> str:
     """Return how long a rank may get no further."""
     return parallel_of(config).timeout
-
-
-def config_of(task: RankTask, folder: Path, rank: int) -> Config:
-    """Read the config of a task; `folder` is for a file of this rank's."""
-    file = folder / f"config-{rank}.toml"
-    file.write_text(task.config, encoding="utf-8")
-    config = open_config(file)
-    root = with_origins(config.root, task.origins)
-    assert isinstance(root, Table)
-    return replace(
-        config,
-        root=root,
-        path=Path(task.path) if task.path else None,
-        files=dict(task.files),
-        user_dirs=tuple(Path(path) for path in task.user_dirs),
-        settings=Settings(Path(task.settings)),
-        variant=task.variant,
-        point=task.point,
-        outside=task.outside,
-    )
 
 
 def tell_folder(launch: Launch, scope: RunScope, record: Path | None) -> None:

@@ -5,55 +5,55 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.launch_settings import RunResult
-from assay.compose.rank_folder import (
-    SECONDS_TO_OBEY,
-    SECONDS_TO_TELL,
-    RankFolder,
-    newest_ranks,
-    text,
-)
+from assay.compose.other_process import report_of
 from assay.compose.run_record import secrets_of
 from assay.config.loading import Config
 from assay.core.directory import make_directory, open_directory
 from assay.core.errors import AssayError, PeerError, RankError
 from assay.core.signals import Obeyed, obeyed
+from assay.core.task_report import TaskReport
 from assay.query.find import find
+from assay.record.ending import ending
 from assay.store.layout import RunFolder
 
 if TYPE_CHECKING:
     from assay.engine.parallel.rank_exit import RankExit
+    from assay.engine.parallel.rank_folder import RankFolder
 
 
 def read_result(
     folder: Path, local_count: int, config: Config, deaths: Sequence[RankExit], signal: int
 ) -> RunResult:
     """Return the result of the run from the reports of its ranks, and keep their output."""
+    from assay.engine.parallel.rank_folder import newest_ranks, read_text
+
     newest = newest_ranks(folder)
-    told = newest.told()
-    first = told.get(0, {})
-    place = first.get("folder") or text(folder / "folder")
+    reports = newest.reports()
+    first = reports.get(0, TaskReport())
+    place = first.record_dir or read_text(folder / "folder")
     record = Path(place) if place else None
     least = min(newest.ranks(), default=0)
-    if record is not None and not first.get("id"):
+    if record is not None and not first.run:
         # Rank 0 is gone without a word, or on another machine.
         view = find(str(record))[0]
         step = max((each.step or 0 for each in view.checkpoints), default=0)
-        first = {**first, "id": view.id, "step": step}
+        first = replace(first, run=view.id, step=step)
     if record is not None:
         _keep_output(folder, RunFolder(record), least, local_count, config)
-    if least and told:  # rank 0 of another machine reports there
-        first = {**told[min(told)], "id": first.get("id", ""), "step": first.get("step", 0)}
+    if least and reports:  # rank 0 of another machine reports there
+        first = replace(reports[min(reports)], run=first.run, step=first.step)
     return RunResult(
         record_dir=record,
         config=config,
-        value=first.get("value", {}),
-        id=first.get("id", ""),
-        step=first.get("step", 0),
-        reason=first.get("reason", ""),
+        value=first.value,
+        id=first.run,
+        step=first.step,
+        reason=first.end_reason,
         is_first=least == 0,
         **outcome_of(newest, first, deaths, signal),
     )
@@ -75,7 +75,7 @@ def _keep_output(
 
 
 def outcome_of(
-    ranks: RankFolder, first: Mapping[str, Any], deaths: Sequence[RankExit], number: int
+    ranks: RankFolder, first: TaskReport, deaths: Sequence[RankExit], number: int
 ) -> dict[str, Any]:
     """Return the end of the run as arguments of a RunResult.
 
@@ -85,66 +85,51 @@ def outcome_of(
     else is a failure, but a rank that hung is told.
     """
     number = number or (0 if ranks.error() else ranks.signal())
-    if first.get("status") == "finished" and not ranks.error():
+    if first.status == "finished" and not ranks.error():
         return {
             "status": "finished",
             "signal": number,
-            "note": first.get("note", ""),
-            "exit_code": first.get("exit_code", 0),
+            "note": first.note,
+            "exit_code": first.exit_code,
         }
     if number:
         order = ranks.ordered()
         hung = RankError(order.cause) if order is not None else None
         return {"status": "stopped", "exception": hung, "exit_code": 128 + number, "signal": number}
-    cause = _cause(ranks.told(), ranks.error(), deaths)
+    cause = _first_cause(ranks.reports(), ranks.error(), deaths)
     if cause is not None:
         # Rank 0 may have obeyed the SIGTERM by which torch ends the ranks that are left.
-        code = first.get("exit_code", 1) if first.get("status") == "failed" else 1
+        code = first.exit_code if first.status == "failed" else 1
         return {"status": "failed", "exception": cause, "exit_code": code or 1}
-    return {"status": first.get("status", "failed"), "exit_code": first.get("exit_code", 1)}
+    if not first.status:
+        return {"status": "failed", "exit_code": 1}
+    return {"status": first.status, "exit_code": first.exit_code}
 
 
-def _cause(
-    told: Mapping[int, Mapping[str, Any]], own: str, deaths: Sequence[RankExit]
+def _first_cause(
+    reports: Mapping[int, TaskReport], own: str, deaths: Sequence[RankExit]
 ) -> AssayError | None:
     """Return the first error of a rank; those that follow from it are left out."""
     if own:
         return RankError(own)
-    silent = [death for death in deaths if death.rank not in told]
+    silent = [death for death in deaths if death.rank not in reports]
     if silent:
         death = silent[0]
         return RankError(f"Rank {death.rank} (pid {death.pid}) {death.how}.")
-    others = [each for each in told.values() if each["error"]]
-    return RankError(others[0]["error"]) if others else None
+    following = [report.error for report in reports.values() if report.error]
+    return RankError(following[0]) if following else None
 
 
-def end_facts(result: RunResult, rank: int) -> dict[str, Any]:
-    """Return what a rank tells of its end."""
-    is_failed = result.status == "failed" and result.exception is not None
-    return {
-        "status": result.status,
-        "value": dict(result.value),
-        "exit_code": result.exit_code,
-        "note": result.note,
-        "reason": result.reason,
-        "id": result.id,
-        "step": result.step,
-        "folder": str(result.record_dir or ""),
-        "signal": signal_of(result),
-        "error": said(result.exception, rank) if is_failed and result.exception is not None else "",
-        "follows": isinstance(result.exception, PeerError | RankError),
-    }
+def rank_report(result: RunResult, rank: int) -> TaskReport:
+    """Return the report of a rank: its error as it is printed for a person."""
+    report = report_of(result)
+    if report.status != "failed" or result.exception is None:
+        return replace(report, error="")
+    return replace(report, error=_rank_error(result.exception, rank))
 
 
-def signal_of(result: RunResult) -> int:
-    """Return the signal that ended a run, 0 where it came to its own end or failed."""
-    return max(0, result.exit_code - 128) if result.status == "stopped" else 0
-
-
-def said(error: BaseException, rank: int) -> str:
+def _rank_error(error: BaseException, rank: int) -> str:
     """Return the error of a rank as text: the error first, then its traceback."""
-    from assay.record.ending import ending
-
     where = f"On rank {rank}: " if rank else ""
     if isinstance(error, AssayError):
         return where + "\n  ".join([str(error), *getattr(error, "__notes__", ())])
@@ -157,6 +142,8 @@ def cause_of(error: BaseException, ranks: RankFolder | None) -> BaseException:
     """Return the error of another rank if `error` only says that it ended; else `error`."""
     if ranks is None:
         return error
+    from assay.engine.parallel.rank_folder import SECONDS_TO_OBEY, SECONDS_TO_TELL
+
     if isinstance(error, Obeyed) and not ranks.heard():
         # Torch's launcher ends with SIGTERM the ranks that are left when one has failed.
         cause = ranks.ended_by(patience_s=SECONDS_TO_TELL)

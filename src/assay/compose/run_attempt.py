@@ -14,8 +14,7 @@ from assay.compose.add_callbacks import AnyRecorder, add_callbacks
 from assay.compose.launch_ranks import ECHO_S, tell_folder
 from assay.compose.launch_settings import Launch, RunResult
 from assay.compose.make_engine import PreparedRun
-from assay.compose.rank_ends import cause_of, end_facts, is_ending
-from assay.compose.rank_folder import EndOrder
+from assay.compose.rank_ends import cause_of, is_ending, rank_report
 from assay.compose.run_record import ended, failed, set_recorder
 from assay.compose.signs_of_life import signs_of_life
 from assay.compose.tasks import keep_meta
@@ -34,6 +33,7 @@ from assay.script import under_way
 if TYPE_CHECKING:
     from assay.core.signals import Signals
     from assay.engine.loop.state import State
+    from assay.engine.parallel.rank_folder import EndOrder
 
 
 def run_attempt(
@@ -161,8 +161,8 @@ class _Attempt:
             line = for_terminal(f"error: {cause}", color=False)
             print(line, file=sys.stderr, flush=True)
         if scope.rank_folder is not None:
-            facts = end_facts(replace(result, exit_code=code), scope.rank)
-            scope.rank_folder.tell(scope.rank, {**facts, "error": error})
+            report = rank_report(replace(result, exit_code=code), scope.rank)
+            scope.rank_folder.report(scope.rank, replace(report, error=error))
 
 
 @contextmanager

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import json
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,20 +16,21 @@ from typing import TYPE_CHECKING, Any
 from assay.compose.add_callbacks import add_callbacks
 from assay.compose.checks import needed_to_train, passed
 from assay.compose.initial_weights import initial_weights
-from assay.compose.launch_ranks import TASK, RankTask, asked_processes, config_of, task_of
+from assay.compose.launch_ranks import asked_processes
 from assay.compose.launch_settings import Launch
 from assay.compose.make_engine import PreparedRun, build_engine, evaluation_plan, join_pipeline
 from assay.compose.make_loaders import make_loader
 from assay.compose.make_parts import make_process
+from assay.compose.other_process import ProcessTask, run_task
 from assay.compose.run_scope import RunScope, open_run_scope
 from assay.compose.tasks import make_task
 from assay.config.loading import Config
 from assay.config.typed_sections import sections_of
 from assay.core.errors import InputError
 from assay.core.events import Event
-from assay.core.json_codec import dumps, read_json
 from assay.core.ports import NullRecorder
-from assay.core.rehearsal import FORMAT, Rehearsal
+from assay.core.rehearsal import Rehearsal
+from assay.core.task_report import read_report, report_file
 from assay.store.layout import find_project
 
 if TYPE_CHECKING:
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
 
 
 _MOST_WALKED = 20_000  # steps of a schedule, for each of which a scheduler of torch takes 10 us
-_REPORT = "report.json"
-_MAX_REPORT_BYTES = 64 << 20
 
 
 class RehearsalError(InputError):
@@ -122,26 +119,16 @@ def rehearse_apart(config: Config, launch: Launch) -> Rehearsal:
     """
     folder = Path(tempfile.mkdtemp(prefix="assay-rehearse-"))
     try:
-        task = asdict(task_of(config, launch, processes=asked_processes(config, launch)))
-        (folder / TASK).write_text(json.dumps(task), encoding="utf-8")
-        command = [sys.executable, "-m", "assay", "_rehearse", str(folder)]
-        done = subprocess.run(command, stderr=subprocess.PIPE, check=False, encoding="utf-8")
-        if done.returncode:
-            raise RehearsalError(done.stderr.strip().removeprefix("error: "))
-        return read_json(folder / _REPORT, Rehearsal, version=FORMAT, limit=_MAX_REPORT_BYTES)
+        processes = asked_processes(config, launch)
+        task = ProcessTask.of("rehearsal", config, launch, processes=processes)
+        ended = run_task(task, folder, stderr=subprocess.PIPE, encoding="utf-8")
+        if ended.returncode:
+            raise RehearsalError(ended.stderr.strip().removeprefix("error: "))
+        report = read_report(report_file(folder)).rehearsal
+        assert report is not None
+        return report
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def work(place: str) -> int:
-    """Rehearse the task in the folder `place` and leave the report there."""
-    folder = Path(place)
-    task = RankTask(**json.loads((folder / TASK).read_text(encoding="utf-8")))
-    device = Launch(device=task.launch["device"]).devices()
-    wanted = RehearsalRequest(device=device[0] if device else None, **task.options)
-    report = rehearse(config_of(task, folder, 0), wanted)
-    (folder / _REPORT).write_text(dumps(report), encoding="utf-8")
-    return 0
 
 
 def is_first_rank() -> bool:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from assay.compose.debug import debugging
 from assay.compose.describe_standstill import describe_standstill
 from assay.compose.launch_settings import Launch
-from assay.compose.rank_folder import EndOrder, RankFolder
 from assay.config import dump
 from assay.config.loading import Config
 from assay.config.resolver import with_external_values
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from assay.engine.loop.device import Device
     from assay.engine.parallel.distributed_group import DistributedGroup
     from assay.engine.parallel.mesh import Mesh
+    from assay.engine.parallel.rank_folder import RankFolder
     from assay.engine.parallel.watchdog import Standstill
 
 
@@ -208,12 +208,15 @@ def _check_alike(scope: RunScope, resumes: str) -> None:
 
 def rank_folder_of(launch: Launch) -> RankFolder | None:
     """Return the folder of the ranks that assay started on this machine."""
+    from assay.engine.parallel.rank_folder import RankFolder
+
     path = Path(launch.ranks_folder)
     return RankFolder(path, launcher=path.parent) if launch.ranks_folder else None
 
 
 def _watching(ranks: DistributedGroup, rank: int, timeout: str, stack: ExitStack) -> RankFolder:
     """Start a watchdog over ranks of this machine that another launcher has started."""
+    from assay.engine.parallel.rank_folder import EndOrder, RankFolder
     from assay.engine.parallel.watchdog import (
         RankWatchdog,
         StalledRanks,
@@ -240,7 +243,8 @@ def _watching(ranks: DistributedGroup, rank: int, timeout: str, stack: ExitStack
 
     watchdog = RankWatchdog(
         SuspendedRanks(
-            folder.pids, lambda rank, pid: folder.tell_failed(rank, describe_suspension(rank, pid))
+            folder.pids,
+            lambda rank, pid: folder.report_failure(rank, describe_suspension(rank, pid)),
         ),
         StalledRanks(folder.watched, order, timeout_s=parse_duration_s(timeout)),
     )

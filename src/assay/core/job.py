@@ -23,11 +23,20 @@ JOB_VARIABLE = "ASSAY_JOB"
 ATTEMPT_VARIABLE = "ASSAY_JOB_ATTEMPT"
 """Environment variables of a job: host and id as `node3:12`, and the number of the attempt."""
 
+FOLDER_VARIABLE = "ASSAY_JOB_FOLDER"
+"""Environment variable of a job: the folder in which it leaves its report."""
+
+PARENT_VARIABLE = "ASSAY_JOB_PARENT"
+"""Environment variable: pid of the parent with which a supervisor, then its command, is killed."""
+
 QUEUE_JOB = "queue "
 """Beginning of a job of the local queue in a record: `queue node3:12`."""
 
 JOB_DEVICES_VARIABLE = "ASSAY_JOB_DEVICES"
 """Environment variable of a job: the names of its devices as people know them."""
+
+TORCH_DEVICES_VARIABLE = "ASSAY_JOB_TORCH_DEVICES"
+"""Set for a job: the names by which torch knows its devices; "" leaves the choice to the run."""
 
 TRANSIENT: tuple[FailureClass, ...] = ("hang", "killed", "preempted")
 """Failures that say nothing about the config: a job with attempts left is tried again."""

@@ -12,14 +12,12 @@ from typing import Any, Protocol
 
 from assay.core.devices import device_names
 from assay.core.errors import InputError
-from assay.core.job import JOB_DEVICES_VARIABLE, JobSpec
+from assay.core.job import JOB_DEVICES_VARIABLE, TORCH_DEVICES_VARIABLE, JobSpec
 from assay.store.device_leases import DeviceLease, DeviceSlot
 
 CPU = "cpu"
 FAKE_VARIABLE = "ASSAY_FAKE_DEVICES"
 CORES_VARIABLE = "ASSAY_CORES"
-TORCH_DEVICES_VARIABLE = "ASSAY_JOB_TORCH_DEVICES"
-"""Set for a job: the names by which torch knows its devices; "" leaves the choice to the run."""
 BUSY_SHARE = 0.1
 """Share of a device's memory above which it counts as used by somebody else."""
 

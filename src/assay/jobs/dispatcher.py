@@ -20,6 +20,7 @@ from pathlib import Path
 
 from assay.core.directory import LinkedFolderError
 from assay.core.errors import AssayError, InputError, RecordError
+from assay.core.failure import classify, describe_end
 from assay.core.job import (
     JOB_DEVICES_VARIABLE,
     JOB_VARIABLE,
@@ -33,7 +34,6 @@ from assay.core.lease import this_place
 from assay.core.regular_file import NotRegularFileError, open_regular
 from assay.core.signals import Signals, answered
 from assay.jobs.devices import DevicePool, choose_slots, cpu_jobs, job_variables, this_machine
-from assay.jobs.failure import classify, describe_end
 from assay.jobs.job_folder import JobFolder
 from assay.jobs.job_process import (
     ProcessEnd,
@@ -209,10 +209,10 @@ class Dispatcher:
     def _status_of(self, running: RunningJob, end: ProcessEnd) -> JobStatus:
         job = running.job
         folder = JobFolder.of(self._journal.folder, job.id)
-        result = folder.result(job.status.attempt)
+        report = folder.report(job.status.attempt)
         ended = replace(
             job.status,
-            run=result.run or self._recorded_run(job, folder),
+            run=report.run or self._recorded_run(job, folder),
             exit_code=end.exit_code,
             signal=end.signal,
             ended_ns=end.ended_ns or time.time_ns(),
@@ -220,14 +220,14 @@ class Dispatcher:
         )
         if end.exit_code == 0:
             return replace(ended, state="finished")
-        reason = end.error or result.reason or describe_end(end.exit_code, end.signal)
+        reason = end.error or report.reason or describe_end(end.exit_code, end.signal)
         if running.is_cancelled:
             return replace(ended, state="cancelled", reason=reason)
         if request := self._requests.get(job.id):
             reason = f"{request.cause}; {reason}"
             return replace(ended, state="failed", failure=request.failure, reason=reason)
-        tail = result.reason or folder.tail(_TAIL_BYTES)
-        failure = result.failure or classify(end.exit_code, end.signal, tail)
+        tail = report.reason or folder.tail(_TAIL_BYTES)
+        failure = report.failure or classify(end.exit_code, end.signal, tail)
         return replace(ended, state="failed", failure=failure, reason=reason)
 
     def _recorded_run(self, job: Job, folder: JobFolder) -> str:

@@ -10,21 +10,28 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil  # type: ignore[import-untyped]
 
-from assay.compose.launch_ranks import task_of
 from assay.compose.launch_settings import Launch, RunResult
+from assay.compose.other_process import TASK_NAME, ProcessTask, task_arguments
 from assay.config.loading import Config
 from assay.core import lease as leases
 from assay.core.errors import AssayError, InputError
-from assay.core.job import JOB_DEVICES_VARIABLE, JOB_VARIABLE, QUEUE_JOB, FailureClass, JobSpec
-from assay.core.json_codec import write_json
-from assay.jobs import supervise
+from assay.core.failure import classify, describe_end
+from assay.core.job import (
+    JOB_DEVICES_VARIABLE,
+    JOB_VARIABLE,
+    PARENT_VARIABLE,
+    QUEUE_JOB,
+    FailureClass,
+    JobSpec,
+)
+from assay.core.task_report import TaskReport
 from assay.jobs.devices import (
     CPU,
     choose_own_slot,
@@ -33,8 +40,7 @@ from assay.jobs.devices import (
     this_machine,
     wanted_devices,
 )
-from assay.jobs.failure import classify, describe_end
-from assay.jobs.job_folder import JobFolder, JobResult
+from assay.jobs.job_folder import JobFolder
 from assay.jobs.job_process import (
     GatedProcess,
     ProcessEnd,
@@ -43,7 +49,6 @@ from assay.jobs.job_process import (
     send,
     start_apart,
 )
-from assay.jobs.training_job import TRAIN_COMMAND, UNTOLD
 from assay.query.find import run_of_job
 from assay.query.run import RunView
 from assay.store.device_leases import DeviceSlot, LeaseHolder, holder_of
@@ -127,9 +132,9 @@ class IsolatedProcess:
 
     def result(self, heard: int = 0) -> RunResult:
         """Return the result that the run left, or that of its death; `heard`: signal before it."""
-        left = self.folder.result(1)
-        if left.status:
-            return _read_result(left, self.config, heard)
+        report = self.folder.report(1)
+        if report.status:
+            return _read_result(report, self.config, heard)
         end = read_end(self.folder.exit_file(1), self.holder) or ProcessEnd(signal=signal.SIGKILL)
         tail = self.folder.tail(_TAIL_BYTES)
         last_lines = tail.strip().splitlines()[-_SHOWN_LINES:]
@@ -202,8 +207,9 @@ class IsolatedLauncher:
             return None
         slots, variables = leased
         folder = self.job_folder(name).made()
-        task = task_of(config, replace(launch, device=None), **options)
-        write_json(_task_file(folder), asdict(replace(task, resumed=resumed)), durable=False)
+        task = ProcessTask.of("job", config, replace(launch, device=None), **options)
+        tells: Literal["nothing", "advice"] = "advice" if self.tells_ends else "nothing"
+        replace(task, resumed=resumed, tells=tells).write(folder.path / TASK_NAME)
         child = self._spawn(config, folder, slots, variables)
         self.children.append(child)
         self._journal.hand_over([slot for slot in slots if slot.key != CPU], child.holder)
@@ -270,9 +276,8 @@ class IsolatedLauncher:
         name = f"{environment[JOB_VARIABLE]}-{os.urandom(4).hex()}"
         environment[JOB_VARIABLE] = name
         if self.ends_with_parent:
-            environment[supervise.PARENT_VARIABLE] = str(os.getpid())
-        command = [sys.executable, "-m", "assay", TRAIN_COMMAND, str(_task_file(folder))]
-        command += [] if self.tells_ends else [UNTOLD]
+            environment[PARENT_VARIABLE] = str(os.getpid())
+        command = [sys.executable, *task_arguments(folder.path / TASK_NAME)]
         gated, process = start_apart(
             command, os.getcwd(), environment, folder.log, folder.exit_file(1)
         )
@@ -288,10 +293,6 @@ class IsolatedLauncher:
         for child in self.children:
             self.stop(child, max(0.0, until - time.monotonic()))
             self._journal.give_back(child.slots, child.holder)
-
-
-def _task_file(folder: JobFolder) -> Path:
-    return folder.path / "task.json"
 
 
 def _module_path() -> dict[str, str]:
@@ -320,28 +321,28 @@ def name_process(holder: LeaseHolder) -> str:
     return plain
 
 
-def _read_result(left: JobResult, config: Config, heard: int) -> RunResult:
-    """Return the result of a run as its OS process has written it."""
+def _read_result(report: TaskReport, config: Config, heard: int) -> RunResult:
+    """Return the result of a run as its OS process has reported it."""
     return RunResult(
-        record_dir=Path(left.record_dir) if left.record_dir else None,
+        record_dir=Path(report.record_dir) if report.record_dir else None,
         config=config,
-        status=left.status or "failed",
-        value=left.value,
-        exception=_error(left) if left.failure else None,
-        exit_code=left.exit_code,
-        id=left.run,
-        step=left.step,
+        status=report.status or "failed",
+        value=report.value,
+        exception=_reported_error(report) if report.failure else None,
+        exit_code=report.exit_code,
+        id=report.run,
+        step=report.step,
         signal=heard,
-        note=left.note,
-        reason=left.end_reason,
-        test=_read_result(left.test, config, 0) if left.test is not None else None,
+        note=report.note,
+        reason=report.end_reason,
+        test=_read_result(report.test, config, 0) if report.test is not None else None,
     )
 
 
-def _error(left: JobResult) -> IsolatedRunError:
-    assert left.failure
-    kind = IsolatedInputError if left.failure == "config" else IsolatedRunError
-    error = kind(left.error or left.reason, failure=left.failure, kind=left.error_type)
-    if left.traceback:
-        error.__cause__ = RemoteTraceback(left.traceback)
+def _reported_error(report: TaskReport) -> IsolatedRunError:
+    assert report.failure
+    kind = IsolatedInputError if report.failure == "config" else IsolatedRunError
+    error = kind(report.error or report.reason, failure=report.failure, kind=report.error_type)
+    if report.traceback:
+        error.__cause__ = RemoteTraceback(report.traceback)
     return error

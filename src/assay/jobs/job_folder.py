@@ -5,50 +5,15 @@ from __future__ import annotations
 import codecs
 import os
 import platform
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from assay.core.directory import PRIVATE, make_directory, open_directory
 from assay.core.errors import RecordError
-from assay.core.event_log import EndStatus
-from assay.core.job import ATTEMPT_VARIABLE, JOB_VARIABLE, FailureClass
-from assay.core.json_codec import read_json, write_json
+from assay.core.job import ATTEMPT_VARIABLE, FOLDER_VARIABLE, JOB_VARIABLE
 from assay.core.regular_file import open_regular
+from assay.core.task_report import TaskReport, read_report, report_file
 from assay.store.queue_files import append_to_log, job_folder, job_log
-
-FOLDER_VARIABLE = "ASSAY_JOB_FOLDER"
-
-FORMAT = 1
-_MAX_BYTES = 4 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobResult:
-    """Result that a training job leaves: the run it recorded, and why it failed.
-
-    `status` is that of the run, "" for a command that leaves no result. `reason` is the first line
-    of the error, `error` its whole text, `traceback` its lines if it is none of assay's own.
-    `end_reason` says why the run ended, `note` is for the person. `test` is the result of the test
-    that followed the run.
-    """
-
-    format: int = FORMAT
-    run: str = ""
-    record_dir: str = ""
-    status: EndStatus | Literal[""] = ""
-    exit_code: int = 0
-    value: Mapping[str, float] = field(default_factory=dict)
-    step: int = 0
-    failure: FailureClass | Literal[""] = ""
-    reason: str = ""
-    error: str = ""
-    error_type: str = ""
-    traceback: str = ""
-    end_reason: str = ""
-    note: str = ""
-    test: JobResult | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +40,6 @@ class JobFolder:
         """Return the beginning of the name; the supervisor adds its pid."""
         return self.path / f"exit-{attempt}"
 
-    def result_file(self, attempt: int) -> Path:
-        return self.path / f"result-{attempt}.json"
-
     def variables(self, attempt: int) -> dict[str, str]:
         """Return the variables that tell a job who it is."""
         return {
@@ -86,15 +48,12 @@ class JobFolder:
             ATTEMPT_VARIABLE: str(attempt),
         }
 
-    def result(self, attempt: int) -> JobResult:
-        """Return what the command has left; an empty result when it left none."""
+    def report(self, attempt: int) -> TaskReport:
+        """Return what the command has left; an empty report when it left none."""
         try:
-            return read_json(self.result_file(attempt), JobResult, version=FORMAT, limit=_MAX_BYTES)
+            return read_report(report_file(self.path, attempt))
         except (FileNotFoundError, RecordError):
-            return JobResult()
-
-    def write_result(self, attempt: int, result: JobResult) -> None:
-        write_json(self.result_file(attempt), result, durable=False)
+            return TaskReport()
 
     def append(self, text: str) -> None:
         """Write a line of assay's own behind what the job has printed."""

@@ -8,9 +8,9 @@ from itertools import groupby
 from typing import Literal
 
 from assay.core.errors import AssayError
+from assay.core.failure import classify
 from assay.core.job import FailureClass
 from assay.core.terminal import elided, for_terminal, visible
-from assay.jobs.failure import classify
 from assay.query.inbox import Message, MessageKind
 
 _SUBJECT = 120

@@ -15,10 +15,7 @@ import sys
 import time
 
 from assay.core import parent_death, signals
-from assay.core.job import boot_ns
-
-PARENT_VARIABLE = "ASSAY_JOB_PARENT"
-"""Environment variable: pid of the parent with which a supervisor, then its command, is killed."""
+from assay.core.job import PARENT_VARIABLE, boot_ns
 
 GO = b"g"
 NOT_BEGUN = 125

@@ -8,12 +8,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from assay.compose.checks import sound
 from assay.compose.launch_settings import Launch
-from assay.config import dump, from_plain, plain
+from assay.compose.other_process import ProcessTask
+from assay.config import dump, from_plain, open_config, plain
 from assay.config.loading import Config
+from assay.config.settings import Settings
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError
 from assay.core.golden_file import GoldenFile, parse_line, read_golden, write_golden
@@ -24,7 +27,7 @@ from assay.proof.changed_inputs import changed_inputs
 from assay.proof.first_difference import first_in_records
 from assay.proof.golden import align_golden, golden_lines
 from assay.proof.replay import keep_verdict
-from assay.proof.training_process import TrainingTask, only_run, train_in_process
+from assay.proof.scratch_project import find_only_run, train_in_scratch
 from assay.query.find import find_run
 from assay.query.run import RunView
 from assay.query.traces import ABSENT, Alignment, steps_of
@@ -164,16 +167,16 @@ def _trained(
             shutil.copyfile(settings, project.settings)
         path = project.settings.with_name("prove.toml")  # in no snapshot: it is no code
         path.write_text(_traced_config(sound(config)), encoding="utf-8")
-        task = TrainingTask(
-            config=str(path),
-            user_dirs=[str(each.resolve()) for each in config.user_dirs if each.is_dir()],
-            settings=str(project.root),
-            threads=threads,
-            launch={"device": launch.device, "quiet": True, "stop_at": steps},
+        traced = replace(
+            open_config(path, [f"threads={threads}"] if threads is not None else []),
+            user_dirs=tuple(each for each in config.user_dirs if each.is_dir()),
+            settings=Settings(project.root),
         )
+        short = Launch(device=launch.device, quiet=True, stop_at=steps)
+        task = replace(ProcessTask.of("replay", traced, short), tells="end")
         variables = {**os.environ, RUNS_DIR_VARIABLE: str(project.runs_dir), "NO_COLOR": "1"}
-        said = train_in_process(task, folder, cwd=Path.cwd(), variables=variables)
-        view = only_run(project.runs_dir)
+        said = train_in_scratch(task, folder, cwd=Path.cwd(), variables=variables)
+        view = find_only_run(project.runs_dir)
         if said is not None or view is None:
             raise InputError(f"cannot compare: the run failed, and said:\n{said}")
         yield view

@@ -14,13 +14,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
+from assay.compose.launch_settings import Launch
+from assay.compose.other_process import ProcessTask
 from assay.compose.run_record import refuse_redacted
 from assay.compose.run_scope import check_device
 from assay.compose.trust import Trust, home_of, permit
 from assay.config import dump, open_config
 from assay.config.loading import Config
+from assay.config.settings import Settings
 from assay.core import run_file
 from assay.core.errors import AssayError, InputError
 from assay.core.event_log import Edit
@@ -31,9 +34,8 @@ from assay.proof.changed_inputs import changed_outside, unlike
 from assay.proof.compare_runs import compare_runs
 from assay.proof.differences import Comparison
 from assay.proof.first_difference import first_in_records
-from assay.proof.scratch_project import make_scratch_project
+from assay.proof.scratch_project import find_only_run, make_scratch_project, train_in_scratch
 from assay.proof.step_range import StepRange, config_of, processes, step_range
-from assay.proof.training_process import TrainingTask, only_run, train_in_process
 from assay.query.find import checkpoint_of, find
 from assay.query.run import RunView
 from assay.record.edits import append
@@ -169,21 +171,24 @@ def train_again(
     """
     attempt = span.attempts[-1]
     scratch = make_scratch_project(view, attempt, folder / "project")
-    task = TrainingTask(
-        # Beside the code, where its project is found.
-        config=str(_write_config(view, attempt, folder / "project" / f"replay-{view.id}.toml")),
-        user_dirs=[str(path) for path in scratch.user_dirs],
-        settings=str(scratch.project.root),
-        threads=attempt.environment.get("torch", {}).get("threads"),
-        launch={**_launch(view, span), "traced_from": traced_from},
-        resumed=str(_begun(view, span, scratch.project.root, scratch.user_dirs))
-        if span.checkpoint
-        else "",
-        checkpoint=span.checkpoint,
-        parent=view.id,
+    threads = attempt.environment.get("torch", {}).get("threads")
+    # Beside the code, where its project is found.
+    file = _write_config(view, attempt, folder / "project" / f"replay-{view.id}.toml")
+    config = replace(
+        open_config(file, [f"threads={threads}"] if threads is not None else []),
+        user_dirs=scratch.user_dirs,
+        settings=Settings(scratch.project.root),
     )
-    said = train_in_process(task, folder, cwd=scratch.cwd, variables=scratch.environment)
-    again = only_run(scratch.project.runs_dir)
+    launch = replace(_launch(view, span), traced_from=traced_from)
+    if span.checkpoint:
+        begun = _begun(view, span, scratch.project.root, scratch.user_dirs)
+        task = ProcessTask.of("replay", config, launch)
+        task = replace(task, resumed=str(begun), checkpoint=span.checkpoint)
+    else:
+        task = ProcessTask.of("replay", config, launch, parent=view.id)
+    task = replace(task, tells="end")
+    said = train_in_scratch(task, folder, cwd=scratch.cwd, variables=scratch.environment)
+    again = find_only_run(scratch.project.runs_dir)
     if said is not None:
         raise InputError(
             f"The replay failed, where the run did not, and said:\n{said}", where=str(view.path)
@@ -204,21 +209,21 @@ def _write_config(view: RunView, attempt: Attempt, path: Path) -> Path:
     return path
 
 
-def _launch(view: RunView, span: StepRange) -> dict[str, Any]:
+def _launch(view: RunView, span: StepRange) -> Launch:
     attempt = span.attempts[-1]
     origin = view.file.attempts[0].launch.get("from", "")
     device = attempt.devices[0] if attempt.devices else None
     count = processes(attempt)
-    return {
-        "device": device.partition(":")[0] if device is not None and count else device,
-        "desc": f"A replay of {view.id}.",
-        "quiet": True,
-        "max_steps": attempt.launch.get("max_steps"),
-        "nproc": count,
-        "weights_from": _weights(view, origin) if origin and not span.checkpoint else "",
-        "stop_at": None if span.whole else span.last,
-        "is_interrupted": span.is_interrupted,
-    }
+    return Launch(
+        device=device.partition(":")[0] if device is not None and count else device,
+        desc=f"A replay of {view.id}.",
+        quiet=True,
+        max_steps=attempt.launch.get("max_steps"),
+        nproc=count,
+        weights_from=_weights(view, origin) if origin and not span.checkpoint else "",
+        stop_at=None if span.whole else span.last,
+        is_interrupted=span.is_interrupted,
+    )
 
 
 def _weights(view: RunView, origin: str) -> str:

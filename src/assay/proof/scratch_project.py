@@ -1,12 +1,15 @@
-"""Scratch project with a run's code as it was, in which it can be trained again."""
+"""Training in an OS process of its own, in a scratch project with the code of a run as it was."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from assay.compose.other_process import ProcessTask, run_task
 from assay.compose.trust import home_of, kept_dirs
 from assay.core.errors import InputError
 from assay.core.project import RUNS_DIR_VARIABLE
@@ -15,9 +18,10 @@ from assay.query.run import RunView
 from assay.record.environment import VARIABLES
 from assay.store import authorship
 from assay.store.code_trees import code_blobs, read_tree
-from assay.store.layout import Project, find_project, make_project
+from assay.store.layout import Project, find_project, make_project, scan_runs
 from assay.store.restore_code import link_rest, restored, write_tree
 
+_SHOWN_LINES = 20
 _OF_THE_PLACE = frozenset(
     {
         *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
@@ -106,3 +110,32 @@ def _environment(attempt: Attempt, was: Path, folder: Path) -> dict[str, str]:
     found.pop(RUNS_DIR_VARIABLE, None)
     found["NO_COLOR"] = "1"
     return found
+
+
+def train_in_scratch(
+    task: ProcessTask, folder: Path, *, cwd: Path, variables: Mapping[str, str]
+) -> str | None:
+    """Train in an OS process; return its last lines when it failed, else None."""
+    output = folder / "said.txt"
+    with output.open("wb") as out:
+        ended = run_task(
+            task,
+            folder,
+            cwd=cwd,
+            env=dict(variables),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    return last_lines(output) if ended.returncode else None
+
+
+def last_lines(file: Path) -> str:
+    """Return the last lines that an OS process has printed into a file."""
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(lines[-_SHOWN_LINES:])
+
+
+def find_only_run(runs_dir: Path) -> RunView | None:
+    """Return the run of a folder of runs that has at most one."""
+    return next((RunView(Path(entry.path)) for entry in scan_runs(runs_dir)), None)

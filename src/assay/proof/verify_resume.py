@@ -40,13 +40,13 @@ from assay.proof.differences import (
     curve_difference,
 )
 from assay.proof.first_difference import compare_traces, first_in_records, first_in_traces
+from assay.proof.scratch_project import last_lines
 from assay.query.run import RunView
 from assay.store.known_projects import forget
 from assay.store.layout import Project, RunFolder, make_project, scan_runs
 from assay.store.series import read_series
 
 _LOOK_S = 0.01
-_SHOWN_LINES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,8 +293,7 @@ class _Trial:
 
     def said(self, name: str) -> str:
         """Return the last lines that the newest process of that name printed."""
-        lines = self._said(name).read_text(encoding="utf-8", errors="replace").splitlines()
-        return "\n".join(lines[-_SHOWN_LINES:])
+        return last_lines(self._said(name))
 
     def _said(self, name: str) -> Path:
         return self.folder / f"{name}.txt"

@@ -4,7 +4,8 @@
 2. `distributed_group`, `data`   the data axis: collectives, and the engine that uses them
 3. `sharding`, `tensor_parallel`   weights divided among ranks, applied to a model by `partition`
 4. `pipeline_split`, `pipeline`   a model split into stages, and the path of its micro-batches
-5. `launcher`, `rank_exit`, `watchdog`   ranks started on this machine, and ended once one of them hangs
+5. `launcher`, `rank_folder`, `rank_exit`, `watchdog`   ranks started on this machine, their reports, and
+   their end once one of them hangs
 """
 
 from assay.engine.optim.data_parallel_group import DataParallelGroup

@@ -13,9 +13,9 @@ from itertools import groupby
 from typing import Any
 
 from assay.core.errors import AssayError, InputError
+from assay.core.failure import classify, describe_end
 from assay.core.job import JobSpec, JobState, JobStatus
 from assay.jobs.backends.job_script import choose_job
-from assay.jobs.failure import classify, describe_end
 
 GRACE_S = 120
 """Seconds that a run has to save after SIGTERM."""

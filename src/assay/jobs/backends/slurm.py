@@ -14,10 +14,10 @@ from pathlib import Path
 
 from assay.core.directory import PRIVATE, make_directory
 from assay.core.errors import AssayError, InputError
+from assay.core.failure import classify, describe_end
 from assay.core.ids import id_of_folder
 from assay.core.job import FailureClass, JobSpec, JobState, JobStatus
 from assay.jobs.backends.job_script import choose_job
-from assay.jobs.failure import classify, describe_end
 
 WARNING_S = 120
 """Seconds before the time limit at which a run is asked to save and is put back into the queue."""

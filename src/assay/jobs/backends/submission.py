@@ -13,14 +13,14 @@ from assay.compose.run_record import project_around
 from assay.config.loading import Config
 from assay.config.settings import Settings
 from assay.core.errors import InputError
-from assay.core.job import JobSpec, JobStatus
+from assay.core.job import FOLDER_VARIABLE, JobSpec, JobStatus
 from assay.jobs.backend import Backend
 from assay.jobs.backends.kubernetes import KubernetesBackend, KubernetesPlace
 from assay.jobs.backends.local import LocalBackend
 from assay.jobs.backends.ray import RayBackend
 from assay.jobs.backends.slurm import SlurmBackend
 from assay.jobs.frozen_code import freeze_code
-from assay.jobs.job_folder import FOLDER_VARIABLE, JobFolder
+from assay.jobs.job_folder import JobFolder
 from assay.jobs.training_job import training_spec
 from assay.store.layout import Project
 

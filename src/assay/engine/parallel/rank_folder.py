@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from assay.core.json_codec import from_plain, parse_json, write_json
 from assay.core.lease import process_start
-
-if TYPE_CHECKING:
-    from assay.engine.parallel.watchdog import WatchedRank
+from assay.core.task_report import TaskReport, read_report, write_report
+from assay.engine.parallel.rank_exit import describe_exit
+from assay.engine.parallel.stacks import offer_stack
+from assay.engine.parallel.watchdog import WatchedRank
 
 _HEARD = "heard"
+_ORDER = "order.json"
 LOOK_S = 0.25
 _TELLING_S = 0.02
 SECONDS_TO_TELL = 1.0
@@ -53,10 +54,9 @@ class RankFolder:
 
     Each file is written atomically.
 
-    A rank writes its process id when it begins, signs of life meanwhile, and a mapping of facts
-    when it has ended (`status`, `error`, `signal`, ...). `follows` among them says that the error
-    came of the end of another rank. Whoever watches writes that in the place of a rank that cannot.
-    `launcher` is the folder of the process that started them, if that is assay.
+    A rank writes its process id when it begins, signs of life meanwhile, and a report when it has
+    ended. Whoever watches writes that in the place of a rank that cannot. `launcher` is the folder
+    of the process that started them, if that is assay.
     """
 
     def __init__(self, path: Path, *, launcher: Path | None = None) -> None:
@@ -65,8 +65,6 @@ class RankFolder:
 
     def begin(self, rank: int) -> None:
         """Register the calling OS process as this rank, and let others ask for its stack."""
-        from assay.engine.parallel.stacks import offer_stack
-
         self.path.mkdir(exist_ok=True)
         self._ended(rank).unlink(missing_ok=True)  # only one of several machines counts a restart
         offer_stack(self.stack(rank))
@@ -81,7 +79,7 @@ class RankFolder:
     def ranks(self) -> dict[int, int]:
         """Process ids of the ranks that have begun; 0 for one that is just about to."""
         return {
-            int(file.name.partition("-")[2]): int(text(file) or 0)
+            int(file.name.partition("-")[2]): int(read_text(file) or 0)
             for file in self.path.glob("pid-*")
         }
 
@@ -95,46 +93,39 @@ class RankFolder:
 
     def watched(self) -> list[WatchedRank]:
         """Return the same ranks, with the files of their signs of life."""
-        from assay.engine.parallel.watchdog import WatchedRank
-
         return [
             WatchedRank(rank=rank, pid=pid, beat=self.beat(rank), stack=self.stack(rank))
             for rank, pid in self.pids().items()
         ]
 
-    def tell(self, rank: int, told: Mapping[str, Any]) -> None:
-        """Tell how a rank has ended."""
-        _write(self._ended(rank), {**told, "time": time.time(), "at_s": time.monotonic()})
+    def report(self, rank: int, report: TaskReport) -> None:
+        """Write how a rank has ended."""
+        write_report(self._ended(rank), replace(report, ended_s=time.monotonic()))
 
-    def tell_failed(self, rank: int, error: str) -> None:
-        """Tell that a rank failed, in its place: it cannot do so any more."""
-        self.tell(rank, {"status": "failed", "error": error, "follows": False})
+    def report_failure(self, rank: int, error: str) -> None:
+        """Write that a rank failed, in its place: it cannot do so any more."""
+        self.report(rank, TaskReport(status="failed", error=error))
 
-    def tell_killed(self, rank: int, error: str) -> None:
-        """Record the end of a rank that is gone without a word.
+    def report_death(self, rank: int, error: str) -> None:
+        """Write the end of a rank that is gone without a word.
 
         One that was ordered to end after a signal was killed for not obeying: it has not failed.
         """
         order = self.ordered()
         if order is None or not order.signal:
-            self.tell_failed(rank, error)
-            return
-        self.tell(
-            rank, {"status": "stopped", "error": "", "follows": False, "signal": order.signal}
-        )
+            self.report_failure(rank, error)
+        else:
+            self.report(rank, TaskReport(status="stopped", signal=order.signal))
 
-    def told(self) -> dict[int, dict[str, Any]]:
-        """Return what ranks have told of their end, by rank."""
+    def reports(self) -> dict[int, TaskReport]:
+        """Return the reports of the ranks that have ended, by rank."""
         files = self.path.glob("ended-*.json")
-        return {
-            int(file.stem.partition("-")[2]): json.loads(file.read_text(encoding="utf-8"))
-            for file in files
-        }
+        return {int(file.stem.partition("-")[2]): read_report(file) for file in files}
 
     def error(self) -> str:
         """Return the first error that did not follow from another rank's end, "" for none."""
-        own = [each for each in self.told().values() if each["error"] and not each["follows"]]
-        return str(min(own, key=lambda each: each["time"])["error"]) if own else ""
+        failed = [each for each in self.reports().values() if each.error and not each.follows]
+        return min(failed, key=lambda each: each.ended_s).error if failed else ""
 
     def ended_by(self, *, patience_s: float = 0.0) -> str:
         """Return the cause that ended ranks: the first error, or a vanished rank; "" if none.
@@ -156,32 +147,32 @@ class RankFolder:
 
     def signal(self) -> int:
         """Return the signal that ended the first of the ranks that a signal ended, 0 for none."""
-        ended = [each for each in self.told().values() if each.get("signal")]
-        return int(min(ended, key=lambda each: each["time"])["signal"]) if ended else 0
+        signalled = [each for each in self.reports().values() if each.signal]
+        return min(signalled, key=lambda each: each.ended_s).signal if signalled else 0
 
     def departed(self) -> tuple[int, float] | None:
         """Return signal and time (monotonic) of the first rank that ended before its run did.
 
         The signal is 0 for a rank that failed; None while no rank has ended so.
         """
-        ended = [each for each in self.told().values() if each["status"] != "finished"]
-        if not ended:
+        early = [each for each in self.reports().values() if each.status != "finished"]
+        if not early:
             return None
-        first = min(ended, key=lambda each: each["at_s"])
-        return int(first.get("signal", 0)), float(first["at_s"])
+        first = min(early, key=lambda each: each.ended_s)
+        return first.signal, first.ended_s
 
     def heard(self) -> int:
         """Return the first signal that the launcher heard, 0 without one."""
-        return heard_in(self.launcher) if self.launcher is not None else 0
+        return heard_signal(self.launcher) if self.launcher is not None else 0
 
     def order(self, order: EndOrder) -> None:
-        """EndOrder all ranks to end at once."""
-        _write(self.path / "order.json", asdict(order))
+        """Order all ranks to end at once."""
+        write_json(self.path / _ORDER, order, durable=False)
 
     def ordered(self) -> EndOrder | None:
         """Return the order that was given, None without one."""
         with suppress(FileNotFoundError):
-            return EndOrder(**json.loads((self.path / "order.json").read_text(encoding="utf-8")))
+            return from_plain(EndOrder, parse_json((self.path / _ORDER).read_bytes()))
         return None
 
     @contextmanager
@@ -217,18 +208,18 @@ class RankFolder:
         return self.path / f"ended-{rank}.json"
 
 
-def tell_heard(launcher: Path, number: int) -> None:
+def pass_on_heard(launcher: Path, number: int) -> None:
     """Tell all ranks that `launcher` started that it heard a signal."""
     (launcher / _HEARD).write_text(str(number), encoding="utf-8")
 
 
-def heard_in(launcher: Path) -> int:
+def heard_signal(launcher: Path) -> int:
     """Return the first signal that a launcher heard, 0 without one."""
-    return int(text(launcher / _HEARD) or 0)
+    return int(read_text(launcher / _HEARD) or 0)
 
 
-class Deaths:
-    """Check of a launcher: tells how a rank has ended that said nothing, as soon as it is gone.
+class DeathReports:
+    """Check of a launcher: reports how a rank has ended that said nothing, once it is gone.
 
     A thread waits for each rank, because torch's launcher, which waits too, tells only when all
     have ended.
@@ -243,31 +234,24 @@ class Deaths:
         for rank, pid in folder.pids().items():
             if pid not in self._known:
                 self._known.add(pid)
-                threading.Thread(target=_await, args=(folder, rank, pid), daemon=True).start()
+                threading.Thread(target=_await_death, args=(folder, rank, pid), daemon=True).start()
 
 
-def _await(folder: RankFolder, rank: int, pid: int) -> None:
-    from assay.engine.parallel.rank_exit import describe_exit
-
+def _await_death(folder: RankFolder, rank: int, pid: int) -> None:
     try:
-        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     except (AttributeError, ChildProcessError):  # no such call on macOS; or torch was quicker
         return
-    if found is None or rank not in folder.pids():
+    if end is None or rank not in folder.pids():
         return
-    code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+    code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
     with suppress(OSError):  # all are over, and the folder is gone
-        folder.tell_killed(rank, f"Rank {rank} (pid {pid}) {describe_exit(code)}.")
+        folder.report_death(rank, f"Rank {rank} (pid {pid}) {describe_exit(code)}.")
 
 
-def text(file: Path) -> str:
+def read_text(file: Path) -> str:
     """Read a file, "" where there is none."""
     return file.read_text(encoding="utf-8") if file.exists() else ""
-
-
-def _write(file: Path, data: Mapping[str, Any]) -> None:
-    file.with_suffix(".new").write_text(json.dumps(data), encoding="utf-8")
-    file.with_suffix(".new").replace(file)
 
 
 def folder_of_attempt(folder: Path, number: int) -> RankFolder:
