@@ -142,7 +142,7 @@ TINY = Case(
 def estimate(path: str) -> dict[str, Any]:
     """Rehearse a config; what it tells, how long it took, and the memory of this process."""
     begun = time.perf_counter(), time.process_time()
-    from assay.compose.run_rehearsal import RehearsalRequest, rehearse
+    from assay.compose.rehearsal import RehearsalRequest, rehearse
     from assay.config import open_config
 
     device = "cuda" if torch.cuda.is_available() else "cpu"

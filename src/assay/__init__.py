@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from assay.compose import load_model as load_model
     from assay.config.params import BaseParams as BaseParams
     from assay.config.params import Params as Params
-    from assay.jobs.run import run as run
+    from assay.jobs.isolated_runs import run as run
     from assay.plugins.tensorboard import TensorBoard as TensorBoard
     from assay.query.listing import runs as runs
     from assay.record.logger import Logger as Logger
@@ -31,7 +31,7 @@ _HOMES = {
     "Params": "assay.config.params",
     "TensorBoard": "assay.plugins.tensorboard",
     "load_model": "assay.compose",
-    "run": "assay.jobs.run",
+    "run": "assay.jobs.isolated_runs",
     "runs": "assay.query.listing",
     "start": "assay.script",
 }

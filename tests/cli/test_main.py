@@ -20,9 +20,9 @@ import assay as face
 from assay import __main__ as door
 from assay.cli import main as cli
 from assay.cli.main import COMMANDS, ELSEWHERE, commands, main
+from assay.core import code_places
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError, RecordError
-from assay.record import tracebacks
 from assay.store.layout import Project
 from run_folders import make_run
 
@@ -258,8 +258,8 @@ def test_an_interrupt_ends_with_130(
 def test_a_fault_shows_the_part_that_helps_and_where_to_take_it(
     acting: Callable[[Act], None], assay: Assay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere = (str(ROOT), *tracebacks._ELSEWHERE)  # these lines are not of a user
-    monkeypatch.setattr(tracebacks, "_ELSEWHERE", elsewhere)
+    elsewhere = (str(ROOT), *code_places._ELSEWHERE)  # these lines are not of a user
+    monkeypatch.setattr(code_places, "_ELSEWHERE", elsewhere)
 
     def odd(n: int) -> None:
         even(n - 1)

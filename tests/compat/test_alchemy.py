@@ -500,7 +500,7 @@ def test_a_config_is_run_from_a_mapping_and_from_a_list_of_mappings(
 
 def test_the_types_of_the_settings_are_those_of_the_parameters() -> None:
     from assay.compose import run
-    from assay.jobs.run import RunSettings
+    from assay.jobs.isolated_runs import RunSettings
 
     given = set(inspect.signature(run).parameters) - {"configs", "train_apart"}
 

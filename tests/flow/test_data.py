@@ -18,8 +18,8 @@ import pytest
 
 import assay as api
 from assay.cli.main import main
-from assay.compose.launch_settings import Launch
-from assay.compose.make_loaders import make_loader
+from assay.compose.launch import Launch
+from assay.compose.loaders import make_loader
 from assay.compose.run_scope import open_run_scope
 from assay.config import open_config
 from assay.core import run_file

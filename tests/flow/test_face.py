@@ -12,8 +12,7 @@ import pytest
 
 import assay
 from assay.compose import training
-from assay.compose.initial_weights import find_weights
-from assay.compose.testing import weights_at
+from assay.compose.weights import find_weights, weights_at
 from assay.core.errors import AssayError, ConfigError, InputError
 from examples import EXAMPLES
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from assay.cli.main import main
-from assay.compose.debug import VARIABLE
+from assay.compose.run_scope import BLOCKING_VARIABLE
 from assay.config import load, plain
 from assay.core import run_file
 from assay.core.event_log import Evaluated, Saved, read_events
@@ -217,7 +217,7 @@ def test_debug_is_known_to_the_process_and_its_workers_and_says_more_in_console_
         .read_text()
         .replace(
             "super()",
-            f"print('process', __import__('os').environ.get('{VARIABLE}'))\n        super()",
+            f"print('process', __import__('os').environ.get('{BLOCKING_VARIABLE}'))\n        super()",
             1,
         )
     )
@@ -227,7 +227,9 @@ def test_debug_is_known_to_the_process_and_its_workers_and_says_more_in_console_
     )
 
     for flags, told in ((["--debug"], "1"), ([], "0")):
-        ran = assay("run", config, *flags, "--max-steps", "4", **({} if flags else {VARIABLE: "0"}))
+        ran = assay(
+            "run", config, *flags, "--max-steps", "4", **({} if flags else {BLOCKING_VARIABLE: "0"})
+        )
         assert ran.returncode == 0, ran.stderr
         run = max((toy / "runs").iterdir(), key=lambda run: run_file.read(run).created_ns)
         log = (run / "log.txt").read_text()

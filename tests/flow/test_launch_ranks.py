@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from assay.compose.rank_ends import cause_of, outcome_of
+from assay.compose.ranks import outcome_of
 from assay.core.errors import PeerError
 from assay.core.task_report import TaskReport
-from assay.engine.parallel.rank_folder import SECONDS_TO_OBEY, EndOrder, RankFolder
+from assay.engine.parallel.rank_folder import SECONDS_TO_OBEY, EndOrder, RankFolder, cause_of
 
 
 def test_a_rank_that_torch_ended_after_a_death_does_not_lend_the_run_its_exit_code(
@@ -55,7 +55,7 @@ def test_a_rank_whose_peer_obeyed_an_order_leaves_its_own_end_to_the_order(
     def end(seconds: float) -> None:
         raise InterruptedError(seconds)
 
-    monkeypatch.setattr("assay.compose.launch_ranks.time.sleep", end)
+    monkeypatch.setattr("assay.engine.parallel.rank_folder.time.sleep", end)
 
     with pytest.raises(InterruptedError, match=str(SECONDS_TO_OBEY)):
         cause_of(PeerError("rank 1 is gone"), ranks)

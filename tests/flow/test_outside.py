@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import assay as house
-from assay.compose.run_record import recorded_of, secrets_of
+from assay.compose.run_record import launch_metadata, secrets_of
 from assay.config import dump, load, open_config, plain
 from assay.config.diff import changed_keys
 from assay.config.freeze import origins_noted
@@ -397,7 +397,7 @@ def kept(path: Path, values: dict[str, str | None]) -> tuple[Table, dict[str, An
             config = open_config(path)
         secrets = secrets_of(config)
         text = dump(without_secrets(config.root, secrets), with_origins=True)
-        return read(text, "config.toml"), recorded_of(config, secrets).get("outside", {})
+        return read(text, "config.toml"), launch_metadata(config, secrets).get("outside", {})
 
 
 @given(

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 import assay as house
 from assay.compose import Launch, train
-from assay.compose.run_rehearsal import RehearsalRequest, rehearse
+from assay.compose.rehearsal import RehearsalRequest, rehearse
 from assay.config import open_config
 from assay.core.errors import AssayError
 
@@ -51,14 +51,12 @@ engine/numerics/seed.py: checked_seed
 engine/optim/plateau.py: PlateauFollower.follow
 
 [check --rehearse]
-compose/initial_weights.py: InitialWeights.fill find_weights*2 initial_weights
-compose/make_loaders.py: _check_batches*4 _load_dataset _load_samples*2 _make_source
-    _refuse_empty*2 _refuse_index_key
-compose/make_optimizer_step.py: _check_names*2 _of _optimizer _own _parameters _refuse_not_taken
-    _schedules*2
-compose/make_parts.py: _compile
-compose/split_lengths.py: lengths_of*3
-compose/tasks.py: dataset_of*2 make_task
+compose/weights.py: Weights.fill find_weights*2 initial_weights
+compose/loaders.py: _check_batches*4 _load_dataset _load_samples*2 _make_source _refuse_empty*2
+    _refuse_index_key lengths_of*3
+compose/prepared_run.py: _check_names*2 _weights_of _build_optimizer _build_own_step _parameters_of
+    _refuse_not_taken _build_schedules*2 _compile
+compose/run_scope.py: dataset_of*2 make_task
 engine/callbacks/change.py: SetRequiresGrad.check*2 SetValue.__init__ SetValue._now*3 _checked
     _member*2 _parts
 engine/callbacks/early_stop.py: EarlyStop.__init__*3
@@ -151,15 +149,16 @@ engine/parallel/tensor_parallel.py: _carried _check_counts _check_input _resolve
 engine/data/workers.py: Workers._start_one
 
 [launch]
-compose/data_tools.py: bench_data*2
-compose/launch_ranks.py: asked_processes*2 check_shared is_spread*2
-compose/resume_run.py: _refuse_finished
-compose/run_record.py: refuse_redacted
-compose/run_scope.py: _check_alike*2 _with_secrets the_one_device
-compose/testing.py: _edit _wanted edited test test_with_own_weights train_and_test weights_at
-compose/training.py: rerun resume resume_or_train
-compose/trust.py: _ask*2 _record_of
-compose/unfinished.py: refuse_other_data refuse_without_checkpoints refuse_without_config*2
+compose/rehearsal.py: bench_data*2
+compose/launch.py: ProcessTask.read
+compose/ranks.py: asked_processes*2 is_spread*2
+compose/training.py: _refuse_finished rerun resume resume_or_train refuse_other_data
+    refuse_without_checkpoints refuse_without_config*2
+compose/run_scope.py: _check_alike*2 _fill_in_secrets the_one_device
+compose/testing.py: _resolve_edit _choose_splits apply_edit test test_with_own_weights
+    train_and_test
+compose/weights.py: weights_at
+compose/trust.py: _ask*2 _record_of refuse_redacted
 engine/data/shapes.py: _unread
 engine/data/source.py: check_workers
 engine/data/stream_loader.py: StreamLoader.load_state_dict
@@ -167,7 +166,7 @@ engine/loop/device.py: pick_device*4
 engine/loop/process.py: Process.inference_step
 engine/parallel/launcher.py: launch_ranks
 engine/parallel/mesh.py: init_mesh
-engine/parallel/nodes.py: nodes_of*3
+engine/parallel/nodes.py: check_shared nodes_of*3
 engine/parallel/process_group.py: device_of_rank world
 
 [ranks]
@@ -178,7 +177,7 @@ engine/parallel/staged_group.py: StagedGroup.clip_grad_norm_
 
 [program]
 engine/loop/engine_state.py: as_stateful
-compose/launch_settings.py: RunResult.run
+compose/launch.py: RunResult.run
 engine/callbacks/save.py: Save.judge
 engine/checkpoint/given_state.py: name_from*2
 engine/checkpoint/weights.py: load_checkpoint

@@ -172,7 +172,7 @@ def test_a_step_that_takes_ten_times_the_usual_is_a_hang_with_the_stacks_of_all_
     toy: Path, sent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("assay.query.standstill.LEAST_S", 1.0)
-    monkeypatch.setattr("assay.jobs.stacks._by_py_spy", lambda pid: "")
+    monkeypatch.setattr("assay.jobs.stalled_jobs._by_py_spy", lambda pid: "")
     run = begin(toy, "wait")
     try:
         await_that(lambda: is_waiting(toy, run.pid))

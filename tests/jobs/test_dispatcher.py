@@ -351,7 +351,7 @@ def test_a_pid_that_was_given_to_another_process_is_not_the_holder() -> None:
 def test_a_command_whose_dispatcher_died_before_the_journal_knew_it_never_runs(
     journal: JobJournal, tmp_path: Path
 ) -> None:
-    folder = JobFolder.of(journal.folder, 1).made()
+    folder = JobFolder.of(journal.folder, 1).make()
     process = start_forked(
         ["touch", str(tmp_path / "ran")], "/", dict(os.environ), folder.log, folder.exit_file(1)
     )
@@ -471,7 +471,7 @@ def outside(tmp_path: Path) -> Iterator[Path]:
 def test_a_log_that_is_no_file_ends_its_job_and_no_other(
     journal: JobJournal, outside: Path, plant: Plant
 ) -> None:
-    log = JobFolder.of(journal.folder, 1).made().log
+    log = JobFolder.of(journal.folder, 1).make().log
     plant(log, outside)
 
     bad, good = dispatched(journal, shell("echo printed"), shell("echo printed"))

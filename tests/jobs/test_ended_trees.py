@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from assay.core.job import JobSpec
-from assay.jobs.ended_trees import delete_ended_trees, tree_name, trees_dir
+from assay.jobs.frozen_jobs import delete_ended_trees, tree_name, trees_dir
 from assay.store.job_journal import JobJournal
 from assay.store.layout import Project
 from run_folders import make_project

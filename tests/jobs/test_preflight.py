@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from assay.compose.launch_settings import Launch
+from assay.compose.launch import Launch
 from assay.config.loading import Config, loads
 from assay.core.errors import InputError
 from assay.core.rehearsal import Disk, Finding, PeakMemory, Rehearsal
-from assay.jobs import preflight as module
-from assay.jobs.preflight import Forecast, preflight
+from assay.jobs import submit as module
+from assay.jobs.submit import Forecast, preflight
 
 GB = 10**9
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from assay.core.stacks import is_suspended
-from assay.jobs.stacks import stacks_of
+from assay.jobs.stalled_jobs import stacks_of
 from assay.store.layout import RunFolder
 
 PYTHON = sys.executable

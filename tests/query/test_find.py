@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.compose.unfinished import refuse_without_checkpoints
+from assay.compose.training import refuse_without_checkpoints
 from assay.core import run_file
 from assay.core.errors import AssayError, CheckpointError, InputError
 from assay.core.event_log import Edit

@@ -888,7 +888,7 @@ def warm_up(file: Path) -> None:
     from assay.config import open_config
 
     torch.set_num_threads(1)
-    Examiner(strict=True).examined(open_config(file))
+    Examiner(strict=True).examine(open_config(file))
 
 
 def main() -> int:

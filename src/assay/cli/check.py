@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from assay.build import Examined
     from assay.cli.variations import Variation
     from assay.compose import Examiner
-    from assay.compose.run_rehearsal import RehearsalRequest
+    from assay.compose.rehearsal import RehearsalRequest
     from assay.config import Config
     from assay.config.tree import Table
     from assay.core.rehearsal import Rehearsal
@@ -262,7 +262,7 @@ def _check(
     examiner = Examiner(strict=strict)
     if not shape and not any(problem.kind == "too-many" for problem in problems):
         tell(_not_told(problems, examiner.problems(configs)))
-        examined = examiner.examined(config)
+        examined = examiner.examine(config)
     if not listed and not any(problem.severity == "error" for problem in problems):
         # Not beside errors: a section that seems to be missing may be one whose name is wrong.
         tell(unique_problems(configs, missing_sections))
@@ -289,7 +289,7 @@ def _audit(config: Config) -> list[Audit]:
 
 
 def _rehearsed(config: Config, asked: RehearsalRequest) -> Rehearsal:
-    from assay.compose.run_rehearsal import rehearse
+    from assay.compose.rehearsal import rehearse
 
     return rehearse(config, asked)
 

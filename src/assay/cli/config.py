@@ -374,12 +374,12 @@ def _explained(config: Config, key: str) -> dict[str, Any]:
 
 def _not_given(config: Config, key: str, asked: str) -> dict[str, Any]:
     """Explain a key that nobody wrote: a default, something injected, or a mistake."""
-    from assay.compose import examined
+    from assay.compose import check_calls
     from assay.config import dotted, walk
     from assay.config.check import standard_defaults
 
     standard = {each.key: each for each in standard_defaults(config.root)}
-    found = examined(config) if key not in standard else None
+    found = check_calls(config) if key not in standard else None
     defaults = {**standard, **({each.key: each for each in found.defaults} if found else {})}
     injected = {each.key: each for each in found.injected} if found else {}
     if key in defaults:

@@ -7,7 +7,7 @@ import click
 from assay.cli.terminal import echo
 from assay.core.formatting import count, size
 from assay.core.terminal import visible
-from assay.jobs.ended_trees import delete_ended_trees
+from assay.jobs.frozen_jobs import delete_ended_trees
 from assay.query.project_lookup import projects_here
 from assay.store.trash import clean
 

@@ -129,7 +129,10 @@ RUNS_CODE: dict[str, str] = {
 """Name -> what of the user's a command runs. Every other command reads data only."""
 
 TASK_COMMAND = "_task"
-"""Not for people: an OS process that assay starts does the task in a file."""
+"""Not for people: an OS process that assay starts does the task in a file.
+
+Named here, too, so that a command that starts none imports nothing for it.
+"""
 
 TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
 COMPLETE_VARIABLE = "_ASSAY_COMPLETE"
@@ -256,7 +259,7 @@ def _run(args: list[str]) -> int:
 
 def _invoke(args: list[str]) -> int:
     """Run the command that `args` begin with: one of assay's own OS processes, or of the user."""
-    if args[0] == TASK_COMMAND:
+    if args[0] == TASK_COMMAND and args[1:]:
         return _do_task(args[1])
     # Not `commands.main`: it has endings of its own for what `_run` ends.
     with commands.make_context("assay", args) as context:
@@ -269,7 +272,7 @@ def _do_task(file: str) -> int:
     from pathlib import Path
 
     from assay.cli.launch import told_both
-    from assay.compose.do_task import do_task
+    from assay.compose.task_process import do_task
 
     task, result = do_task(Path(file))
     if task.tells == "nothing":

@@ -20,7 +20,7 @@ from assay.core.terminal import visible
 
 if TYPE_CHECKING:
     from assay.compose import Launch
-    from assay.compose.run_rehearsal import RehearsalRequest
+    from assay.compose.rehearsal import RehearsalRequest
     from assay.config import Config
 
 _NAME = 13
@@ -67,7 +67,7 @@ def rehearsal_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def wanted(memory: str | None, device: str | None, batch: str) -> RehearsalRequest:
     """Return the conditions that the options describe. InputError for what cannot be read."""
-    from assay.compose.run_rehearsal import RehearsalRequest
+    from assay.compose.rehearsal import RehearsalRequest
 
     try:
         memory_bytes = parse_size_bytes(memory) if memory is not None else None
@@ -96,7 +96,7 @@ def layout_overrides(layout: str | None) -> list[str]:
 
 def rehearse_first(configs: Sequence[Config], launch: Launch) -> int:
     """Rehearse each config in an OS process of its own, print the reports; the exit code."""
-    from assay.compose.run_rehearsal import is_first_rank, rehearse_apart
+    from assay.compose.rehearsal import is_first_rank, rehearse_apart
 
     if not is_first_rank():
         return 0
@@ -113,7 +113,7 @@ def rehearse_one(config: Config) -> tuple[Rehearsal, int]:
 
     What ends a step is printed: the report then is about the part before it.
     """
-    from assay.compose.run_rehearsal import RehearsalRequest, rehearse
+    from assay.compose.rehearsal import RehearsalRequest, rehearse
 
     report = rehearse(config, RehearsalRequest(device="cpu"))
     columns = min(width(sys.stderr) or 80, 100)

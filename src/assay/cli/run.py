@@ -336,7 +336,7 @@ def _series(
     head = f"sweep {launch.sweep}: {len(configs)} runs" if launch.sweep else "1 run"
     results: Iterator[RunResult]
     if is_isolated:
-        from assay.jobs.run import train_apart
+        from assay.jobs.isolated_runs import train_apart
 
         echo(f"{head}, each in an OS process of its own", err=True)
         how |= {"show": lambda text: echo(text, err=True, end=""), "tells_ends": True}
@@ -361,7 +361,7 @@ def _check_signatures(made: Sequence[Sequence[Config]]) -> None:
         [
             problem
             for configs in made
-            for problem in unique_problems(configs, lambda c: examiner.examined(c).problems)
+            for problem in unique_problems(configs, lambda c: examiner.examine(c).problems)
         ]
     )
 

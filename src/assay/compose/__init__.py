@@ -1,18 +1,32 @@
 """The composition root: the one room that knows config, build, engine and record.
 
-What is heavy (torch above all) is imported when it is used, so that a mistake in a config is told
-before.
+A run, in the order in which it happens:
+
+1. `launch`      settings of the command line; the task for another OS process; the result
+2. `trust`       a config, read; one of a record only if it may run here
+3. `checks`      its shape, then its calls
+4. `run_many`    the points of a sweep, one after another
+5. `training`    a new run, or a further attempt of an old one, from `weights`
+6. `ranks`       the OS processes that share it, and who looks after them
+7. `run_scope`   config, context, device, plugins, process group
+8. `loaders`     data; `prepared_run`  model, optimizer step, engine
+9. `callbacks`   evaluation, checkpoints, display, trace
+10. `run_attempt`  signals, `run_record`, the first step, and the end
+11. `testing`    the test that follows
+
+`task_process` is the other side of a task: a rank, a job, a replay or a `rehearsal`. What is heavy
+(torch above all) is imported when it is used, so that a mistake in a config is told before.
 """
 
 from assay.compose.checks import Examiner as Examiner
-from assay.compose.checks import examined as examined
+from assay.compose.checks import check_calls as check_calls
+from assay.compose.checks import ensure_sound as ensure_sound
 from assay.compose.checks import missing_sections as missing_sections
 from assay.compose.checks import problems_of_shape as problems_of_shape
-from assay.compose.checks import sound as sound
-from assay.compose.data_tools import audit_data as audit_data
-from assay.compose.data_tools import bench_data as bench_data
-from assay.compose.launch_settings import Launch as Launch
-from assay.compose.launch_settings import RunResult as RunResult
+from assay.compose.launch import Launch as Launch
+from assay.compose.launch import RunResult as RunResult
+from assay.compose.rehearsal import audit_data as audit_data
+from assay.compose.rehearsal import bench_data as bench_data
 from assay.compose.run_many import run as run
 from assay.compose.run_many import run_one as run_one
 from assay.compose.run_many import train_each as train_each

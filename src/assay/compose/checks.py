@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from assay.compose.make_optimizer_step import GIVEN
-from assay.compose.split_lengths import lengths_of
+from assay.compose.loaders import lengths_of
+from assay.compose.prepared_run import GIVEN
 from assay.config import check_shape
 from assay.config.defaults import HOMES
 from assay.config.expansion import unique_problems
@@ -41,7 +41,7 @@ def problems_of_shape(config: Config) -> list[Problem]:
     return check_shape(config)
 
 
-def examined(config: Config, *, strict: bool = False, training: bool = True) -> Examined:
+def check_calls(config: Config, *, strict: bool = False, training: bool = True) -> Examined:
     """Check the calls of a config against the signatures of their targets, which are imported.
 
     What only `training` needs may be missing otherwise: the criterion.
@@ -57,7 +57,7 @@ def examined(config: Config, *, strict: bool = False, training: bool = True) -> 
     with user_code(config.user_dirs):  # one import for all that follows
         plan = planned(root, **where)
         has_criterion = not training or "criterion" in plan.names()
-        found = examine(
+        findings = examine(
             root,
             **where,
             roles=[role for role in ROLES if role != "criterion" or has_criterion],
@@ -66,10 +66,10 @@ def examined(config: Config, *, strict: bool = False, training: bool = True) -> 
             strict=strict,
             is_whole=not config.read_problems,
         )
-        if any(problem.severity == "error" for problem in found.problems):
-            return found
+        if any(problem.severity == "error" for problem in findings.problems):
+            return findings
         further = _problems_between_calls(root, where)
-        return replace(found, problems=(*found.problems, *further))
+        return replace(findings, problems=(*findings.problems, *further))
 
 
 def _problems_between_calls(root: Table, where: Mapping[str, Any]) -> Iterator[Problem]:
@@ -96,14 +96,14 @@ class Examiner:
         self._found: dict[int, tuple[Config, Config, Examined]] = {}
         self._of_variant: dict[str, Examined] = {}
 
-    def examined(self, config: Config) -> Examined:
+    def examine(self, config: Config) -> Examined:
         """Return the findings of the signature stage about `config`."""
         if id(config) not in self._found:
-            known = _known(config)
-            found = examined(known, strict=self.strict)
-            self._found[id(config)] = config, known, found
+            known = _fill_in_machine(config)
+            findings = check_calls(known, strict=self.strict)
+            self._found[id(config)] = config, known, findings
             if not config.assigned:
-                self._of_variant[config.variant] = found
+                self._of_variant[config.variant] = findings
         return self._found[id(config)][2]
 
     def problems(self, configs: Sequence[Config]) -> list[Problem]:
@@ -111,7 +111,7 @@ class Examiner:
         from assay.build import user_code
 
         with user_code(configs[0].user_dirs):  # one import for all of them
-            return unique_problems(configs, lambda each: self.examined(each).problems)
+            return unique_problems(configs, lambda each: self.examine(each).problems)
 
     def canonical(self, config: Config) -> Table:
         """Return the tree of `config` to hash.
@@ -122,9 +122,9 @@ class Examiner:
             key.endswith(("type", "args")) or not is_data(node) for key, node in config.assigned
         )
         if calls_others or config.variant not in self._of_variant:
-            found = self.examined(config)
-            return found.canonical(self._found[id(config)][1].root)
-        return self._of_variant[config.variant].canonical(_known(config).root)
+            findings = self.examine(config)
+            return findings.canonical(self._found[id(config)][1].root)
+        return self._of_variant[config.variant].canonical(_fill_in_machine(config).root)
 
 
 def _without_torch(config: Config) -> Examined:
@@ -140,32 +140,36 @@ def _without_torch(config: Config) -> Examined:
     return Examined(problems=(problem,))
 
 
-def sound(config: Config) -> Config:
+def ensure_sound(config: Config) -> Config:
     """Return the config if both stages of the check let it pass.
 
     ConfigError with the problems of the first stage that does not.
     """
-    return passed(config)[0]
+    return check_and_settle(config)[0]
 
 
-def passed(config: Config, *sections: str, training: bool = True) -> tuple[Config, Examined]:
+def check_and_settle(
+    config: Config, *sections: str, training: bool = True
+) -> tuple[Config, Examined]:
     """Return the config with typed values, and the findings of the signature stage.
 
     InputError if it lacks one of `sections`.
     """
     # A metric that decides is none of a test, which may well measure other things.
     _refuse(each for each in problems_of_shape(config) if training or each.kind != "never-measured")
-    config = _known(config)
-    found = examined(config, training=training)
-    _refuse(found.problems)
+    config = _fill_in_machine(config)
+    findings = check_calls(config, training=training)
+    _refuse(findings.problems)
     if splits := asks_lengths(config.root):
         config = replace(config, root=with_lengths(config.root, lengths_of(config, splits)))
         _refuse(problems_of_shape(config))
-        found = examined(config)
-        _refuse(found.problems)
-    config = replace(config, root=found.settle(config.root), named=found.canonical(config.root))
+        findings = check_calls(config)
+        _refuse(findings.problems)
+    config = replace(
+        config, root=findings.settle(config.root), named=findings.canonical(config.root)
+    )
     _require(config, "model", "process", *sections)
-    return config, found
+    return config, findings
 
 
 def _refuse(problems: Iterable[Problem]) -> None:
@@ -174,7 +178,7 @@ def _refuse(problems: Iterable[Problem]) -> None:
         raise ConfigError(errors)
 
 
-def needed_to_train(config: Config) -> tuple[str, ...]:
+def sections_to_train(config: Config) -> tuple[str, ...]:
     """Return the sections without which `assay run` cannot train a config."""
     # A [backward] of the user's own may make its optimizers itself.
     has_own_backward = get_at(config.root, ("backward", "type")) is not None
@@ -189,7 +193,7 @@ def missing_sections(config: Config) -> list[Problem]:
     root = config.root
     runner = root.items.get("runner")
     is_other = isinstance(runner, Leaf) and runner.value not in (None, "train")
-    missing = [name for name in needed_to_train(config) if not is_given(root, name)]
+    missing = [name for name in sections_to_train(config) if not is_given(root, name)]
     if is_other or not missing or len(missing) > MOST_MISSING:
         return []
     names = ", ".join(f"[{name}]" for name in missing)
@@ -224,7 +228,7 @@ def _require(config: Config, *sections: str) -> None:
     raise InputError(f"The config has no {what}, which a run needs.", where=source, fix=fix)
 
 
-def _known(config: Config) -> Config:
+def _fill_in_machine(config: Config) -> Config:
     """Return the config with facts of this machine filled in; import torch only if one is used."""
     if not asks_machine(config.root):
         return config

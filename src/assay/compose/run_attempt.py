@@ -10,15 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from assay.compose.add_callbacks import AnyRecorder, add_callbacks
-from assay.compose.launch_ranks import ECHO_S, tell_folder
-from assay.compose.launch_settings import Launch, RunResult
-from assay.compose.make_engine import PreparedRun
-from assay.compose.rank_ends import cause_of, is_ending, rank_report
-from assay.compose.run_record import ended, failed, set_recorder
-from assay.compose.signs_of_life import signs_of_life
-from assay.compose.tasks import keep_meta
-from assay.compose.tracing import traced
+from assay.compose.callbacks import AnyRecorder, add_callbacks, signs_of_life, trace_run
+from assay.compose.launch import Launch, RunResult
+from assay.compose.prepared_run import PreparedRun
+from assay.compose.ranks import ECHO_S, rank_report, tell_folder
+from assay.compose.run_record import end_record, fail_record, set_recorder
+from assay.compose.run_scope import keep_meta
 from assay.config.loading import Config
 from assay.core.errors import CheckpointError, RankError
 from assay.core.event_log import EndStatus, Warned
@@ -51,7 +48,7 @@ def run_attempt(
             with signals.held():  # a record that is half begun could not be ended
                 attempt.recorder = begin()
             stack.enter_context(signs_of_life(prepared, attempt.recorder))
-            stack.enter_context(_guarded_exit(attempt.end_by_exit))
+            stack.enter_context(_guard_exit(attempt.end_by_exit))
             state = _run_engine(prepared, attempt.recorder, launch)
         except BaseException as error:  # the result carries it, KeyboardInterrupt too
             with signals.held():
@@ -91,17 +88,21 @@ class _Attempt:
     def _print_unless_ending(self, line: str) -> None:
         # Nobody asked for the signal that ends the ranks which are left when one has failed; what
         # the launcher heard is printed by the thread that hears of it.
+        from assay.engine.parallel.rank_folder import is_ending
+
         ranks = self.prepared.scope.rank_folder
         if not (ranks is not None and ranks.heard()) and not is_ending(ranks):
             self.prepared.say(line)
 
     def fail(self, error: BaseException) -> RunResult:
         """End the record with what was raised, or with its cause on another rank."""
+        from assay.engine.parallel.rank_folder import cause_of
+
         scope = self.prepared.scope
         self.is_over = True
         scope.tell_ending()
         cause = cause_of(error, scope.rank_folder)
-        return failed(self.recorder, self.config, cause, step=self._step)
+        return fail_record(self.recorder, self.config, cause, step=self._step)
 
     def finish(self, state: State, stop: Stop, signals: Signals) -> RunResult:
         """End the record of a run that was stopped or came to its own end."""
@@ -114,7 +115,7 @@ class _Attempt:
         reason = "; ".join(filter(None, ways))
         with signals.held():
             scope.tell_ending()
-            result = ended(
+            result = end_record(
                 self.recorder, self.config, status, reason, state.metrics, step=state.step
             )
         if stop.interrupts and stop.signal:
@@ -156,7 +157,7 @@ class _Attempt:
         scope = self.prepared.scope
         if isinstance(self.recorder, RunRecorder):
             self.recorder.logger.info("%s", cause)
-        result = ended(self.recorder, self.config, status, reason, {}, step=self._step)
+        result = end_record(self.recorder, self.config, status, reason, {}, step=self._step)
         if not self.launch.ranks_folder and scope.is_first:  # there is no launcher to print it
             line = for_terminal(f"error: {cause}", color=False)
             print(line, file=sys.stderr, flush=True)
@@ -166,21 +167,21 @@ class _Attempt:
 
 
 @contextmanager
-def _guarded_exit(end: Callable[[int], int]) -> Iterator[None]:
+def _guard_exit(end: Callable[[int], int]) -> Iterator[None]:
     """Call `end` with the code of an `os._exit` inside, of which nobody hears otherwise.
 
     Children are forked with it and end by it: theirs stays what it was.
     """
     real, pid = os._exit, os.getpid()
 
-    def guarded(status: int) -> NoReturn:
+    def end_and_exit(status: int) -> NoReturn:
         os._exit = real
         try:
             status = end(status) if os.getpid() == pid else status
         finally:
             real(status)
 
-    os._exit = guarded
+    os._exit = end_and_exit
     try:
         yield
     finally:
@@ -211,7 +212,7 @@ def _run_engine(prepared: PreparedRun, recorder: AnyRecorder, launch: Launch) ->
     on = scope.sections.train.deterministic
     with (
         under_way(recorder),
-        traced(prepared, recorder, launch),
+        trace_run(prepared, recorder, launch),
         entered(scope.plugins),
         deterministic(engine.process.model, enabled=on),
     ):

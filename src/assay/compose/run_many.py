@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from assay.build.registry import registry
 from assay.compose.checks import problems_of_shape
-from assay.compose.launch_settings import Launch, RunResult
-from assay.compose.run_record import code_of, failed, new_record
+from assay.compose.launch import Launch, RunResult
+from assay.compose.run_record import fail_record, new_record, result_of_error
 from assay.compose.testing import Edit, test_with_own_weights, train_and_test
 from assay.compose.training import train
 from assay.compose.trust import open_given
@@ -102,7 +102,7 @@ def run(
             open_given(config, assigned, user_dir=user_dir, trust=trust), variants, sweep=sweep
         )
 
-    results, ready = _opened(given, runs_of, launch)
+    results, ready = _open_all(given, runs_of, launch)
     is_list = is_list or any(len(points) > 1 for points in ready)
     how: dict[str, Any] = {
         "then_test": then_test,
@@ -127,11 +127,11 @@ def run(
 
 def _shorthands(seed: int | None, tag: str | None) -> list[str]:
     """Return the overrides that `seed` and `tag` stand for."""
-    given = {"seed": seed, "tag": tag}
-    return [f"{key}={value}" for key, value in given.items() if value is not None]
+    values = {"seed": seed, "tag": tag}
+    return [f"{key}={value}" for key, value in values.items() if value is not None]
 
 
-def _opened(
+def _open_all(
     given: Sequence[ConfigLike], runs_of: Callable[[ConfigLike], list[Config]], launch: Launch
 ) -> tuple[list[RunResult | None], list[list[tuple[Config, Launch]]]]:
     """Open each config; return a place for every result, and the runs of each that is right.
@@ -142,14 +142,14 @@ def _opened(
     ready: list[list[tuple[Config, Launch]]] = []
     for each in given:
         try:
-            made = runs_of(each)
+            points = runs_of(each)
         except AssayError as error:
-            results.append(_not_started(None, error))
+            results.append(result_of_error(None, error))
             continue
-        _warn(made)
-        one = replace(launch, sweep=new_run_id()) if len(made) > 1 else launch
-        ready.append([(config, one) for config in made])
-        results += [None] * len(made)
+        _warn(points)
+        one = replace(launch, sweep=new_run_id()) if len(points) > 1 else launch
+        ready.append([(config, one) for config in points])
+        results += [None] * len(points)
     return results, ready
 
 
@@ -180,15 +180,15 @@ def _train_files(
 ) -> Iterator[RunResult]:
     """Train the configs of several files in this OS process, one after another."""
     before = 0
-    for made in ready:
-        configs = [config for config, _ in made]
-        launch = made[0][1]
-        records_all = len(made) > 1
+    for points in ready:
+        configs = [config for config, _ in points]
+        launch = points[0][1]
+        records_all = len(points) > 1
         for result in train_each(configs, launch, before=before, records_all=records_all, **how):
             yield result
             if how["stop_at_first"] and result.status == "failed":
                 return
-        before += len(made)
+        before += len(points)
 
 
 def _in_order(results: Sequence[RunResult | None], ended: Iterator[RunResult]) -> list[RunResult]:
@@ -232,8 +232,8 @@ def _note_others(error: BaseException, results: Sequence[RunResult]) -> None:
 
 def _warn(configs: Sequence[Config]) -> None:
     """Log the warnings of the check: nobody else prints them to a caller from Python."""
-    told = unique_problems(configs, problems_of_shape)
-    warnings = [problem for problem in told if problem.severity == "warning"]
+    problems = unique_problems(configs, problems_of_shape)
+    warnings = [problem for problem in problems if problem.severity == "warning"]
     if warnings:
         logging.getLogger(LOGGER).warning("%s", render(warnings, color=False))
 
@@ -259,7 +259,7 @@ def train_each(
     devices = launch.devices() or (None,)
     for i, config in enumerate(configs, before):
         one = replace(launch, device=devices[i % len(devices)])
-        result = attempt(
+        result = run_and_keep_error(
             config, one, records_all=records_all, then_test=then_test, edit_test=edit_test
         )
         yield result
@@ -271,7 +271,9 @@ def train_each(
         _let_go(result.test.exception if result.test is not None else None)
 
 
-def attempt(config: Config, launch: Launch, *, records_all: bool = False, **how: Any) -> RunResult:
+def run_and_keep_error(
+    config: Config, launch: Launch, *, records_all: bool = False, **how: Any
+) -> RunResult:
     """Train a config as `run_one` does; an exception is kept in the result.
 
     `records_all`: a run that could not be built has a record all the same.
@@ -279,11 +281,11 @@ def attempt(config: Config, launch: Launch, *, records_all: bool = False, **how:
     try:
         result = run_one(config, launch, **how)
     except Exception as error:  # whatever is raised while one run is built, others are not to blame
-        result = _not_started(config, error)
+        result = result_of_error(config, error)
     except KeyboardInterrupt as error:  # while it was built: only what comes after it is lost
-        result = replace(_not_started(config, error), status="stopped")
+        result = replace(result_of_error(config, error), status="stopped")
     if records_all and result.status == "failed" and result.record_dir is None:
-        return _recorded(result, config, launch)
+        return _add_record(result, config, launch)
     return result
 
 
@@ -307,20 +309,16 @@ def run_one(
     return train(config, launch, parent=parent)
 
 
-def _not_started(config: Config | None, error: BaseException) -> RunResult:
-    return RunResult(
-        record_dir=None, config=config, status="failed", exception=error, exit_code=code_of(error)
-    )
-
-
-def _recorded(result: RunResult, config: Config, launch: Launch) -> RunResult:
+def _add_record(result: RunResult, config: Config, launch: Launch) -> RunResult:
     """Add a record that says why the run could not be built, where there can be one."""
     assert result.exception is not None
     try:
         recorder = new_record(config, launch, None, device=launch.device or "none")
     except AssayError:
         return result
-    return replace(failed(recorder, config, result.exception, step=0), exit_code=result.exit_code)
+    return replace(
+        fail_record(recorder, config, result.exception, step=0), exit_code=result.exit_code
+    )
 
 
 def _let_go(error: BaseException | None) -> None:

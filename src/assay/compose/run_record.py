@@ -10,23 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.compose.launch_settings import Launch, RunResult
-from assay.compose.make_engine import PreparedRun
-from assay.compose.run_scope import RunScope
-from assay.compose.unfinished import job_of
+from assay.compose.launch import Launch, RunResult
 from assay.config import config_hash, dump, seedless_hash
 from assay.config.check import standard_defaults
 from assay.config.loading import Config
 from assay.config.references import outside_used
-from assay.config.resolver import with_external_values
-from assay.config.secret_keys import redacted_keys, without_secrets
+from assay.config.secret_keys import without_secrets
 from assay.config.sources.outside_reads import ARGV
 from assay.config.tree import Leaf, dotted, plain, walk
 from assay.config.typed_sections import sections_of
 from assay.core import defaults_file
 from assay.core.defaults_file import Taken
-from assay.core.errors import AssayError, InputError
+from assay.core.errors import AssayError
 from assay.core.event_log import EndStatus
+from assay.core.job import ATTEMPT_VARIABLE, queue_job
+from assay.core.lease import process_start
 from assay.core.ports import NullRecorder
 from assay.core.secret import Secrets, secrets_under
 from assay.core.secret_names import REDACTED, sureness
@@ -43,6 +41,8 @@ from assay.store.layout import Project, find_project, open_project
 
 if TYPE_CHECKING:
     from assay.build import Examined
+    from assay.compose.prepared_run import PreparedRun
+    from assay.compose.run_scope import RunScope
     from assay.engine import Engine
 
 
@@ -92,7 +92,7 @@ def attempt_spec(
 ) -> AttemptSpec:
     """Return what the record of an attempt begins with, but for its config, seeds and devices."""
     config_without_defaults = config.named or config.root
-    launched = {**launch.recorded(), **recorded_of(config, secrets)}
+    launched = {**launch.to_record(), **launch_metadata(config, secrets)}
     if engine is not None:
         launched["fused"] = is_fused(engine)
     return AttemptSpec(
@@ -131,8 +131,8 @@ def tell_changes(recorder: RunRecorder) -> None:
     """Log one line on the differences from the run of this tag before."""
     # An old record that cannot be read keeps no new one from starting.
     with contextlib.suppress(OSError, AssayError):
-        if said := since_previous(RunView(recorder.folder)):
-            recorder.logger.info("%s", said)
+        if line := since_previous(RunView(recorder.folder)):
+            recorder.logger.info("%s", line)
 
 
 def set_recorder(scope: RunScope, recorder: RunRecorder | NullRecorder) -> None:
@@ -142,19 +142,19 @@ def set_recorder(scope: RunScope, recorder: RunRecorder | NullRecorder) -> None:
     )
 
 
-def recorded_of(config: Config, secrets: Secrets) -> dict[str, Any]:
+def launch_metadata(config: Config, secrets: Secrets) -> dict[str, Any]:
     """Return launch metadata: variant, sweep point, values from outside, job id."""
     which = {
         "user_dirs": [str(path.resolve()) for path in config.user_dirs],
         "variant": config.variant,
         "point": config.point,
-        "outside": _outside_of(config, secrets),
+        "outside": _outside_values(config, secrets),
         "job": job_of()[0],
     }
     return {key: value for key, value in which.items() if value}
 
 
-def _outside_of(config: Config, secrets: Secrets) -> dict[str, Any]:
+def _outside_values(config: Config, secrets: Secrets) -> dict[str, Any]:
     """Return the values from outside that the saved config does not hold, by name.
 
     They are what a config in Python read, and the secrets: of variables by `env:X`, else by key. A
@@ -189,19 +189,19 @@ def is_fused(engine: Engine) -> bool:
 
 
 def tell_defaults(
-    recorder: RunRecorder | NullRecorder, config: Config, found: Examined, prepared: PreparedRun
+    recorder: RunRecorder | NullRecorder, config: Config, findings: Examined, prepared: PreparedRun
 ) -> None:
     """Log every default and everything injected, and keep them beside the config."""
     if not isinstance(recorder, RunRecorder):
         return
     taken = []
-    for each in [*standard_defaults(config.root), *found.defaults]:
+    for each in [*standard_defaults(config.root), *findings.defaults]:
         if each.key == "optimizer.fused":
             each = replace(each, value=str(is_fused(prepared.engine)))
         value = recorder.secrets.tree(each.value, each.key)
         recorder.logger.info("default %s = %s (%s, %s)", each.key, value, each.owner, each.origin)
         taken.append(Taken(key=each.key, value=value, owner=each.owner))
-    for one in found.injected:
+    for one in findings.injected:
         recorder.logger.info("injected %s by %s (%s, %s)", one.key, one.by, one.owner, one.origin)
         taken.append(Taken(key=one.key, value=one.by, owner=one.owner, injected=True))
     try:
@@ -219,27 +219,26 @@ def project_around(path: Path | None) -> Project:
     return home or find_project(Path.cwd()) or open_project(Path.cwd(), create=True)
 
 
-def refuse_redacted(config: Config, run_id: str, *, part: str = "") -> None:
-    """Raise InputError for a saved config that lacks secrets: none is ever written into a record.
+def job_of(variables: Mapping[str, str] | None = None) -> tuple[str, int]:
+    """Return the Slurm, torchrun or queue job of this process, "" for none, and its restarts."""
+    from assay.engine.parallel.rank_exit import JOB_PREFIX
 
-    A secret that the config names as a variable is there if the variable is set. With `part` those
-    in this section alone count.
-    """
-    missing = {dotted(path): "" for path in redacted_keys(config.root)}
-    _, unset = with_external_values(config.root, os.environ, config.settings.variables)
-    missing |= {problem.key: problem.fix for problem in unset}
-    keys = [key for key in missing if not part or key.partition(".")[0] == part]
-    if not keys:
-        return
-    way = next(filter(None, (missing[key] for key in keys)), "")
-    raise InputError(
-        f"The record of {run_id} keeps no secrets, and its config had some: {', '.join(keys[:5])}.",
-        where=str(config.path or ""),
-        fix=f"{way}; or resume and rerun take {keys[0]}=VALUE"
-        if way
-        else f'resume and rerun take {keys[0]}=VALUE; a config that says "${{env:NAME}}" finds it'
-        " again",
-    )
+    variables = os.environ if variables is None else variables
+    restarts = int(variables.get("SLURM_RESTART_COUNT", 0))
+    torchrun = variables.get("TORCHELASTIC_RUN_ID", "")
+    if torchrun.startswith(JOB_PREFIX):
+        torchrun = ""
+    if torchrun == "none":  # the name of all that have none
+        torchrun = f"{os.getppid()}-{process_start(os.getppid())}"
+    if torchrun:
+        restarts += int(variables.get("TORCHELASTIC_RESTART_COUNT", 0))
+    if slurm := variables.get("SLURM_JOB_ID", ""):
+        return f"slurm {slurm}", restarts
+    if torchrun:
+        return f"torchrun {torchrun}", restarts
+    if job := queue_job(variables):
+        return job, int(variables.get(ATTEMPT_VARIABLE, 1)) - 1
+    return "", 0
 
 
 def code_outside(folders: Sequence[Path], project: Project) -> list[Path]:
@@ -247,7 +246,7 @@ def code_outside(folders: Sequence[Path], project: Project) -> list[Path]:
     return [path for path in folders if path.is_dir() and not path.resolve().is_relative_to(root)]
 
 
-def ended(
+def end_record(
     recorder: RunRecorder | NullRecorder,
     config: Config,
     status: EndStatus,
@@ -275,7 +274,7 @@ def ended(
     )
 
 
-def failed(
+def fail_record(
     recorder: RunRecorder | NullRecorder, config: Config | None, error: BaseException, *, step: int
 ) -> RunResult:
     """End the record with what was raised; interrupts end as stopped."""
@@ -295,14 +294,25 @@ def failed(
         config=config,
         status=status,
         exception=error,
-        exit_code=code_of(error),
+        exit_code=exit_code_of(error),
         id=run_id,
         step=step,
         reason=reason,
     )
 
 
-def code_of(error: BaseException) -> int:
+def result_of_error(config: Config | None, error: BaseException) -> RunResult:
+    """Return the result of a run that could not be started."""
+    return RunResult(
+        record_dir=None,
+        config=config,
+        status="failed",
+        exception=error,
+        exit_code=exit_code_of(error),
+    )
+
+
+def exit_code_of(error: BaseException) -> int:
     """Return the exit code of a command whose run ended with `error`."""
     match error:
         case KeyboardInterrupt() | Terminated():

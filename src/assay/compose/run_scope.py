@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.compose.debug import debugging
-from assay.compose.describe_standstill import describe_standstill
-from assay.compose.launch_settings import Launch
+from assay.compose.launch import Launch
 from assay.config import dump
 from assay.config.loading import Config
 from assay.config.resolver import with_external_values
-from assay.config.tree import KeyPath, Table, dotted, get_at, plain
+from assay.config.tree import KeyPath, List, Table, dotted, get_at, plain
 from assay.config.typed_sections import sections_of
-from assay.core.errors import ConfigError, InputError
-from assay.core.lease import this_place
-from assay.core.schema import parse_duration_s
+from assay.core.errors import AssayError, ConfigError, InputError
+from assay.core.event_log import Warned
+from assay.core.ports import Recorder
 from assay.core.sections import StandardSections
+from assay.record.logfile import debugging as debugging_log
 
 if TYPE_CHECKING:
     from assay.build import Context, Plugin
     from assay.core.heartbeats import Heartbeats
     from assay.engine.loop.device import Device
+    from assay.engine.metrics.outputs import Pipes
     from assay.engine.parallel.distributed_group import DistributedGroup
     from assay.engine.parallel.mesh import Mesh
     from assay.engine.parallel.rank_folder import RankFolder
-    from assay.engine.parallel.watchdog import Standstill
+
+
+BLOCKING_VARIABLE = "CUDA_LAUNCH_BLOCKING"
+"""Read by CUDA when it starts, in this process and in those that load data."""
 
 
 @dataclass(slots=True)
@@ -122,7 +124,7 @@ def open_run_scope(
         device = _device_of_rank(launch)
     elif device is None:
         device = pick_device(the_one_device(launch))
-    root = _with_secrets(config, part)
+    root = _fill_in_secrets(config, part)
     sections = sections_of(root)
     with ExitStack() as stack:
         stack.enter_context(debugging(on=launch.debug))
@@ -133,9 +135,31 @@ def open_run_scope(
         stack.enter_context(matmul_precision(sections.train.precision))
         scope = RunScope(config, root, sections, context, device, stack)
         if joins:
-            _join_ranks(scope, launch, resumes)
+            _join_process_group(scope, launch, resumes)
         _furnish(scope, launch)
         yield scope
+
+
+@contextlib.contextmanager
+def debugging(*, on: bool) -> Iterator[None]:
+    """Switch on everything that `--debug` means, and restore it at exit.
+
+    Enter before a device is used.
+    """
+    if not on:
+        yield
+        return
+    before = os.environ.get(BLOCKING_VARIABLE)
+    os.environ[BLOCKING_VARIABLE] = "1"
+    from assay.engine.numerics.nan_debug import debugged
+
+    try:
+        with debugging_log(), debugged():
+            yield
+    finally:
+        os.environ.pop(BLOCKING_VARIABLE)
+        if before is not None:
+            os.environ[BLOCKING_VARIABLE] = before
 
 
 def _device_of_rank(launch: Launch) -> Device:
@@ -145,11 +169,12 @@ def _device_of_rank(launch: Launch) -> Device:
     return pick_device(device_of_rank(the_one_device(launch), world()))
 
 
-def _join_ranks(scope: RunScope, launch: Launch, resumes: str) -> None:
+def _join_process_group(scope: RunScope, launch: Launch, resumes: str) -> None:
     """Join the process group of the run, and report heartbeats. Collective."""
     from assay.core.heartbeats import FileHeartbeats
     from assay.engine.parallel.layout import Layout
     from assay.engine.parallel.process_group import process_group, world
+    from assay.engine.parallel.standstill import watched_from_inside
 
     here = world()
     parallel = scope.sections.parallel
@@ -161,7 +186,8 @@ def _join_ranks(scope: RunScope, launch: Launch, resumes: str) -> None:
     scope.mesh = stack.enter_context(group)
     _check_alike(scope, resumes)
     if scope.ranks is not None and not launch.ranks_folder:
-        scope.rank_folder = _watching(scope.ranks, here.rank, parallel.timeout, stack)
+        watch = watched_from_inside(scope.ranks, here.rank, parallel.timeout)
+        scope.rank_folder = stack.enter_context(watch)
     if scope.rank_folder is not None:
         scope.beats = FileHeartbeats(scope.rank_folder.beat(here.rank))
         if scope.ranks is not None:
@@ -214,44 +240,6 @@ def rank_folder_of(launch: Launch) -> RankFolder | None:
     return RankFolder(path, launcher=path.parent) if launch.ranks_folder else None
 
 
-def _watching(ranks: DistributedGroup, rank: int, timeout: str, stack: ExitStack) -> RankFolder:
-    """Start a watchdog over ranks of this machine that another launcher has started."""
-    from assay.engine.parallel.rank_folder import EndOrder, RankFolder
-    from assay.engine.parallel.watchdog import (
-        RankWatchdog,
-        StalledRanks,
-        SuspendedRanks,
-        describe_suspension,
-    )
-
-    own = Path(
-        stack.enter_context(
-            tempfile.TemporaryDirectory(prefix="assay-rank-", ignore_cleanup_errors=True)
-        )
-    )
-    here = [
-        path
-        for place, path in ranks.all_gather_world((this_place(), str(own)))
-        if place == this_place()
-    ]
-    folder = RankFolder(Path(here[0]))
-    folder.begin(rank)
-    ranks.barrier()
-
-    def order(found: Standstill) -> None:
-        folder.order(EndOrder(cause=describe_standstill(found, timeout=timeout)))
-
-    watchdog = RankWatchdog(
-        SuspendedRanks(
-            folder.pids,
-            lambda rank, pid: folder.report_failure(rank, describe_suspension(rank, pid)),
-        ),
-        StalledRanks(folder.watched, order, timeout_s=parse_duration_s(timeout)),
-    )
-    stack.enter_context(watchdog)
-    return folder
-
-
 def _furnish(scope: RunScope, launch: Launch) -> None:
     """Fill the context: facts known at the start, promises for the rest, and the plugins."""
     from assay.build import as_plugin, plugin_paths, promise_run
@@ -282,10 +270,72 @@ def _console() -> Any:
     return Console()
 
 
-def _with_secrets(config: Config, part: str) -> Table:
+def _fill_in_secrets(config: Config, part: str) -> Table:
     """Return the config with the values of variables that it does not hold: the secrets."""
     root, problems = with_external_values(config.root, os.environ, config.settings.variables)
     missing = [each for each in problems if not part or each.key.partition(".")[0] == part]
     if missing:
         raise ConfigError(missing)
     return root
+
+
+def promise_no_training(context: Context) -> None:
+    """Promise errors in place of the objects that only training has."""
+    from assay.build import Promise
+
+    for name in ("optimizer", "schedule", "backward", "engine", "state"):
+        context.promise(name, Promise(never="this is a test, which does not train"))
+
+
+META = "task/meta.json"
+"""The name of the artifact that holds what the task knows about its data."""
+
+
+def make_task(scope: RunScope) -> Any:
+    """Build [task] once; return None where there is none."""
+    from assay.engine.loop.task import meta_of
+
+    if "task" not in scope.root.items:
+        return None
+    if scope.task is None:
+        task = scope.build("task")
+        if not hasattr(task, "dataset"):
+            raise InputError(
+                f"[task] made a {type(task).__name__}, which has no data sets.",
+                fix="Derive it from assay.engine.Task, or write `def dataset(self, split)`.",
+            )
+        scope.context.set("task", task)
+        # Made now, so that what cannot be written is known before the run begins.
+        scope.task = task
+        scope.meta = meta_of(task)
+    return scope.task
+
+
+def dataset_of(scope: RunScope, split: str) -> Any:
+    """Return the task's dataset for a split whose section has no source."""
+    task = make_task(scope)
+    if task is None:
+        raise InputError(f"[data.{split}] has no source, and there is no [task].")
+    dataset = task.dataset(split)
+    if dataset is None:
+        raise InputError(f"The task {type(task).__name__} gave nothing for the split {split!r}.")
+    return dataset
+
+
+def evaluation_of(scope: RunScope) -> tuple[Pipes, Mapping[str, Any]]:
+    """Return the pipes of an evaluation, those of the task first, and the task's metrics."""
+    from assay.engine.metrics.outputs import Pipes
+
+    task = make_task(scope)
+    node = get_at(scope.root, ("evaluate", "pipes"))
+    own = scope.build_at(("evaluate", "pipes")) if isinstance(node, List) else []
+    return Pipes([*getattr(task, "pipes", ()), *own]), getattr(task, "metrics", {})
+
+
+def keep_meta(scope: RunScope, recorder: Recorder) -> None:
+    """Keep the task's description of its data in the record."""
+    if scope.meta:
+        try:
+            recorder.artifact(scope.meta, META)
+        except AssayError as error:
+            recorder.tell(Warned(message=f"{META} was not kept: {error.what}"))

@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.compose.checks import passed
-from assay.compose.initial_weights import InitialWeights, initial_weights
-from assay.compose.launch_settings import Launch, RunResult
-from assay.compose.make_loaders import make_loader, splits_of
-from assay.compose.make_parts import make_process, promise_no_training
-from assay.compose.run_record import ended, failed, new_record, set_recorder
-from assay.compose.run_scope import RunScope, open_run_scope
-from assay.compose.tasks import evaluation_of, keep_meta
+from assay.compose.checks import check_and_settle
+from assay.compose.launch import Launch, RunResult
+from assay.compose.loaders import make_loader, splits_of
+from assay.compose.prepared_run import make_process
+from assay.compose.run_record import (
+    end_record,
+    fail_record,
+    new_record,
+    result_of_error,
+    set_recorder,
+)
+from assay.compose.run_scope import (
+    RunScope,
+    evaluation_of,
+    keep_meta,
+    open_run_scope,
+    promise_no_training,
+)
 from assay.compose.training import train
-from assay.compose.trust import Tell, Trust, at_home, open_given, open_saved
+from assay.compose.trust import Tell, Trust, open_given, open_saved
+from assay.compose.weights import Weights, initial_weights, weights_at, with_step
 from assay.config.loading import Config
 from assay.config.tree import Table, delete_at, from_plain, get_at, plain
 from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError, choose
 from assay.core.event_log import Evaluated
 from assay.core.events import Event
-from assay.core.manifest import FILE_NAME, read
 from assay.core.ports import NullRecorder
 from assay.core.schema import is_for_inference, is_for_tests
 from assay.core.signals import obeying
-from assay.query.find import best_or_latest, checkpoint_of, describe_newer_damage, find
+from assay.query.find import find
 from assay.record.recorder import RunRecorder
 from assay.script import under_way
 
@@ -37,23 +47,6 @@ if TYPE_CHECKING:
 
 Edit = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 """Changes the config of a test, given as plain data, in place; or returns another one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
-    """Weights to test: a checkpoint's folder, or a file of weights.
-
-    `parent` is RUN@CHECKPOINT of a record.
-
-    `why` says, of those of a record, why it is these that are tested.
-    """
-
-    path: Path
-    parent: str = ""
-    step: int = 0
-    why: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Those of `load_weights`."""
 
 
 def test(
@@ -81,7 +74,7 @@ def test(
         given = open_given(address, overrides, use="test it", trust=trust, tell=tell)
         if not weights:
             return test_with_own_weights(given, launch, splits=splits, infer=infer)
-        config, _ = passed(given, "data", training=False)
+        config, _ = check_and_settle(given, "data", training=False)
         return test_config(config, weights_at(weights), launch, splits=splits, infer=infer)
     if weights or overrides:
         what = "--from" if weights else overrides[0]
@@ -89,7 +82,7 @@ def test(
             f"A recorded run is tested as it was trained; `{what}` is for a config.",
             fix=f"assay test CONFIG {' '.join(overrides)} --from {address}".replace("  ", " "),
         )
-    config = recorded(address, trust=trust, tell=tell)
+    config = config_to_test(address, trust=trust, tell=tell)
     return test_config(config, weights_at(address), launch, splits=splits, infer=infer)
 
 
@@ -97,55 +90,24 @@ def test_with_own_weights(
     config: Config, launch: Launch, *, splits: Sequence[str] = (), infer: bool = False
 ) -> RunResult:
     """Evaluate a config with the weights of its `load_weights`; see `test`."""
-    config, _ = passed(config, "data", training=False)
-    origin = initial_weights(config.root)
-    if origin.path is None:
+    config, _ = check_and_settle(config, "data", training=False)
+    weights = initial_weights(config.root)
+    if weights.path is None:
         address = config.path or "CONFIG"
         fix = f"assay test {address} --from RUN, or a checkpoint's folder, or a .safetensors file"
         raise InputError("A config has no weights to test.", fix=f"{fix}; or give it load_weights")
-    return test_config(config, _weights_of(origin), launch, splits=splits, infer=infer)
+    return test_config(config, with_step(weights), launch, splits=splits, infer=infer)
 
 
-def recorded(address: str, *, trust: Trust = False, tell: Tell = lambda line: None) -> Config:
+def config_to_test(address: str, *, trust: Trust = False, tell: Tell = lambda line: None) -> Config:
     """Return the config of a run, with the modules and settings that the run had."""
     view, _ = find(address)
-    return at_home(open_saved(view), view, use="test it", trust=trust, tell=tell)
+    return open_saved(view, use="test it", trust=trust, tell=tell)
 
 
 def is_config(address: str) -> bool:
     """Return True for the path of a config file, False for the address of a run."""
     return Path(address).is_file()
-
-
-def weights_at(address: str) -> Weights:
-    """Return the weights at RUN, RUN@CHECKPOINT, the folder of a checkpoint, or a file."""
-    path = Path(address).expanduser()
-    if path.suffix == ".safetensors":
-        if not path.is_file():
-            raise InputError(f"There is no file of weights {address}.")
-        return Weights(path=path)
-    if (path / FILE_NAME).is_file():
-        return Weights(path=path, step=read(path).step)
-    view, name = find(address)
-    if name:
-        why = "as asked for"
-    elif (name := best_or_latest(view)) == "best":
-        why = f"the best by {view.best.metric}" if view.best is not None else "the best"
-    else:
-        why = "the newest that were kept"
-    taken = checkpoint_of(view, name)
-    folder, step = taken.path, read(taken.path).step
-    if step < view.last_step and view.status_text != view.status:
-        why += f" (step {view.last_step} was the last; {view.status_text})"
-    if name == "latest" and (damage := describe_newer_damage(view, taken)):
-        why += f". {damage.removesuffix('.')}"
-    return Weights(path=folder, parent=f"{view.id}@{folder.name}", step=step, why=why)
-
-
-def _weights_of(origin: InitialWeights) -> Weights:
-    assert origin.path is not None
-    step = read(origin.path).step if (origin.path / FILE_NAME).is_file() else 0
-    return Weights(path=origin.path, parent=origin.parent, step=step, options=origin.options)
 
 
 def test_config(
@@ -159,7 +121,8 @@ def test_config(
     """Evaluate a config with given weights; see `test`."""
     from assay.engine.callbacks.load_to_evaluate import load_to_evaluate
 
-    wanted = _wanted(config, splits, infer=infer)
+    assert weights.path is not None
+    wanted = _choose_splits(config, splits, infer=infer)
     with open_run_scope(config, launch) as scope:
         if infer:
             scope.root = _without_loss(scope.root)
@@ -181,9 +144,9 @@ def test_config(
                     value = _evaluate(scope, process, loaders, evaluation)
             except BaseException as error:  # the result carries it, KeyboardInterrupt too
                 with signals.held():
-                    return failed(recorder, config, error, step=0)
+                    return fail_record(recorder, config, error, step=0)
             with signals.held():
-                result = ended(recorder, config, "finished", "", value, step=weights.step)
+                result = end_record(recorder, config, "finished", "", value, step=weights.step)
     note = f"weights of {weights.parent}: {weights.why}" if weights.why else ""
     misfit = "" if report.fits else f"weights of {weights.path}: {report}"
     return replace(result, note="; ".join(filter(None, [note, misfit, result.note])))
@@ -265,28 +228,21 @@ def train_and_test(
         raise InputError(
             "What leaves no record cannot be tested afterwards.", fix="Leave --no-file out."
         )
-    _wanted(config, (), infer=False)
-    change = _edit(edit, config)
+    _choose_splits(config, (), infer=False)
+    change = _resolve_edit(edit, config)
     result = train(config, launch, parent=parent)
     if result.status != "finished" or result.signal:
         return result
     try:
-        derived = recorded(result.id, trust=True)  # this process has just made it
+        derived = config_to_test(result.id, trust=True)  # this process has just made it
         if change is not None:
-            derived, _ = passed(edited(derived, change), "data", training=False)
+            derived, _ = check_and_settle(apply_edit(derived, change), "data", training=False)
         return replace(result, test=test_config(derived, weights_at(result.id), launch))
     except AssayError as error:
-        test = RunResult(
-            record_dir=None,
-            config=config,
-            status="failed",
-            exception=error,
-            exit_code=error.exit_code,
-        )
-        return replace(result, test=test)
+        return replace(result, test=result_of_error(config, error))
 
 
-def edited(config: Config, edit: Edit) -> Config:
+def apply_edit(config: Config, edit: Edit) -> Config:
     """Return `config` as changed by `edit`."""
     data = plain(config.root)
     returned = edit(data)
@@ -301,18 +257,18 @@ def edited(config: Config, edit: Edit) -> Config:
     return replace(config, root=root, written=root, given=root, named=None)
 
 
-def _edit(edit: Edit | str | None, config: Config) -> Edit | None:
+def _resolve_edit(edit: Edit | str | None, config: Config) -> Edit | None:
     from assay.build import resolve
 
     if not isinstance(edit, str):
         return edit
-    found = resolve(edit, user_dirs=config.user_dirs, trusted=config.settings.trusted)
-    if not callable(found):
+    function = resolve(edit, user_dirs=config.user_dirs, trusted=config.settings.trusted)
+    if not callable(function):
         raise InputError(f"{edit} is no function that could edit a config.")
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
 
 
-def _wanted(config: Config, splits: Iterable[str], *, infer: bool) -> list[str]:
+def _choose_splits(config: Config, splits: Iterable[str], *, infer: bool) -> list[str]:
     """Return the splits to evaluate; InputError for one that is not in the config."""
     known = splits_of(config.root)
     is_meant = is_for_inference if infer else is_for_tests

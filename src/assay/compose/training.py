@@ -2,35 +2,58 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from assay.compose.add_callbacks import AnyRecorder, add_callbacks
-from assay.compose.checks import needed_to_train, passed, sound
-from assay.compose.initial_weights import initial_weights
-from assay.compose.launch_ranks import check_shared, is_spread, spread_config
-from assay.compose.launch_settings import Launch, RunResult
-from assay.compose.make_engine import make_engine
-from assay.compose.resume_run import ResumeOptions, resume_run
+from assay.compose.callbacks import AnyRecorder, add_callbacks, tracing_handlers
+from assay.compose.checks import check_and_settle, ensure_sound, sections_to_train
+from assay.compose.launch import Launch, RunResult
+from assay.compose.prepared_run import PreparedRun, make_engine
+from assay.compose.ranks import is_spread, spread_config, spread_resume
 from assay.compose.run_attempt import run_attempt
-from assay.compose.run_record import new_record, project_around, tell_defaults
-from assay.compose.run_scope import open_run_scope
-from assay.compose.tasks import make_task
-from assay.compose.tracing import tracing_handlers
-from assay.compose.trust import Tell, Trust, at_home, open_saved
-from assay.compose.unfinished import cut_off, is_cut_off, refuse_without_config, unfinished
+from assay.compose.run_record import (
+    attempt_spec,
+    job_of,
+    new_record,
+    project_around,
+    secrets_of,
+    tell_defaults,
+    tell_info,
+)
+from assay.compose.run_scope import make_task, open_run_scope
+from assay.compose.trust import Tell, Trust, home_of, open_saved
+from assay.compose.weights import initial_weights
+from assay.config import canonical, config_hash, dump
+from assay.config.diff import KeyChange
 from assay.config.loading import Config
-from assay.core.errors import InputError
+from assay.config.secret_keys import without_secrets
+from assay.config.tree import Leaf, Table
+from assay.config.typed_sections import sections_of
+from assay.core.errors import AssayError, InputError
+from assay.core.event_log import Saved, Warned
 from assay.core.events import Handler
+from assay.core.manifest import describe_damage
 from assay.core.ports import NullRecorder
+from assay.core.run_file import Attempt
+from assay.query.diff import flat, written
 from assay.query.find import best_or_latest, checkpoint_of, describe_newer_damage, find
 from assay.query.run import RunView
+from assay.record.opening import start_attempt
+from assay.record.recorder import RunRecorder
+from assay.store.layout import find_project, run_folders
 
 if TYPE_CHECKING:
+    from assay.core.manifest import Checkpoint, Manifest
     from assay.engine.loop.process import Model
+
+
+_DECISIVE = ("python", "machine", "packages.torch", "packages.numpy", "torch.", "variables.")
+"""What of the environment may change a bit."""
 
 
 def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
@@ -39,22 +62,28 @@ def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
     A wrong config raises before anything is written; once there is a record, what is raised inside
     ends up in the result and in the record. `parent` is the run whose config this is.
     """
-    config, found = passed(config, *needed_to_train(config))
-    if not launch.no_file and not launch.ranks_folder and (view := cut_off(config)) is not None:
+    config, findings = check_and_settle(config, *sections_to_train(config))
+    if (
+        not launch.no_file
+        and not launch.ranks_folder
+        and (view := find_cut_off(config)) is not None
+    ):
         again = replace(launch, after=f"the job was started again: resuming {view.id}")
         return resume_run(view, "", config, again, ResumeOptions(take_over=True))
     weights = initial_weights(config.root, launch.weights_from)
     if is_spread(config, launch):
         return spread_config(config, launch, parent=parent)
+    from assay.engine.parallel.nodes import check_shared
+
     with open_run_scope(config, launch, joins=True) as scope:
         prepared = make_engine(scope, launch)
         prepared.notes += filter(None, [weights.fill(prepared.engine.process.model)])
         if not launch.no_file:
-            check_shared(scope, project_around(config.path).runs_dir)
+            check_shared(scope.ranks, project_around(config.path).runs_dir)
 
         def begin() -> AnyRecorder:
             recorder = new_record(config, launch, prepared, parent=weights.parent or parent)
-            tell_defaults(recorder, config, found, prepared)
+            tell_defaults(recorder, config, findings, prepared)
             return recorder
 
         return run_attempt(prepared, begin, config, launch)
@@ -101,8 +130,7 @@ def config_of_run(
     """
     view, _ = find(address)
     refuse_without_config(view, fix="run it again")
-    config = open_saved(view, overrides)
-    return at_home(config, view, use=use, trust=trust, tell=tell)
+    return open_saved(view, overrides, use=use, trust=trust, tell=tell)
 
 
 def resume(
@@ -126,8 +154,8 @@ def resume(
     if view.kind != "train":
         raise InputError(f"The run {view.id} is a test: there is nothing to resume.")
     refuse_without_config(view, fix=f'run it again, with assay.start(..., resume="{view.id}")')
-    saved = open_saved(view, overrides)
-    config = sound(at_home(saved, view, use="resume it", trust=trust, tell=tell))
+    saved = open_saved(view, overrides, use="resume it", trust=trust, tell=tell)
+    config = ensure_sound(saved)
     options = ResumeOptions(
         take_over=take_over or is_cut_off(view), verify=verify, force=force, is_trusted=True
     )
@@ -137,10 +165,10 @@ def resume(
 def resume_or_train(config: Config, launch: Launch, *, tell: Tell = _tell_nobody) -> RunResult:
     """Resume the newest run of this config that neither finished nor runs; else train anew."""
     if launch.no_file or launch.weights_from:
-        given = "--no-file" if launch.no_file else "--from"
-        raise InputError(f"`--resume auto` resumes a recorded run; {given} leaves records aside.")
-    config = sound(config)
-    view = unfinished(config)
+        option = "--no-file" if launch.no_file else "--from"
+        raise InputError(f"`--resume auto` resumes a recorded run; {option} leaves records aside.")
+    config = ensure_sound(config)
+    view = find_unfinished(config)
     if view is None:
         tell("nothing to resume: a new run")
         return train(config, launch)
@@ -156,7 +184,7 @@ def _describe_end(view: RunView) -> str:
 
 def listeners(config: Config) -> list[Handler]:
     """Return the handlers of a config's run in the order of their calls; build, but run nothing."""
-    config = sound(config)
+    config = ensure_sound(config)
     with open_run_scope(config, Launch()) as scope:
         # Not bound: what a handler asks for may be there only once the plugins are entered.
         prepared = make_engine(
@@ -170,7 +198,7 @@ def listeners(config: Config) -> list[Handler]:
 
 
 def _warn(line: str) -> None:
-    warnings.warn(line, stacklevel=4)
+    warnings.warn(line, stacklevel=5)
 
 
 def load_model(address: str, checkpoint: str = "", *, trust: bool = False) -> Model:
@@ -185,14 +213,305 @@ def load_model(address: str, checkpoint: str = "", *, trust: bool = False) -> Mo
 
     view, named = find(address)
     name = named or checkpoint or best_or_latest(view)
-    taken = checkpoint_of(view, name)
-    if name == "latest" and (damage := describe_newer_damage(view, taken)):
+    checkpoint_taken = checkpoint_of(view, name)
+    if name == "latest" and (damage := describe_newer_damage(view, checkpoint_taken)):
         warnings.warn(damage, stacklevel=2)
-    saved = open_saved(view)
-    config = at_home(saved, view, use="build its model", trust=trust, tell=_warn, part="model")
+    config = open_saved(view, use="build its model", trust=trust, tell=_warn, part="model")
     with open_run_scope(config, Launch(device="cpu"), part="model") as scope:
         make_task(scope)
         model = scope.build("model")
-        load_model_state(model, evaluated_weights(taken.path), resizes=True)
+        load_model_state(model, evaluated_weights(checkpoint_taken.path), resizes=True)
     model.eval()
     return model  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeOptions:
+    """Permissions and checks of a resume.
+
+    `take_over`: even if another process seems to write the run. `verify`: check the digests of the
+    checkpoint. `force`: even with another seed or other data. `is_trusted`: a person has allowed a
+    record that was not made here; a config of one's own may load its checkpoints, which are data,
+    without that.
+    """
+
+    take_over: bool = False
+    verify: bool = True
+    force: bool = False
+    is_trusted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """Step and checkpoint at which an attempt begins, and checkpoints that could not be read."""
+
+    step: int = 0
+    checkpoint: str = ""
+    skipped: Sequence[Checkpoint] = ()
+
+
+def resume_run(
+    view: RunView, name: str, config: Config, launch: Launch, options: ResumeOptions
+) -> RunResult:
+    """Train a new attempt of a run from its checkpoint `name`, "" for the newest."""
+    from assay.config import changed_keys
+
+    old = view.config
+    changes = changed_keys(old, without_secrets(config.root))
+    changed = [change.key for change in changes]
+    if not options.force:
+        refuse_other_data(view.id, old, config.root, changes)
+        if not name:
+            refuse_without_checkpoints(view)
+    if is_spread(config, launch):
+        return spread_resume(config, launch, view.folder.path, name, **asdict(options))
+    from assay.engine.parallel.nodes import check_shared
+
+    with open_run_scope(config, launch, joins=True, resumes=view.id) as scope:
+        prepared = make_engine(scope, launch, saver_folder=view.folder.checkpoints)
+        prepared.notes += [f"changed: {each.key}  {describe_change(each)}" for each in changes]
+        start = _restore(prepared, view, name, changed, verify=options.verify)
+        if start is None:
+            # Killed before its first checkpoint: it begins as it did then.
+            start = _Start()
+            weights = initial_weights(config.root, launch.weights_from or _weights_from(view))
+            prepared.notes += filter(None, [weights.fill(prepared.engine.process.model)])
+        _refuse_finished(prepared, view, start.step)
+        check_shared(scope.ranks, view.folder.path)
+        if scope.ranks is not None:
+            scope.ranks.barrier()  # all have read what rank 0 now moves
+        if not scope.is_first:
+            return run_attempt(prepared, NullRecorder, config, launch)
+
+        def begin() -> RunRecorder:
+            return _begin(prepared, view, start, config, launch, options, changed)
+
+        return run_attempt(prepared, begin, config, launch)
+
+
+def _restore(
+    prepared: PreparedRun, view: RunView, name: str, changed: Sequence[str], *, verify: bool
+) -> _Start | None:
+    """Load a checkpoint into the engine; None where the run has none."""
+    from assay.engine.loop.engine_state import is_of_engine
+
+    saver = prepared.saver()
+    complete, skipped = saver.complete()
+    if not complete and not name:
+        return None
+    manifest: Manifest
+    if name:
+        manifest = saver.find(name)
+        parts = saver.load(name, verify=verify)
+    else:
+        manifest, parts, skipped = saver.newest(verify=verify)
+    _restore_engine(prepared, parts, changed)
+    prepared.loaded = {name: part for name, part in parts.items() if not is_of_engine(name)}
+    prepared.expected = parts if verify and not changed else None
+    return _Start(step=manifest.step, checkpoint=manifest.name, skipped=skipped)
+
+
+def _restore_engine(
+    prepared: PreparedRun, parts: Mapping[str, Any], changed: Sequence[str]
+) -> None:
+    """Restore the engine, but keep the settings of optimizers that the user has changed since."""
+    from assay.engine.checkpoint.optimizer_state import put_settings, settings_of
+    from assay.engine.loop.engine_state import restore
+
+    optimizers = list(prepared.engine.process.backward.optimizers.values())
+    asked = [settings_of(each) for each in optimizers]
+    # A buffer of another size is no grown one where the model itself is another.
+    is_same_model = not any(key.partition(".")[0] == "model" for key in changed)
+    restore(prepared.engine, parts, resizes=is_same_model)
+    names = {key.rpartition(".")[2] for key in changed if key.startswith("optimizer.")}
+    for optimizer, settings in zip(optimizers, asked, strict=True):
+        put_settings(optimizer, settings, names)
+
+
+def _refuse_finished(prepared: PreparedRun, view: RunView, step: int) -> None:
+    from assay.engine.loop.bounds import is_done
+
+    if view.status == "finished" and is_done(prepared.engine.state):
+        raise InputError(
+            f"The run {view.id} finished at step {step}: there is nothing left to do.",
+            fix=f"Train longer: assay resume {view.id} train.epochs=...",
+        )
+
+
+def _begin(
+    prepared: PreparedRun,
+    view: RunView,
+    start: _Start,
+    config: Config,
+    launch: Launch,
+    options: ResumeOptions,
+    changed: Sequence[str],
+) -> RunRecorder:
+    """Open the record for a new attempt, and log what is different from the attempt before."""
+    secrets = secrets_of(config)
+    config_toml = dump(without_secrets(config.root, secrets), with_origins=True)
+    project = home_of(view) or project_around(None)
+    engine = prepared.engine
+    spec = attempt_spec(config, launch, project, secrets, engine)
+    recorder = start_attempt(
+        view.folder,
+        replace(
+            spec,
+            config_toml=config_toml if changed else None,
+            seeds={"seed": engine.seed},
+            devices=[str(engine.device)],
+        ),
+        from_step=start.step,
+        project=project,
+        checkpoint=start.checkpoint,
+        changed=changed,
+        take_over=options.take_over,
+        is_trusted=options.is_trusted,
+    )
+    tell_info(recorder, config_toml)
+    if len(recorder.run.attempts) > 1:
+        prepared.notes += describe_differences(*recorder.run.attempts[-2:])
+    for each in start.skipped:
+        message = f"{each.name} is no checkpoint: {each.why}. The run resumes at step {start.step}."
+        recorder.tell(Warned(message=message, step=start.step))
+    prepared.saver(attempt=recorder.run.newest.number).set_aside(start.step)
+    return recorder
+
+
+def _weights_from(view: RunView) -> str:
+    """Return the `--from` of the first attempt."""
+    attempts = view.file.attempts
+    return str(attempts[0].launch.get("from", "")) if attempts else ""
+
+
+def find_cut_off(config: Config) -> RunView | None:
+    """Return the unfinished run of this config that this job began before it was restarted."""
+    job, restarts = job_of()
+    return find_unfinished(config, job=job) if job and restarts else None
+
+
+def is_cut_off(view: RunView) -> bool:
+    """Return True if this job wrote the run before its restart, so that nobody writes it now."""
+    job, restarts = job_of()
+    return bool(job and restarts and view.file.job == job)
+
+
+def find_unfinished(config: Config, *, job: str = "") -> RunView | None:
+    """Return the newest run with this config's hash and tag that neither finished nor runs.
+
+    With `job` the newest that is of this job and not finished: it cannot be running. `config` has
+    passed both stages of the check: the hash needs the names that these find.
+    """
+    start = config.path.resolve().parent if config.path is not None else None
+    project = find_project(start) if start is not None else None
+    if project is None:
+        return None
+    wanted = config_hash(config.named or config.root)
+    tag = sections_of(config.root).tag
+    unfinished = []
+    for folder in run_folders(project):
+        with contextlib.suppress(AssayError):  # a record that cannot be read is none to go on with
+            view = RunView(folder)
+            file = view.file
+            if (
+                file.kind != "train"
+                or file.tag != tag
+                or not file.attempts
+                or file.newest.config_hash != wanted
+            ):
+                continue
+            if job and file.job != job:
+                continue
+            if view.status not in (("finished",) if job else ("finished", "running")):
+                unfinished.append(view)
+    return max(unfinished, key=lambda view: view.file.created_ns, default=None)
+
+
+def refuse_without_config(view: RunView, *, fix: str = "") -> None:
+    """Raise InputError for a run without a config to train: recorded by a script or imported."""
+    file = view.file
+    if file.attempts and "user_dirs" in file.attempts[0].launch and view.config_text:
+        return
+    if view.origin:
+        what = f"The run {view.id} was imported from {view.origin.get('from', 'another tracker')}"
+        raise InputError(f"{what}: there is no config to train.", where=str(view.path))
+    started = f" It was started by: {' '.join(file.newest.command)}" if file.attempts else ""
+    what = f"The run {view.id} was recorded by a script: there is no config to train.{started}"
+    raise InputError(what, where=str(view.path), fix=fix)
+
+
+def refuse_without_checkpoints(view: RunView) -> None:
+    """Raise InputError for a run that would begin anew, because its checkpoints were deleted."""
+    if any(
+        each.manifest is not None and each.manifest.kind != "model" for each in view.checkpoints
+    ):
+        return
+    if view.status != "finished" and not any(
+        isinstance(timed.fact, Saved) for timed in view.events
+    ):
+        return  # it was ended before its first checkpoint
+    what = (
+        f"The run {view.id} ({view.status_text}, step {view.last_step}) has no checkpoint any more"
+    )
+    if damage := describe_damage(view.all_checkpoints):
+        what = f"No checkpoint of the run {view.id} can be read. {damage.removesuffix('.')}"
+    raise InputError(
+        f"{what}: it would be trained anew from its beginning.",
+        where=str(view.folder.checkpoints),
+        fix=f"assay rerun {view.id} trains it as a new run; assay resume {view.id} --force trains"
+        " it over this one",
+    )
+
+
+def refuse_other_data(run_id: str, old: Table, new: Table, changes: Sequence[KeyChange]) -> None:
+    """Raise InputError when a run would be resumed with another seed or other data.
+
+    Batches of another size are the same samples in the same order.
+    """
+    if _canonical_data(old) == _canonical_data(new):
+        return
+    kept = [each for each in changes if each.key == "seed" or each.key.startswith("data.")]
+    keys = ", ".join(each.key for each in kept)
+    words = [each for each in map(_as_override, kept) if each]
+    raise InputError(
+        f"The run {run_id} was trained with another {keys}: its steps would see the data of both.",
+        where="; ".join(f"{each.key} {describe_change(each)}" for each in kept),
+        fix=f"`{shlex.join(['assay', 'rerun', run_id, *words])}` trains a new run; --force resumes"
+        " all the same",
+    )
+
+
+def _as_override(change: KeyChange) -> str:
+    """Return the override that makes a change, "" for one that is no scalar."""
+    return f"{change.key}={written(change.after)}" if isinstance(change.after, Leaf) else ""
+
+
+def describe_change(change: KeyChange) -> str:
+    """Return both values of a changed key as they are written."""
+    before, after = (written(value) or "not given" for value in (change.before, change.after))
+    return f"{before} -> {after}"
+
+
+def _canonical_data(root: Table) -> str:
+    """Return the seed and the training data in canonical form."""
+    kept = {name: node for name, node in root.items.items() if name in ("seed", "data")}
+    data = kept.get("data")
+    if isinstance(data, Table) and isinstance(train := data.items.get("train"), Table):
+        sizes = ("batch_size", "micro_batch_size")
+        inside = {name: node for name, node in train.items.items() if name not in sizes}
+        kept["data"] = Table({**data.items, "train": Table(inside, train.origin)}, data.origin)
+    return canonical(Table(kept, root.origin))
+
+
+def describe_differences(before: Attempt, now: Attempt) -> list[str]:
+    """Return lines on code and environment that changed since the attempt before."""
+    lines = []
+    if now.changed_code:
+        lines.append(f"code changed: {'  '.join(now.changed_code)}")
+    a, b = (dict(flat(attempt.environment)) for attempt in (before, now))
+    for key in dict.fromkeys([*a, *b]):
+        if key.startswith(_DECISIVE) and a.get(key) != b.get(key):
+            lines.append(
+                f"environment changed: {key}  {a.get(key, 'not set')} -> {b.get(key, 'not set')}"
+            )
+    return lines

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from assay.compose.run_record import refuse_redacted
 from assay.config.allow_list import parts_of
 from assay.config.loading import PYTHON, Config, open_config
+from assay.config.resolver import with_external_values
+from assay.config.secret_keys import redacted_keys
 from assay.config.settings import Settings
-from assay.config.tree import Table, walk
+from assay.config.tree import Table, dotted, walk
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError
 from assay.core.project import records_around
@@ -64,11 +65,6 @@ Trust = bool | Callable[[Foreign], bool]
 Tell = Callable[[str], None]
 
 
-def open_saved(view: RunView, overrides: Sequence[str] = ()) -> Config:
-    """Return the saved config of a run, with changed keys; `at_home` has to permit its use."""
-    return open_config(view.saved_config, overrides, outside=view.kept_outside)
-
-
 def open_given(
     given: str | os.PathLike[str] | Mapping[str, Any] | object,
     overrides: Sequence[str] = (),
@@ -101,7 +97,7 @@ def open_given(
     if not is_ours:
         code = f"{path}, with the modules of your working tree"
         _ask(view, config.root, use=use, code=code, trust=trust)
-    allowed = at_home(config, view, use=use, trust=True, tell=tell)
+    allowed = permit_saved(config, view, use=use, trust=True, tell=tell)
     return allowed if user_dir is None else replace(allowed, user_dirs=config.user_dirs)
 
 
@@ -126,7 +122,24 @@ def _record_of(path: Path) -> RunView:
     )
 
 
-def at_home(
+def open_saved(
+    view: RunView,
+    overrides: Sequence[str] = (),
+    *,
+    use: str,
+    trust: Trust = False,
+    tell: Tell = lambda line: None,
+    part: str = "",
+) -> Config:
+    """Return the saved config of a run, with changed keys, as it may be used here.
+
+    See `permit_saved`.
+    """
+    config = open_config(view.saved_config, overrides, outside=view.kept_outside)
+    return permit_saved(config, view, use=use, trust=trust, tell=tell, part=part)
+
+
+def permit_saved(
     config: Config,
     view: RunView,
     *,
@@ -140,12 +153,12 @@ def at_home(
     InputError when the run was not made here and `trust` does not allow it, or when it lacks
     secrets that it was run with (of the section `part`, if that is given).
     """
-    config = _permitted(config, view, use=use, trust=trust, tell=tell)
+    config = _permit_modules(config, view, use=use, trust=trust, tell=tell)
     refuse_redacted(config, view.id, part=part)
     return config
 
 
-def _permitted(config: Config, view: RunView, *, use: str, trust: Trust, tell: Tell) -> Config:
+def _permit_modules(config: Config, view: RunView, *, use: str, trust: Trust, tell: Tell) -> Config:
     home = home_of(view)
     if is_at_home(view):
         root = Path(view.file.project)
@@ -157,6 +170,29 @@ def _permitted(config: Config, view: RunView, *, use: str, trust: Trust, tell: T
     permit(view, config.root, use=use, code=code, trust=trust)
     tell(f"{view.id} was made elsewhere: its modules are taken from {root}, the working tree")
     return replace(config, user_dirs=dirs, settings=Settings(root))
+
+
+def refuse_redacted(config: Config, run_id: str, *, part: str = "") -> None:
+    """Raise InputError for a saved config that lacks secrets: none is ever written into a record.
+
+    A secret that the config names as a variable is there if the variable is set. With `part` those
+    in this section alone count.
+    """
+    missing = {dotted(path): "" for path in redacted_keys(config.root)}
+    _, unset = with_external_values(config.root, os.environ, config.settings.variables)
+    missing |= {problem.key: problem.fix for problem in unset}
+    keys = [key for key in missing if not part or key.partition(".")[0] == part]
+    if not keys:
+        return
+    way = next(filter(None, (missing[key] for key in keys)), "")
+    raise InputError(
+        f"The record of {run_id} keeps no secrets, and its config had some: {', '.join(keys[:5])}.",
+        where=str(config.path or ""),
+        fix=f"{way}; or resume and rerun take {keys[0]}=VALUE"
+        if way
+        else f'resume and rerun take {keys[0]}=VALUE; a config that says "${{env:NAME}}" finds it'
+        " again",
+    )
 
 
 def permit(
@@ -180,7 +216,11 @@ def permit(
 
 def _ask(view: RunView, root: Table, *, use: str, code: str, trust: Trust) -> None:
     foreign = Foreign(
-        run=view.id, use=use, made=_made(view), calls=tuple(_foreign_calls(root)), code=code
+        run=view.id,
+        use=use,
+        made=_describe_origin(view),
+        calls=tuple(_foreign_calls(root)),
+        code=code,
     )
     if trust(foreign) if callable(trust) else trust:
         return
@@ -240,7 +280,7 @@ def _is_below(path: str, folder: str) -> bool:
     return folder != os.sep and (path == folder or path.startswith(f"{folder}{os.sep}"))
 
 
-def _made(view: RunView) -> str:
+def _describe_origin(view: RunView) -> str:
     host = view.file.attempts[-1].host if view.file.attempts else ""
     place = " on this machine" if host == platform.node() else f" on {host}" if host else ""
     return f"It says: in {view.file.project or 'no project'}{place}."
@@ -248,7 +288,7 @@ def _made(view: RunView) -> str:
 
 def _foreign_calls(root: Table) -> list[str]:
     """Return the targets of a config that are neither torch's nor assay's, each once."""
-    found = dict.fromkeys(
+    targets = dict.fromkeys(
         node.target for _, node in walk(root) if isinstance(node, Table) and node.target
     )
-    return [target for target in found if parts_of(target)[0] not in ("torch", "assay")]
+    return [target for target in targets if parts_of(target)[0] not in ("torch", "assay")]

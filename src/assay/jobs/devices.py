@@ -69,10 +69,10 @@ class NvmlDevices:
         nvml = self._nvml
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         uuids = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
-        found = []
+        devices = []
         for number, index in enumerate(_visible(uuids)):
             memory = nvml.nvmlDeviceGetMemoryInfo(handles[index])
-            found.append(
+            devices.append(
                 Device(
                     name=f"cuda:{number}",
                     key=uuids[index],
@@ -80,7 +80,7 @@ class NvmlDevices:
                     used_bytes=int(memory.used),
                 )
             )
-        return found
+        return devices
 
 
 class FakeDevices:
@@ -105,8 +105,8 @@ class FakeDevices:
 def driver_uuids(folder: Path) -> list[str]:
     """Return the UUIDs of the GPUs that NVIDIA's driver lists, in the order of the PCI bus."""
     texts = [file.read_text("utf-8", "replace") for file in sorted(folder.glob("*/information"))]
-    found = [re.search(r"^GPU UUID:\s*(GPU-\S+)", text, re.MULTILINE) for text in texts]
-    return [each[1] for each in found if each is not None]
+    matches = [re.search(r"^GPU UUID:\s*(GPU-\S+)", text, re.MULTILINE) for text in texts]
+    return [each[1] for each in matches if each is not None]
 
 
 def this_machine() -> DevicePool:
@@ -132,27 +132,27 @@ def wanted_devices(spec: JobSpec, pool: Sequence[Device]) -> list[Device]:
     memory. InputError for a device that cannot be there, or more devices than there are.
     """
     if spec.device == "auto":
-        found = list(pool) or [_cpu()]
+        devices = list(pool) or [_cpu()]
     else:
         known = {device.name: device for device in pool}
         kinds = {device.name.partition(":")[0] for device in pool}
-        found = []
+        devices = []
         for name in device_names(spec.device):
             if name == "cpu":
-                found.append(_cpu())
+                devices.append(_cpu())
             elif name in kinds:
-                found += [each for each in pool if each.name.startswith(f"{name}:")]
+                devices += [each for each in pool if each.name.startswith(f"{name}:")]
             elif name in known:
-                found.append(known[name])
+                devices.append(known[name])
             elif name.partition(":")[0] in kinds:
                 raise InputError(f"There is no device {name}.", fix=f"there are {', '.join(known)}")
             else:
-                found.append(Device(name=name, key=name))
-    if spec.devices > len(found):
+                devices.append(Device(name=name, key=name))
+    if spec.devices > len(devices):
         raise InputError(
-            f"The job wants {spec.devices} devices of {spec.device}, and there are {len(found)}."
+            f"The job wants {spec.devices} devices of {spec.device}, and there are {len(devices)}."
         )
-    return found
+    return devices
 
 
 def choose_slots(
@@ -217,16 +217,16 @@ def job_variables(
         names = ",".join(f"cuda:{i}" for i in range(len(real)))
     else:
         names = ",".join(each.name for each in leased[:1])
-    found = {
+    variables = {
         JOB_DEVICES_VARIABLE: ",".join(slot.name for slot in slots),
         TORCH_DEVICES_VARIABLE: names,
     }
     if real:
-        found["CUDA_VISIBLE_DEVICES"] = ",".join(each.key for each in real)
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(each.key for each in real)
     if "OMP_NUM_THREADS" not in spec.environment:
         at_once = sum(slot.shared_by for slot in slots[:1]) * max(1, len(pool))
-        found["OMP_NUM_THREADS"] = str(max(1, cores() // at_once))
-    return found
+        variables["OMP_NUM_THREADS"] = str(max(1, cores() // at_once))
+    return variables
 
 
 def _has_memory(device: Device, spec: JobSpec, held: Sequence[DeviceLease]) -> bool:
@@ -244,15 +244,15 @@ def _cpu() -> Device:
 
 
 def _fake(word: str) -> Device:
-    found = re.fullmatch(r"(?P<name>[a-z]+:\d+)(=(?P<used>[\d.]+)/(?P<total>[\d.]+))?", word)
-    if found is None:
+    match = re.fullmatch(r"(?P<name>[a-z]+:\d+)(=(?P<used>[\d.]+)/(?P<total>[\d.]+))?", word)
+    if match is None:
         raise InputError(
             f"{FAKE_VARIABLE} has no device in {word!r}.", fix="write 2, or cuda:0=70/80,cuda:1"
         )
-    used, total = (float(found[part] or default) for part, default in (("used", 0), ("total", 80)))
+    used, total = (float(match[part] or default) for part, default in (("used", 0), ("total", 80)))
     return Device(
-        name=found["name"],
-        key=f"fake {found['name']}",
+        name=match["name"],
+        key=f"fake {match['name']}",
         total_bytes=int(total * _GB),
         used_bytes=int(used * _GB),
         is_fake=True,
@@ -277,13 +277,13 @@ def _visible(uuids: Sequence[str]) -> list[int]:
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is None:
         return list(range(len(uuids)))
-    found: list[int] = []
+    indices: list[int] = []
     for word in filter(None, (part.strip() for part in given.split(","))):
         matching = [i for i, uuid in enumerate(uuids) if word == str(i) or uuid.startswith(word)]
         if not matching:
             break  # CUDA, too, ignores everything after the first that is not there
-        found.append(matching[0])
-    return found
+        indices.append(matching[0])
+    return indices
 
 
 def _text(value: str | bytes) -> str:

@@ -101,20 +101,20 @@ class Dispatcher:
         InputError when another dispatcher has the queue.
         """
         with only_dispatcher(self._journal.folder), answered(self._stop):
-            told = ""
+            warned = ""
             self._journal.set_devices(self._devices())
             while not self._has_stopped:
                 try:
                     self.round()
                     if until_empty and self._is_empty():
                         return
-                    told = ""
+                    warned = ""
                     self._wait()
                 # A full disk, or a lock of the journal: the jobs know nothing of it.
                 except (RecordError, OSError) as error:
-                    if str(error) != told:
-                        told = str(error)
-                        _log.warning("%s", told)
+                    if str(error) != warned:
+                        warned = str(error)
+                        _log.warning("%s", warned)
                     time.sleep(_ROUND_S)
 
     def round(self) -> None:
@@ -281,7 +281,7 @@ class Dispatcher:
             leases = self._journal.leases()
 
     def _start(self, job: Job, variables: dict[str, str]) -> None:
-        folder = JobFolder.of(self._journal.folder, job.id).made()
+        folder = JobFolder.of(self._journal.folder, job.id).make()
         attempt = job.status.attempt + 1
         environment = {
             **job.spec.environment,
@@ -386,7 +386,7 @@ def only_dispatcher(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise refusal(error, folder / LOCK_NAME, "The queue cannot be held") from error
     try:
-        if not _locked(descriptor):
+        if not _take_lock(descriptor):
             raise InputError("A dispatcher is at work for this queue already.", where=str(folder))
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -395,7 +395,7 @@ def only_dispatcher(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _locked(descriptor: int) -> bool:
+def _take_lock(descriptor: int) -> bool:
     """Take the lock; wait a moment for those that only look whether it is taken."""
     until = time.monotonic() + _LOCK_S
     while True:

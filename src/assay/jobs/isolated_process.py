@@ -17,8 +17,7 @@ from typing import Any, Literal
 
 import psutil  # type: ignore[import-untyped]
 
-from assay.compose.launch_settings import Launch, RunResult
-from assay.compose.other_process import TASK_NAME, ProcessTask, task_arguments
+from assay.compose.launch import TASK_NAME, Launch, ProcessTask, RunResult, task_arguments
 from assay.config.loading import Config
 from assay.core import lease as leases
 from assay.core.errors import AssayError, InputError
@@ -206,7 +205,7 @@ class IsolatedLauncher:
         if leased is None:
             return None
         slots, variables = leased
-        folder = self.job_folder(name).made()
+        folder = self.job_folder(name).make()
         task = ProcessTask.of("job", config, replace(launch, device=None), **options)
         tells: Literal["nothing", "advice"] = "advice" if self.tells_ends else "nothing"
         replace(task, resumed=resumed, tells=tells).write(folder.path / TASK_NAME)

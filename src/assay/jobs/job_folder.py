@@ -26,7 +26,7 @@ class JobFolder:
     def of(cls, queue: Path, job: int) -> JobFolder:
         return cls(job_folder(queue, job))
 
-    def made(self) -> JobFolder:
+    def make(self) -> JobFolder:
         """Make the folder if it is missing; return this object. OSError for a link in its place."""
         make_directory(self.path, PRIVATE)
         with open_directory(self.path.parent) as jobs, jobs.folder(self.path.name):

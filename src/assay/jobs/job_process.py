@@ -193,7 +193,7 @@ def members_of(group: int) -> dict[int, str]:
         return {}
     except PermissionError:
         pass
-    found: dict[int, str] = {}
+    members: dict[int, str] = {}
     try:
         names = [name for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
@@ -203,5 +203,5 @@ def members_of(group: int) -> dict[int, str]:
             stat = Path("/proc", name, "stat").read_bytes()
             state, _, pgrp = stat[stat.rindex(b")") + 2 :].split()[:3]
             if int(pgrp) == group and state not in (b"Z", b"X"):
-                found[int(name)] = state.decode("ascii")
-    return found
+                members[int(name)] = state.decode("ascii")
+    return members

@@ -28,9 +28,9 @@ def send(rule: NotifyRule, notice: Notice) -> None:
     try:
         _SENDERS[rule.channel](rule.options, notice)
     except AssayError as error:
-        raise _unsent(rule, error.what, fix=error.fix) from error
+        raise _unsent_error(rule, error.what, fix=error.fix) from error
     except (OSError, ValueError, smtplib.SMTPException, subprocess.SubprocessError) as error:
-        raise _unsent(rule, str(error)) from error
+        raise _unsent_error(rule, str(error)) from error
 
 
 def from_environment(value: str) -> str:
@@ -135,7 +135,7 @@ def _send_by_apprise(options: Mapping[str, Any], notice: Notice) -> None:
         raise NotifyError("apprise could not send the notice.")
 
 
-def _unsent(rule: NotifyRule, why: str, *, fix: str = "") -> NotifyError:
+def _unsent_error(rule: NotifyRule, why: str, *, fix: str = "") -> NotifyError:
     return NotifyError(
         f"The {rule.channel} notice was not sent: {why}", where=str(rule.origin), fix=fix
     )

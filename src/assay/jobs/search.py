@@ -119,7 +119,7 @@ class Search:
 
     def run(self) -> list[SearchTrial]:
         """Run what is missing; return all trials. The records of earlier runs are kept."""
-        self.launch = replace(self.launch, sweep=self.sweep, search=self.spec.recorded())
+        self.launch = replace(self.launch, sweep=self.sweep, search=self.spec.to_record())
         study = make_study(self.spec, self.plan)
         self._rebuild(study)
         launcher = IsolatedLauncher(per_device=self._per_device(), ends_with_parent=True)
@@ -226,7 +226,7 @@ class Search:
         config = at_point(self.config, task.point, seed=task.seed)
         if not self._is_isolated:
             self.watch([ActiveTrial(task)])
-            result = do_task(config, task.unfinished, launch)
+            result = train_trial(config, task.unfinished, launch)
             self.is_stopped = result.status == "stopped" or bool(result.signal)
             return ActiveTrial(task, result=result)
         resumed = task.unfinished
@@ -312,7 +312,7 @@ class Search:
         return len(values), False
 
 
-def do_task(config: Config, unfinished: RunView | None, launch: Launch) -> RunResult:
+def train_trial(config: Config, unfinished: RunView | None, launch: Launch) -> RunResult:
     """Train a trial in this OS process, from its checkpoint if it has one.
 
     A trial that fails has a record of it all the same.

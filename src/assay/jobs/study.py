@@ -37,7 +37,7 @@ class SearchSpec:
     seed: int = 0
     seeds: int = 1
 
-    def recorded(self) -> dict[str, Any]:
+    def to_record(self) -> dict[str, Any]:
         """Return plain data for the launch metadata of a run."""
         return {
             "sampler": self.sampler,
@@ -50,7 +50,7 @@ class SearchSpec:
 
     @classmethod
     def of(cls, recorded: Mapping[str, Any]) -> SearchSpec:
-        """Return the settings that `recorded` wrote."""
+        """Return the settings that `to_record` wrote."""
         metrics = tuple((name, direction) for name, direction in recorded["metrics"])
         return cls(**{**recorded, "metrics": metrics})
 
@@ -129,10 +129,10 @@ class OptunaStudy:
         # optuna 5.0: without this a rebuilt study begins with another population.
         _ = trial.relative_params
         self._trials.append(trial)
-        return tuple((axis, _suggested(trial, axis)) for axis in self.axes)
+        return tuple((axis, _suggest(trial, axis)) for axis in self.axes)
 
     def replay(self, values: Mapping[str, Any]) -> Point:
-        params = {axis.key: _parameter(axis, values[axis.key]) for axis in self.axes}
+        params = {axis.key: _parameter_of(axis, values[axis.key]) for axis in self.axes}
         self._study.enqueue_trial(params)
         return self.ask()
 
@@ -149,10 +149,10 @@ class OptunaStudy:
         elif values is None:
             self._study.tell(trial, state=states.FAIL)
         else:
-            self._study.tell(trial, list(map(_bound_value, values, self.spec.metrics)))
+            self._study.tell(trial, list(map(_finite_value, values, self.spec.metrics)))
 
 
-def _bound_value(value: float, metric: tuple[str, Direction]) -> float:
+def _finite_value(value: float, metric: tuple[str, Direction]) -> float:
     """Return a value that samplers learn from: of a trial that diverged, one worse than any other.
 
     optuna 5.0 takes a nan for a trial that failed, from which no sampler learns.
@@ -209,17 +209,19 @@ def _pruner(spec: SearchSpec) -> Any:
             return pruners.NopPruner()
 
 
-def _suggested(trial: Any, axis: SweepAxis) -> Any:
+def _suggest(trial: Any, axis: SweepAxis) -> Any:
     """Return the value that a trial proposes for an axis, as a node of the config."""
     if axis.range is None:
         return axis.values[trial.suggest_categorical(axis.key, list(range(len(axis.values))))]
-    found: Interval = axis.range
-    is_whole = isinstance(found.low, int) and isinstance(found.high, int)
+    interval: Interval = axis.range
+    is_whole = isinstance(interval.low, int) and isinstance(interval.high, int)
     suggest = trial.suggest_int if is_whole else trial.suggest_float
-    return Leaf(suggest(axis.key, found.low, found.high, log=found.is_log), found.origin)
+    return Leaf(
+        suggest(axis.key, interval.low, interval.high, log=interval.is_log), interval.origin
+    )
 
 
-def _parameter(axis: SweepAxis, value: Any) -> Any:
+def _parameter_of(axis: SweepAxis, value: Any) -> Any:
     """Return a recorded value as Optuna's parameter: the place in a list, or the number."""
     if axis.range is not None:
         return value

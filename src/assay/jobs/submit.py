@@ -3,18 +3,104 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from assay.compose.launch_settings import Launch
+from assay.compose.checks import Examiner, problems_of_shape
+from assay.compose.launch import Launch
+from assay.compose.rehearsal import rehearse_apart
 from assay.compose.run_record import project_around
+from assay.config import seedless_hash
+from assay.config.expansion import unique_problems
 from assay.config.loading import Config
+from assay.core.errors import ConfigError, InputError
+from assay.core.formatting import size
 from assay.core.job import JobSpec
+from assay.core.rehearsal import Rehearsal
 from assay.jobs.devices import this_machine, wanted_devices
-from assay.jobs.ended_trees import delete_ended_trees
-from assay.jobs.frozen_code import freeze_code
-from assay.jobs.preflight import preflight
-from assay.jobs.training_job import training_spec
+from assay.jobs.frozen_jobs import delete_ended_trees, freeze_code, training_spec
 from assay.store.job_journal import JobJournal
+
+_CONTEXT_BYTES = 1_000_000_000
+_MARGIN = 1.15
+"""Forecast of a device's memory: the rehearsed peak with a margin for fragments, and a context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Needs of one job in bytes, 0 if unknown: on one device, and on the disk of its record."""
+
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+
+
+def preflight(
+    configs: Sequence[Config],
+    launch: Launch,
+    *,
+    is_rehearsed: bool = True,
+    tell: Callable[[str], None] = lambda line: None,
+) -> list[Forecast]:
+    """Check all configs, rehearse each, and return a forecast for each.
+
+    Configs that differ in the seed alone share a rehearsal. ConfigError with every mistake;
+    InputError for a step that would fail, and for checkpoints that will not fit on the disk.
+    """
+    check(configs)
+    if not is_rehearsed:
+        return [Forecast() for _ in configs]
+    reports: dict[str, Rehearsal] = {}
+    for config in configs:
+        key = seedless_hash(config.named or config.root)
+        if key not in reports:
+            tell(f"rehearsing {config.path.name if config.path else 'the config'} ...")
+            reports[key] = _rehearse(config, launch)
+    forecasts = [_forecast(reports[seedless_hash(each.named or each.root)]) for each in configs]
+    _refuse_full_disk(list(reports.values()), forecasts)
+    return forecasts
+
+
+def check(configs: Sequence[Config]) -> None:
+    """Raise ConfigError with every mistake of the configs, of shape and of signature."""
+    examiner = Examiner()
+    for find in (problems_of_shape, lambda each: examiner.examine(each).problems):
+        problems = unique_problems(configs, find)
+        if errors := [problem for problem in problems if problem.severity == "error"]:
+            raise ConfigError(errors)
+
+
+def _rehearse(config: Config, launch: Launch) -> Rehearsal:
+    report = rehearse_apart(config, launch)
+    if report.failures:
+        first = report.failures[0]
+        place = f"{first.source}:{first.line}" if first.source else first.module
+        raise InputError(
+            f"A rehearsed step failed: {first.message}",
+            where=place or str(config.path or ""),
+            fix=first.fix or "assay check CONFIG --rehearse shows all of the report",
+        )
+    return report
+
+
+def _forecast(report: Rehearsal) -> Forecast:
+    is_on_cpu = report.device.startswith("cpu")
+    peak = report.memory.peak_bytes if report.memory is not None and not is_on_cpu else 0
+    return Forecast(
+        memory_bytes=int(peak * _MARGIN) + _CONTEXT_BYTES if peak else 0,
+        disk_bytes=report.disk.needed_bytes if report.disk is not None else 0,
+    )
+
+
+def _refuse_full_disk(reports: Sequence[Rehearsal], forecasts: Sequence[Forecast]) -> None:
+    disks = [report.disk for report in reports if report.disk is not None]
+    needed = sum(forecast.disk_bytes for forecast in forecasts)
+    if disks and needed > disks[0].free_bytes:
+        raise InputError(
+            f"The checkpoints of {len(forecasts)} jobs need {size(needed)}, and"
+            f" {size(disks[0].free_bytes)} are free.",
+            fix="make room, or keep fewer: checkpoint.keep=1",
+        )
+
 
 _KEPT_S = 86_400.0
 """Age at which a submission deletes the code of ended jobs."""

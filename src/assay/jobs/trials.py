@@ -44,7 +44,7 @@ class TrialRun:
         return self.status in ("finished", "failed", PRUNED)
 
     @property
-    def measured(self) -> tuple[float | None, ...] | None:
+    def counted_scores(self) -> tuple[float | None, ...] | None:
         """Scores that count: nan for each if the run diverged, None if it failed otherwise."""
         if self.status == "failed" and classify(None, 0, self.cause) == "nan":
             return (math.nan,) * len(self.scores)
@@ -72,7 +72,9 @@ class SearchTrial:
 
         It is not finite where one of them diverged.
         """
-        measured = [scores for run in self.runs.values() if (scores := run.measured) is not None]
+        measured = [
+            scores for run in self.runs.values() if (scores := run.counted_scores) is not None
+        ]
         means = []
         for scores in zip(*measured, strict=True):
             known = [score for score in scores if score is not None]
@@ -88,10 +90,10 @@ def read_trials(
     """Return the trials of a sweep by number, from its records."""
     trials: dict[int, SearchTrial] = {}
     for row in _rows_of_sweep(project, sweep):
-        found = read_run(RunView(row.path), metrics)
-        if found is not None:
-            trial = trials.setdefault(found.number, SearchTrial(found.number))
-            trial.runs[found.seed] = found  # the oldest first: the newest stays
+        run = read_run(RunView(row.path), metrics)
+        if run is not None:
+            trial = trials.setdefault(run.number, SearchTrial(run.number))
+            trial.runs[run.seed] = run  # the oldest first: the newest stays
     return [trials[number] for number in sorted(trials)]
 
 
@@ -133,10 +135,10 @@ def read_spec(project: Project, sweep: str) -> SearchSpec:
 def recorded_values(trial: SearchTrial, keys: Sequence[str]) -> dict[str, Any]:
     """Return the values that a trial set, from the saved config of its run."""
     run = next(iter(trial.runs.values()))
-    return {key: _at(plain(run.view.config), key) for key in keys}
+    return {key: _value_at(plain(run.view.config), key) for key in keys}
 
 
-def _at(config: Mapping[str, Any], key: str) -> Any:
+def _value_at(config: Mapping[str, Any], key: str) -> Any:
     value: Any = config
     for part in setting_of(f"{key}=0").parts:
         value = value[part]

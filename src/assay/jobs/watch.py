@@ -17,7 +17,7 @@ from assay.core.directory import PRIVATE, create_file, make_directory
 from assay.core.lease import process_start
 from assay.core.regular_file import open_regular
 from assay.jobs.notify import Notifier
-from assay.jobs.stacks import stacks_of
+from assay.jobs.stalled_jobs import stacks_of
 from assay.query.catalog import Catalog
 from assay.query.inbox import Inbox, Message
 from assay.store.layout import Project, RunFolder
@@ -61,11 +61,11 @@ class Watcher:
     def look(self, *, now_ns: int = 0) -> Look:
         """Look at all runs once; each message is new once."""
         self._catalog.synchronize()
-        found = self._inbox.messages(since_ns=self._since_ns, now_ns=now_ns)
-        found = [self._with_stacks(each) for each in found if each.at_ns > self._since_ns]
-        fresh = [each for each in found if each.id not in self._known]
+        messages = self._inbox.messages(since_ns=self._since_ns, now_ns=now_ns)
+        messages = [self._with_stacks(each) for each in messages if each.at_ns > self._since_ns]
+        fresh = [each for each in messages if each.id not in self._known]
         self._known.update(each.id for each in fresh)
-        problems = self._notifier.deliver(found, now_ns=now_ns)
+        problems = self._notifier.deliver(messages, now_ns=now_ns)
         live = sum(row.status == "running" for row in self._catalog.open_rows())
         return Look(tuple(reversed(fresh)), tuple(problems), live)
 
@@ -165,7 +165,7 @@ def only_watcher(project: Project, *, request: Path | None = None) -> Iterator[b
     if sys.platform == "win32":
         yield True
         return
-    with open(_opened(project.assay_dir / LOCK_NAME), "wb") as file:
+    with open(_open_to_append(project.assay_dir / LOCK_NAME), "wb") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -187,7 +187,7 @@ def start_watcher(project: Project) -> bool:
     if not Settings(project.root).notify_rules:
         return False
     command = [sys.executable, "-m", "assay", "watch", "--until-idle", "--pid", str(os.getpid())]
-    with open(_opened(project.assay_dir / LOG_NAME), "ab") as log:
+    with open(_open_to_append(project.assay_dir / LOG_NAME), "ab") as log:
         subprocess.Popen(
             command,
             cwd=project.root,
@@ -199,7 +199,7 @@ def start_watcher(project: Project) -> bool:
     return True
 
 
-def _opened(path: Path) -> int:
+def _open_to_append(path: Path) -> int:
     """Open a file of the project to append to it, and make it if it is not there."""
     with contextlib.suppress(FileExistsError):
         return create_file(path)

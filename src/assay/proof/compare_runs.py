@@ -22,12 +22,10 @@ from assay.proof.differences import (
     PARTS,
     Comparison,
     CurveDifference,
-    compare_checkpoints,
-    curve_difference,
-)
-from assay.proof.first_difference import (
     add_evidence,
+    compare_checkpoints,
     compare_traces,
+    curve_difference,
     evaluated_curves,
     first_in_traces,
     moment,
@@ -66,7 +64,7 @@ def compare_runs(
     parts, others = _compare_parts(checkpoints)
     total = points + len(checkpoints)
     if not total:
-        raise InputError(f"{view.id} has recorded nothing of {span.said}.", where=str(view.path))
+        raise InputError(f"{view.id} has recorded nothing of {span.text}.", where=str(view.path))
     traces = Alignment() if view.damages else first_in_traces(view, again)
     for name, steps in equal.items():
         add_evidence(traces, name, steps)
@@ -177,11 +175,11 @@ def _curves(
         left = a.get(name)
         right = b.get(name)
         if damaged and right is not None:  # what the record has lost is nobody's difference
-            right = _masked(right, np.isin(right.steps, left.steps)) if left is not None else None
+            right = _select(right, np.isin(right.steps, left.steps)) if left is not None else None
         # Of the last step each has what came before it was left.
         if not span.whole and _points_at(left, span.last) != _points_at(right, span.last):
-            left = _before(left, span.last)
-            right = _before(right, span.last)
+            left = _select_before(left, span.last)
+            right = _select_before(right, span.last)
         left = left if len(left or ()) else None
         right = right if len(right or ()) else None
         if left is not None or right is not None:
@@ -190,23 +188,23 @@ def _curves(
 
 def _series_within(view: RunView, span: StepRange) -> dict[str, Series]:
     series = read_series(view.folder.metrics)
-    return {name: _within(each, span) for name, each in series.items()}
+    return {name: _select_range(each, span) for name, each in series.items()}
 
 
 def _points_at(series: Series | None, step: int) -> int:
     return 0 if series is None else int((series.steps == step).sum())
 
 
-def _before(series: Series | None, step: int) -> Series | None:
-    return None if series is None else _masked(series, series.steps < step)
+def _select_before(series: Series | None, step: int) -> Series | None:
+    return None if series is None else _select(series, series.steps < step)
 
 
-def _within(series: Series, span: StepRange) -> Series:
+def _select_range(series: Series, span: StepRange) -> Series:
     inside = series.steps <= span.last
-    return _masked(series, inside & (series.steps > span.first) if span.checkpoint else inside)
+    return _select(series, inside & (series.steps > span.first) if span.checkpoint else inside)
 
 
-def _masked(series: Series, inside: Any) -> Series:
+def _select(series: Series, inside: Any) -> Series:
     return replace(
         series,
         steps=series.steps[inside],

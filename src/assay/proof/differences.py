@@ -1,13 +1,24 @@
-"""Bit-for-bit differences of checkpoints, part by part, and of curves, point by point."""
+"""First bit-for-bit difference of two runs: in checkpoints, curves and traces."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from assay.core.event_log import Evaluated
+from assay.core.trace_file import PHASES, Phase
+from assay.core.verdict import Difference
+from assay.query.run import RunView
+from assay.query.traces import Alignment, Compared, align, ranks_of, steps_of
+from assay.store.series import read_series
 
 if TYPE_CHECKING:
     from assay.store.series import Series
+
 
 ORDER = "data/order"
 """The curve that says which samples a step was given; not of a sampler of the user's own."""
@@ -97,11 +108,126 @@ def format_comparisons(compared: tuple[Comparison, ...]) -> list[str]:
     """Return a line for each thing that was compared."""
     width = max(len(each.name) for each in compared)
     return [
-        f"{each.name:<{width}}  {_said(each.differences) or each.otherwise}" for each in compared
+        f"{each.name:<{width}}  {_name_differences(each.differences) or each.otherwise}"
+        for each in compared
     ]
 
 
-def _said(differences: tuple[str, ...]) -> str:
+def _name_differences(differences: tuple[str, ...]) -> str:
     named = ", ".join(differences[:_NAMED])
     more = f" and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
     return f"differs: {named}{more}" if differences else ""
+
+
+_PHASE_OF: Mapping[str, Phase] = {
+    ORDER: "data",
+    CONTENT: "data",
+    "epoch": "data",
+    "train/loss": "loss",
+    "train/grad_norm": "backward",
+}
+
+
+def first_in_records(a: RunView, b: RunView) -> Alignment:
+    """Return the first difference that traces and curves of the records show."""
+    alignment = first_in_traces(a, b)
+    curve, compared, last = _in_curves(a, b, alignment)
+    alignment.compared += compared
+    alignment.last_step = max(alignment.last_step, last)
+    if curve is not None and (
+        alignment.difference is None or curve.step < alignment.difference.step
+    ):
+        alignment.difference, alignment.kind = curve, "tensor"
+    return alignment
+
+
+def first_in_traces(a: RunView, b: RunView) -> Alignment:
+    """Return the earliest difference of the traces of all ranks."""
+    alignments = [
+        (rank, align(steps_of(a, rank), steps_of(b, rank)))
+        for rank in ranks_of(a)
+        if rank in ranks_of(b)
+    ]
+    if not alignments:
+        return Alignment()
+    rank, first = min(alignments, key=lambda pair: (moment(pair[1].difference), pair[0]))
+    first.compared = sum(each.compared for _, each in alignments)
+    if len(alignments) > 1 and first.difference is not None:
+        first.notes.append(f"first on rank {rank}")
+    return first
+
+
+def phase_of_curve(name: str, evaluated: Collection[str]) -> Phase:
+    """Return the phase of a step in which a curve is computed; `evaluated` are of evaluations."""
+    if name in evaluated:
+        return "evaluation"
+    if name.startswith("train/lr"):  # each group of parameters may have a curve of its own
+        return "optimizer"
+    return _PHASE_OF.get(name, "loss" if name.startswith("train/") else "state")
+
+
+def evaluated_curves(view: RunView) -> set[str]:
+    """Return the names of the curves that evaluations of a run have recorded."""
+    facts = [timed.fact for timed in view.events]
+    return {name for fact in facts if isinstance(fact, Evaluated) for name in fact.metrics}
+
+
+def moment(difference: Difference | None) -> tuple[float, int, bool]:
+    """Return step, position of the phase in it, and of the curve; infinity for no difference."""
+    if difference is None:
+        return (float("inf"), 0, False)
+    is_made_of_others = difference.name == CONTENT  # other samples have other content
+    return (difference.step, PHASES.index(difference.phase), is_made_of_others)
+
+
+def add_evidence(found: Alignment, name: str, steps: Iterable[int]) -> None:
+    """Note the steps at which a curve that says something of the data is compared, and equal."""
+    evidence: Mapping[str, Compared] = {ORDER: "order", CONTENT: "data"}
+    if name in evidence:
+        for step in steps:
+            found.traced[step] = found.traced.get(step, frozenset()) | {evidence[name]}
+
+
+def _in_curves(a: RunView, b: RunView, traces: Alignment) -> tuple[Difference | None, int, int]:
+    """Return the first difference of common curves, the number of points, and the last step."""
+    left, right = (read_series(view.folder.metrics) for view in (a, b))
+    first: Difference | None = None
+    evaluated = evaluated_curves(a)
+    count = last = 0
+    for name, series in left.items():
+        if name.startswith(CLOCKED) or name not in right:
+            continue
+        equal: list[int] = []
+        for step, value, other in _points(series, right[name]):
+            count += 1
+            last = max(last, step)
+            equal.append(step)
+            if value.tobytes() != other.tobytes():
+                found = Difference(
+                    step=step,
+                    phase=phase_of_curve(name, evaluated),
+                    name=name,
+                    left=repr(float(value)),
+                    right=repr(float(other)),
+                )
+                first = min(filter(None, (first, found)), key=moment)
+                equal.pop()
+                break
+        add_evidence(traces, name, equal)
+    return first, count, last
+
+
+def _points(left: Series, right: Series) -> Iterator[tuple[int, Any, Any]]:
+    """Yield the steps at which both have a point, with the values."""
+    steps, i, j = np.intersect1d(left.steps, right.steps, return_indices=True)
+    yield from zip(steps.tolist(), left.values[i], right.values[j], strict=True)
+
+
+def compare_traces(traces: Alignment) -> Comparison:
+    """Return the line of a report for two aligned traces."""
+    first, count = traces.difference, traces.compared
+    if first is not None:
+        where = f"at step {first.step}, {first.place}"
+        return Comparison(name="traces", differences=(where,))
+    otherwise = f"equal, {count:,} fingerprints" if count else "no step is traced in both"
+    return Comparison(name="traces", otherwise=otherwise)

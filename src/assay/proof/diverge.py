@@ -14,10 +14,8 @@ from assay.compose.trust import Trust
 from assay.core.errors import AssayError, InputError
 from assay.core.manifest import folder_of_step
 from assay.core.verdict import Verdict
-from assay.proof.cause import cause_of
-from assay.proof.changed_inputs import changed_inputs
-from assay.proof.differences import compare_checkpoints
-from assay.proof.first_difference import first_in_records
+from assay.proof.cause import cause_of, changed_inputs
+from assay.proof.differences import compare_checkpoints, first_in_records
 from assay.proof.replay import keep_verdict, permit_again, train_again
 from assay.proof.step_range import StepRange, step_range
 from assay.query.find import find_run
@@ -61,22 +59,22 @@ def diverge(
     a, b = find_run(left), find_run(right)
     if a.path == b.path:
         raise InputError(f"{left} and {right} are the same run, {a.id}.")
-    found = first_in_records(a, b)
-    if not found.compared:
-        reason = f": {found.notes[0]}" if found.notes else ""
+    alignment = first_in_records(a, b)
+    if not alignment.compared:
+        reason = f": {alignment.notes[0]}" if alignment.notes else ""
         fix = "the runs need a step in common; trace.every says which steps are traced"
         raise InputError(f"{a.id} and {b.id} have left nothing that compares{reason}.", fix=fix)
-    notes = list(found.notes)
-    changed = changed_inputs(a, b, found.difference)
+    notes = list(alignment.notes)
+    changed = changed_inputs(a, b, alignment.difference)
     repeats = None
-    if found.difference is not None and reruns and not _is_exact(found, changed):
+    if alignment.difference is not None and reruns and not _is_exact(alignment, changed):
         try:
-            found, repeats = _Retraining(a, b, trust, tell, notes).narrow(found, changed)
+            alignment, repeats = _Retraining(a, b, trust, tell, notes).narrow(alignment, changed)
         except AssayError as error:
             notes.append(f"not trained again: {error.what}")
-    if found.difference is not None and not changed and repeats is None:
+    if alignment.difference is not None and not changed and repeats is None:
         notes.append("an input outside the record has changed, or something is not fixed")
-    verdict = _verdict(a, b, found, changed, notes, repeats)
+    verdict = _verdict(a, b, alignment, changed, notes, repeats)
     for view in (a, b):
         keep_verdict(view, verdict, tell)
     return DivergeResult(verdict=verdict, notes=tuple(notes))
@@ -85,36 +83,36 @@ def diverge(
 def _verdict(
     a: RunView,
     b: RunView,
-    found: Alignment,
+    alignment: Alignment,
     changed: Mapping[str, tuple[str, str]],
     notes: Sequence[str],
     repeats: bool | None,
 ) -> Verdict:
-    first = found.difference
+    first = alignment.difference
     return Verdict(
         question="diverge",
         runs=(a.id, b.id),
         equal=first is None,
-        first_step=max(found.first_step, 0),
-        last_step=found.last_step,
-        compared=found.compared,
+        first_step=max(alignment.first_step, 0),
+        last_step=alignment.last_step,
+        compared=alignment.compared,
         difference=first,
-        cause=cause_of(found, changed, repeats=repeats),
+        cause=cause_of(alignment, changed, repeats=repeats),
         changed_inputs={name: list(values) for name, values in changed.items()},
         at_ns=time.time_ns(),
         note="; ".join(notes),
     )
 
 
-def _is_exact(found: Alignment, changed: Mapping[str, tuple[str, str]]) -> bool:
+def _is_exact(alignment: Alignment, changed: Mapping[str, tuple[str, str]]) -> bool:
     """Return True if training again would tell nothing new."""
-    first = found.difference
+    first = alignment.difference
     assert first is not None
     if first.phase == "init":
         return True
     if first.phase in ("data", "randomness"):
-        return first.step == found.equal_until + 1
-    is_at_its_place = found.kind != "tensor" or first.phase == "evaluation"
+        return first.step == alignment.equal_until + 1
+    is_at_its_place = alignment.kind != "tensor" or first.phase == "evaluation"
     return is_at_its_place and bool(changed)
 
 
@@ -129,30 +127,30 @@ class _Retraining:
     notes: list[str]
 
     def narrow(
-        self, found: Alignment, changed: Mapping[str, tuple[str, str]]
+        self, alignment: Alignment, changed: Mapping[str, tuple[str, str]]
     ) -> tuple[Alignment, bool | None]:
         """Return a more exact difference than that of the records, and whether both repeat.
 
         That an input has changed is only said of runs that were trained from the beginning: a
         checkpoint may lack a state of the run, and then both lack it.
         """
-        first = found.difference
+        first = alignment.difference
         assert first is not None
         start = _common_checkpoint(self.a, self.b, first.step)
-        exact, repeats = self._narrow_from(start, found, changed)
+        exact, repeats = self._narrow_from(start, alignment, changed)
         if repeats and start.step:
-            exact, repeats = self._narrow_from(_RestartPoint(), found, changed)
+            exact, repeats = self._narrow_from(_RestartPoint(), alignment, changed)
         return exact, repeats
 
     def _narrow_from(
         self,
         start: _RestartPoint,
-        found: Alignment,
+        alignment: Alignment,
         changed: Mapping[str, tuple[str, str]],
     ) -> tuple[Alignment, bool | None]:
-        first = found.difference
+        first = alignment.difference
         assert first is not None
-        since = max(start.step, found.equal_until) + 1
+        since = max(start.step, alignment.equal_until) + 1
         runs = (self.a, self.b)
         ranges = [step_range(view, start.name, f":{first.step}") for view in runs]
         for view, steps in zip(runs, ranges, strict=True):
@@ -175,7 +173,7 @@ class _Retraining:
             ]
             if fine.difference is None:
                 self.notes.append(f"trained again, both are equal up to step {first.step}")
-                return found, True if unlike else None
+                return alignment, True if unlike else None
             # Two runs of one program need no third to show that it is never twice the same.
             if any(name.startswith(("code ", "config ")) for name in changed):
                 for i in unlike:
@@ -185,7 +183,7 @@ class _Retraining:
                             f"{runs[i].id}, trained again, has other bits than the first time, and"
                             " twice the same"
                         )
-                        return found, True
+                        return alignment, True
             self.notes.extend(
                 f"{runs[i].id}, trained again, has other bits than the first time: something in it"
                 " is not fixed"
@@ -194,10 +192,10 @@ class _Retraining:
             self.notes.extend(fine.notes)
             exact = replace(
                 fine,
-                traced={**found.traced, **fine.traced},
-                first_step=found.first_step,
-                last_step=found.last_step,
-                compared=found.compared,
+                traced={**alignment.traced, **fine.traced},
+                first_step=alignment.first_step,
+                last_step=alignment.last_step,
+                compared=alignment.compared,
             )
             return exact, False if unlike else None
         finally:

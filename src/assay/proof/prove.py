@@ -1,38 +1,179 @@
-"""Golden runs: the first steps of a config, compared with committed digests or a recorded run."""
+"""Golden runs: the first steps of a config, compared with committed digests or a recorded run.
+
+A golden file has a digest for each phase of a step, and for each module of the first and last.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
+import struct
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
+from zlib import crc32
 
-from assay.compose.checks import sound
-from assay.compose.launch_settings import Launch
-from assay.compose.other_process import ProcessTask
+from assay.compose.checks import ensure_sound
+from assay.compose.launch import Launch, ProcessTask
 from assay.config import dump, from_plain, open_config, plain
 from assay.config.loading import Config
 from assay.config.settings import Settings
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError
-from assay.core.golden_file import GoldenFile, parse_line, read_golden, write_golden
+from assay.core.golden_file import (
+    ORDER,
+    WHOLE,
+    GoldenFile,
+    GoldenLine,
+    parse_line,
+    read_golden,
+    write_golden,
+)
 from assay.core.project import RUNS_DIR_VARIABLE
-from assay.core.verdict import Verdict
-from assay.proof.cause import cause_of
-from assay.proof.changed_inputs import changed_inputs
-from assay.proof.first_difference import first_in_records
-from assay.proof.golden import align_golden, golden_lines
+from assay.core.trace_file import PHASES, SAMPLE_INDICES, Digest, Phase
+from assay.core.verdict import Difference, Verdict
+from assay.proof.cause import cause_of, changed_inputs
+from assay.proof.differences import first_in_records
 from assay.proof.replay import keep_verdict
 from assay.proof.scratch_project import find_only_run, train_in_scratch
 from assay.query.find import find_run
 from assay.query.run import RunView
-from assay.query.traces import ABSENT, Alignment, steps_of
+from assay.query.traces import ABSENT, Alignment, ranks_of, shown_digest, steps_of
 from assay.store.known_projects import forget
 from assay.store.layout import make_project
+
+_MAX_MODULES = 40
+"""Modules with a digest of their own in a step; deeper ones are folded into their parents."""
+
+_WITH_MODULES: tuple[Phase, ...] = ("init", "backward", "optimizer", "state")
+_NAMED = 3
+_VALUE = struct.Struct("<Q")
+
+
+def golden_lines(view: RunView, steps: int) -> list[GoldenLine]:
+    """Return the digests of steps 0 to `steps` of a run that traced each of them."""
+    lines: list[GoldenLine] = []
+    for step, digests in sorted(_digests_by_step(view).items()):
+        if step <= steps:
+            lines += _lines_of_step(step, digests, with_modules=step in (0, 1, steps))
+    return lines
+
+
+def _digests_by_step(view: RunView) -> dict[int, list[Digest]]:
+    """Return the digests of all ranks by step, rank after rank."""
+    by_step: dict[int, list[Digest]] = {}
+    for rank in ranks_of(view):
+        for traced in steps_of(view, rank):
+            by_step.setdefault(traced.step, []).extend(traced.digests)
+    return by_step
+
+
+def _lines_of_step(
+    step: int, digests: Sequence[Digest], *, with_modules: bool
+) -> Iterator[GoldenLine]:
+    tensors = [each for each in digests if each.site.kind == "tensor"]
+    tensors.sort(key=lambda each: PHASES.index(each.site.phase))
+    for phase, group in groupby(tensors, key=lambda each: each.site.phase):
+        members = list(group)
+        if phase == "data":
+            order = [each for each in members if each.site.name == SAMPLE_INDICES]
+            if order:
+                yield GoldenLine(step, phase, ORDER, _fold(order))
+        if with_modules and phase in _WITH_MODULES:
+            for module, inside in _by_module(members).items():
+                yield GoldenLine(step, phase, module, _fold(inside))
+        yield GoldenLine(step, phase, WHOLE, _fold(members))
+
+
+def _by_module(digests: Sequence[Digest]) -> dict[str, list[Digest]]:
+    """Group digests by module, folding the deepest modules until few enough are left."""
+    paths = [each.site.module.split(".") for each in digests]
+    depth = max(map(len, paths), default=1)
+    while depth > 1 and len({tuple(path[:depth]) for path in paths}) > _MAX_MODULES:
+        depth -= 1
+    by_module: dict[str, list[Digest]] = {}
+    for path, digest in zip(paths, digests, strict=True):
+        if name := ".".join(path[:depth]):
+            by_module.setdefault(name, []).append(digest)
+    return by_module
+
+
+def _fold(digests: Sequence[Digest]) -> str:
+    """Return one digest of many; the number itself for a single loss."""
+    if len(digests) == 1:
+        return shown_digest(digests[0])
+    mark = 0
+    for each in digests:
+        site = each.site
+        text = f"{site.module} {site.name} {site.dtype} {site.shape} {each.occurrence} "
+        mark = crc32(text.encode() + _VALUE.pack(each.fingerprint), mark)
+    return f"{mark:08x}"
+
+
+def align_golden(golden: Sequence[GoldenLine], found: Sequence[GoldenLine]) -> Alignment:
+    """Return the first line that differs, with what was compared before it.
+
+    InputError where the lines are of other places, so that they do not compare.
+    """
+    left, right = _by_place(golden), _by_place(found)
+    if not any(place[2] == ORDER for place in left):  # as in files of before
+        right = {place: digest for place, digest in right.items() if place[2] != ORDER}
+    alignment = Alignment(first_step=0)
+    for place in [*left, *(each for each in right if each not in left)]:
+        step, phase, module = place
+        digests = left.get(place, ABSENT), right.get(place, ABSENT)
+        if digests[0] != digests[1]:
+            _refuse_other_places(left, right)
+            alignment.difference = Difference(
+                step=step,
+                phase=phase,
+                module="" if module in (WHOLE, ORDER) else module,
+                name=_name_of(phase, module),
+                left=digests[0],
+                right=digests[1],
+            )
+            break
+        compared = alignment.traced.get(step, frozenset())
+        alignment.traced[step] = compared | {phase} | ({"order"} if module == ORDER else set())
+        alignment.last_step = step
+    alignment.compared = len(left)
+    return alignment
+
+
+def _by_place(lines: Sequence[GoldenLine]) -> dict[tuple[int, Phase, str], str]:
+    return {(line.step, line.phase, line.module): line.digest for line in lines}
+
+
+def _refuse_other_places(
+    left: Mapping[tuple[int, Phase, str], str], right: Mapping[tuple[int, Phase, str], str]
+) -> None:
+    """InputError for runs of another length, and for a model with modules of other names."""
+    last, now = (max(step for step, *_ in lines) for lines in (left, right))
+    if last != now:
+        raise InputError(f"It has the digests of {last} steps, and this run made {now}.")
+    names, others = (
+        {module for step, phase, module in lines if phase == "init" and module != WHOLE}
+        for lines in (left, right)
+    )
+    gone, new = sorted(names - others), sorted(others - names)
+    if gone or new:
+        renamed = " and ".join(
+            f"{which} {', '.join(modules[:_NAMED])}"
+            for which, modules in (("no longer has", gone), ("has the new", new))
+            if modules
+        )
+        raise InputError(f"The model is another one: it {renamed}.")
+
+
+def _name_of(phase: Phase, module: str) -> str:
+    if module == ORDER:
+        return SAMPLE_INDICES
+    return "parameters" if module != WHOLE else f"{phase} digest"
+
 
 DEFAULT_STEPS = 20
 
@@ -45,7 +186,7 @@ def write_golden_run(
     The config is trained in a temporary project. InputError for a run that fails, and where the
     file cannot be written.
     """
-    with _trained(config, launch, steps=steps, threads=None) as view:
+    with _train_first_steps(config, launch, steps=steps, threads=None) as view:
         golden = _golden_of(view, steps)
     try:
         write_golden(path, golden)
@@ -77,7 +218,7 @@ def _prove_file(config: Config, path: Path, launch: Launch) -> Verdict:
     golden, lines = read_golden(path)
     threads = golden.environment.get("threads", "")
     count = int(threads) if threads.isdecimal() else None
-    with _trained(config, launch, steps=golden.steps, threads=count) as view:
+    with _train_first_steps(config, launch, steps=golden.steps, threads=count) as view:
         found = _golden_of(view, golden.steps)
         run_id = view.id
     if found.algorithm != golden.algorithm:
@@ -99,28 +240,28 @@ def _prove_run(
     config: Config, view: RunView, launch: Launch, steps: int, tell: Callable[[str], None]
 ) -> Verdict:
     threads = view.environment.get("torch", {}).get("threads")
-    with _trained(config, launch, steps=steps, threads=threads) as again:
-        found = first_in_records(view, again)
+    with _train_first_steps(config, launch, steps=steps, threads=threads) as again:
+        alignment = first_in_records(view, again)
         changed = {
             name: values
-            for name, values in changed_inputs(view, again, found.difference).items()
+            for name, values in changed_inputs(view, again, alignment.difference).items()
             if not _is_elsewhere(name, values[1], view, config)
         }
         runs = (view.id, again.id)
         repeats = None
-        if found.difference is not None and not changed:
-            with _trained(config, launch, steps=steps, threads=threads) as twice:
+        if alignment.difference is not None and not changed:
+            with _train_first_steps(config, launch, steps=steps, threads=threads) as twice:
                 repeats = first_in_records(again, twice).difference is None
-    if not found.compared:
+    if not alignment.compared:
         raise InputError(f"{view.id} has left nothing that compares.", where=str(view.path))
-    first = found.difference
+    first = alignment.difference
     if first is not None and first.phase == "init" and ABSENT in (first.left, first.right):
         who = view.id if first.right == ABSENT else "the model of now"
         raise InputError(
             f"cannot compare: only {who} has the weight {first.module}.{first.name}.",
             where=str(view.path),
         )
-    verdict = _verdict(runs, found, changed, repeats)
+    verdict = _verdict(runs, alignment, changed, repeats)
     keep_verdict(view, verdict, tell)
     return verdict
 
@@ -135,27 +276,27 @@ def _is_elsewhere(name: str, how: str, view: RunView, config: Config) -> bool:
 
 def _verdict(
     runs: tuple[str, str],
-    found: Alignment,
+    alignment: Alignment,
     changed: Mapping[str, tuple[str, str]],
     repeats: bool | None = None,
 ) -> Verdict:
-    first = found.difference
+    first = alignment.difference
     return Verdict(
         question="prove",
         runs=runs,
         equal=first is None,
         first_step=0,
-        last_step=found.last_step,
-        compared=found.compared,
+        last_step=alignment.last_step,
+        compared=alignment.compared,
         difference=first,
-        cause=cause_of(found, changed, repeats=repeats),
+        cause=cause_of(alignment, changed, repeats=repeats),
         changed_inputs={name: list(values) for name, values in changed.items()},
         at_ns=time.time_ns(),
     )
 
 
 @contextmanager
-def _trained(
+def _train_first_steps(
     config: Config, launch: Launch, *, steps: int, threads: int | None
 ) -> Iterator[RunView]:
     """Train the first steps in a temporary project and OS process; the run is gone afterwards."""
@@ -166,7 +307,7 @@ def _trained(
         if settings is not None and settings.exists():
             shutil.copyfile(settings, project.settings)
         path = project.settings.with_name("prove.toml")  # in no snapshot: it is no code
-        path.write_text(_traced_config(sound(config)), encoding="utf-8")
+        path.write_text(_traced_config(ensure_sound(config)), encoding="utf-8")
         traced = replace(
             open_config(path, [f"threads={threads}"] if threads is not None else []),
             user_dirs=tuple(each for each in config.user_dirs if each.is_dir()),
@@ -175,10 +316,10 @@ def _trained(
         short = Launch(device=launch.device, quiet=True, stop_at=steps)
         task = replace(ProcessTask.of("replay", traced, short), tells="end")
         variables = {**os.environ, RUNS_DIR_VARIABLE: str(project.runs_dir), "NO_COLOR": "1"}
-        said = train_in_scratch(task, folder, cwd=Path.cwd(), variables=variables)
+        output = train_in_scratch(task, folder, cwd=Path.cwd(), variables=variables)
         view = find_only_run(project.runs_dir)
-        if said is not None or view is None:
-            raise InputError(f"cannot compare: the run failed, and said:\n{said}")
+        if output is not None or view is None:
+            raise InputError(f"cannot compare: the run failed, and said:\n{output}")
         yield view
     finally:
         with suppress(OSError):
@@ -213,13 +354,13 @@ def _golden_of(view: RunView, steps: int) -> GoldenFile:
     )
 
 
-def _changed_since(golden: GoldenFile, found: GoldenFile) -> dict[str, tuple[str, str]]:
+def _changed_since(golden: GoldenFile, now: GoldenFile) -> dict[str, tuple[str, str]]:
     """Return what differs of the environment and the config since a golden file was written."""
     changed = {
-        f"environment {name}": (was, found.environment.get(name, "not set"))
+        f"environment {name}": (was, now.environment.get(name, "not set"))
         for name, was in golden.environment.items()
-        if found.environment.get(name, "not set") != was
+        if now.environment.get(name, "not set") != was
     }
-    if golden.config_hash != found.config_hash:
-        changed["config"] = (golden.config_hash[:8], found.config_hash[:8])
+    if golden.config_hash != now.config_hash:
+        changed["config"] = (golden.config_hash[:8], now.config_hash[:8])
     return changed

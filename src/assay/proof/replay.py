@@ -16,11 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from assay.compose.launch_settings import Launch
-from assay.compose.other_process import ProcessTask
-from assay.compose.run_record import refuse_redacted
+from assay.compose.launch import Launch, ProcessTask
 from assay.compose.run_scope import check_device
-from assay.compose.trust import Trust, home_of, permit
+from assay.compose.trust import Trust, home_of, permit, refuse_redacted
 from assay.config import dump, open_config
 from assay.config.loading import Config
 from assay.config.settings import Settings
@@ -30,10 +28,9 @@ from assay.core.event_log import Edit
 from assay.core.json_codec import to_plain
 from assay.core.run_file import Attempt
 from assay.core.verdict import Verdict
-from assay.proof.changed_inputs import changed_outside, unlike
+from assay.proof.cause import changed_outside, decisive_changes
 from assay.proof.compare_runs import compare_runs
-from assay.proof.differences import Comparison
-from assay.proof.first_difference import first_in_records
+from assay.proof.differences import Comparison, first_in_records
 from assay.proof.scratch_project import find_only_run, make_scratch_project, train_in_scratch
 from assay.proof.step_range import StepRange, config_of, processes, step_range
 from assay.query.find import checkpoint_of, find
@@ -83,10 +80,10 @@ def replay(
     try:
         begun = time.monotonic()
         again = train_again(view, span, folder)
-        tell(f"replayed: {span.said}, {time.monotonic() - begun:.0f} s")
+        tell(f"replayed: {span.text}, {time.monotonic() - begun:.0f} s")
         # A process that has computed knows more of its environment.
         then, now = span.attempts[-1], again.file.newest
-        changed |= unlike(then.environment, now.environment) | changed_outside(then, now)
+        changed |= decisive_changes(then.environment, now.environment) | changed_outside(then, now)
 
         def repeats(step: int) -> bool | None:
             return _repeats(view, again, span, folder / "twice", step, tell)
@@ -181,17 +178,17 @@ def train_again(
     )
     launch = replace(_launch(view, span), traced_from=traced_from)
     if span.checkpoint:
-        begun = _begun(view, span, scratch.project.root, scratch.user_dirs)
+        begun = _make_stopped_run(view, span, scratch.project.root, scratch.user_dirs)
         task = ProcessTask.of("replay", config, launch)
         task = replace(task, resumed=str(begun), checkpoint=span.checkpoint)
     else:
         task = ProcessTask.of("replay", config, launch, parent=view.id)
     task = replace(task, tells="end")
-    said = train_in_scratch(task, folder, cwd=scratch.cwd, variables=scratch.environment)
+    output = train_in_scratch(task, folder, cwd=scratch.cwd, variables=scratch.environment)
     again = find_only_run(scratch.project.runs_dir)
-    if said is not None:
+    if output is not None:
         raise InputError(
-            f"The replay failed, where the run did not, and said:\n{said}", where=str(view.path)
+            f"The replay failed, where the run did not, and said:\n{output}", where=str(view.path)
         )
     assert again is not None
     return again
@@ -242,7 +239,9 @@ def _weights(view: RunView, origin: str) -> str:
     return str(path)
 
 
-def _begun(view: RunView, span: StepRange, project: Path, user_dirs: Sequence[Path]) -> Path:
+def _make_stopped_run(
+    view: RunView, span: StepRange, project: Path, user_dirs: Sequence[Path]
+) -> Path:
     """Make a run that stopped at the checkpoint, to be resumed; return its folder."""
     source = next(each for each in view.checkpoints if each.name == span.checkpoint)
     folder = RunFolder(project / "runs" / view.path.resolve().name)
@@ -278,17 +277,17 @@ def _link_or_copy(source: str, to: str) -> None:
 
 def _changed_inputs(view: RunView, span: StepRange) -> dict[str, tuple[str, str]]:
     """Return inputs that can change bits and are different here, with both values."""
-    found: dict[str, tuple[str, str]] = {}
+    changes: dict[str, tuple[str, str]] = {}
     for attempt in span.attempts:
         for device in attempt.devices:
             if not _is_here(device):
-                found.setdefault("device", (device, "not here"))
-        found = {**unlike(attempt.environment, environment()), **found}
+                changes.setdefault("device", (device, "not here"))
+        changes = {**decisive_changes(attempt.environment, environment()), **changes}
         torch_then = attempt.environment.get("torch", {})
         threads = torch_then.get("threads", 1)
         if threads > (os.cpu_count() or 1):  # libraries use no more than there are
-            found.setdefault("threads", (str(threads), f"at most {os.cpu_count()}"))
-    return found
+            changes.setdefault("threads", (str(threads), f"at most {os.cpu_count()}"))
+    return changes
 
 
 def _is_here(device: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from assay.compose.other_process import ProcessTask, run_task
+from assay.compose.launch import ProcessTask, run_task
 from assay.compose.trust import home_of, kept_dirs
 from assay.core.errors import InputError
 from assay.core.project import RUNS_DIR_VARIABLE
@@ -91,25 +91,25 @@ def _write_code(run: RunView, attempt: Attempt, home: Project | None, folder: Pa
 def _environment(attempt: Attempt, was: Path, folder: Path) -> dict[str, str]:
     """Return today's variables, but recorded values for those that change results."""
     kept = attempt.environment.get("variables", {})
-    found = {
+    variables = {
         name: value
         for name, value in os.environ.items()
         if name not in VARIABLES or name in _OF_THE_PLACE
     }
     # By the list of now: a record says what it likes.
-    found |= {
+    variables |= {
         name: value
         for name, value in kept.items()
         if name in VARIABLES and name not in _OF_THE_PLACE
     }
     paths = [Path(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     inside = [restored(path, was, folder) if path.is_relative_to(was) else path for path in paths]
-    found["PYTHONPATH"] = os.pathsep.join(map(str, inside))
+    variables["PYTHONPATH"] = os.pathsep.join(map(str, inside))
     # Without it modules of the working directory come before those that were kept.
-    found["PYTHONSAFEPATH"] = "1"
-    found.pop(RUNS_DIR_VARIABLE, None)
-    found["NO_COLOR"] = "1"
-    return found
+    variables["PYTHONSAFEPATH"] = "1"
+    variables.pop(RUNS_DIR_VARIABLE, None)
+    variables["NO_COLOR"] = "1"
+    return variables
 
 
 def train_in_scratch(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from assay.compose.unfinished import refuse_without_config
+from assay.compose.training import refuse_without_config
 from assay.config import load, plain
 from assay.core.errors import CheckpointError, InputError
 from assay.core.run_file import Attempt
@@ -34,7 +34,7 @@ class StepRange:
     checkpoint: str
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         return f"steps {self.first + 1} to {self.last}"
 
 
@@ -48,7 +48,7 @@ def step_range(view: RunView, name: str, steps: str) -> StepRange:
             fix=f"assay test {view.id}",
         )
     refuse_without_config(view, fix="run it again, and `assay diff` both")
-    first, last = _given(steps)
+    first, last = _parse_steps(steps)
     if name and first is not None:
         raise InputError(
             "A replay begins at one place.", fix=f"leave out @{name}, or the step before the colon"
@@ -56,7 +56,7 @@ def step_range(view: RunView, name: str, steps: str) -> StepRange:
     checkpoint = ""
     if name or first:
         first, checkpoint = _find_start(view, name or str(first))
-    end = _end(view)
+    end = _last_known_step(view)
     first, last = _check_bounds(view, first or 0, last, end)
     config_of(view, view.file.newest)
     span = StepRange(
@@ -72,18 +72,19 @@ def step_range(view: RunView, name: str, steps: str) -> StepRange:
 
 
 def _find_start(view: RunView, name: str) -> tuple[int, str]:
-    """Return step and name of the checkpoint to begin from; InputError for one of weights only."""
+    """Return step and name of the first checkpoint; InputError for one of weights only."""
     try:
-        found = checkpoint_of(view, name)
+        checkpoint = checkpoint_of(view, name)
     except CheckpointError as error:
         raise InputError(error.what, where=error.where, fix=error.fix) from error
-    assert found.manifest is not None
-    if found.manifest.kind == "model":
+    assert checkpoint.manifest is not None
+    if checkpoint.manifest.kind == "model":
         raise InputError(
-            f"{found.name} of {view.id} holds weights only: nothing can be resumed from there.",
+            f"{checkpoint.name} of {view.id} holds weights only: nothing can be resumed from"
+            " there.",
             where=str(view.path),
         )
-    return found.manifest.step, found.name
+    return checkpoint.manifest.step, checkpoint.name
 
 
 def _check_bounds(view: RunView, first: int, last: int | None, end: int) -> tuple[int, int]:
@@ -102,19 +103,19 @@ def _check_bounds(view: RunView, first: int, last: int | None, end: int) -> tupl
     return first, last
 
 
-def _given(steps: str) -> tuple[int | None, int | None]:
+def _parse_steps(steps: str) -> tuple[int | None, int | None]:
     if not steps:
         return None, None
-    found = _STEPS.fullmatch(steps.strip())
-    if found is None or not any(found.groups()):
+    match = _STEPS.fullmatch(steps.strip())
+    if match is None or not any(match.groups()):
         raise InputError(
             f"--steps must be a range of steps, not {steps}.",
             fix="--steps 100:200, or :200, or 100:",
         )
-    return (int(found[1]) if found[1] else None), (int(found[2]) if found[2] else None)
+    return (int(match[1]) if match[1] else None), (int(match[2]) if match[2] else None)
 
 
-def _end(view: RunView) -> int:
+def _last_known_step(view: RunView) -> int:
     """Return the last completed step, as far as the record knows."""
     newest = view.file.newest
     if view.file.status != "running":
@@ -124,19 +125,19 @@ def _end(view: RunView) -> int:
 
 def _attempts(view: RunView, first: int, last: int) -> tuple[Attempt, ...]:
     """Return the attempts whose steps are on the curve in the range, oldest first."""
-    found, upper = [], last
+    attempts, upper = [], last
     for attempt in reversed(view.file.attempts):
         if attempt.from_step < upper:
-            found.append(attempt)
+            attempts.append(attempt)
             upper = attempt.from_step
         if upper <= first:
             break
-    return tuple(reversed(found))
+    return tuple(reversed(attempts))
 
 
 def _refuse_seams(view: RunView, span: StepRange) -> None:
     """InputError when the steps were not all made from the same code and config."""
-    if any("time" in _table(config_of(view, attempt), "train") for attempt in span.attempts):
+    if any("time" in _section_of(config_of(view, attempt), "train") for attempt in span.attempts):
         raise InputError(
             f"A clock ended {view.id} (train.time): it is never twice the same.",
             where=str(view.path),
@@ -153,7 +154,7 @@ def _refuse_seams(view: RunView, span: StepRange) -> None:
                     config_of(view, after).read_text(),
                 ),
                 ("another device", before.devices, after.devices),
-                ("other options", _bound(before), _bound(after)),
+                ("other options", _bounds_of(before), _bounds_of(after)),
             )
             if a != b
         ]
@@ -173,7 +174,7 @@ def _refuse_seams(view: RunView, span: StepRange) -> None:
             raise InputError(what, where=str(view.path), fix="; ".join(fixes))
 
 
-def _bound(attempt: Attempt) -> tuple[Any, ...]:
+def _bounds_of(attempt: Attempt) -> tuple[Any, ...]:
     return attempt.launch.get("max_steps"), processes(attempt)
 
 
@@ -189,5 +190,5 @@ def config_of(view: RunView, attempt: Attempt) -> Path:
     return view.folder.config_of_attempt(attempt.number, view.file.newest.number)
 
 
-def _table(config: Path, section: str) -> dict[str, Any]:
+def _section_of(config: Path, section: str) -> dict[str, Any]:
     return dict(plain(load(config).root).get(section, {}))

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from assay.compose.checks import sound
-from assay.compose.launch_settings import Launch
+from assay.compose.checks import ensure_sound
+from assay.compose.launch import Launch
 from assay.config import dump, from_plain, plain
 from assay.config.loading import Config
 from assay.core import run_file
@@ -37,9 +37,11 @@ from assay.proof.differences import (
     ORDER,
     Comparison,
     compare_checkpoints,
+    compare_traces,
     curve_difference,
+    first_in_records,
+    first_in_traces,
 )
-from assay.proof.first_difference import compare_traces, first_in_records, first_in_traces
 from assay.proof.scratch_project import last_lines
 from assay.query.run import RunView
 from assay.store.known_projects import forget
@@ -103,7 +105,7 @@ def verify_resume(
     a clock, or that is over too soon; AssayError for a run that fails by itself.
     """
     launch = launch or Launch()
-    config = sound(config)
+    config = ensure_sound(config)
     folder = Path(tempfile.mkdtemp(prefix="assay-verify-"))
     is_kept = False
     try:
@@ -129,11 +131,15 @@ def _check_resume(
         raise InputError(f"The run is over after {steps} step: nothing can be interrupted.")
     tell(f"uninterrupted: {steps} steps, {seconds:.0f} s")
     draw = random.Random(seed)
-    period = 0 if _is_overridden(config, "checkpoint.every=") else _period(steps, kills)
+    period = (
+        0
+        if _is_overridden(config, "checkpoint.every=")
+        else _steps_between_checkpoints(steps, kills)
+    )
     saving = [f"checkpoint.every={period} steps"] if period else []
     first = min(period + 1, steps - 1)  # before the first checkpoint a run only begins again
     targets = sorted(draw.randrange(first, steps) for _ in range(kills))
-    killed, killed_at = _killed(trial, targets, draw, saving, tell)
+    killed, killed_at = _kill_and_resume(trial, targets, draw, saving, tell)
     if not killed_at:
         raise InputError(
             "The run is over too soon to be killed.", fix="train longer: train.epochs=..."
@@ -155,7 +161,7 @@ def _is_overridden(config: Config, key: str) -> bool:
     return any(each.lstrip("+").startswith(key) for each in config.overrides)
 
 
-def _period(steps: int, kills: int) -> int:
+def _steps_between_checkpoints(steps: int, kills: int) -> int:
     """Steps between two checkpoints, several for each kill; never so that the last step has one.
 
     At a step a checkpoint is written before the epoch ends: the final one of the other run comes
@@ -167,7 +173,7 @@ def _period(steps: int, kills: int) -> int:
     return every
 
 
-def _killed(
+def _kill_and_resume(
     trial: _Trial,
     targets: Sequence[int],
     draw: random.Random,
@@ -177,7 +183,7 @@ def _killed(
     """Kill a run after each of the target steps, then let it end."""
     killed_at: list[int] = []
     for attempt, target in enumerate(targets, 1):
-        with trial.started("killed", saving, attempt=attempt) as child:
+        with trial.start("killed", saving, attempt=attempt) as child:
             step = _wait_for(trial, child, attempt, target)
             if step is not None:
                 # The kill comes anywhere in the next step, not only after one.
@@ -228,8 +234,8 @@ def _wait_for(
 
 def _last_step(folder: RunFolder) -> int:
     """Return the last step of the curve, 0 before the first."""
-    found = read_series(folder.metrics, names=[CONTENT])
-    return int(found[CONTENT].steps[-1]) if CONTENT in found else 0
+    curves = read_series(folder.metrics, names=[CONTENT])
+    return int(curves[CONTENT].steps[-1]) if CONTENT in curves else 0
 
 
 class _Trial:
@@ -243,7 +249,7 @@ class _Trial:
         if settings is not None and settings.exists():
             shutil.copyfile(settings, project.settings)
         self._config = folder / "config.toml"
-        self._config.write_text(_frozen(config), encoding="utf-8")
+        self._config.write_text(_config_of_both(config), encoding="utf-8")
         self._user_dirs = [str(path.resolve()) for path in config.user_dirs if path.is_dir()]
         self._options = ["--quiet"]
         if launch.device is not None:
@@ -253,14 +259,14 @@ class _Trial:
 
     def run(self, name: str, overrides: Sequence[str], *, attempt: int = 1) -> RunFolder:
         """Run without kills to the end; AssayError when it fails by itself."""
-        with self.started(name, overrides, attempt=attempt) as child:
+        with self.start(name, overrides, attempt=attempt) as child:
             child.wait()
         if child.returncode != 0:
             raise _failure(self, name, child.returncode)
         return self.folder_of(name)
 
     @contextlib.contextmanager
-    def started(
+    def start(
         self, name: str, overrides: Sequence[str], *, attempt: int
     ) -> Iterator[subprocess.Popen[bytes]]:
         """Start an attempt: the first trains the config, the others resume its run."""
@@ -269,7 +275,7 @@ class _Trial:
             arguments = ["run", str(self._config), *dirs]
         else:
             arguments = ["resume", str(self.folder_of(name).path)]
-        with open(self._said(name), "wb") as said:
+        with open(self._output_of(name), "wb") as said:
             child = subprocess.Popen(
                 [sys.executable, "-m", "assay", *arguments, *self._options, *overrides],
                 env={**os.environ, RUNS_DIR_VARIABLE: str(self.folder / name), "NO_COLOR": "1"},
@@ -291,15 +297,15 @@ class _Trial:
             return RunFolder(Path(entry.path))
         raise AssayError("The run has not begun.")
 
-    def said(self, name: str) -> str:
+    def last_lines(self, name: str) -> str:
         """Return the last lines that the newest process of that name printed."""
-        return last_lines(self._said(name))
+        return last_lines(self._output_of(name))
 
-    def _said(self, name: str) -> Path:
+    def _output_of(self, name: str) -> Path:
         return self.folder / f"{name}.txt"
 
 
-def _frozen(config: Config) -> str:
+def _config_of_both(config: Config) -> str:
     """Return the config of both runs as TOML: with checkpoints, digests of batches and traces."""
     values = plain(config.root)
     if "time" in values.get("train", {}):
@@ -325,7 +331,7 @@ def _frozen(config: Config) -> str:
 def _failure(trial: _Trial, name: str, code: int) -> AssayError:
     which = "uninterrupted" if name == "whole" else "resumed"
     kind = InputError if code == InputError.exit_code else AssayError
-    return kind(f"The {which} run failed, and said:\n{trial.said(name)}")
+    return kind(f"The {which} run failed, and said:\n{trial.last_lines(name)}")
 
 
 def compare_finished_runs(whole: RunFolder, killed: RunFolder) -> tuple[Comparison, ...]:
@@ -349,10 +355,10 @@ def _compare_metrics(whole: RunFolder, killed: RunFolder) -> list[Comparison]:
     names = [name for name in dict.fromkeys([*a, *b]) if not name.startswith(CLOCKED)]
     curves = {name: curve_difference(a.get(name), b.get(name)) for name in names}
     witnesses = [curves.pop(name, None) for name in (ORDER, CONTENT)]
-    found = [f"{name} {where.how}" for name, where in curves.items() if where is not None]
+    changed = [f"{name} {where.how}" for name, where in curves.items() if where is not None]
     parted = dict.fromkeys(where.how for where in witnesses if where is not None)
     return [
-        Comparison(name="metrics", differences=tuple(found)),
+        Comparison(name="metrics", differences=tuple(changed)),
         Comparison(name="sample order", differences=tuple(parted)),
     ]
 

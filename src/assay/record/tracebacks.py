@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import sysconfig
 import traceback
-from pathlib import Path
+
+from assay.core.code_places import HOUSE, is_of_house, is_of_user
 
 TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
 """Set to anything: every frame is shown."""
@@ -20,15 +20,10 @@ _ANNOTATE = (
     " `weight: torch.Tensor | None = None`"
 )
 
-_HOUSE = str(Path(__file__).resolve().parents[1])
-_BUILDER = str(Path(__file__).resolve().parents[1] / "build" / "builder.py")
+_BUILDER = os.path.join(HOUSE, "build", "builder.py")
 """Path of the module that calls targets: a target in C has no frame of its own."""
 
 _IN_WORKER = "in loader worker "
-_OTHERS = tuple(
-    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-)
-_ELSEWHERE = (_HOUSE, *_OTHERS, "<")
 
 
 def shortened(error: BaseException) -> str:
@@ -79,16 +74,6 @@ def _of_config(error: BaseException) -> str | None:
     return "\n".join([f"error {place}:", *(f"  {line}" for line in lines if line != place)]) + "\n"
 
 
-def is_of_user(file: str) -> bool:
-    """Return whether a file is neither assay's nor of an installed package."""
-    return not file.startswith(_ELSEWHERE)
-
-
-def is_of_house(file: str) -> bool:
-    """Return whether a file is assay's."""
-    return file.startswith(_HOUSE)
-
-
 def _is_of_worker(note: str) -> bool:
     return note.startswith(_IN_WORKER)
 
@@ -96,9 +81,5 @@ def _is_of_worker(note: str) -> bool:
 def _users_frames(note: str) -> str:
     """The traceback of a worker from the first line of the user's on."""
     head, *frames = re.split(r'(?m)^(?=  File ")', note)
-    theirs = (
-        i
-        for i, frame in enumerate(frames)
-        if not frame.removeprefix('  File "').startswith(_ELSEWHERE)
-    )
+    theirs = (i for i, frame in enumerate(frames) if is_of_user(frame.removeprefix('  File "')))
     return head + "".join(frames[next(theirs, 0) :])

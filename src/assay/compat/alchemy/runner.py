@@ -11,7 +11,7 @@ from typing import Any
 import tomlkit
 
 from assay.compose import run as run_configs
-from assay.compose.launch_settings import RunResult
+from assay.compose.launch import RunResult
 
 
 def prepare_cfg(cfg: str | os.PathLike[str] | Mapping[str, Any]) -> Any:

@@ -14,12 +14,10 @@ import itertools
 import operator
 import random
 import sys
-import sysconfig
 import types
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -29,6 +27,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from assay.core import object_graph
+from assay.core.code_places import is_of_user
 from assay.engine.checkpoint.codec import digest_tensor
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.dtensor import local_tensor
@@ -44,10 +43,6 @@ MAX_NUMEL: Final = 1 << 22
 
 _ABSOLUTE = "\0"
 """Begins the step to what has a path of its own, such as a global of a module."""
-_LIBRARIES = tuple(
-    sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")
-)
-_HOUSE = str(Path(__file__).parents[2]) + "/"
 _OF_MODULE = frozenset(vars(nn.Module()))
 _STATE_OF_MODULE = ("state_dict", "get_extra_state", "_save_to_state_dict")
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
@@ -317,22 +312,12 @@ def _is_users(thing: Any) -> bool:
 
 
 @functools.cache
-def is_of_user(file: str) -> bool:
-    """Return True for a file that is neither of assay nor of an installed library."""
-    return bool(file) and not file.startswith((*_LIBRARIES, _HOUSE, "<"))
-
-
 def _is_library_function(thing: object) -> bool:
     """Return True for a function of assay or of a library, whose closure is its own matter."""
     while isinstance(thing, functools.partial):
         thing = thing.func
     thing = getattr(thing, "__func__", thing) if isinstance(thing, types.MethodType) else thing
     return isinstance(thing, types.FunctionType) and not is_of_user(thing.__code__.co_filename)
-
-
-def is_of_house(file: str) -> bool:
-    """Return True for a file of assay."""
-    return file.startswith(_HOUSE)
 
 
 # --------------------------------------------------------------------------------- what is compared

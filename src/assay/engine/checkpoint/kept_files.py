@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from assay.engine.checkpoint.hidden_state import is_of_house, is_of_user
+from assay.core.code_places import is_of_house, is_of_user
 
 _MAX_FRAMES = 50
 _COMPILERS = tuple(f"{os.sep}{name}{os.sep}" for name in ("_dynamo", "_inductor", "triton"))

@@ -4,8 +4,9 @@
 2. `distributed_group`, `data`   the data axis: collectives, and the engine that uses them
 3. `sharding`, `tensor_parallel`   weights divided among ranks, applied to a model by `partition`
 4. `pipeline_split`, `pipeline`   a model split into stages, and the path of its micro-batches
-5. `launcher`, `rank_folder`, `rank_exit`, `watchdog`   ranks started on this machine, their reports, and
-   their end once one of them hangs
+5. `join`   the engine of one rank, joined with the others on each axis
+6. `launcher`, `rank_folder`, `rank_exit`   ranks started on this machine, their reports and ends
+7. `watchdog`, `standstill`   ranks that are ended once one of them hangs, and the words for it
 """
 
 from assay.engine.optim.data_parallel_group import DataParallelGroup

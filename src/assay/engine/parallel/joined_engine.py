@@ -16,3 +16,4 @@ class JoinedEngine(Protocol):
     source: Source
     ranks: DataParallelGroup
     pipeline: Any
+    bus: Any

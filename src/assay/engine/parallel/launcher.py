@@ -7,9 +7,11 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -17,8 +19,17 @@ from torch.distributed.elastic.rendezvous import RendezvousConnectionError, Rend
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from assay.core.errors import InputError
+from assay.core.signals import Signals, answered
 from assay.engine.parallel.nodes import Nodes
 from assay.engine.parallel.rank_exit import JOB_PREFIX, RankExit, describe_exit
+from assay.engine.parallel.rank_folder import (
+    DeathReports,
+    RankFolder,
+    newest_ranks,
+    pass_on_heard,
+)
+from assay.engine.parallel.standstill import standstill_checks
+from assay.engine.parallel.watchdog import RankWatchdog
 
 STORE_VARIABLE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """Variable set for a launcher that restarts: else a second attempt finds stale addresses.
@@ -61,6 +72,53 @@ def launch_ranks(
             " that port?",
         ) from error
     return []
+
+
+def launch_watched(
+    arguments: Sequence[str], count: int, *, folder: Path, timeout: str, **how: Any
+) -> tuple[list[RankExit], int]:
+    """Launch ranks under a watchdog; return those that died, and the first signal, 0 for none.
+
+    Signals to this process are passed on to the ranks. `how` are arguments of `launch_ranks`.
+    """
+    heard: list[tuple[int, float]] = []
+
+    def ranks() -> RankFolder:
+        return newest_ranks(folder)
+
+    def hear(_signals: Signals, number: int) -> None:
+        if not heard:
+            pass_on_heard(folder, number)
+        heard.append((number, time.monotonic()))
+
+    checks = (
+        _PassOn(lambda: ranks().pids(), heard),
+        DeathReports(ranks),
+        *standstill_checks(
+            ranks, timeout=timeout, heard=heard, departed=lambda: ranks().departed()
+        ),
+    )
+    with answered(hear), RankWatchdog(*checks):
+        deaths = launch_ranks(arguments, count, folder=folder, **how)
+    return deaths, heard[0][0] if heard else 0
+
+
+class _PassOn:
+    """Check that forwards each signal heard by this process to every rank that can answer it."""
+
+    def __init__(
+        self, pids: Callable[[], Mapping[int, int]], heard: Sequence[tuple[int, float]]
+    ) -> None:
+        self.pids = pids
+        self.heard = heard
+        self._sent: dict[int, int] = {}
+
+    def __call__(self) -> None:
+        for pid in self.pids().values() if self.heard else ():
+            for number, _ in self.heard[self._sent.get(pid, 0) :]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            self._sent[pid] = len(self.heard)
 
 
 def _launch_config(nodes: Nodes, count: int, folder: Path, max_restarts: int) -> LaunchConfig:

@@ -55,6 +55,18 @@ class Layout:
         layout._check_stages()
         return layout
 
+    def describe_zero(self, section: ParallelSection) -> str:
+        """Describe the stage of ZeRO, "" where it is off."""
+        if section.zero is None or not section.zero.enabled:
+            return ""
+        sizes = f"data {self.shard} is shard {self.shard}, " if section.shard in (None, 1) else ""
+        kept = {
+            1: "weights and gradients stay whole in a step",
+            2: "weights stay whole in a step",
+            3: "all is shared out",
+        }
+        return f"ZeRO stage {self.stage}: {sizes}{kept[self.stage]}"
+
     def _check_stages(self) -> None:
         if self.pipeline == 1:
             return

@@ -1,13 +1,23 @@
-"""Machines of one run: their number, the rank of this one, and the rendezvous."""
+"""Machines of one run: their number, the rank of this one, the rendezvous, the shared folder."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import secrets
+import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from assay.core.directory import make_directory
 from assay.core.errors import InputError
+from assay.engine.parallel.distributed_group import DistributedGroup
+
+SECONDS_TO_SHARE = 10.0
+"""Seconds that a network disk may take to show a new file to another machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,3 +80,34 @@ def first_host(nodes: str) -> str:
 def port_of(variables: Mapping[str, str]) -> int:
     """Return a port that two Slurm steps are unlikely to share."""
     return 10_000 + (7 * int(variables["SLURM_JOB_ID"]) + int(variables["SLURM_STEP_ID"])) % 20_000
+
+
+def check_shared(ranks: DistributedGroup | None, folder: Path) -> None:
+    """Raise InputError when other ranks cannot read a file that rank 0 writes in `folder`.
+
+    Collective.
+    """
+    if ranks is None:
+        return
+    nonce = folder / f".shared-{secrets.token_hex(8)}"
+    if ranks.is_first:
+        make_directory(nonce.parent)
+        nonce.write_text("", encoding="utf-8")
+    name = ranks.all_gather_world(nonce.name)[0]
+    until = time.monotonic() + SECONDS_TO_SHARE
+    while not (folder / name).exists() and time.monotonic() < until:
+        time.sleep(0.1)
+        with contextlib.suppress(OSError):
+            os.listdir(folder)  # a disk of the network looks again
+    seen = ranks.all_gather_world((socket.gethostname(), str(folder), (folder / name).exists()))
+    if ranks.is_first:
+        nonce.unlink(missing_ok=True)
+    for rank, (host, theirs, has_seen) in enumerate(seen):
+        if not has_seen:
+            raise InputError(
+                f"The run folder is not on a shared file system: rank {rank} does not see what"
+                " rank 0 writes there.",
+                where=f"{theirs} on {host}; rank 0: {seen[0][1]} on {seen[0][0]}",
+                fix="Put the project, or ASSAY_RUNS_DIR, where all machines see it under the same"
+                " path.",
+            )

@@ -11,8 +11,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from assay.core.errors import PeerError, RankError
 from assay.core.json_codec import from_plain, parse_json, write_json
 from assay.core.lease import process_start
+from assay.core.signals import Obeyed, obeyed
 from assay.core.task_report import TaskReport, read_report, write_report
 from assay.engine.parallel.rank_exit import describe_exit
 from assay.engine.parallel.stacks import offer_stack
@@ -247,6 +249,35 @@ def _await_death(folder: RankFolder, rank: int, pid: int) -> None:
     code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
     with suppress(OSError):  # all are over, and the folder is gone
         folder.report_death(rank, f"Rank {rank} (pid {pid}) {describe_exit(code)}.")
+
+
+def cause_of(error: BaseException, ranks: RankFolder | None) -> BaseException:
+    """Return the error of another rank if `error` only says that it ended; else `error`."""
+    if ranks is None:
+        return error
+    if isinstance(error, Obeyed) and not ranks.heard():
+        # Torch's launcher ends with SIGTERM the ranks that are left when one has failed.
+        cause = ranks.ended_by(patience_s=SECONDS_TO_TELL)
+        return RankError(cause) if cause else error
+    if not isinstance(error, PeerError):
+        return error
+    if ranks.ordered() is not None:
+        # The other rank obeyed an order. The thread that obeys it here ends the record with its
+        # cause, and then this process.
+        time.sleep(SECONDS_TO_OBEY)
+    until = time.monotonic() + SECONDS_TO_TELL
+    while time.monotonic() < until:
+        if cause := ranks.error():
+            return RankError(cause)
+        if number := ranks.signal():
+            return obeyed(number)
+        time.sleep(0.02)
+    return RankError(cause) if (cause := ranks.ended_by()) else error
+
+
+def is_ending(ranks: RankFolder | None) -> bool:
+    """Return True if another rank of this run has failed or is gone."""
+    return ranks is not None and bool(ranks.ended_by())
 
 
 def read_text(file: Path) -> str:

@@ -77,7 +77,7 @@ class KubernetesBackend:
                 if int(index) < job["spec"]["completions"]:
                     pod = pods.get(index)
                     status = self._status(pod, is_cancelled=index in cancelled)
-                    found[f"{name}/{index}"] = _timed(status, pod)
+                    found[f"{name}/{index}"] = _with_times(status, pod)
         return found
 
     def cancel(self, handles: Sequence[str]) -> None:
@@ -115,7 +115,7 @@ class KubernetesBackend:
         if phase in ("Pending", "Running"):
             state: JobState = "running" if phase == "Running" else "waiting"
             return JobStatus(state=state, attempt=int(phase == "Running"))
-        ended = _terminated(pod)
+        ended = _end_of_container(pod)
         code = ended.get("exitCode")
         number = code - _SIGNALLED if code is not None and code > _SIGNALLED else 0
         code = None if number else code
@@ -201,19 +201,19 @@ def _phase(pod: Any) -> str:
     return str(pod.get("status", {}).get("phase", "Pending"))
 
 
-def _terminated(pod: Any) -> dict[str, Any]:
+def _end_of_container(pod: Any) -> dict[str, Any]:
     for container in pod["status"].get("containerStatuses") or ():
         found: dict[str, Any] = container.get("state", {}).get("terminated") or {}
         return found
     return {}
 
 
-def _timed(status: JobStatus, pod: Any) -> JobStatus:
+def _with_times(status: JobStatus, pod: Any) -> JobStatus:
     """Return a state with the times of its pod."""
     if pod is None:
         return status
     found = pod.get("status", {})
-    ended = _terminated(pod) if found else {}
+    ended = _end_of_container(pod) if found else {}
     return replace(
         status,
         created_ns=_ns(pod["metadata"].get("creationTimestamp")),

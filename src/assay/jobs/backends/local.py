@@ -30,12 +30,12 @@ class LocalBackend:
     def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
         """Return the states of jobs that the queue knows."""
         with JobJournal(self._folder) as journal:
-            return {handle: job.status for handle, job in _known(journal, handles).items()}
+            return {handle: job.status for handle, job in _find_jobs(journal, handles).items()}
 
     def cancel(self, handles: Sequence[str]) -> None:
         """Take jobs out of the line, and let the dispatcher end those that run."""
         with JobJournal(self._folder) as journal:
-            found = _known(journal, handles).values()
+            found = _find_jobs(journal, handles).values()
             journal.request_cancel([job.id for job in found if not job.status.is_ended])
 
     def logs(self, handle: str) -> str:
@@ -43,11 +43,11 @@ class LocalBackend:
         with JobJournal(self._folder) as journal:
             return "".join(
                 LogReader(JobFolder.of(journal.folder, job.id).log).read(is_last=True)
-                for job in _known(journal, [handle]).values()
+                for job in _find_jobs(journal, [handle]).values()
             )
 
 
-def _known(journal: JobJournal, handles: Sequence[str]) -> dict[str, Job]:
+def _find_jobs(journal: JobJournal, handles: Sequence[str]) -> dict[str, Job]:
     """Return the jobs of handles, without those that nobody submitted."""
     found = {}
     for handle in filter(str.isdecimal, handles):

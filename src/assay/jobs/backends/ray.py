@@ -38,7 +38,7 @@ class RayBackend:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._ray = _imported()
+        self._ray = _import_ray()
         self._tasks: dict[str, Any] = {}
         if not self._ray.is_initialized():
             address = os.environ.get("RAY_ADDRESS")
@@ -173,7 +173,7 @@ def _end(process: subprocess.Popen[bytes], grace_s: float) -> int:
     return process.wait()
 
 
-def _imported() -> Any:
+def _import_ray() -> Any:
     try:
         return import_module("ray")
     except ImportError:

@@ -105,20 +105,20 @@ class SlurmBackend:
 
     def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
         """Return the states of jobs. Slurm forgets a job; the exit code that it wrote stays."""
-        known = {**self._accounted(handles), **self._queued(handles)}
+        known = {**self._ask_accounting(handles), **self._ask_controller(handles)}
         found = {handle: self._status(handle, known.get(handle)) for handle in handles}
         return {handle: status for handle, status in found.items() if status is not None}
 
     def cancel(self, handles: Sequence[str]) -> None:
         """End jobs; Slurm sends SIGTERM first, and SIGKILL after its KillWait."""
-        alive = [handle for handle, row in self._queued(handles).items() if row.is_alive]
+        alive = [handle for handle, row in self._ask_controller(handles).items() if row.is_alive]
         if alive:
             _call("scancel", *alive)
 
     def logs(self, handle: str) -> str:
         """Return what a job has printed, in all attempts."""
         try:
-            return (self.folder / f"{_checked(handle)}.txt").read_text("utf-8", "replace")
+            return (self.folder / f"{_check_handle(handle)}.txt").read_text("utf-8", "replace")
         except FileNotFoundError:
             return ""
 
@@ -142,11 +142,11 @@ class SlurmBackend:
         job = _call("sbatch", "--parsable", *words, str(script)).strip().split(";")[0]
         return [f"{job}_{index}" for index in range(len(specs))]
 
-    def _queued(self, handles: Sequence[str]) -> dict[str, _Row]:
+    def _ask_controller(self, handles: Sequence[str]) -> dict[str, _Row]:
         """Return what the controller knows: jobs that wait, run, or ended a few minutes ago."""
         if not handles:
             return {}
-        jobs = ",".join(sorted({_checked(handle).split("_")[0] for handle in handles}))
+        jobs = ",".join(sorted({_check_handle(handle).split("_")[0] for handle in handles}))
         try:
             said = _call("squeue", "-h", "-r", "-t", "all", "-j", jobs, "-o", "%i|%T|%V|%S|%e")
         except SlurmError as error:
@@ -155,7 +155,7 @@ class SlurmBackend:
             raise
         return _rows(said, handles)
 
-    def _accounted(self, handles: Sequence[str]) -> dict[str, _Row]:
+    def _ask_accounting(self, handles: Sequence[str]) -> dict[str, _Row]:
         """Return what the accounting knows, where a cluster has one."""
         if not handles:
             return {}
@@ -276,7 +276,7 @@ def _ns(text: str) -> int:
         return 0
 
 
-def _checked(handle: str) -> str:
+def _check_handle(handle: str) -> str:
     if not re.fullmatch(r"\d+_\d+", handle, re.ASCII):
         raise InputError(f"`{handle}` is no job of Slurm.", fix="handles look like 4711_0")
     return handle

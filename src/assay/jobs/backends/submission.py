@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from assay.compose.launch_settings import Launch
+from assay.compose.launch import Launch
 from assay.compose.run_record import project_around
 from assay.config.loading import Config
 from assay.config.settings import Settings
@@ -19,9 +19,8 @@ from assay.jobs.backends.kubernetes import KubernetesBackend, KubernetesPlace
 from assay.jobs.backends.local import LocalBackend
 from assay.jobs.backends.ray import RayBackend
 from assay.jobs.backends.slurm import SlurmBackend
-from assay.jobs.frozen_code import freeze_code
+from assay.jobs.frozen_jobs import freeze_code, training_spec
 from assay.jobs.job_folder import JobFolder
-from assay.jobs.training_job import training_spec
 from assay.store.layout import Project
 
 Scheduler = Literal["local", "slurm", "ray", "k8s"]
@@ -76,7 +75,7 @@ def specs_of(
             device=device,
             devices=launch.nproc or 1,
         )
-        results = JobFolder(folder / "results" / Path(spec.command[-1]).stem).made()
+        results = JobFolder(folder / "results" / Path(spec.command[-1]).stem).make()
         environment = {**spec.environment, FOLDER_VARIABLE: str(results.path)}
         specs.append(replace(spec, environment=environment))
     return [_of_image(spec) for spec in specs] if on == "k8s" else specs

@@ -1,4 +1,4 @@
-"""Rehearsal of a config: its model and process on fake tensors, its data for real."""
+"""Trial of a config without training: a rehearsed step, the audit and the speed of its data."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.compose.add_callbacks import add_callbacks
-from assay.compose.checks import needed_to_train, passed
-from assay.compose.initial_weights import initial_weights
-from assay.compose.launch_ranks import asked_processes
-from assay.compose.launch_settings import Launch
-from assay.compose.make_engine import PreparedRun, build_engine, evaluation_plan, join_pipeline
-from assay.compose.make_loaders import make_loader
-from assay.compose.make_parts import make_process
-from assay.compose.other_process import ProcessTask, run_task
-from assay.compose.run_scope import RunScope, open_run_scope
-from assay.compose.tasks import make_task
+from assay.compose.callbacks import add_callbacks
+from assay.compose.checks import check_and_settle, ensure_sound, sections_to_train
+from assay.compose.launch import Launch, ProcessTask, run_task
+from assay.compose.loaders import make_loader, splits_of
+from assay.compose.prepared_run import (
+    PreparedRun,
+    build_engine,
+    evaluation_plan,
+    make_process,
+)
+from assay.compose.ranks import asked_processes
+from assay.compose.run_scope import RunScope, make_task, open_run_scope, promise_no_training
+from assay.compose.weights import initial_weights
 from assay.config.loading import Config
 from assay.config.typed_sections import sections_of
 from assay.core.errors import InputError
@@ -35,13 +37,11 @@ from assay.store.layout import find_project
 
 if TYPE_CHECKING:
     from assay.engine import Engine, Evaluate
-    from assay.engine.data.source import Window
+    from assay.engine.data.audit import Audit
+    from assay.engine.data.bench import Speed
     from assay.engine.loop.process import Process
     from assay.engine.parallel.layout import Layout
     from assay.engine.rehearse.ladder import Parts, Site
-
-
-_MOST_WALKED = 20_000  # steps of a schedule, for each of which a scheduler of torch takes 10 us
 
 
 class RehearsalError(InputError):
@@ -73,7 +73,7 @@ def rehearse(config: Config, wanted: RehearsalRequest | None = None) -> Rehearsa
     from assay.engine.rehearse.ladder import rehearse as climb
 
     wanted = wanted or RehearsalRequest()
-    config, _ = passed(config, *needed_to_train(config))
+    config, _ = check_and_settle(config, *sections_to_train(config))
     device = pick_device(wanted.device, must_exist=False)
     limit = wanted.memory_bytes or memory_of(device)
     layout = _layout(config, wanted.processes)
@@ -107,7 +107,7 @@ def _builder(
                 scope.mesh = stack.enter_context(
                     imagined_mesh(layout, STAND_IN, place=place, bucket_mb=bucket)
                 )
-            yield _parts(scope, site, wanted, device)
+            yield _build_parts(scope, site, wanted, device)
 
     return build
 
@@ -144,11 +144,12 @@ def _layout(config: Config, processes: int) -> Layout:
     return Layout.of(sections_of(config.root).parallel, processes=processes)
 
 
-def _parts(scope: RunScope, site: Site, wanted: RehearsalRequest, device: Any) -> Parts:
+def _build_parts(scope: RunScope, site: Site, wanted: RehearsalRequest, device: Any) -> Parts:
     from assay.engine.callbacks.evaluate import metrics_of
     from assay.engine.data.shapes import declared_batch
     from assay.engine.loop.trainable import check_trainable
     from assay.engine.parallel.evaluation_gather import check_mergeable
+    from assay.engine.rehearse.first_steps import first_windows, without_workers
     from assay.engine.rehearse.ladder import Parts
     from assay.engine.rehearse.stages import data_stages
 
@@ -158,21 +159,21 @@ def _parts(scope: RunScope, site: Site, wanted: RehearsalRequest, device: Any) -
         count = scope.sections.train.accumulate or 1
         train: Any = [declared_batch(wanted.batch)] * count
     else:
-        train = _unhurried(make_loader(scope, "train"))
+        train = without_workers(make_loader(scope, "train"))
         period, splits = evaluation_plan(scope)
         if period != "never":
-            loaders = {split: _unhurried(make_loader(scope, split)) for split in splits}
+            loaders = {split: without_workers(make_loader(scope, split)) for split in splits}
     stages = tuple(data_stages(train))
-    process = _process(scope, site)
+    process = _build_process(scope, site)
     engine, _ = build_engine(scope, Launch(), process, train, lambda handler: handler)
     check_trainable(process, engine.state, scope.device)
-    windows = _windows(scope, engine, train)
+    windows = first_windows(engine, train, scope.mesh, scope.sections, scope.device)
     evaluate = _add_callbacks(scope, site, engine, loaders)
     metrics = metrics_of(process, evaluate.metrics)
     if scope.ranks is not None and loaders:
         is_staged = scope.mesh is not None and scope.mesh.layout.pipeline > 1
         check_mergeable(evaluate.pipes.pipes, metrics, is_staged=is_staged)
-    keep, folder = _checkpoints(scope)
+    keep, folder = _most_checkpoints(scope)
     return Parts(
         process=process,
         windows=windows,
@@ -188,7 +189,7 @@ def _parts(scope: RunScope, site: Site, wanted: RehearsalRequest, device: Any) -
     )
 
 
-def _process(scope: RunScope, site: Site) -> Process:
+def _build_process(scope: RunScope, site: Site) -> Process:
     """Build the process where the rung has it: its model first, which may have to be converted."""
     from assay.engine.rehearse.ladder import BuildFailedError
 
@@ -203,13 +204,6 @@ def _process(scope: RunScope, site: Site) -> Process:
             return process
     except Exception as error:
         raise BuildFailedError(str(error)) from error
-
-
-def _unhurried(data: Any) -> Any:
-    """Return the loader without its workers: a few batches are all that is asked of it."""
-    from assay.engine import Loader
-
-    return data.changed(workers=0) if isinstance(data, Loader) and data.workers else data
 
 
 def _first_batch(split: str, loader: Iterable[Any]) -> Any:
@@ -247,46 +241,7 @@ def _add_callbacks(
     return prepared.evaluate
 
 
-def _windows(scope: RunScope, engine: Engine, train: Iterable[Any]) -> Iterator[Window]:
-    """Return the steps of the first epoch, as this rank sees them."""
-    from assay.engine import Loader
-
-    engine.bounds.start_schedule(engine.state, engine.process.backward)
-    engine.process.backward.walk_schedule(_MOST_WALKED)
-    windows = _counted(engine, engine.source.windows(0, 0))
-    if scope.ranks is None:
-        return windows
-    from assay.engine.parallel.data import join_data_parallel
-
-    if isinstance(train, Loader):
-        join_data_parallel(engine, scope.ranks)
-    else:  # a declared batch is that of this rank
-        engine.process.backward.ranks = scope.ranks  # type: ignore[attr-defined]
-    join_pipeline(scope, engine)
-    return _begun(scope.ranks, windows)
-
-
-def _counted(engine: Engine, windows: Iterable[Window]) -> Iterator[Window]:
-    """Yield the windows; InputError for none, and for samples that bound the run uncounted."""
-    from assay.engine.loop.epoch_windows import no_batch
-
-    is_empty = True
-    for window in windows:
-        is_empty = False
-        if not window.samples:
-            engine.bounds.refuse_uncounted(window.batches[0])
-        yield window
-    if is_empty:
-        raise no_batch()
-
-
-def _begun(ranks: Any, windows: Iterable[Window]) -> Iterator[Window]:
-    for window in windows:
-        ranks.begin_step(window, 0)
-        yield window
-
-
-def _checkpoints(scope: RunScope) -> tuple[int, Path]:
+def _most_checkpoints(scope: RunScope) -> tuple[int, Path]:
     """Return the most checkpoints that exist at once, and a folder on the disk they go to."""
     path = scope.config.path
     project = find_project(path.resolve().parent if path is not None else Path.cwd())
@@ -298,3 +253,41 @@ def _checkpoints(scope: RunScope) -> tuple[int, Path]:
         return 0, folder
     is_written = 1  # the oldest is deleted when the newest is complete
     return settings.keep + (settings.best is not None) + is_written, folder
+
+
+def audit_data(config: Config) -> list[Audit]:
+    """Load one epoch of every split in several ways, and compare the batches."""
+    from assay.engine.data.audit import audit
+
+    with open_run_scope(ensure_sound(config), Launch()) as scope:
+        promise_no_training(scope.context)
+        accumulate = scope.sections.train.accumulate or 1
+        return [
+            audit(
+                make_loader(scope, split),
+                split=split,
+                accumulate=accumulate if split == "train" else 1,
+                seed=scope.seed,
+            )
+            for split in splits_of(scope.root)
+        ]
+
+
+def bench_data(config: Config, *, seconds: float, workers: tuple[int, ...] = ()) -> list[Speed]:
+    """Measure the speed of data.train, with and without pinned memory, by number of workers."""
+    from assay.engine import Loader
+    from assay.engine.data.bench import bench
+
+    with open_run_scope(ensure_sound(config), Launch()) as scope:
+        promise_no_training(scope.context)
+        if "train" not in splits_of(scope.root):
+            raise InputError("The config has no [data.train], whose speed could be measured.")
+        data = make_loader(scope, "train")
+        if not isinstance(data, Loader) and workers:
+            raise InputError(
+                f"data.train is a {type(data).__name__}, which loads by itself: --workers cannot"
+                " change that.",
+                fix="Leave out --workers, or give a data set (__len__ and __getitem__) and"
+                " batch_size.",
+            )
+        return bench(data, seconds=seconds, workers=workers)

@@ -1,4 +1,4 @@
-"""Initial weights of a new run, from `--from` or [load_weights]."""
+"""Weights of a recorded run or a file: a new run begins with them, a test measures them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ from assay.query.find import best_or_latest, checkpoint_of, describe_newer_damag
 if TYPE_CHECKING:
     from assay.engine.loop.process import Model
 
+
 _WEIGHTS = (".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".h5", ".npz")
 """Endings of files of weights: no run is called so."""
 
 
-@dataclass(frozen=True, slots=True)
-class InitialWeights:
-    """Checkpoint or file of weights that a run begins with; `path` is None for none.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """Checkpoint or file of weights that a run begins with, or a test measures.
 
-    `parent` is RUN@CHECKPOINT by id, "" for a file of no run.
-
-    `options` are those of `load_weights`: rename, mapping, strict, pickled. `damage` says which
-    newer checkpoints could not be taken.
+    `path` is None for none. `parent` is RUN@CHECKPOINT by id, "" for a file of no run; `step` is
+    that of the checkpoint, and `why` says why it is this one of its run. `options` are those of
+    `load_weights`: rename, mapping, strict, pickled. `damage` says which newer checkpoints could
+    not be taken.
     """
 
     path: Path | None = None
     parent: str = ""
+    step: int = 0
+    why: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     damage: str = ""
 
@@ -62,24 +65,24 @@ class InitialWeights:
         return " ".join(filter(None, [self.damage, misfit]))
 
 
-def initial_weights(root: Table, address: str = "") -> InitialWeights:
+def initial_weights(root: Table, address: str = "") -> Weights:
     """Return the weights that `--from` names, else those of [load_weights]."""
     if address:
         return find_weights(address)
     section = sections_of(root).load_weights
     node = get_at(root, ("load_weights",))
     if section is None or node is None:
-        return InitialWeights()
+        return Weights()
     try:
-        found = find_weights(run_of(section.path) or section.path)
+        weights = find_weights(run_of(section.path) or section.path)
     except InputError as error:
         raise InputError(error.what, where=str(node.origin), fix=error.fix) from error
     options = {name: getattr(section, name) for name in ("rename", "mapping", "strict", "pickled")}
-    given = {name: value for name, value in options.items() if value is not None}
-    return replace(found, options=given)
+    written = {name: value for name, value in options.items() if value is not None}
+    return replace(weights, options=written)
 
 
-def find_weights(address: str) -> InitialWeights:
+def find_weights(address: str) -> Weights:
     """Return the weights at RUN, RUN@CHECKPOINT, a checkpoint's folder or a file.
 
     Of a RUN the best, else the newest checkpoint.
@@ -88,7 +91,7 @@ def find_weights(address: str) -> InitialWeights:
     """
     path = Path(address).expanduser()
     if path.is_file() or (path / manifests.FILE_NAME).is_file():
-        return InitialWeights(path, _parent_of(path))
+        return Weights(path=path, parent=_parent_of(path))
     if path.suffix in _WEIGHTS:
         near = path.parent.glob(f"*{path.suffix}") if path.parent.is_dir() else ()
         fix = did_you_mean(address, [str(other) for other in near])
@@ -100,11 +103,46 @@ def find_weights(address: str) -> InitialWeights:
     view, name = find(address)
     try:
         name = name or best_or_latest(view)
-        found = checkpoint_of(view, name)
+        checkpoint = checkpoint_of(view, name)
     except CheckpointError as error:
         raise InputError(error.what, where=error.where, fix=error.fix) from error
-    damage = describe_newer_damage(view, found) if name == "latest" else ""
-    return InitialWeights(found.path, f"{view.id}@{found.name}", damage=damage)
+    damage = describe_newer_damage(view, checkpoint) if name == "latest" else ""
+    return Weights(path=checkpoint.path, parent=f"{view.id}@{checkpoint.name}", damage=damage)
+
+
+def weights_at(address: str) -> Weights:
+    """Return the weights to test at RUN, RUN@CHECKPOINT, a checkpoint's folder or a file.
+
+    Of a RUN they are the best ones if it kept any, else the newest.
+    """
+    path = Path(address).expanduser()
+    if path.suffix == ".safetensors":
+        if not path.is_file():
+            raise InputError(f"There is no file of weights {address}.")
+        return Weights(path=path)
+    if (path / manifests.FILE_NAME).is_file():
+        return Weights(path=path, step=manifests.read(path).step)
+    view, name = find(address)
+    if name:
+        why = "as asked for"
+    elif (name := best_or_latest(view)) == "best":
+        why = f"the best by {view.best.metric}" if view.best is not None else "the best"
+    else:
+        why = "the newest that were kept"
+    checkpoint = checkpoint_of(view, name)
+    folder, step = checkpoint.path, manifests.read(checkpoint.path).step
+    if step < view.last_step and view.status_text != view.status:
+        why += f" (step {view.last_step} was the last; {view.status_text})"
+    if name == "latest" and (damage := describe_newer_damage(view, checkpoint)):
+        why += f". {damage.removesuffix('.')}"
+    return Weights(path=folder, parent=f"{view.id}@{folder.name}", step=step, why=why)
+
+
+def with_step(weights: Weights) -> Weights:
+    """Return weights with the step of their checkpoint, 0 for a file."""
+    path = weights.path
+    is_checkpoint = path is not None and (path / manifests.FILE_NAME).is_file()
+    return replace(weights, step=manifests.read(path).step if path and is_checkpoint else 0)
 
 
 def _is_of_a_run(path: Path) -> bool:

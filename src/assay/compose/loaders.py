@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from assay.compose.run_scope import RunScope
-from assay.compose.tasks import dataset_of
+from assay.compose.launch import Launch
+from assay.compose.run_scope import RunScope, dataset_of, open_run_scope, promise_no_training
+from assay.config.loading import Config
+from assay.config.resolver import asks_lengths
 from assay.config.tree import Table, get_at
-from assay.core.errors import InputError
+from assay.core.errors import InputError, did_you_mean
 from assay.core.schema import parse_duration_s
 from assay.core.sections import SplitSection
 
 if TYPE_CHECKING:
     from assay.engine import Loader
     from assay.engine.data.streams import Stream
+
 
 _CALLS = ("sampler", "batch_sampler", "collate", "worker_init")
 _ABOUT_STREAMS = ("source", "workers", "collate")
@@ -57,10 +60,14 @@ def _make_source(scope: RunScope, split: str) -> tuple[Any, Any]:
     """Return the source of a split, and the collate that the task gave with it, None for none."""
     if get_at(scope.root, ("data", split, "source")) is not None:
         return scope.build_at(("data", split, "source")), None
-    found = dataset_of(scope, split)
-    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
-        return found, None
-    data, options = found
+    made_by_task = dataset_of(scope, split)
+    if not (
+        isinstance(made_by_task, tuple)
+        and len(made_by_task) == 2
+        and isinstance(made_by_task[1], Mapping)
+    ):
+        return made_by_task, None
+    data, options = made_by_task
     unknown = [str(name) for name in options if name not in ("collate", "collate_fn")]
     if unknown:
         raise InputError(
@@ -92,8 +99,11 @@ def _load_dataset(
         raise InputError(
             f"[data.{split}] has no batch_size.", fix=f"Write batch_size = 64 under [data.{split}]."
         )
-    arguments = {**_worker_arguments(scope, split, section, collate), **_order(scope, section)}
-    arguments |= _sizes(scope, split, section)
+    arguments = {
+        **_worker_arguments(scope, split, section, collate),
+        **_order_arguments(scope, section),
+    }
+    arguments |= _size_arguments(scope, split, section)
     if split == "train" and section.sampler is None and section.batch_sampler is None:
         arguments["shuffle"] = True if section.shuffle is None else section.shuffle
     loader = Loader(dataset, seed=scope.seed, split=split, **arguments)
@@ -132,7 +142,7 @@ def _build_calls(scope: RunScope, split: str, section: SplitSection) -> dict[str
     return built
 
 
-def _order(scope: RunScope, section: SplitSection) -> dict[str, Any]:
+def _order_arguments(scope: RunScope, section: SplitSection) -> dict[str, Any]:
     """Return the arguments for the order of samples, and this rank's share of it."""
     arguments: dict[str, Any] = {"shuffle": section.shuffle, "randomness": section.randomness}
     if scope.ranks is not None:
@@ -140,7 +150,7 @@ def _order(scope: RunScope, section: SplitSection) -> dict[str, Any]:
     return arguments
 
 
-def _sizes(scope: RunScope, split: str, section: SplitSection) -> dict[str, Any]:
+def _size_arguments(scope: RunScope, split: str, section: SplitSection) -> dict[str, Any]:
     """Return the sizes of batches: of train over all ranks, of any other split for each rank."""
     if split == "train":
         return {
@@ -271,3 +281,44 @@ def _check_batches(scope: RunScope, split: str, source: Any, collate: Any) -> No
             where=where,
             fix="Give something that can be iterated again: a class with __iter__, a DataLoader.",
         )
+
+
+def lengths_of(config: Config, splits: Sequence[str]) -> dict[str, int]:
+    """Return the optimizer steps of an epoch of each split, or its batches if not trained on.
+
+    Builds the dataset of each.
+    """
+    data = config.root.items.get("data")
+    if isinstance(data, Table) and (asked := asks_lengths(data)):
+        raise InputError(
+            f"The data cannot depend on how long data.{asked[0]} is.", fix="Write the number."
+        )
+    lengths = {}
+    with open_run_scope(config, Launch()) as scope:
+        promise_no_training(scope.context)
+        for split in splits:
+            known = splits_of(scope.root)
+            if split not in known:
+                fix = did_you_mean(split, known) or f"There are: {', '.join(known)}."
+                raise InputError(
+                    f"`${{length:data.{split}}}`: there is no [data.{split}].", fix=fix
+                )
+            length = _length(scope, split)
+            if length is None:
+                raise InputError(
+                    f"`${{length:data.{split}}}`: nobody knows how long data.{split} is.",
+                    fix="Write it.",
+                )
+            lengths[split] = length
+    return lengths
+
+
+def _length(scope: RunScope, split: str) -> int | None:
+    from assay.engine.data.adopt import as_source
+    from assay.engine.data.source import Source
+
+    data = make_loader(scope, split)
+    if isinstance(data, Source):
+        return data.steps_per_epoch
+    accumulate = (scope.sections.train.accumulate or 1) if split == "train" else 1
+    return as_source(data, accumulate=accumulate).steps_per_epoch

@@ -7,16 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from assay.compose.checks import sound
-from assay.compose.launch_ranks import ECHO_S
-from assay.compose.launch_settings import Launch, RunResult
-from assay.compose.other_process import ProcessTask, report_of
-from assay.compose.rank_ends import rank_report
-from assay.compose.resume_run import ResumeOptions, resume_run
-from assay.compose.run_many import attempt
-from assay.compose.run_record import failed
-from assay.compose.run_rehearsal import RehearsalRequest, rehearse
-from assay.compose.training import resume, train
+from assay.compose.checks import ensure_sound
+from assay.compose.launch import Launch, ProcessTask, RunResult, report_of
+from assay.compose.ranks import ECHO_S, rank_report
+from assay.compose.rehearsal import RehearsalRequest, rehearse
+from assay.compose.run_many import run_and_keep_error
+from assay.compose.run_record import fail_record
+from assay.compose.training import ResumeOptions, resume, resume_run, train
 from assay.config.loading import Config
 from assay.core import parent_death
 from assay.core.job import (
@@ -79,7 +76,7 @@ def _train_as_job(task: ProcessTask, folder: Path) -> RunResult:
     if task.resumed:
         result = resume(task.resumed, (), launch)
     else:
-        result = attempt(config, launch, records_all=bool(launch.sweep), **task.options)
+        result = run_and_keep_error(config, launch, records_all=bool(launch.sweep), **task.options)
     number = int(os.environ.get(ATTEMPT_VARIABLE, 1))
     write_report(report_file(folder, number), report_of(result))
     return result
@@ -108,7 +105,7 @@ def _train_as_rank(task: ProcessTask, folder: Path) -> RunResult:
                 result = _train(task, config, launch, begun=read_text(folder / "folder"))
         except BaseException as error:  # the edge of the process: who started it tells the person
             with signals.held():
-                result = failed(NullRecorder(), None, error, step=0)
+                result = fail_record(NullRecorder(), None, error, step=0)
                 ranks.report(here.rank, rank_report(result, here.rank))
         else:
             with signals.held():
@@ -144,11 +141,11 @@ def _train(task: ProcessTask, config: Config, launch: Launch, *, begun: str = ""
                 record_dir=view.path, config=config, status="finished", id=view.id, step=step
             )
         options = ResumeOptions(verify=task.options.get("verify", True), force=True)
-        return resume_run(view, "", sound(config), launch, options)
+        return resume_run(view, "", ensure_sound(config), launch, options)
     if task.resumed:
         view = find(task.resumed)[0]
         options = ResumeOptions(**task.options)
-        return resume_run(view, task.checkpoint, sound(config), launch, options)
+        return resume_run(view, task.checkpoint, ensure_sound(config), launch, options)
     return train(config, launch, **task.options)
 
 

@@ -1,18 +1,29 @@
-"""Words for ranks that get no further: which one stands still, where, and who waits for it."""
+"""Ranks that get no further: who watches them, who ends them, and the words for what they did."""
 
 from __future__ import annotations
 
 import linecache
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from assay.core.code_places import is_of_house, is_of_user
 from assay.core.heartbeats import FIRST_STEP_S, Phase
-from assay.record.tracebacks import is_of_house, is_of_user
-
-if TYPE_CHECKING:
-    from assay.engine.parallel.stacks import RankStack, StackFrame
-    from assay.engine.parallel.watchdog import StalledRank, Standstill
+from assay.core.lease import this_place
+from assay.core.schema import parse_duration_s
+from assay.engine.parallel.distributed_group import DistributedGroup
+from assay.engine.parallel.rank_folder import EndOrder, RankFolder
+from assay.engine.parallel.stacks import RankStack, StackFrame
+from assay.engine.parallel.watchdog import (
+    RankWatchdog,
+    StalledRank,
+    StalledRanks,
+    Standstill,
+    SuspendedRanks,
+    describe_suspension,
+)
 
 _SHOWN_FRAMES = 5
 
@@ -24,9 +35,9 @@ def describe_standstill(found: Standstill, *, timeout: str) -> str:
     culprits = found.culprits
     lines = [_headline(found, culprits)]
     for each in culprits:
-        lines += [f"rank {each.rank} stands at:", *_lines(each.stack)]
+        lines += [f"rank {each.rank} stands at:", *_traceback_lines(each.stack)]
     lines += [
-        f"rank {each.rank} waits at {_place(each.stack)}"
+        f"rank {each.rank} waits at {_waiting_place(each.stack)}"
         for each in found.ranks
         if each not in culprits
     ]
@@ -59,27 +70,65 @@ def _is_building(rank: StalledRank) -> bool:
     return rank.beat is not None and rank.beat.phase is Phase.BUILDING
 
 
-def _lines(stack: RankStack) -> list[str]:
+def _traceback_lines(stack: RankStack) -> list[str]:
     """Return lines as in a traceback: frames of the user, then the innermost one."""
     if not stack.frames:
         return ["  (it did not say where)"]
     lines = []
-    for frame in reversed([stack.frames[0], *_calling(stack.frames[1:])]):
+    for frame in reversed([stack.frames[0], *_user_frames(stack.frames[1:])]):
         lines.append(f'  File "{frame.file}", line {frame.line}, in {frame.name}')
         source = linecache.getline(frame.file, frame.line).strip()
         lines += [f"    {source}"] if source else []
     return lines
 
 
-def _place(stack: RankStack) -> str:
+def _waiting_place(stack: RankStack) -> str:
     """Name the line at which a rank waits."""
     if not stack.frames:
         return "a place that it did not tell"
-    frame = next(iter(_calling(stack.frames)), stack.frames[0])
+    frame = next(iter(_user_frames(stack.frames)), stack.frames[0])
     return f"{Path(frame.file).name}, line {frame.line}, in {frame.name}"
 
 
-def _calling(frames: Sequence[StackFrame]) -> list[StackFrame]:
+def _user_frames(frames: Sequence[StackFrame]) -> list[StackFrame]:
     """Return the frames of the user, innermost first; without any, assay's own innermost frame."""
     theirs = [frame for frame in frames if is_of_user(frame.file)]
     return theirs[:_SHOWN_FRAMES] or [frame for frame in frames if is_of_house(frame.file)][:1]
+
+
+def standstill_checks(
+    ranks: Callable[[], RankFolder], *, timeout: str, **how: Any
+) -> tuple[SuspendedRanks, StalledRanks]:
+    """Return the checks that end ranks which are suspended or hang, with the cause.
+
+    `how` are arguments of `StalledRanks`.
+    """
+
+    def order(found: Standstill) -> None:
+        cause = describe_standstill(found, timeout=timeout)
+        ranks().order(EndOrder(cause=cause, signal=found.signal))
+
+    def fail_suspended(rank: int, pid: int) -> None:
+        ranks().report_failure(rank, describe_suspension(rank, pid))
+
+    timeout_s = parse_duration_s(timeout)
+    return (
+        SuspendedRanks(lambda: ranks().pids(), fail_suspended),
+        StalledRanks(lambda: ranks().watched(), order, timeout_s=timeout_s, **how),
+    )
+
+
+@contextmanager
+def watched_from_inside(ranks: DistributedGroup, rank: int, timeout: str) -> Iterator[RankFolder]:
+    """Watch over ranks of this machine that another launcher has started. Collective.
+
+    Yields the folder in which they report.
+    """
+    with tempfile.TemporaryDirectory(prefix="assay-rank-", ignore_cleanup_errors=True) as own:
+        places = ranks.all_gather_world((this_place(), own))
+        here = [path for place, path in places if place == this_place()]
+        folder = RankFolder(Path(here[0]))
+        folder.begin(rank)
+        ranks.barrier()
+        with RankWatchdog(*standstill_checks(lambda: folder, timeout=timeout)):
+            yield folder

@@ -1,28 +1,38 @@
-"""Callbacks of a run: evaluation, checkpoints, display and what the launch asks for besides."""
+"""Callbacks of a run: evaluation, checkpoints, display, trace, signs of life, debugging."""
 
 from __future__ import annotations
 
+import json
 import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.compose.debug import debug_handlers
-from assay.compose.launch_settings import Launch
-from assay.compose.make_engine import PreparedRun, evaluation_plan
-from assay.compose.make_loaders import splits_of
-from assay.compose.tasks import evaluation_of
+from assay.compose.launch import Launch
+from assay.compose.loaders import splits_of
+from assay.compose.prepared_run import PreparedRun, evaluation_plan
+from assay.compose.run_scope import RunScope, evaluation_of
 from assay.config import plain
 from assay.core.event_log import Warned
 from assay.core.events import At, Event, Handler
+from assay.core.heartbeats import FileHeartbeats, NoHeartbeats
 from assay.core.ports import NullRecorder
 from assay.core.run_file import Best
+from assay.core.schema import parse_period
+from assay.core.stacks import offering_stacks
+from assay.core.trace_file import Level
 from assay.record.recorder import RunRecorder
-from assay.store.layout import Project
+from assay.record.trace_writer import TraceWriter
+from assay.store.layout import Project, RunFolder
+from assay.store.mounts import is_network
 
 if TYPE_CHECKING:
     from assay.engine import Display, Engine, Evaluate, Save
     from assay.engine.callbacks.code_state import CodeState
+
 
 AnyRecorder = RunRecorder | NullRecorder
 
@@ -220,3 +230,156 @@ def _describe_run(engine: Engine, *, is_evaluated: bool) -> list[str]:
         lines.append("nothing is evaluated: there is no data.valid")
     groups = described(engine.process.backward.optimizers, engine.process.model)
     return lines + (groups if groups[1:] else [])
+
+
+@contextmanager
+def signs_of_life(prepared: PreparedRun, recorder: AnyRecorder) -> Iterator[None]:
+    """Inside, write heartbeats into the run's folder, and the stacks of all threads on request.
+
+    Ranks do so in the folder of their launcher. On a disk of the network other machines could not
+    read the beats, and a memory map may end the process: there is none.
+    """
+    ranks = prepared.engine.ranks
+    is_lone = isinstance(ranks.beats, NoHeartbeats)
+    if not (is_lone and isinstance(recorder, RunRecorder)) or is_network(recorder.folder.path):
+        yield
+        return
+    folder = recorder.folder
+    with ExitStack() as stack:
+        try:
+            ranks.beats = FileHeartbeats(folder.heartbeat)
+            stack.callback(_stop_beating, prepared, folder.heartbeat)
+            stack.enter_context(offering_stacks(folder.stacks))
+        except OSError:  # the disk is full: the run does without
+            ranks.beats = NoHeartbeats()
+        yield
+
+
+def _stop_beating(prepared: PreparedRun, file: Path) -> None:
+    prepared.engine.ranks.beats = NoHeartbeats()
+    file.unlink(missing_ok=True)
+
+
+@contextmanager
+def trace_run(
+    prepared: PreparedRun, recorder: RunRecorder | NullRecorder, launch: Launch
+) -> Iterator[None]:
+    """Trace the run within, if it is recorded: each rank writes a file of its own. Collective."""
+    from assay.engine.parallel.process_group import world
+
+    engine = prepared.engine
+    place = _record_place(prepared.scope, recorder)
+    if place is None or not _trace_period(prepared, launch)[0]:
+        yield
+        return
+    folder, attempt = place
+    rank = world().rank
+
+    def warn(message: str) -> None:
+        recorder.tell(Warned(message=message, step=engine.state.step))
+
+    writer = TraceWriter(folder.trace_file(attempt, rank), attempt, on_problem=warn)
+    engine.bus.extend(tracing_handlers(prepared, launch, writer.write, rank=rank))
+    try:
+        yield
+    finally:
+        writer.close()
+
+
+def tracing_handlers(
+    prepared: PreparedRun, launch: Launch, write: Callable[[bytes], None], *, rank: int = 0
+) -> list[Handler]:
+    """Return what listens to a run to trace it as its config says; none when it is off."""
+    from assay.engine.trace.tracer import Tracer
+
+    every, level = _trace_period(prepared, launch)
+    if not every:
+        return []
+    return Tracer(
+        write, every=every, level=level, first=launch.traced_from or 0, rank=rank
+    ).handlers()
+
+
+def _trace_period(prepared: PreparedRun, launch: Launch) -> tuple[int, Level]:
+    """Return the steps between two that are traced, 0 for none, and the level."""
+    if launch.traced_from is not None:
+        return 1, "full"
+    settings = prepared.scope.sections.trace
+    if not settings.enabled:
+        return 0, "default"
+    period = parse_period(settings.every)
+    length = 1 if period.unit == "step" else prepared.engine.state.epoch_length or 0
+    return period.count * length, settings.level
+
+
+def _record_place(
+    scope: RunScope, recorder: RunRecorder | NullRecorder
+) -> tuple[RunFolder, int] | None:
+    """Return the folder of the record and the number of its attempt, the same on all ranks."""
+    place = ["", 0]
+    if isinstance(recorder, RunRecorder):
+        place = [str(recorder.folder.path), recorder.run.newest.number]
+    text = json.dumps(place)
+    if scope.mesh is not None and scope.mesh.writers is not None:
+        text = scope.mesh.writers.gather(text)[0]
+    elif scope.ranks is not None:
+        text = scope.ranks.all_gather_world(text)[0]
+    path, attempt = json.loads(text)
+    return (RunFolder(Path(path)), attempt) if path else None
+
+
+def debug_handlers(
+    logger: logging.Logger | logging.LoggerAdapter[logging.Logger], splits: Iterable[str]
+) -> list[Handler]:
+    """Return handlers that log the model, the generators with their seeds, and each step."""
+    from assay.engine.numerics.seed import streams
+
+    since = [0.0]
+
+    def begin(engine: Engine) -> None:
+        model = engine.process.model
+        count = sum(parameter.numel() for parameter in model.parameters())
+        logger.debug(
+            "%s with %s parameters on %s, seed %d",
+            type(model).__name__,
+            f"{count:,}",
+            engine.device,
+            engine.seed,
+        )
+        for purpose, seed in streams(engine.seed, splits).items():
+            logger.debug("generator for %s: seed %d", purpose, seed)
+        since[0] = time.perf_counter()
+
+    def step(engine: Engine) -> None:
+        state = engine.state
+        now = time.perf_counter()
+        spent, since[0] = now - since[0], now
+        logger.debug(
+            "step %d: loss %.6g, %s, %.1f ms",
+            state.step,
+            state.loss,
+            _describe_batch(state.batch),
+            1000 * spent,
+        )
+
+    return [
+        Handler(event=Event.RUN_BEGIN, fn=begin, priority=-90, name="Debug"),
+        Handler(event=Event.STEP_END, fn=step, priority=-90, name="Debug"),
+    ]
+
+
+def _describe_batch(batch: Any) -> str:
+    """Return types and shapes of the tensors of a batch: `float32 (8, 4) and int64 (8,)`."""
+    items = (
+        batch.values()
+        if isinstance(batch, dict)
+        else batch
+        if isinstance(batch, list | tuple)
+        else [batch]
+    )
+    shown = [
+        f"{str(item.dtype).removeprefix('torch.')} {tuple(item.shape)}"
+        for item in items
+        if hasattr(item, "shape")
+    ]
+    return " and ".join(shown) or f"a {type(batch).__name__}"
