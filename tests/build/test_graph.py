@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.build import check_graph, planned, promised_types, user_code
+from assay.build import check_graph, plan_context, promised_types, user_code
 from assay.config.tree import Table
 from assay.core.diagnostics import Problem
 
@@ -61,7 +61,7 @@ def check(write: Write, tree: Tree) -> Callable[[str], list[Problem]]:
     def judge(text: str) -> list[Problem]:
         root = tree(text)
         with user_code([project]):
-            return check_graph(root, planned(root, user_dirs=[project]), user_dirs=[project])
+            return check_graph(root, plan_context(root, user_dirs=[project]), user_dirs=[project])
 
     return judge
 
@@ -194,7 +194,7 @@ def test_what_may_turn_out_to_fit_is_not_missing(
     root = tree(text)
 
     with user_code([project]):
-        assert check_graph(root, planned(root, user_dirs=[project]), user_dirs=[project]) == []
+        assert check_graph(root, plan_context(root, user_dirs=[project]), user_dirs=[project]) == []
 
 
 def test_the_types_of_what_is_promised_say_where_too_little_is_known(
@@ -204,7 +204,7 @@ def test_the_types_of_what_is_promised_say_where_too_little_is_known(
 
     def names(text: str) -> set[str]:
         with user_code([project]):
-            kinds = promised_types(planned(tree(text), user_dirs=[project]))
+            kinds = promised_types(plan_context(tree(text), user_dirs=[project]))
         return {getattr(kind, "__name__", str(kind)) for kind in kinds}
 
     assert {"Net", "Tok"} <= names(

@@ -11,11 +11,11 @@ from assay.build.context import ROLES, Context, current
 from assay.build.context_entries import Promise
 from assay.build.context_errors import ContextError
 from assay.build.criterion_args import check_criterion_args
-from assay.build.graph import check_graph, planned, plugin_paths, promise_run, promised_types
+from assay.build.graph import check_graph, plan_context, plugin_paths, promise_run, promised_types
 from assay.build.isolation import user_code
 from assay.build.marks import configurable, inject, provides
 from assay.build.materials import check_materials
-from assay.build.plugins import Plugin, as_plugin, entered
+from assay.build.plugins import Plugin, as_plugin, enter_plugins
 from assay.build.registry import RegistryError, register
 from assay.build.signatures import Examined, check_signatures, examine
 from assay.build.sources import check_sources, loader_keys
@@ -39,12 +39,12 @@ __all__ = [
     "check_sources",
     "configurable",
     "current",
-    "entered",
+    "enter_plugins",
     "examine",
     "inject",
     "instantiate",
     "loader_keys",
-    "planned",
+    "plan_context",
     "plugin_paths",
     "promise_run",
     "promised_types",

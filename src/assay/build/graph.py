@@ -137,7 +137,9 @@ def plugin_paths(root: Table) -> list[KeyPath]:
     return [("plugins", i) for i in range(len(plugins.items))] if isinstance(plugins, List) else []
 
 
-def planned(root: Table, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> Context:
+def plan_context(
+    root: Table, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()
+) -> Context:
     """Return a context that holds the promises of a run only; inside `user_code(user_dirs)`."""
     context = Context()
     promise_run(root, context, user_dirs=user_dirs, trusted=trusted)

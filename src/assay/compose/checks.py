@@ -46,7 +46,7 @@ def check_calls(config: Config, *, strict: bool = False, training: bool = True) 
 
     What only `training` needs may be missing otherwise: the criterion.
     """
-    from assay.build import ROLES, examine, planned, promised_types, user_code
+    from assay.build import ROLES, examine, plan_context, promised_types, user_code
 
     if importlib.util.find_spec("torch") is None:
         return _without_torch(config)
@@ -55,7 +55,7 @@ def check_calls(config: Config, *, strict: bool = False, training: bool = True) 
     root, _ = with_external_values(config.root, os.environ, config.settings.variables)
     where: dict[str, Any] = {"user_dirs": config.user_dirs, "trusted": config.settings.trusted}
     with user_code(config.user_dirs):  # one import for all that follows
-        plan = planned(root, **where)
+        plan = plan_context(root, **where)
         has_criterion = not training or "criterion" in plan.names()
         findings = examine(
             root,
@@ -79,13 +79,13 @@ def _problems_between_calls(root: Table, where: Mapping[str, Any]) -> Iterator[P
         check_graph,
         check_materials,
         check_sources,
-        planned,
+        plan_context,
     )
 
     yield from check_sources(root, **where)
     yield from check_materials(root, **where)
     yield from check_criterion_args(root, **where)
-    yield from check_graph(root, planned(root, **where), **where)
+    yield from check_graph(root, plan_context(root, **where), **where)
 
 
 class Examiner:

@@ -18,7 +18,8 @@ import tomli_w
 from assay.config.sources import json as json_source
 from assay.config.sources import toml as toml_source
 from assay.config.sources import yaml as yaml_source
-from assay.config.tree import NONE, Table, plain
+from assay.config.tree import NONE, Table, from_plain, plain, spell_none
+from assay.core.diagnostics import Origin
 from assay.core.errors import ConfigError, InputError, MissingExtraError
 
 SUFFIXES = (".json", ".yaml", ".yml", ".toml")
@@ -112,7 +113,7 @@ def text_of(values: Mapping[str, Any], suffix: str) -> str:
         case ".json":
             return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
         case ".toml":
-            return tomli_w.dumps(_without_none(data))
+            return tomli_w.dumps(plain(spell_none(from_plain(data, Origin(source="<python>")))))
         case _:
             return _yaml_text(data)
 
@@ -153,18 +154,6 @@ def _known(suffix: str) -> str:
             fix=f"Use {FORMS}.",
         )
     return suffix.lower()
-
-
-def _without_none(value: Any) -> Any:
-    match value:
-        case None:
-            return NONE
-        case dict():
-            return {key: _without_none(item) for key, item in value.items()}
-        case list():
-            return [_without_none(item) for item in value]
-        case _:
-            return value
 
 
 def _yaml_text(data: Any) -> str:

@@ -208,7 +208,7 @@ class _IniReader:
                 box.origin = section.origin
             for option in section.options.values():
                 self.put(box, section, option)
-        return root.frozen()
+        return root.freeze()
 
     def descend(
         self, box: TableBuilder, path: KeyPath, origin: Origin, *, above: KeyPath = ()

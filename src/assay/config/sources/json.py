@@ -187,7 +187,7 @@ class _JsonReader:
             if self.here.text == ",":
                 self.fail("a value is missing before the comma", self.here.start, self.here.end)
             if not self.here.starts_value():
-                self.unclosed(opened, "]")
+                self.refuse_unclosed(opened, "]")
             items.append(self.value((*path, len(items))))
             self.skip_comma(opened, "]")
         self.step()
@@ -208,7 +208,7 @@ class _JsonReader:
                     f'write "{name}"',
                 )
         if token.kind == "end" or token.text == "]":
-            self.unclosed(opened, "}")
+            self.refuse_unclosed(opened, "}")
         what = "a key is missing before the comma" if token.text == "," else "a key is missing"
         self.fail(what, token.start, token.end)
 
@@ -224,9 +224,9 @@ class _JsonReader:
             self.fail(
                 "a comma is missing", self.last_end, self.last_end, "put one behind this value"
             )
-        self.unclosed(opened, closing)
+        self.refuse_unclosed(opened, closing)
 
-    def unclosed(self, opened: _JsonToken, closing: str) -> NoReturn:
+    def refuse_unclosed(self, opened: _JsonToken, closing: str) -> NoReturn:
         if self.here.kind == "odd":
             self.fail(f"`{self.here.text}` does not belong here", self.here.start, self.here.end)
         thing = "table" if closing == "}" else "list"

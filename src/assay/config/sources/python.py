@@ -23,12 +23,9 @@ from typing import Any
 
 from assay.config.lazy import Section, calling_frame
 from assay.config.older_systems.names import names_left_out, offer_import
-from assay.config.sources.objects import OversizedError, lift, mark
+from assay.config.sources.objects import OversizedError, lift, mark, sections_of
 from assay.config.sources.outside_reads import reads_from_outside
 from assay.config.sources.positions import MAX_BYTES, too_deep, too_large
-from assay.config.sources.python_sections import (
-    sections_of,
-)
 from assay.config.sources.source_map import SourceFile
 from assay.config.tree import Table
 from assay.config.user_modules import UserModules

@@ -47,7 +47,7 @@ def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, l
         return Table({}, Origin(source=source)), [stop.problem]
     except RecursionError:  # of a caller that has few frames left
         return Table({}, Origin(source=source)), [too_deep(places.origin(0, 1))]
-    return parser.root.frozen(), sorted(parser.problems, key=by_place)
+    return parser.root.freeze(), sorted(parser.problems, key=by_place)
 
 
 def value_in(text: str) -> Node | None:
@@ -84,9 +84,9 @@ class TableBuilder:
         """Return True if dotted keys in `owner` may add to this table."""
         return not self.is_headed and self.dotted_in in (None, owner)
 
-    def frozen(self) -> Table:
+    def freeze(self) -> Table:
         items = {
-            key: item.frozen() if isinstance(item, TableBuilder | TableArray) else item
+            key: item.freeze() if isinstance(item, TableBuilder | TableArray) else item
             for key, item in self.items.items()
         }
         return Table(items, self.origin, self.key_origins)
@@ -98,8 +98,8 @@ class TableArray:
 
     rows: list[TableBuilder]
 
-    def frozen(self) -> List:
-        return List(tuple(row.frozen() for row in self.rows), self.rows[0].origin)
+    def freeze(self) -> List:
+        return List(tuple(row.freeze() for row in self.rows), self.rows[0].origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ class _TomlParser:
         start = self.at
         keys = self.keys()
         if not self.text.startswith(closing, self.at):
-            self.unclosed_header(opening, closing, self.text[start : keys[-1].end].strip())
+            self.refuse_unclosed_header(opening, closing, self.text[start : keys[-1].end].strip())
         self.at += len(closing)
         box = self.root
         for index, key in enumerate(keys[:-1]):
@@ -247,7 +247,7 @@ class _TomlParser:
         """Return a table outside of the tree, for the pairs below a header with a mistake."""
         return TableBuilder((), self.root.origin)
 
-    def unclosed_header(self, opening: str, closing: str, name: str) -> NoReturn:
+    def refuse_unclosed_header(self, opening: str, closing: str, name: str) -> NoReturn:
         is_at_end = self.at == len(self.text)
         is_whole = is_at_end or self.text.startswith(("\n", "\r", "#", "]"), self.at)
         fix = "a name with other characters needs quotes"
@@ -378,7 +378,7 @@ class _TomlParser:
                 box = TableBuilder(path, self.origin(start, start))
                 self.read_brackets("}", lambda: self.pair(box))
                 box.origin = self.origin(start, self.at)
-                return box.frozen()
+                return box.freeze()
             case "'" | '"' as quote:
                 is_long = self.text.startswith(quote * 3, start)
                 text = self.string(quote * 3 if is_long else quote)

@@ -70,7 +70,7 @@ class YamlFailure:
         if found == ":" and self.text[self.line : self.at].rstrip()[-1:] in ("", "{", ","):
             return self.wrong("a key is missing", self.at, self.at + 1, "write key: value")
         if self.opened is not None:
-            return self.unclosed(self.opened)
+            return self.refuse_unclosed(self.opened)
         if found in ("]", "}", ",", "!"):
             return self.no_value(self.at)
         if self.first < self.at:
@@ -103,7 +103,7 @@ class YamlFailure:
         self.cut = self.start
         return problem
 
-    def unclosed(self, opened: int) -> Problem:
+    def refuse_unclosed(self, opened: int) -> Problem:
         """Explain a flow collection that neither continues nor ends."""
         thing, closing = ("list", "]") if self.text[opened] == "[" else ("table", "}")
         has_moved = self.places.line_start(opened) != self.line
