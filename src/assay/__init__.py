@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from assay.config.params import Params as Params
     from assay.jobs.isolated_runs import run as run
     from assay.plugins.tensorboard import TensorBoard as TensorBoard
-    from assay.query.listing import runs as runs
+    from assay.query.table import runs as runs
     from assay.record.logger import Logger as Logger
     from assay.record.meter import AvgMeter as AvgMeter
     from assay.record.meter import Meter as Meter
@@ -32,7 +32,7 @@ _HOMES = {
     "TensorBoard": "assay.plugins.tensorboard",
     "load_model": "assay.compose",
     "run": "assay.jobs.isolated_runs",
-    "runs": "assay.query.listing",
+    "runs": "assay.query.table",
     "start": "assay.script",
 }
 """Public name -> the module that defines it."""

@@ -32,7 +32,7 @@ from assay.store.layout import Project, open_project, run_folders
 
 if TYPE_CHECKING:
     from assay.config.tree import Table
-    from assay.query.notebook import CurveDrawing
+    from assay.query.drawing import CurveDrawing
     from assay.query.run import RunView
 
 AUTO = "auto"

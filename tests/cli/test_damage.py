@@ -15,8 +15,8 @@ from assay.core.errors import InputError, RecordError
 from assay.core.frames import FrameGroup
 from assay.core.metrics_reader import frame_groups
 from assay.query.find import find_run
-from assay.query.listing import list_runs
 from assay.query.run import RunView
+from assay.query.table import list_runs
 from assay.record.attempt import AttemptSpec
 from assay.record.opening import start_run
 from assay.store.layout import Project, RunFolder

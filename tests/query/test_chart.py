@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from assay.core.errors import ArgumentError
-from assay.query.chart import chart, middles, sparkline
+from assay.query.drawing import chart, middles, sparkline
 from assay.store.series import Series
 
 

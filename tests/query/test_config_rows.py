@@ -7,7 +7,7 @@ import os
 from assay.core import defaults_file
 from assay.core.defaults_file import Taken
 from assay.query.config_rows import config_files, config_rows, flat_config
-from assay.query.next_commands import commands_for
+from assay.query.rerun import commands_for
 from assay.query.run import RunView
 from assay.query.text_files import text_files, text_part
 from assay.store.layout import Project, RunFolder

@@ -28,7 +28,7 @@ from assay.query.expression import (
     parse,
     show,
 )
-from assay.query.listing import list_runs
+from assay.query.table import list_runs
 from assay.store.conditions import Both, Condition, Either, Field, FieldComparison, Has, Not, OneOf
 from assay.store.index import Moment, open_index
 from assay.store.layout import Project

@@ -25,10 +25,10 @@ from assay.query.find import (
     find_checkpoint,
     find_run,
 )
-from assay.query.project_lookup import all_projects, project_here, projects_here
 from assay.query.run import RunView
 from assay.query.verification import verify_record
 from assay.script import start
+from assay.store.known_projects import all_projects, project_here, projects_here
 from assay.store.layout import Project, RunFolder
 from assay.store.trash import remove
 from run_folders import edit, make_checkpoint, make_project, make_run

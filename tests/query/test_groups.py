@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from assay.core.run_file import Best
 from assay.query.catalog import Asked, open_catalog
 from assay.query.groups import BY_CONFIG, compute_spread
-from assay.query.listing import differing_keys, make_group_table
-from assay.query.table import GroupTable
+from assay.query.table import GroupTable, differing_keys, make_group_table
 from assay.store.layout import Project
 from run_folders import make_run
 

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from assay.query.catalog import Asked, Catalog, open_catalog
-from assay.query.listing import list_runs, make_group_table, runs
 from assay.query.result_tables import follow, shown
-from assay.query.table import GroupTable
+from assay.query.table import GroupTable, list_runs, make_group_table, runs
 from assay.store.layout import Project
 from assay.store.tables import Link, ResultTable, TableColumn, TableRow
 from run_folders import make_project, make_run

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from assay.query.previous_run import previous_run, since_previous
+from assay.query.diff import previous_run, since_previous
 from assay.query.run import RunView
 from assay.record.attempt import AttemptSpec
 from assay.record.opening import start_run

@@ -19,7 +19,7 @@ from assay.core.event_log import Edit
 from assay.core.run_file import Best
 from assay.query.catalog import open_catalog
 from assay.query.columns import COLUMNS, DEFAULT_COLUMNS
-from assay.query.listing import list_runs
+from assay.query.table import list_runs
 from assay.store.layout import Project
 from run_folders import SECOND, edit, hold_lease, make_project, make_run, summary
 

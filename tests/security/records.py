@@ -30,8 +30,8 @@ from assay.core.errors import AssayError
 from assay.core.event_log import Edit, Evaluated, Saved, Warned
 from assay.query.catalog import Catalog
 from assay.query.find import find_run
-from assay.query.listing import list_runs
 from assay.query.run import RunView
+from assay.query.table import list_runs
 from assay.record import edits
 from assay.record.attempt import AttemptSpec
 from assay.record.opening import start_run

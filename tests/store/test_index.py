@@ -25,10 +25,9 @@ from assay.record.opening import start_attempt, start_run
 from assay.record.recorder import RunRecorder
 from assay.store import index_database, refresh_index
 from assay.store.index import Index, open_index, reindex
-from assay.store.index_database import index_file
+from assay.store.index_database import MIGRATIONS, SCHEMA, index_file, migrate
 from assay.store.index_rows import IndexRow
 from assay.store.layout import Project, open_project
-from assay.store.migrations import MIGRATIONS, SCHEMA, migrate
 from assay.store.refresh_index import delete_index
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from assay.core.errors import InputError, RecordError
 from assay.core.ports import MemoryBlobs
-from assay.store.code_trees import CodeFile
-from assay.store.restore_code import make_room, write_tree
+from assay.store.code_trees import CodeFile, make_room, write_tree
 from assay.store.safe_path import safe_path
 
 

@@ -102,7 +102,7 @@ def complete_tables(
     _context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Return the result tables of this project."""
-    from assay.query.project_lookup import project_here
+    from assay.store.known_projects import project_here
     from assay.store.tables import table_names
 
     with contextlib.suppress(AssayError, OSError):
@@ -167,7 +167,7 @@ def _expressions(incomplete: str) -> list[CompletionItem]:
 
 def _names_of_expressions() -> list[str]:
     from assay.query.catalog import open_catalog
-    from assay.query.project_lookup import project_here
+    from assay.store.known_projects import project_here
 
     with contextlib.suppress(AssayError, OSError):
         return open_catalog(project_here()).names().all
@@ -211,7 +211,7 @@ def _variants_of(file: str) -> Iterable[str]:
 
 def _rows() -> list[RunRow]:
     from assay.query.catalog import open_catalog
-    from assay.query.project_lookup import project_here
+    from assay.store.known_projects import project_here
 
     with contextlib.suppress(AssayError, OSError):  # a completion says nothing about mistakes
         rows = open_catalog(project_here()).all_rows()

@@ -15,9 +15,17 @@ from assay.core.errors import InputError
 from assay.core.formatting import age, number
 from assay.core.run_file import Summary
 from assay.core.terminal import elided, visible
-from assay.query.diff import PARTS, ChangedKey, FileChanged, MetricChanged, Part, RunDiff, diff
+from assay.query.diff import (
+    PARTS,
+    ChangedKey,
+    FileChanged,
+    MetricChanged,
+    Part,
+    RunDiff,
+    diff,
+    previous_run,
+)
 from assay.query.find import find_run
-from assay.query.previous_run import previous_run
 from assay.query.run import RunView
 
 _ABSENT = "(not there)"

@@ -10,8 +10,8 @@ from assay.cli.completion import complete_files
 from assay.cli.terminal import echo, echo_json
 from assay.core.errors import InputError
 from assay.core.terminal import visible
-from assay.query import project_lookup
 from assay.query.provenance import Provenance, find_by_name, find_origins
+from assay.store import known_projects
 
 
 @click.command(
@@ -24,9 +24,9 @@ from assay.query.provenance import Provenance, find_by_name, find_origins
 @click.option("--all-projects", is_flag=True, help="In all projects that you have.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def command(file: str, all_projects: bool, as_json: bool) -> int:
-    homes = project_lookup.projects_here()
+    homes = known_projects.projects_here()
     if all_projects or not homes:
-        homes = project_lookup.all_projects()
+        homes = known_projects.all_projects()
     path = Path(file)
     if path.exists():
         found = find_origins(path, homes)

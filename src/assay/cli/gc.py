@@ -8,7 +8,7 @@ from assay.cli.terminal import echo
 from assay.core.formatting import count, size
 from assay.core.terminal import visible
 from assay.jobs.frozen_jobs import delete_ended_trees
-from assay.query.project_lookup import projects_here
+from assay.store.known_projects import projects_here
 from assay.store.trash import clean
 
 

@@ -16,7 +16,7 @@ from assay.core.json_codec import dumps, to_plain
 from assay.core.terminal import visible
 from assay.query.catalog import Catalog
 from assay.query.inbox import Inbox, Message
-from assay.query.project_lookup import all_projects, projects_here
+from assay.store.known_projects import all_projects, projects_here
 from assay.store.layout import Project
 from assay.store.read_marks import mark
 

@@ -15,7 +15,7 @@ from assay.cli.terminal import STATUS_STYLES, echo, paint, redraw, use_color
 from assay.core.errors import InputError, RecordError, choose
 from assay.core.formatting import duration, number
 from assay.core.terminal import elided, visible
-from assay.query.chart import chart, middles, sparkline
+from assay.query.drawing import chart, middles, sparkline
 from assay.query.find import find_run
 from assay.query.run import EPOCH, RunView, epochs_at
 from assay.store.artifacts import Artifact, artifacts

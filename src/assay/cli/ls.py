@@ -14,12 +14,17 @@ from assay.cli.completion import complete_columns, complete_expression
 from assay.cli.terminal import STATUS_STYLES, echo, paint, use_color, width
 from assay.core.errors import InputError
 from assay.core.terminal import cell_count, visible
-from assay.query import project_lookup
 from assay.query.catalog import NEWEST_FIRST, Asked, Catalog, open_catalog
 from assay.query.columns import COLUMNS, DEFAULT_COLUMNS
 from assay.query.groups import BY_CONFIG
-from assay.query.listing import default_columns, differing_keys, make_group_table, make_table
-from assay.query.table import RunTable
+from assay.query.table import (
+    RunTable,
+    default_columns,
+    differing_keys,
+    make_group_table,
+    make_table,
+)
+from assay.store import known_projects
 from assay.store.layout import Project
 
 _LESS_NEEDED = ("tag", "best", "project", "kind", "age", "duration")
@@ -95,7 +100,7 @@ def command(
     ignored_keys = [key.strip() for key in ignored.split(",") if key.strip()]
     if ignored_keys and not (group or view):
         raise InputError("`--except` says what a group may differ in.", fix="give --group, too")
-    homes = project_lookup.all_projects() if all_projects else project_lookup.projects_here()
+    homes = known_projects.all_projects() if all_projects else known_projects.projects_here()
     names = tuple(name.strip() for name in columns.split(",") if name.strip())
     asked = Asked(
         where=" ".join(expr),
@@ -108,7 +113,7 @@ def command(
     )
     if view:
         asked = _fill_from_view(asked, view, homes)
-    lost = project_lookup.lost_projects() if all_projects else []
+    lost = known_projects.lost_projects() if all_projects else []
     catalog = open_catalog(homes, lost=lost, texts=bool(asked.grep))
     asked = replace(asked, sort=asked.sort or (NEWEST_FIRST,))
     if asked.group:

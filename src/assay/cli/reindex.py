@@ -8,7 +8,7 @@ import click
 
 from assay.cli.terminal import echo
 from assay.core.formatting import count, duration
-from assay.query import project_lookup
+from assay.store import known_projects
 from assay.store.index import reindex
 
 
@@ -19,7 +19,7 @@ from assay.store.index import reindex
 @click.option("--all-projects", is_flag=True, help="That of every project that you have.")
 def command(all_projects: bool) -> int:
     for project in (
-        project_lookup.all_projects() if all_projects else [project_lookup.project_here()]
+        known_projects.all_projects() if all_projects else [known_projects.project_here()]
     ):
         began = time.perf_counter()
         runs = reindex(project)

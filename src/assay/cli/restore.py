@@ -19,9 +19,8 @@ from assay.core.json_codec import write_atomic
 from assay.query.diff import code_store
 from assay.query.find import checkpoint_of, find
 from assay.query.run import RunView
-from assay.store.code_trees import read_tree
+from assay.store.code_trees import make_room, read_tree, restored, write_tree
 from assay.store.layout import make_project
-from assay.store.restore_code import make_room, restored, write_tree
 
 
 @click.command(

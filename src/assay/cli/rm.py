@@ -10,7 +10,7 @@ from assay.core.errors import InputError
 from assay.core.ids import id_of_folder
 from assay.core.terminal import visible
 from assay.query.find import select_runs
-from assay.query.project_lookup import project_here
+from assay.store.known_projects import project_here
 from assay.store.layout import RunFolder
 from assay.store.trash import bring_back, remove, removed
 

@@ -25,8 +25,8 @@ from assay.core.run_file import IMPORTED, Summary
 from assay.core.terminal import elided, escaped_json, visible
 from assay.query.determinism import KINDS, Condition, Kind, conditions
 from assay.query.find import find
-from assay.query.project_lookup import projects_here
 from assay.query.run import RunView
+from assay.store.known_projects import projects_here
 
 _KIND_TITLES: Mapping[Kind, str] = {
     "trap": "Traps",

@@ -19,10 +19,10 @@ from assay.core.regular_file import read_bytes
 from assay.core.terminal import visible
 from assay.query.catalog import Asked, Catalog
 from assay.query.find import select_runs
-from assay.query.project_lookup import project_here
 from assay.query.result_tables import ShownCell, ShownRow, ShownTable, follow, seen_now, shown
 from assay.record import table_edits
 from assay.record.table_edits import TableChange
+from assay.store.known_projects import project_here
 from assay.store.layout import Project
 from assay.store.tables import (
     MAX_BYTES,

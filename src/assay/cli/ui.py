@@ -9,7 +9,7 @@ import click
 
 from assay.cli.terminal import echo
 from assay.core.errors import InputError, MissingExtraError
-from assay.query.project_lookup import project_here
+from assay.store.known_projects import project_here
 from assay.web.access import TOKEN_VARIABLE
 
 _LEAST_TOKEN = 16

@@ -21,7 +21,7 @@ from assay.jobs.watch import (
     watch,
 )
 from assay.query.inbox import Message
-from assay.query.project_lookup import project_here
+from assay.store.known_projects import project_here
 from assay.store.layout import Project
 
 _TEST = Message(

@@ -29,7 +29,7 @@ from assay.core.ports import NullRecorder
 from assay.core.secret import Secrets, secrets_under
 from assay.core.secret_names import REDACTED, sureness
 from assay.core.signals import Terminated, number_of
-from assay.query.previous_run import since_previous
+from assay.query.diff import since_previous
 from assay.query.run import RunView
 from assay.record.attempt import AttemptSpec
 from assay.record.ending import ending

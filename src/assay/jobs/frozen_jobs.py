@@ -28,7 +28,7 @@ from assay.record.snapshot import STAT_CACHE, snapshot
 from assay.store.code_trees import code_blobs, read_tree
 from assay.store.job_journal import FILE_NAME, JobJournal, queue_dir
 from assay.store.layout import Project
-from assay.store.restore_code import link_rest, restored, write_tree
+from assay.store.code_trees import link_rest, restored, write_tree
 
 LEAST_AGE_S = 3600.0
 """Age at which code may go: what was frozen a moment ago is in no queue yet."""

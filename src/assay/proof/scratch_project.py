@@ -19,7 +19,7 @@ from assay.record.environment import VARIABLES
 from assay.store import authorship
 from assay.store.code_trees import code_blobs, read_tree
 from assay.store.layout import Project, find_project, make_project, scan_runs
-from assay.store.restore_code import link_rest, restored, write_tree
+from assay.store.code_trees import link_rest, restored, write_tree
 
 _SHOWN_LINES = 20
 _OF_THE_PLACE = frozenset(

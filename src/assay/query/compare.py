@@ -15,9 +15,8 @@ from assay.core.run_file import Summary
 from assay.core.verdict import Verdict
 from assay.query.config_rows import flat_config
 from assay.query.diff import COSTS, code_store, comparable_environments, flat
-from assay.query.groups import Spread, compute_spread
+from assay.query.groups import Spread, Welch, compute_spread, welch
 from assay.query.run import RunView
-from assay.query.significance import Welch, welch
 from assay.store.code_trees import CodeFile, read_tree
 from assay.store.series import read_series
 

@@ -1,7 +1,8 @@
-"""Difference of two runs: config, metrics, environment, code."""
+"""Difference of two runs (config, metrics, environment, code), and since the previous one."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import io
 import json
@@ -12,6 +13,8 @@ from typing import Any, Literal
 
 from assay.config.diff import changed_keys
 from assay.config.tree import Leaf, List, Node, Table
+from assay.core.errors import AssayError, InputError
+from assay.core.ids import slug
 from assay.core.json_codec import to_plain
 from assay.core.ports import Blobs
 from assay.core.run_file import Summary
@@ -19,7 +22,7 @@ from assay.query.run import RunView
 from assay.store import authorship
 from assay.store.blobs import FileBlobs
 from assay.store.code_trees import CodeFile, code_blobs, read_tree
-from assay.store.layout import Project, find_project
+from assay.store.layout import Project, find_project, run_folders
 
 Part = Literal["config", "metrics", "environment", "code"]
 PARTS: tuple[Part, ...] = ("config", "metrics", "environment", "code")
@@ -271,3 +274,73 @@ def _lines(store: Blobs, file: CodeFile | None) -> list[str] | None:
 def _plain(each: ChangedKey | MetricChanged | FileChanged) -> dict[str, Any]:
     data: dict[str, Any] = to_plain(each)
     return {"left": None, "right": None, **data} if not isinstance(each, FileChanged) else data
+
+
+_LOOKED_AT = 50
+_KEYS = 6
+_FILES = 1
+
+
+def previous_run(run: RunView) -> RunView | None:
+    """Return the newest training run of this tag that began before `run`, or None."""
+    project = find_project(run.path)
+    if project is None:
+        return None
+    # No index: this is asked while a run begins, and training opens no database. Names sort by the
+    # minute only.
+    others = [
+        folder for folder in run_folders(project) if folder.path.name[:11] <= run.path.name[:11]
+    ]
+    alike = [folder for folder in others if folder.path.name.endswith(slug(run.file.tag))]
+    found = []
+    for folder in alike[-_LOOKED_AT:]:
+        with contextlib.suppress(AssayError):
+            other = RunView(folder)
+            is_before = other.file.created_ns < run.file.created_ns
+            if is_before and other.kind == "train" and other.file.tag == run.file.tag:
+                found.append(other)
+    return max(found, key=lambda other: other.file.created_ns, default=None)
+
+
+def since_previous(run: RunView) -> str:
+    """Return one line such as `vs previous run kq3f7abc: lr 0.01->0.02`, "" without one."""
+    before = previous_run(run)
+    if before is None:
+        return ""
+    found = diff(before, run, ("config", "code"))
+    names = [change.key for change in found.config]
+    said = [
+        f"{_short(c.key, names)} {_side(c.left)}->{_side(c.right)}" for c in found.config[:_KEYS]
+    ]
+    if len(found.config) > _KEYS:
+        said.append(f"{len(found.config) - _KEYS} more keys")
+    if found.code:
+        only = f" ({found.code[0].path})" if len(found.code) <= _FILES else ""
+        said.append(f"{len(found.code)} file{'s' * (len(found.code) > 1)} changed{only}")
+    return f"vs previous run {before.id}: {', '.join(said) or 'config and code are the same'}"
+
+
+def _short(key: str, keys: list[str]) -> str:
+    """The last part of a key, where that says which one it is."""
+    last = key.rpartition(".")[2]
+    return last if sum(each.rpartition(".")[2] == last for each in keys) == 1 else key
+
+
+def _side(text: str | None) -> str:
+    return "(none)" if text is None else text
+
+
+def key_code(run: RunView) -> dict[str, str]:
+    """Source by name, as it was in the newest attempt. InputError when it is not here."""
+    blobs = code_store(run)
+    try:
+        return {
+            name: blobs.get(digest).decode("utf-8", "replace")
+            for name, digest in run.code.keys.items()
+        }
+    except KeyError:
+        what = (
+            f"The code of {run.id} is not here: its folder was copied without its project's code "
+            "store."
+        )
+        raise InputError(what, where=str(run.path)) from None

@@ -16,9 +16,9 @@ from assay.core.manifest import Checkpoint, describe_damage, named
 from assay.core.run_file import FILE_NAME
 from assay.core.terminal import elided
 from assay.query.catalog import Asked, open_catalog
-from assay.query.project_lookup import project_here
 from assay.query.run import RunView
 from assay.query.run_row import RunRow
+from assay.store.known_projects import project_here
 from assay.store.layout import Project, RunFolder, find_project, run_folders
 from assay.store.trash import removed
 

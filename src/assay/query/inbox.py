@@ -15,9 +15,8 @@ from assay.core.event_log import Ended, Started, Timed, Warned, read_events
 from assay.core.formatting import duration, number
 from assay.core.regular_file import read_bytes
 from assay.query.catalog import Catalog
-from assay.query.plateau import plateau_of
 from assay.query.run_row import RunRow
-from assay.query.standstill import STALLED_S, RunStandstill, standstill_of
+from assay.query.standstill import STALLED_S, RunStandstill, plateau_of, standstill_of
 from assay.store.index_rows import IndexRow
 from assay.store.layout import RunFolder
 from assay.store.read_marks import Marks, read_marks

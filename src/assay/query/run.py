@@ -38,10 +38,8 @@ from assay.core.run_file import (
 )
 from assay.core.secret_names import is_redacted
 from assay.core.verdict import Verdict
-from assay.query.chart import middles
-from assay.query.notebook import CurveDrawing, html_line
-from assay.query.status import RunState, seconds_of, state_of
-from assay.query.stop_run import stop_run
+from assay.query.drawing import CurveDrawing, html_line, middles
+from assay.query.status import RunState, seconds_of, state_of, stop_run
 from assay.store.artifacts import Artifact, artifacts
 from assay.store.best_damage import best_damage
 from assay.store.layout import RunFolder, run_in

@@ -1,15 +1,19 @@
-"""Standstill of a run that lives: it was suspended, or a step takes far longer than steps did."""
+"""Open runs that do not get on: that hang, or no longer learn."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from assay.core import lease as leases
-from assay.core.formatting import duration
+from assay.core.errors import RecordError
+from assay.core.formatting import duration, number
 from assay.core.heartbeats import Heartbeat, Phase, read_heartbeat
+from assay.core.run_file import Summary
 from assay.core.stacks import is_suspended
 from assay.store.layout import RunFolder
+from assay.store.series import read_series
 
 HANG_TIMES = 10
 """A step that takes so many times the usual hangs."""
@@ -65,3 +69,51 @@ def _words(beat: Heartbeat, silent_s: float) -> str:
     else:
         since = f"no sign of life for {duration(silent_s)}"
     return f"{since}, at step {beat.step:,}"
+
+
+LEAST_VALUES = 20
+"""Values that a metric must have before anything is said about it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plateau:
+    """Moment (Unix ns) since which a run no longer learns, and one line for people."""
+
+    at_ns: int
+    text: str
+
+
+def plateau_of(
+    folder: RunFolder, best: tuple[str, str], summaries: Mapping[str, Summary]
+) -> Plateau | None:
+    """Return the plateau of a run; None while it learns, or where nobody can tell.
+
+    `best` are metric and mode of `[checkpoint] best`, or empty: then `valid/loss` counts, else
+    `train/loss`. A run no longer learns when its best value lies in the first half of its steps,
+    of at least `LEAST_VALUES` values.
+    """
+    losses = [(name, "min") for name in ("valid/loss", "train/loss")]
+    name, mode = next((each for each in (best, *losses) if each[0] in summaries), ("", ""))
+    summary = summaries.get(name)
+    if summary is None or summary.count < LEAST_VALUES:
+        return None
+    at_best, value = summary.at_min, summary.min
+    if mode == "max":
+        at_best, value = summary.at_max, summary.max
+    if summary.step <= 2 * at_best:
+        return None
+    at_ns = _since_ns(folder, name, at_best)
+    text = f"{name} has not improved on {number(value)} since step {at_best:,}"
+    return Plateau(at_ns=at_ns, text=text) if at_ns else None
+
+
+def _since_ns(folder: RunFolder, name: str, at_best: int) -> int:
+    """Return the time of the value that made it a plateau, the same at each call; 0 for none."""
+    try:
+        series = read_series(folder.metrics, names=[name])[name]
+    except (OSError, KeyError, RecordError):
+        return 0
+    steps = series.steps[LEAST_VALUES - 1 :]
+    times = series.times_ns[LEAST_VALUES - 1 :]
+    late = times[steps > 2 * at_best]
+    return int(late[0]) if len(late) else 0

@@ -10,8 +10,7 @@ from typing import Any, Literal
 from assay.core.formatting import number
 from assay.core.run_file import Summary
 from assay.core.terminal import elided, visible
-from assay.query.groups import Spread, compute_spread
-from assay.query.significance import confidence_interval
+from assay.query.groups import Spread, compute_spread, confidence_interval
 
 Mode = Literal["min", "max"]
 

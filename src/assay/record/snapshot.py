@@ -33,8 +33,7 @@ from assay.core.secret_names import REDACTED
 from assay.core.secret_texts import edition
 from assay.record.git_patch import dirty_patch
 from assay.record.redaction import kind_of
-from assay.store.code_trees import CodeFile, put_tree
-from assay.store.restore_code import write_tree
+from assay.store.code_trees import CodeFile, put_tree, write_tree
 
 MAX_FILE_BYTES = 5 << 20
 MAX_LEFT_OUT = 100

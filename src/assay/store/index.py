@@ -22,6 +22,7 @@ from assay.core.errors import InputError
 from assay.store.cells import from_cell
 from assay.store.conditions import RUN_COLUMNS, STATISTICS, Condition, Field, Sql
 from assay.store.index_database import (
+    NewerIndexError,
     delete_file,
     index_file,
     is_damage,
@@ -31,7 +32,6 @@ from assay.store.index_database import (
 )
 from assay.store.index_rows import IndexRow, Kind, storable
 from assay.store.layout import Project, RunFolder
-from assay.store.migrations import NewerIndexError
 from assay.store.refresh_index import IndexFileError, Synchronized, delete_index, synchronize
 
 States = Mapping[str, tuple[str, float | None]]

@@ -13,8 +13,10 @@ from pathlib import Path
 from platformdirs import user_data_path
 
 from assay.core.directory import PRIVATE, file_mode, make_directory, open_directory
+from assay.core.errors import InputError
 from assay.core.json_codec import write_atomic
 from assay.core.regular_file import read_bytes
+from assay.store.layout import Project, find_project
 
 FILE_NAME = "projects.txt"
 _MAX_BYTES = 16 << 20
@@ -98,3 +100,33 @@ def _lines(path: Path) -> list[str]:
         )
     except OSError:
         return []
+
+
+def project_here(start: Path | None = None) -> Project:
+    """Return the project around `start` (the working directory); InputError for none."""
+    folder = start or Path.cwd()
+    project = find_project(folder)
+    if project is None:
+        raise InputError(
+            "There is no project here: no folder `.assay` in this folder or above it.",
+            where=str(folder),
+            fix="`assay init` makes this folder one; so does the first `assay run`",
+        )
+    return project
+
+
+def projects_here(start: Path | None = None) -> list[Project]:
+    """The project around `start` (the working directory), alone; none when there is none."""
+    project = find_project(start or Path.cwd())
+    return [project] if project is not None else []
+
+
+def all_projects(start: Path | None = None) -> list[Project]:
+    """The project around `start`, if there is one, then all others that this user has."""
+    roots = dict.fromkeys([*(home.root for home in projects_here(start)), *known_projects()])
+    return [Project(root) for root in roots]
+
+
+def lost_projects() -> list[Project]:
+    """Projects that this user had and whose folder is not there any more."""
+    return [Project(root) for root in lost_roots()]

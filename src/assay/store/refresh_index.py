@@ -15,6 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from assay.store.index_database import (
+    NewerIndexError,
     delete_file,
     index_file,
     read_readme_times,
@@ -23,7 +24,6 @@ from assay.store.index_database import (
 )
 from assay.store.index_rows import ChangedRun, Grown, IndexedState
 from assay.store.layout import Project, RunFolder, no_folder, scan_runs
-from assay.store.migrations import NewerIndexError
 from assay.store.read_record import last_step, live_summaries, mtime_ns_of, read_record, size_of
 
 # A folder changed so recently may change again within the same tick of the disk's clock: it is read

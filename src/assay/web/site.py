@@ -13,7 +13,7 @@ from assay.core.errors import InputError
 from assay.query.catalog import Catalog
 from assay.query.curves import CurveReader
 from assay.query.inbox import Inbox
-from assay.query.project_lookup import all_projects
+from assay.store.known_projects import all_projects
 from assay.store.layout import Project, RunFolder
 
 FIRST_LOOK_S = 2.0

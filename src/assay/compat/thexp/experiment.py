@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from assay.core.errors import InputError
-from assay.query import listing
-from assay.query.key_code import key_code
-from assay.query.project_lookup import all_projects
+from assay.query import table
+from assay.query.diff import key_code
 from assay.query.provenance import find_by_name
 from assay.query.run import RunView
 from assay.record.start import Run
 from assay.script import start
+from assay.store.known_projects import all_projects
 from assay.store.layout import make_project
 
 Thing = TypeVar("Thing")
@@ -75,11 +75,11 @@ class ExperimentViewer:
 
     def list(self) -> dict[str, str]:
         """Return tag and status of every experiment by its key, newest first."""
-        return _show(listing.runs(all_projects=True))
+        return _show(table.runs(all_projects=True))
 
     def recent(self, timedeltaobj: timedelta) -> dict[str, str]:
         """Return the experiments that began within a time."""
-        return _show(listing.runs(all_projects=True, recent=timedeltaobj))
+        return _show(table.runs(all_projects=True, recent=timedeltaobj))
 
     def backtracking(self, name: str) -> Sequence[tuple[str, str]]:
         """Return (key, file) for every kept file with `name` in its name."""
@@ -102,7 +102,7 @@ class ExperimentViewer:
         }
 
     def _view(self, key: str) -> RunView:
-        for view in listing.runs(all_projects=True):
+        for view in table.runs(all_projects=True):
             if view.id == key:
                 return view
         known = ", ".join(list(self.list())[:5])

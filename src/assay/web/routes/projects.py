@@ -13,7 +13,7 @@ from pydantic import Field
 from assay.core.errors import AssayError, InputError
 from assay.query.importance import importances
 from assay.query.inbox import Message, at_of
-from assay.query.project_lookup import all_projects, lost_projects
+from assay.store.known_projects import all_projects, lost_projects
 from assay.store.layout import scan_runs
 from assay.store.read_marks import mark
 from assay.store.refresh_index import Synchronized

@@ -13,8 +13,7 @@ from assay.core.run_file import IMPORTED, Attempt, Summary
 from assay.core.verdict import Verdict
 from assay.query.diff import flat
 from assay.query.media_kind import Media
-from assay.query.next_commands import commands_for
-from assay.query.rerun import rerun_of
+from assay.query.rerun import commands_for, rerun_of
 from assay.query.run import RunView
 from assay.query.text_files import text_files
 from assay.record.readme import revision_of

@@ -11,9 +11,8 @@ from fastapi.responses import FileResponse
 
 from assay.core.errors import AssayError
 from assay.query.config_rows import config_files, config_rows
-from assay.query.diff import code_store
+from assay.query.diff import code_store, previous_run
 from assay.query.media_kind import HEAD_BYTES, Media, media_of
-from assay.query.previous_run import previous_run
 from assay.query.run import RunView
 from assay.query.text_files import read_text, text_part
 from assay.store.blobs import FileBlobs
