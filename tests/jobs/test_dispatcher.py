@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from assay.query.found_runs import find_runs
 
 from assay.core import run_file
 from assay.core.errors import AssayError, InputError, RecordError
@@ -26,6 +25,7 @@ from assay.jobs.devices import FakeDevices
 from assay.jobs.dispatcher import Dispatcher, only_dispatcher
 from assay.jobs.job_folder import JobFolder, LogReader
 from assay.jobs.job_process import is_alive, is_suspended, members_of, start_forked
+from assay.query.catalog import open_catalog
 from assay.store.device_leases import LeaseHolder, holder_of
 from assay.store.job_journal import JobJournal
 from assay.store.queue_files import LOCK_NAME, dispatcher_pid
@@ -158,7 +158,7 @@ def test_a_job_that_is_a_script_names_the_run_that_it_recorded(
     (job,) = dispatched(journal, spec)
 
     assert job.status.run
-    (of_job,) = (row for row in find_runs(project).rows if row.id == job.status.run)
+    (of_job,) = (row for row in open_catalog(project).all_rows() if row.id == job.status.run)
     assert of_job.tag == "old"
 
 

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
-from assay.query.found_runs import find_runs
 
 from assay.config.tree import plain
 from assay.core import lease
 from assay.core.errors import ConfigError, InputError, RecordError
 from assay.core.event_log import Edit, Ended, Started
 from assay.core.run_file import Best, Code, RunFile
+from assay.query.catalog import open_catalog
 from assay.query.run import RunView
 from assay.record.attempt import AttemptSpec
 from assay.record.opening import start_run
@@ -85,7 +85,7 @@ def test_a_run_without_an_end_lasts_as_long_as_it_ran_though_the_wall_clock_was_
     assert [RunView(folder).status for folder in (killed, alive)] == ["killed", "running"]
     for folder in (killed, alive):
         assert 40 <= RunView(folder).duration_s < 100
-    rows = find_runs(project).rows
+    rows = open_catalog(project).all_rows()
     assert [40 <= (row.duration_s or 0.0) < 100 for row in rows] == [True, True]
 
 
