@@ -1,4 +1,4 @@
-"""What can be done next with a run: by the queue, and by commands to copy."""
+"""Next steps with a run: a rerun by the queue, and commands to copy."""
 
 from __future__ import annotations
 
