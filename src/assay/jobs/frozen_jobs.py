@@ -25,10 +25,9 @@ from assay.core.regular_file import read_bytes
 from assay.core.run_file import Code
 from assay.query.diff import written
 from assay.record.snapshot import STAT_CACHE, snapshot
-from assay.store.code_trees import code_blobs, read_tree
+from assay.store.code_trees import code_blobs, link_rest, read_tree, restored, write_tree
 from assay.store.job_journal import FILE_NAME, JobJournal, queue_dir
 from assay.store.layout import Project
-from assay.store.code_trees import link_rest, restored, write_tree
 
 LEAST_AGE_S = 3600.0
 """Age at which code may go: what was frozen a moment ago is in no queue yet."""

@@ -17,9 +17,8 @@ from assay.core.run_file import Attempt
 from assay.query.run import RunView
 from assay.record.environment import VARIABLES
 from assay.store import authorship
-from assay.store.code_trees import code_blobs, read_tree
+from assay.store.code_trees import code_blobs, link_rest, read_tree, restored, write_tree
 from assay.store.layout import Project, find_project, make_project, scan_runs
-from assay.store.code_trees import link_rest, restored, write_tree
 
 _SHOWN_LINES = 20
 _OF_THE_PLACE = frozenset(
