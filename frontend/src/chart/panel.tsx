@@ -45,6 +45,7 @@ interface PanelProps {
 
 const MOST_VALUES = 12;
 const MOST_READ = 12;
+const MOST_NAMED = 8;
 const LEFT_BEHIND = "#8a929c";
 const DASHES: readonly (readonly number[])[] = [[], [7, 4], [2, 3], [10, 3, 2, 3]];
 
@@ -59,13 +60,13 @@ export const Panel = memo(function Panel(props: PanelProps) {
         <span className="ellipsis">{spec.title}</span>
       </figcaption>
       <PanelMenu {...props} onLarge={() => setLarge(true)} onTable={() => setTable(true)} />
-      <div className={styles.chart} style={{ height: height + 6 }}>
+      <div className={styles.chart} style={{ minHeight: height + 6 }}>
         {isNear && <Curves {...props} />}
       </div>
       {isLarge && (
         <Dialog title={spec.metrics.join(", ")} size="large" isOpen onClose={() => setLarge(false)}>
           <div className={styles.chart}>
-            <Curves {...props} height={Math.max(300, window.innerHeight - 170)} />
+            <Curves {...props} height={Math.max(300, window.innerHeight - 230)} />
           </div>
         </Dialog>
       )}
@@ -145,8 +146,29 @@ function Curves(props: PanelProps) {
       {error && !lines.length && <p className={styles.note}>{error.problem.what}</p>}
       {!error && isKnown && !lines.length && <p className={styles.note}>no points{axis.x && !["time", "elapsed"].includes(axis.x) ? ` with ${axis.x}` : ""}</p>}
       {options.logY && lines.length > 0 && <LogNote lines={lines} zoom={zoom} />}
+      <Legend lines={lines} strong={strong} onStrong={setStrong} />
       <Summary lines={lines} title={spec.key} />
     </>
+  );
+}
+
+/** What each line is, where there is more than one. Pointing at a name brings its line out. */
+function Legend({ lines, strong, onStrong }: { lines: readonly Line[]; strong: string | null; onStrong: (key: string | null) => void }) {
+  const named = lines.filter((line) => !line.isLeft);
+  if (named.length < 2) return null;
+  const rest = named.length - MOST_NAMED;
+  return (
+    <ul className={styles.legend} aria-label="Legend">
+      {named.slice(0, MOST_NAMED).map(({ key, label, color, dash }) => (
+        <li key={key} title={label} data-strong={key === strong || undefined} onPointerEnter={() => onStrong(key)} onPointerLeave={() => onStrong(null)}>
+          <svg width="16" height="8" aria-hidden="true">
+            <line x1="0" y1="4" x2="16" y2="4" stroke={color} strokeWidth="2.5" strokeDasharray={dash.join(" ")} />
+          </svg>
+          <span className="ellipsis">{label}</span>
+        </li>
+      ))}
+      {rest > 0 && <li className="quiet">and {count(rest)} more</li>}
+    </ul>
   );
 }
 

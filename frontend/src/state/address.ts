@@ -94,6 +94,8 @@ export interface RunSearch {
   tab?: string;
   /** What is open in the tab: a file, an artifact. */
   at?: string;
+  /** The step whose artifacts are shown; without one the newest are. */
+  step?: number;
   p?: string;
   smooth?: number;
   x?: string;
@@ -103,10 +105,11 @@ export interface RunSearch {
 
 export function runSearch(raw: RawSearch): RunSearch {
   const { project, p, smooth, x, logx, z } = workspaceSearch(raw);
-  return clean({ project, tab: one(raw.tab), at: one(raw.at), p, smooth, x, logx, z });
+  const step = one(raw.step);
+  return clean({ project, tab: one(raw.tab), at: one(raw.at), step: /^\d{1,15}$/.test(step) ? Number(step) : undefined, p, smooth, x, logx, z });
 }
 
-export interface CompareSearch extends Omit<RunSearch, "tab" | "at"> {
+export interface CompareSearch extends Omit<RunSearch, "tab" | "at" | "step"> {
   runs?: string;
   /** The run that the others are measured against. */
   base?: string;

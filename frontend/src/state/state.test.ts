@@ -1,6 +1,7 @@
 /** Logic of the page that needs no browser: addresses, numbers, colours of a terminal. */
 import { describe, expect, it } from "vitest";
 import { parseColumn, parseSearch, parseZoom, showColumn, showZoom, stringifySearch, workspaceSearch } from "./address";
+import { fittedWidths } from "../table/columns";
 import { chosenSlots } from "./colors";
 import { age, bytes, cell, count, duration, isLongInteger, number } from "./format";
 
@@ -41,6 +42,22 @@ describe("colours", () => {
     const known = new Map<string, number>();
     for (const id of ids.slice(0, 12)) known.set(id, chosenSlots([id], known).get(id)!);
     expect(new Set(known.values()).size).toBe(12);
+  });
+});
+
+describe("columns", () => {
+  const columns = ["status", "tag", "best", "lr", "width", "duration", "age"].map((name) => ({ name }));
+  const sum = (widths: readonly number[]) => widths.reduce((total, width) => total + width, 0);
+
+  it("become a little narrower if all of them then fit", () => {
+    const natural = sum(fittedWidths(columns, 2000));
+    expect(sum(fittedWidths(columns, natural - 42))).toBeLessThanOrEqual(natural - 42);
+    expect(fittedWidths(columns, natural - 42)[0]).toBe(fittedWidths(columns, 2000)[0]);
+  });
+
+  it("keep their widths where they would not fit anyhow, and those that somebody chose", () => {
+    expect(fittedWidths(columns, 300)).toEqual(fittedWidths(columns, 2000));
+    expect(fittedWidths([{ name: "tag", width: 300 }, { name: "age" }], 390)[0]).toBe(300);
   });
 });
 

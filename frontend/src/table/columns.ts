@@ -31,6 +31,24 @@ export function widthOf(column: ColumnSpec): number {
   return column.width ?? (isFact(column.name) ? WIDTHS[column.name] : Math.min(160, Math.max(64, 24 + 7.2 * shortName(column.name).length)));
 }
 
+/** How narrow a column may become where all of them then fit, in pixels: no number and no status is cut. */
+const LEAST: Partial<Record<Fact, number>> = { tag: 72, best: 122, age: 84 };
+const LEAST_OWN = 96;
+
+/** Return the widths of columns within `room` pixels: a little narrower if that makes all of them fit. */
+export function fittedWidths(columns: readonly ColumnSpec[], room: number): number[] {
+  const widths = columns.map(widthOf);
+  const spare = columns.map((column, at) => {
+    if (column.width !== undefined) return 0;
+    const least = isFact(column.name) ? (LEAST[column.name] ?? widths[at]!) : LEAST_OWN;
+    return Math.max(0, widths[at]! - least);
+  });
+  const excess = widths.reduce((sum, width) => sum + width, 0) - room;
+  const total = spare.reduce((sum, each) => sum + each, 0);
+  if (excess <= 0 || excess > total) return widths;
+  return widths.map((width, at) => width - Math.ceil((spare[at]! * excess) / total));
+}
+
 /** Return a name as a head shows it: the last part of a key, the whole of a metric. */
 export function shortName(name: string): string {
   return name.includes("/") ? name : (name.split(".").at(-1) ?? name);

@@ -9,7 +9,7 @@ import { colorAt, useSlots } from "../state/colors";
 import { groupId, idsOf, type Line, type Rows } from "../state/rows";
 import { useNow } from "../state/site";
 import { GroupCell, RunCell, runTitle } from "./cells";
-import { isFact, isRight, widthOf } from "./columns";
+import { fittedWidths, isFact, isRight } from "./columns";
 import type { Lines } from "./expanded";
 import { HeadCell } from "./head";
 import { useSparks } from "./sparks";
@@ -18,6 +18,7 @@ import styles from "./table.module.css";
 const ROW = 28;
 const CHECK = 30;
 const DOT = 22;
+const ADD = 32;
 const OVERSCAN = 8;
 /** How far beside the window cells are drawn, in pixels: a sideways scroll finds them there. */
 const SIDE_ROOM = 200;
@@ -73,7 +74,7 @@ export function RunsTable(props: RunsTableProps) {
 
   const now = useNow(1);
   const sparks = useSparks(rows, first, last, project, columns.some((each) => each.name === "best"));
-  const layout = useLayout(columns);
+  const layout = useLayout(columns, useInnerWidth(scroller));
   const slots = useSlots();
   const differing = useDiffering(rows, columns, selected);
   const drag = useDragSelection(props.choosing, rows);
@@ -316,15 +317,16 @@ function cellOf(line: Line, name: string, at: number, columns: readonly ColumnSp
 }
 
 interface Layout {
+  widths: readonly number[];
   template: string;
   width: number;
   /** How far from the left a pinned column stays; undefined for the others. */
   lefts: (number | undefined)[];
 }
 
-function useLayout(columns: readonly ColumnSpec[]): Layout {
+function useLayout(columns: readonly ColumnSpec[], width: number): Layout {
   return useMemo(() => {
-    const widths = columns.map(widthOf);
+    const widths = fittedWidths(columns, width - CHECK - DOT - ADD);
     let left = CHECK + DOT;
     const lefts = columns.map((column, at) => {
       if (!column.pinned) return undefined;
@@ -333,11 +335,25 @@ function useLayout(columns: readonly ColumnSpec[]): Layout {
       return found;
     });
     return {
-      template: `${CHECK + DOT}px ${widths.map((width) => `${width}px`).join(" ")} minmax(40px, 1fr)`,
-      width: CHECK + DOT + widths.reduce((sum, width) => sum + width, 0) + 40,
+      widths,
+      template: `${CHECK + DOT}px ${widths.map((each) => `${each}px`).join(" ")} minmax(${ADD}px, 1fr)`,
+      width: CHECK + DOT + widths.reduce((sum, each) => sum + each, 0) + ADD,
       lefts,
     };
-  }, [columns]);
+  }, [columns, width]);
+}
+
+/** Return how wide the inside of an element is, without its scroll bar, in pixels. */
+function useInnerWidth(place: React.RefObject<HTMLElement | null>): number {
+  const [width, setWidth] = useState(0);
+  useLayoutEffect(() => {
+    const element = place.current!;
+    const observer = new ResizeObserver(() => setWidth(element.clientWidth));
+    setWidth(element.clientWidth);
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, [place]);
+  return width;
 }
 
 /** Return the places of the columns within the window or pinned, and what looks anew after a sideways scroll. */
@@ -354,8 +370,8 @@ function useShownColumns(
     const until = box.scrollLeft + box.clientWidth + SIDE_ROOM;
     let left = CHECK + DOT;
     const found: number[] = [];
-    columns.forEach((column, at) => {
-      const right = left + widthOf(column);
+    columns.forEach((_, at) => {
+      const right = left + layout.widths[at]!;
       if (layout.lefts[at] !== undefined || (right > from && left < until)) found.push(at);
       left = right;
     });

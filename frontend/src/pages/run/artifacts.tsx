@@ -6,7 +6,7 @@ import { Dialog } from "../../parts/dialog";
 import { Empty, Failure } from "../../parts/failure";
 import { Icon } from "../../parts/icons";
 import { Markdown } from "../../parts/markdown";
-import { bytes as size, count, number } from "../../state/format";
+import { bytes as size, count, isLongInteger, number } from "../../state/format";
 import { useShared } from "../../state/site";
 import type { TabProps } from "./tab";
 import styles from "./artifacts.module.css";
@@ -17,13 +17,9 @@ const MOST_TEXT = 200_000;
 const MOST_ROWS = 500;
 
 export function Artifacts({ run, search, onChange }: TabProps) {
-  // One name at several steps is one thing that changes: a slider goes through it.
-  const groups = useMemo(() => {
-    const found = new Map<string, Artifact[]>();
-    for (const artifact of run.artifacts) found.set(artifact.name, [...(found.get(artifact.name) ?? []), artifact]);
-    for (const each of found.values()) each.sort((a, b) => (a.step ?? 0) - (b.step ?? 0) || a.at - b.at);
-    return [...found];
-  }, [run.artifacts]);
+  const groups = useMemo(() => versionsOf(run.artifacts), [run.artifacts]);
+  const steps = useMemo(() => stepsOf(groups), [groups]);
+  const step = search.step ?? null;
   if (!groups.length) {
     return (
       <Empty title="This run kept nothing.">
@@ -34,20 +30,79 @@ export function Artifacts({ run, search, onChange }: TabProps) {
   }
   const open = groups.find(([name]) => name === search.at);
   return (
-    <div className={styles.grid}>
-      {groups.map(([name, versions]) => (
-        <Card key={name} id={run.line.id} name={name} versions={versions} onOpen={() => onChange({ at: name })} />
-      ))}
-      {open && (
-        <Dialog title={open[0]} size="large" isOpen onClose={() => onChange({ at: "" })}>
-          <Shown id={run.line.id} versions={open[1]} isLarge />
-        </Dialog>
-      )}
-    </div>
+    <>
+      {steps.length > 1 && <StepSlider steps={steps} step={step} onStep={(fresh) => onChange({ step: fresh ?? undefined }, true)} />}
+      <div className={styles.grid}>
+        {groups.map(([name, versions]) => (
+          <Card key={name} id={run.line.id} name={name} versions={versions} step={step} onOpen={() => onChange({ at: name })} />
+        ))}
+        {open && (
+          <Dialog title={open[0]} size="large" isOpen onClose={() => onChange({ at: "" })}>
+            <Shown id={run.line.id} versions={open[1]} step={step} isLarge />
+          </Dialog>
+        )}
+      </div>
+    </>
   );
 }
 
-function Card({ id, name, versions, onOpen }: { id: string; name: string; versions: Artifact[]; onOpen: () => void }) {
+/** Return artifacts by name: one name at several steps is one thing that changes, the newest version last. */
+export function versionsOf(artifacts: readonly Artifact[]): [string, Artifact[]][] {
+  const found = new Map<string, Artifact[]>();
+  for (const artifact of artifacts) found.set(artifact.name, [...(found.get(artifact.name) ?? []), artifact]);
+  for (const each of found.values()) each.sort((a, b) => (a.step ?? 0) - (b.step ?? 0) || a.at - b.at);
+  return [...found];
+}
+
+/** Return the steps of all that changes, in order. */
+function stepsOf(groups: readonly [string, Artifact[]][]): number[] {
+  const found = new Set<number>();
+  for (const [, versions] of groups) {
+    if (versions.length > 1) for (const { step } of versions) if (step !== null) found.add(step);
+  }
+  return [...found].sort((a, b) => a - b);
+}
+
+/** Return which version is that of a step: the newest of then; -1 for none yet. */
+function versionAt(versions: readonly Artifact[], step: number | null): number {
+  return step === null ? versions.length - 1 : versions.findLastIndex((each) => each.step === null || each.step <= step);
+}
+
+/** One slider for all that a run kept at several steps; at its end it follows the newest. */
+function StepSlider({ steps, step, onStep }: { steps: readonly number[]; step: number | null; onStep: (step: number | null) => void }) {
+  const last = steps.length - 1;
+  const at = step === null ? last : Math.max(0, steps.findLastIndex((each) => each <= step));
+  return (
+    <label className={styles.stepBar}>
+      <span>Step of all</span>
+      <input
+        type="range"
+        min={0}
+        max={last}
+        value={at}
+        onChange={(event) => {
+          const fresh = Number(event.target.value);
+          onStep(fresh === last ? null : steps[fresh]!);
+        }}
+        aria-valuetext={`step ${steps[at]!}`}
+      />
+      <span className="quiet">
+        step {count(steps[at]!)}
+        {at === last && ", the newest"}
+      </span>
+    </label>
+  );
+}
+
+interface CardProps {
+  id: string;
+  name: string;
+  versions: Artifact[];
+  step: number | null;
+  onOpen: () => void;
+}
+
+function Card({ id, name, versions, step, onOpen }: CardProps) {
   const last = versions.at(-1)!;
   return (
     <figure className={styles.card} aria-label={name}>
@@ -57,23 +112,26 @@ function Card({ id, name, versions, onOpen }: { id: string; name: string; versio
         </button>
         <span className="quiet">{size(last.size)}</span>
       </figcaption>
-      <Shown id={id} versions={versions} />
+      <Shown id={id} versions={versions} step={step} />
     </figure>
   );
 }
 
-function Shown({ id, versions, isLarge = false }: { id: string; versions: Artifact[]; isLarge?: boolean }) {
-  const [at, setAt] = useState(versions.length - 1);
-  const artifact = versions[Math.min(at, versions.length - 1)]!;
+/** A version of an artifact: that of the step of all, or the one that its own slider was set to. */
+function Shown({ id, versions, step, isLarge = false }: { id: string; versions: Artifact[]; step: number | null; isLarge?: boolean }) {
+  const [own, setOwn] = useState<{ at: number; step: number | null } | null>(null);
+  const at = own && own.step === step ? Math.min(own.at, versions.length - 1) : versionAt(versions, step);
+  const setAt = (fresh: number) => setOwn(fresh === versions.length - 1 && step === null ? null : { at: fresh, step });
+  const artifact = versions[Math.max(0, at)]!;
   return (
     <>
       <div className={styles.shown} data-large={isLarge || undefined}>
-        <Content key={artifact.digest} id={id} artifact={artifact} isLarge={isLarge} />
+        {at < 0 ? <p className={styles.note}>nothing yet at step {count(step ?? 0)}</p> : <Content key={artifact.digest} id={id} artifact={artifact} isLarge={isLarge} />}
       </div>
       {versions.length > 1 && (
         <label className={styles.slider}>
           <span className="sr-only">Step</span>
-          <input type="range" min={0} max={versions.length - 1} value={Math.min(at, versions.length - 1)} onChange={(event) => setAt(Number(event.target.value))} aria-valuetext={`step ${artifact.step ?? at}`} />
+          <input type="range" min={0} max={versions.length - 1} value={Math.max(0, at)} onChange={(event) => setAt(Number(event.target.value))} aria-valuetext={`step ${artifact.step ?? at}`} />
           <span className="quiet">{artifact.step === null ? `${at + 1} of ${versions.length}` : `step ${count(artifact.step)}`}</span>
         </label>
       )}
@@ -86,7 +144,8 @@ function useUrl(id: string, digest: string): string {
   return new URL(`api/runs/${id}/blobs/${digest}${project ? `?project=${project}` : ""}`, root).href;
 }
 
-function Content({ id, artifact, isLarge }: { id: string; artifact: Artifact; isLarge: boolean }) {
+/** An artifact as what it is: a picture, a sound, a table, a text, else a link to its bytes. */
+export function Content({ id, artifact, isLarge = false }: { id: string; artifact: Artifact; isLarge?: boolean }) {
   const url = useUrl(id, artifact.digest);
   const [isAsked, setAsked] = useState(false);
   const [isBroken, setBroken] = useState(false);
@@ -209,7 +268,7 @@ function CsvTable({ text, most }: { text: string; most: number }) {
             <tr key={at}>
               {row.map((cell, column) => (
                 <td key={column} title={cell} className={cell !== "" && Number.isFinite(Number(cell)) ? "number" : undefined}>
-                  {cell !== "" && Number.isFinite(Number(cell)) ? number(Number(cell)) : cell}
+                  {cell !== "" && Number.isFinite(Number(cell)) && !isLongInteger(cell) ? number(Number(cell)) : cell}
                 </td>
               ))}
             </tr>

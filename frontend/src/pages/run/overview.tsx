@@ -1,5 +1,5 @@
 /** What a run was for, what came out, what it took. */
-import { useState, type SyntheticEvent } from "react";
+import { useMemo, useState, type SyntheticEvent } from "react";
 import { api, ApiError, data, type Schema } from "../../api/client";
 import { Panels } from "../../chart/panels";
 import { EMPTY_LAYOUT } from "../../chart/layout";
@@ -10,10 +10,12 @@ import { complain, say } from "../../parts/toast";
 import { age, cell, count, duration, isLongInteger, moment, number, whole } from "../../state/format";
 import { useRunMarks } from "../../state/marks";
 import { useShared } from "../../state/site";
+import { Content, versionsOf } from "./artifacts";
 import type { RunFacts, TabProps } from "./tab";
 import styles from "./run.module.css";
 
 const MOST_CURVES = 4;
+const MOST_PICTURES = 4;
 
 export function Overview({ run, onChange }: TabProps) {
   const marks = useRunMarks(run.line.id);
@@ -69,12 +71,42 @@ export function Overview({ run, onChange }: TabProps) {
             />
           </section>
         )}
+        <Pictures run={run} onChange={onChange} />
         <Times run={run} />
         <Memory run={run} />
         <Results run={run} />
       </div>
     </div>
   );
+}
+
+/** The newest pictures of a run, each the last version of its name. */
+function Pictures({ run, onChange }: Pick<TabProps, "run" | "onChange">) {
+  const newest = useMemo(() => newestPictures(run.artifacts), [run.artifacts]);
+  if (!newest.length) return null;
+  return (
+    <section aria-label="Pictures">
+      <h2>Pictures</h2>
+      <div className={styles.pictures}>
+        {newest.map((artifact) => (
+          <figure key={artifact.name} aria-label={artifact.name}>
+            <Content id={run.line.id} artifact={artifact} />
+            <figcaption>
+              <button type="button" className="ellipsis" title={`Show all steps of ${artifact.name}`} onClick={() => onChange({ tab: "artifacts", at: artifact.name })}>
+                {artifact.name}
+              </button>
+              {artifact.step !== null && <span className="quiet">step {count(artifact.step)}</span>}
+            </figcaption>
+          </figure>
+        ))}
+      </div>
+    </section>
+  );
+}
+
+function newestPictures(artifacts: readonly Schema["ArtifactFacts"][]): Schema["ArtifactFacts"][] {
+  const newest = versionsOf(artifacts.filter((each) => each.media === "image")).map(([, versions]) => versions.at(-1)!);
+  return newest.sort((a, b) => b.at - a.at || a.name.localeCompare(b.name)).slice(0, MOST_PICTURES);
 }
 
 /** Return the metrics that are looked at first: the best one, the losses. */

@@ -67,7 +67,7 @@ function Whole({ run, isGone }: { run: RunFacts; isGone: boolean }) {
     [navigate, run.line.id],
   );
   const open = search.tab ?? "overview";
-  const go = (tab: string) => change({ tab: tab === "overview" ? "" : tab, at: "", z: "" });
+  const go = (tab: string) => change({ tab: tab === "overview" ? "" : tab, at: "", z: "", step: undefined });
   const tabs = [
     { name: "overview", title: "Overview" },
     { name: "curves", title: "Curves", count: run.metrics.length },

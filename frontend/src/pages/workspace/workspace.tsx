@@ -18,7 +18,7 @@ import { useActs } from "../../parts/palette";
 import { Picker, type Choice } from "../../parts/picker";
 import { useShortcuts } from "../../parts/shortcuts";
 import { parseColumn, showColumn, type ColumnSpec, type WorkspaceSearch } from "../../state/address";
-import { count } from "../../state/format";
+import { count, isLongInteger } from "../../state/format";
 import { useKept } from "../../state/local";
 import { groupId, idsOf, useRows, type Question, type Rows } from "../../state/rows";
 import { useMedia, useShared } from "../../state/site";
@@ -367,10 +367,11 @@ interface SelectedProps {
 
 function SelectedPanels({ rows, selected, search, isGrouped, layout, isAlone, isNarrow, onLayout, onChange }: SelectedProps) {
   const { project } = useShared();
-  const ids = useMemo(() => [...selected].slice(0, MOST_DRAWN).sort(), [selected]);
+  const ids = useMemo(() => [...selected].slice(0, MOST_DRAWN), [selected]);
+  const asked = useMemo(() => [...ids].sort().join(","), [ids]);
   const metrics = useQuery({
-    queryKey: ["metrics", project, ids.join(",")],
-    queryFn: () => data(api.GET("/api/metrics", { params: { query: { project, runs: ids.join(",") } } })),
+    queryKey: ["metrics", project, asked],
+    queryFn: () => data(api.GET("/api/metrics", { params: { query: { project, runs: asked } } })),
     placeholderData: (before) => before,
     enabled: ids.length > 0,
   });
@@ -441,7 +442,7 @@ function useKinds(rows: Rows): ReadonlyMap<string, string> {
     for (let index = 0; index < Math.min(rows.total ?? 0, 20); index++) {
       const line = rows.line(index);
       const value: unknown = line?.kind === "run" ? line.run.cells[at] : line?.group.cells[at];
-      if (typeof value === "number" || (typeof value === "object" && value !== null)) return [column.name, "number"] as const;
+      if (typeof value === "number" || isLongInteger(value) || (typeof value === "object" && value !== null)) return [column.name, "number"] as const;
       if (typeof value === "string") break;
     }
     return [column.name, column.kind] as const;
