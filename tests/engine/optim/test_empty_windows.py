@@ -162,6 +162,49 @@ def test_a_loss_that_is_nan_with_a_gradient_still_ends_the_run(deferred: bool) -
         train("criterion", broken, policy="stop", accumulate=1, deferred=deferred)
 
 
+def nan_with_a_gradient(model: nn.Module, batch: Any) -> Tensor:
+    """Return a mean over all samples, whose value is nan in the window without labels."""
+    inputs, labels = batch
+    return model(inputs).square().mean() + (math.nan if int(labels[0]) == IGNORED else 0.0)
+
+
+LOSSES["nan with a gradient"] = nan_with_a_gradient
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+@pytest.mark.parametrize("clip_norm", [None, 1.0], ids=["", "clip"])
+def test_a_nan_loss_with_a_finite_gradient_is_no_empty_window(
+    clip_norm: float | None, deferred: bool
+) -> None:
+    given: dict[str, Any] = {"accumulate": 1, "clip_norm": clip_norm, "deferred": deferred}
+
+    with pytest.raises(NonFiniteError, match="nan at step 2"):
+        train("nan with a gradient", data(), policy="stop", **given)
+    runs, heard = train("nan with a gradient", data(), policy="skip", **given)
+
+    backward = runs.process.backward
+    assert (backward.skipped, backward.num_empty) == (2, 0)
+    assert not any("label" in word for word in heard.words)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1.0], ids=["", "clip"])
+def test_a_nan_loss_with_a_finite_gradient_ends_a_run_with_the_weights_of_before(
+    clip_norm: float | None,
+) -> None:
+    torch.manual_seed(1)
+    model = nn.Linear(5, 3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
+    process = Losing(model, nan_with_a_gradient, OptimizerStep(optimizer, clip_norm=clip_norm))
+    runs = Engine(process, Loader(data(), batch_size=WINDOW), deferred=True)
+    weights: list[Any] = []
+    runs.on("step_end")(lambda: weights.append(weights_of(model)))
+
+    with pytest.raises(NonFiniteError, match="nan at step 2"):
+        runs.run()
+
+    assert same_bits(weights_of(model), weights[0])
+
+
 @pytest.mark.parametrize("deferred", [False, True])
 def test_a_loss_that_is_infinite_with_a_gradient_that_is_not_ends_the_run(deferred: bool) -> None:
     def loss(model: nn.Module, batch: Any) -> Tensor:

@@ -415,25 +415,31 @@ class OptimizerStep(OptimizerStepBase):
         numbers = DeferredNumbers(flag.device)
         unnamed = window.unnamed.put(numbers)
         counted = {name: term.put(numbers) for name, term in window.counted(self.weights).items()}
-        norm = self._defer_norm(numbers, flag)
-        if self.lasting is not None:
-            self.lasting.copy_(flag)
         weight = window.weight(self.weights)
-        is_any = 1.0 if weight is None else numbers.add(_one_or_nan(weight))
+        losses = numbers.tensors.copy()
+        norm = self._defer_norm(numbers, flag, has_weight=weight is not None)
+        one_or_nan: Tensor | float = 1.0
+        if weight is not None:
+            one_or_nan = _one_or_nan(weight)
+        elif norm is not None:
+            is_empty = torch.stack(losses).isnan().any() & (numbers.tensors[norm] == 0)
+            one_or_nan = torch.where(is_empty, math.nan, 1.0)
+        is_any = numbers.add(one_or_nan)
         num_counted = numbers.add(flag)
         named = {
             name: counted.get(name) or term.put(numbers) for name, term in window.named.items()
         }
         together = torch.stack(numbers.tensors)
-        if self.lasting is not None:
-            # A nan loss without a gradient leaves out this update, and none of the later ones.
-            judged = torch.nan_to_num(together[:num_counted], 0.0, math.inf, -math.inf)
-            self._finite.mark(flag, [judged])
-            self.lasting.copy_(flag)
         if self.non_finite != "ignore":
             self._finite.mark(flag, [together[:num_counted]])
-            if weight is not None and not isinstance(weight, Tensor) and not weight:
+            if not isinstance(is_any, Slot) and math.isnan(is_any):
                 flag.fill_(1.0)
+        if self.lasting is not None:
+            # An empty window leaves out this update, and none of the later ones.
+            if isinstance(one_or_nan, Tensor):
+                self.lasting.copy_(torch.where(one_or_nan.isnan(), self.lasting, flag))
+            elif not math.isnan(one_or_nan):
+                self.lasting.copy_(flag)
         rates = self.rate.read()
 
         def recall(values: Sequence[float]) -> None:
@@ -442,15 +448,15 @@ class OptimizerStep(OptimizerStepBase):
             if math.isnan(read(is_any)):
                 self.loss = math.nan
             self.rates = rates
-            self.grad_norm = None if norm is None else values[norm]
+            self.grad_norm = None if norm is None or self.clip_norm is None else values[norm]
 
         def judge(values: Sequence[float], step: int) -> NonFiniteError | None:
             if self.non_finite == "ignore":
                 return None
-            has_gradient = not values[num_counted] and (norm is None or math.isfinite(values[norm]))
-            if has_gradient and math.isnan(self.loss):
+            if math.isnan(read_at(values, is_any)):
                 self._leave_out()
                 return None
+            has_gradient = not values[num_counted] and (norm is None or math.isfinite(values[norm]))
             if has_gradient and all(map(math.isfinite, values[:num_counted])):
                 return None
             if self.non_finite == "stop" or not self._are_weights_finite():
@@ -460,16 +466,25 @@ class OptimizerStep(OptimizerStepBase):
 
         return DeferredUpdate(together, recall, judge)
 
-    def _defer_norm(self, numbers: DeferredNumbers, flag: Tensor) -> Slot | None:
-        """Clip and return the slot of the norm; without a limit, mark gradients in `flag`."""
+    def _defer_norm(
+        self, numbers: DeferredNumbers, flag: Tensor, *, has_weight: bool
+    ) -> Slot | None:
+        """Clip and return the slot of the norm; without a limit, check the gradients.
+
+        A window whose weight is unknown is empty if its loss is nan and its gradient zero: the slot
+        is then that of the largest entry. Else the gradients are marked in `flag`.
+        """
         if self.clip_norm is not None:
             norm: Slot = numbers.add(clip_norm_on_device_(self.parameters, self.clip_norm))
-            if self.lasting is not None:
-                self._finite.mark(flag, [numbers.tensors[norm].reshape(1)])
             return norm
-        if self.non_finite != "ignore":
-            self._finite.mark(flag, self.gradients.present())
-        return None
+        if self.non_finite == "ignore":
+            return None
+        grads = self.gradients.present()
+        if has_weight:
+            self._finite.mark(flag, grads)
+            return None
+        largest: Slot = numbers.add(torch.nn.utils.get_total_norm(grads, math.inf))
+        return largest
 
     def deferred_loss(self, loss: Loss, blame: Callable[[int], NonFiniteError]) -> DeferredUpdate:
         """Return the deferred update of other code, of which only the loss is known."""
@@ -488,8 +503,8 @@ class OptimizerStep(OptimizerStepBase):
         return DeferredUpdate(torch.stack(numbers.tensors), recall, judge)
 
 
-def _one_or_nan(weight: Any) -> Any:
+def _one_or_nan(weight: Any) -> Tensor | float:
     """Return 1, or nan for a weight of zero, without waiting for the device."""
     if isinstance(weight, Tensor):
-        return weight / weight
+        return torch.where(weight == 0, math.nan, 1.0)
     return 1.0 if weight else math.nan
