@@ -73,6 +73,22 @@ if __name__ == "__main__":
             exit(4)
         if how == "thread, exit 0":
             sys.exit(0)
+        code = 5
+        if how == "raise 3":
+            raise SystemExit(3)
+        if how == "raise 0":
+            raise SystemExit(0)
+        if how == "raise":
+            raise SystemExit
+        if how == "raise text":
+            raise SystemExit("no data")
+        if how == "raise a variable":
+            raise SystemExit(code)
+        if how == "raise caught":
+            try:
+                raise SystemExit(3)
+            except SystemExit:
+                pass
         if how == "error":
             fail()
         if how == "error in main":
@@ -92,6 +108,12 @@ ENDS = {
     "quit 4": "failed SystemExit: 4",
     "exit text": "failed SystemExit: no data",
     "exit caught": "finished",
+    "raise": "finished",
+    "raise 0": "finished",
+    "raise 3": "failed SystemExit: 3",
+    "raise text": "failed SystemExit: no data",
+    "raise a variable": "failed SystemExit: 5",
+    "raise caught": "finished",
     "error": "failed ValueError: no data",
     "error in main": "failed ValueError: no data",
     "thread": "failed in Thread-1 (fail): ValueError: no data",

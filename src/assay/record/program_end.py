@@ -21,7 +21,8 @@ End = tuple[EndStatus, str, str]
 class ProgramEnd:
     """Observer of `sys.exit`, `exit()` and the errors of threads, between `watch` and `leave`.
 
-    A `raise SystemExit(...)` of the program itself cannot be observed: its code is unknown.
+    A `raise SystemExit(...)` cannot be observed. Its code is read where it is the last thing that
+    the script does outside of functions, and is a constant or a variable; else it is unknown.
     """
 
     def __init__(self) -> None:
@@ -64,6 +65,8 @@ class ProgramEnd:
             error = getattr(sys, "last_value", None)
         if error is None and self._has_exited and not self._ran_to_its_end():
             error = SystemExit(self._code)
+        if error is None and self._outermost is not None:
+            error = _raised_exit(self._outermost)
         return self.end_of_block(error)
 
     def end_of_block(self, error: BaseException | None) -> End:
@@ -120,6 +123,31 @@ class ProgramEnd:
             return before(args)
 
         return excepthook
+
+
+def _raised_exit(frame: FrameType) -> SystemExit | None:
+    """Return the `raise SystemExit(CODE)` by which a frame was left, None where it cannot be read.
+
+    Python forgets the exception before it calls `atexit`; the last instruction still says it.
+    """
+    if frame.f_lasti < 0:
+        return None
+    import dis  # here: few programs need it, and all would wait for it
+
+    if dis.opname[frame.f_code.co_code[frame.f_lasti]] != "RAISE_VARARGS":
+        return None
+    done = [each for each in dis.get_instructions(frame.f_code) if each.offset <= frame.f_lasti]
+    names = [each for each in done if each.opname not in ("CACHE", "PRECALL", "PUSH_NULL")]
+    *_, kind, code, call, last = [None] * 4 + names
+    if kind is None or code is None or call is None or last is None:
+        return None
+    is_exit = kind.argval == "SystemExit" and call.opname.startswith("CALL") and call.arg == 1
+    if not is_exit or last.arg != 1:
+        return None
+    if code.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
+        return SystemExit(frame.f_globals.get(code.argval))
+    is_constant = code.opname in ("LOAD_CONST", "LOAD_SMALL_INT")
+    return SystemExit(code.argval) if is_constant else None
 
 
 def _finish_in_child(finish: Callable[[], None]) -> None:
