@@ -55,6 +55,8 @@ def add_callbacks(
     if saving and scope.sections.checkpoint.enabled:
         prepared.save = _make_save(prepared, recorder)
         bus.extend(prepared.save.handlers())
+    else:
+        bus.extend(_code_state(prepared, recorder).handlers())
     bus.extend(Throughput().handlers())
     if not any(isinstance(plugin.thing, Memory) for plugin in scope.plugins):
         bus.extend(Memory().handlers())
@@ -68,7 +70,6 @@ def add_callbacks(
     if launch.stop_at is not None:
         bus.add(_stop_handler(prepared.engine, launch))
     bus.add(_opening_handler(prepared, recorder, display))
-    bus.extend(_code_state(prepared, recorder).handlers())
     if isinstance(recorder, RunRecorder):
         _look_for_inputs(prepared, recorder)
 
@@ -142,6 +143,7 @@ def _make_save(prepared: PreparedRun, recorder: AnyRecorder) -> Save:
         best=(best.metric, best.mode) if best is not None else None,
         on_best=set_best,
         background=section.background,
+        code_state=_code_state(prepared, recorder),
     )
 
 

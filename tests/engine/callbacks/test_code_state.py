@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.events import Event, Handler
-from assay.engine import Engine, OptimizerStep, Supervised, on
+from assay.core.ports import MemoryRecorder
+from assay.engine import Engine, OptimizerStep, Save, Saver, Supervised, on
 from assay.engine.callbacks.code_state import NOTHING, CodeState
 from engine.toys import hard_net, loader, net, points
 
@@ -655,3 +656,27 @@ def test_a_fourth_step_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None
     look(supervised(net()), steps=20)
 
     assert looks == [0, 1, 3]
+
+
+def saving(folder: Path) -> Save:
+    return Save(Saver(folder), every="2 steps", background=False)
+
+
+def test_whoever_saves_looks_and_without_a_record_the_warning_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    savers = [saving(tmp_path / name) for name in ("a", "b")]
+
+    Engine(supervised(Counts()), loader(), steps=5, handlers=savers).run()
+
+    (said,) = [each.message for each in caplog.records if "state of your code" in each.message]
+    assert "model.count" in said
+
+
+def test_a_run_that_saves_nothing_is_not_looked_at(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = MemoryRecorder()
+
+    Engine(supervised(Counts()), loader(), steps=5, recorder=recorder).run()
+
+    assert recorder.facts == []
+    assert "state of your code" not in caplog.text

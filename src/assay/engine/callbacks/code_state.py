@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
+from assay.core.event_log import Warned
 from assay.core.events import At, Event, Handler
+from assay.core.ports import NullRecorder
 from assay.engine.checkpoint.hidden_state import (
     Hidden,
     Snapshot,
@@ -22,6 +26,10 @@ LAST = 3
 NOTHING = "nothing seen that a checkpoint lacks"
 MOST_NAMED = 5
 
+Report = Callable[[str, list[str]], object]
+"""Hears a finding in one line, and the warnings."""
+
+_LOGGER = logging.getLogger("assay.checkpoint")
 _NAMES = {
     "number": "a plain value",
     "collection": "a collection",
@@ -48,11 +56,11 @@ _FIX = "keep it in a callback with state_dict and load_state_dict"
 class CodeState:
     """Callback that compares the user's objects before and after the first steps.
 
-    `report` is called once, with the finding for the record and the warnings. Later steps cost
-    nothing.
+    `report` is called once, with the finding for the record and the warnings; without it both go to
+    the recorder of the engine. Later steps cost nothing. Of several in one run the first looks.
     """
 
-    def __init__(self, report: Callable[[str, list[str]], object]) -> None:
+    def __init__(self, report: Report | None = None) -> None:
         self.report = report
         self._snapshots: list[Snapshot] = []
         self._blind = ""
@@ -69,6 +77,11 @@ class CodeState:
 
     def begin(self, engine: Engine) -> None:
         """Look at everything before the first step, and again after the first and the last."""
+        owners = (getattr(handler.fn, "__self__", None) for handler in engine.bus.order())
+        if next(owner for owner in owners if isinstance(owner, CodeState)) is not self:
+            return
+        if self.report is None:
+            self.report = partial(report_to_recorder, engine)
         self._look(engine)
         step = engine.state.step
         when = At(frozenset({step + 1, step + LAST}))
@@ -87,6 +100,8 @@ class CodeState:
         """Report what has changed, unless it was reported."""
         snapshots, self._snapshots = self._snapshots, []
         files, self._files = self._files.stop() if self._files is not None else [], None
+        if self.report is None:
+            return
         if self._blind and not self._is_over:
             self.report(self._blind, [])
         elif len(snapshots) > 1:
@@ -115,6 +130,22 @@ class CodeState:
 
 
 _LATE = 1_000_000
+
+
+@runtime_checkable
+class _KeepsFindings(Protocol):
+    def set_code_state(self, finding: str) -> None: ...
+
+
+def report_to_recorder(engine: Engine, finding: str, warnings: list[str]) -> None:
+    """Tell the recorder of an engine; where there is none, log the warnings."""
+    recorder = engine.recorder
+    for message in warnings[:MOST_NAMED]:
+        if isinstance(recorder, NullRecorder):
+            _LOGGER.warning(message)
+        recorder.tell(Warned(message=message, step=engine.state.step))
+    if isinstance(recorder, _KeepsFindings):
+        recorder.set_code_state(finding)
 
 
 def roots_of_code(engine: Engine) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from assay.core.event_log import Saved, Warned
 from assay.core.events import NEVER, Event, Handler
 from assay.core.manifest import Kind, Manifest, folder_of_step, pointed
 from assay.core.ports import NullRecorder, Recorder
+from assay.engine.callbacks.code_state import CodeState
 from assay.engine.callbacks.evaluate import evaluated_splits
 from assay.engine.checkpoint.background import Background
 from assay.engine.checkpoint.codec import decode, encode
@@ -48,10 +49,11 @@ class Save:
 
     `best`: the metric and mode that decide which evaluation was best. Its weights are saved once
     the handlers of lower priority have seen the event in which it was made; it has to be made
-    between two steps. `evaluate_every` of earlier versions is not needed, and changes nothing.
+    between two steps.
     `on_best` hears (metric, mode, value, step, checkpoint). In the `background` the training waits
     only until the state is copied to host memory, and for the save before if that is still being
-    written; the run ends when the last one is on disk.
+    written; the run ends when the last one is on disk. `code_state` looks in the first steps for
+    state of the user's code that the checkpoints lack.
     """
 
     def __init__(
@@ -60,9 +62,9 @@ class Save:
         *,
         every: str = "1 epoch",
         best: tuple[str, Mode] | None = None,
-        evaluate_every: str = "",
         on_best: Callable[[str, Mode, float, int, str], None] | None = None,
         background: bool = True,
+        code_state: CodeState | None = None,
     ) -> None:
         self.saver = saver
         self.every = every
@@ -70,6 +72,7 @@ class Save:
         self.on_best = on_best
         self.last_step: int | None = None
         self.failure: CheckpointError | None = None
+        self.code_state = code_state if code_state is not None else CodeState()
         self._marked_step: int | None = None
         self._model_trial: ModelTrial | None = None
         self._failed_step: int | None = None
@@ -95,6 +98,7 @@ class Save:
             Handler(event=Event.RUN_END, fn=self.wait_last, priority=_LAST, name="Save.wait"),
             Handler(event=Event.EXCEPTION, fn=self.wait, priority=_LAST, name="Save.wait"),
         ]
+        out += self.code_state.handlers()
         return [handler for handler in out if handler is not None]
 
     def unsaved(self, step: int) -> str:
