@@ -6,6 +6,7 @@ Only the second imports torch.
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from assay.config.resolver import (
     with_lengths,
     with_machine,
 )
-from assay.config.tree import Leaf, Table, get_at, is_data, is_given
+from assay.config.tree import Leaf, Node, Table, dotted, get_at, is_data, is_given, walk
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError
 
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
     from assay.build import Examined
 
 
+_SIZES = (
+    ("data", "train", "batch_size"),
+    ("data", "train", "micro_batch_size"),
+    ("train", "accumulate"),
+)
 MOST_MISSING = 2
 """Sections that a config may lack and still look like one that is meant to be trained."""
 
@@ -86,6 +92,35 @@ def _problems_between_calls(root: Table, where: Mapping[str, Any]) -> Iterator[P
     yield from check_materials(root, **where)
     yield from check_criterion_args(root, **where)
     yield from check_graph(root, plan_context(root, **where), **where)
+    yield from _impossible_numbers(root)
+
+
+def _impossible_numbers(root: Table) -> Iterator[Problem]:
+    """Yield sizes of a batch that contradict each other, and learning rates that are not finite."""
+    from assay.engine.data.batch_size import batch_size
+
+    nodes = [get_at(root, path) for path in _SIZES]
+    whole, micro, accumulate = map(_whole_number, nodes)
+    if whole is not None:
+        try:
+            batch_size(whole, micro=micro, accumulate=accumulate)
+        except InputError as error:
+            origin = next(node.origin for node in reversed(nodes) if node is not None)
+            yield Problem(kind="wrong-value", message=error.what, origin=origin, fix=error.fix)
+    optimizer = root.items.get("optimizer")
+    for path, node in walk(optimizer, ("optimizer",)) if optimizer is not None else ():
+        rate = node.value if isinstance(node, Leaf) and path[-1] == "lr" else None
+        if isinstance(rate, float) and not math.isfinite(rate):
+            yield Problem(
+                kind="wrong-value",
+                message=f"`{dotted(path)}` is {rate}; a learning rate is a finite number",
+                origin=node.origin,
+            )
+
+
+def _whole_number(node: Node | None) -> int | None:
+    value = node.value if isinstance(node, Leaf) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 class Examiner:
