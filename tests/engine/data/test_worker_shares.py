@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from assay.core.errors import InputError
 from assay.engine import Engine
 from assay.engine.data.adopt import as_source
-from assay.engine.data.worker_shares import share_out
+from assay.engine.data.worker_shares import MOST, share_out
 from assay.engine.loop.engine_state import restore
 from engine.toys import kept, supervised
 
@@ -196,6 +196,37 @@ def test_a_source_says_that_it_shares_the_samples_out_and_trains_on_each_once() 
     batches = [window.batches[0] for window in source.windows(0, 0)]
     assert seen(batches) == list(range(SIZE))
     assert seen([window.batches[0] for window in source.windows(0, 2)]) == seen(batches[2:])
+
+
+class ManyShuffled(Whole):
+    def indices(self) -> Any:
+        return random.sample(range(MOST + 1), MOST + 1)
+
+
+class ManySplitAndShuffled(SplitAndShuffled):
+    """Has an order that no key decides, and its own share of each worker."""
+
+    def indices(self) -> Any:
+        info = get_worker_info()
+        start, step = (0, 1) if info is None else (info.id, info.num_workers)
+        indices = list(range(start, 3 * MOST, step))
+        random.shuffle(indices)
+        return indices
+
+
+@pytest.mark.parametrize("kind", [ManyShuffled, Made], ids=lambda kind: kind.__name__)
+def test_of_more_samples_than_are_counted_nothing_exact_is_said(kind: Any) -> None:
+    source = as_source(DataLoader(kind(), batch_size=4, num_workers=2))
+
+    assert source.exactness().startswith(
+        f"unknown: each of 2 workers may give all of {kind.__name__}"
+    )
+
+
+def test_many_samples_that_are_split_are_exact() -> None:
+    source = as_source(DataLoader(ManySplitAndShuffled(), batch_size=4, num_workers=2))
+
+    assert source.exactness() == "exact (replayed)"
 
 
 def test_what_a_data_set_has_besides_is_reached_through_its_share() -> None:

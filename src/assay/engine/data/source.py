@@ -19,7 +19,7 @@ from assay.engine.data.batches import digest, size_of
 from assay.engine.data.epochs import epoch_followers, set_epoch
 from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_memory
 from assay.engine.data.randomness import generators_in, key_generator
-from assay.engine.data.worker_shares import WorkerShare, share_out
+from assay.engine.data.worker_shares import WorkerShare, share_out, why_unknown
 from assay.engine.numerics.seed import BATCH, key, seed_all, undisturbed
 
 REPLAYED, STATEFUL = "exact (replayed)", "exact (state_dict)"
@@ -146,7 +146,8 @@ class Replayed:
         if isinstance(dataset, WorkerShare):
             kind = type(dataset.dataset).__name__
             return f"{REPLAYED[:-1]}: {kind} gives all in each worker, which is left its share)"
-        return REPLAYED
+        why = why_unknown(self.batches)
+        return f"unknown: {why}" if why else REPLAYED
 
     def _digests(self, *epochs: int) -> list[int]:
         """Load the first batches of epochs, one after another; return digests of the last one's."""

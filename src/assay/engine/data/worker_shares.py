@@ -31,6 +31,8 @@ MOST = 10_000
 
 _LEFT: WeakSet[DataLoader[Any]] = WeakSet()
 """Loaders whose workers were seen to give other samples each."""
+_UNSURE: WeakSet[DataLoader[Any]] = WeakSet()
+"""Loaders whose workers may give all samples each, in an order of their own."""
 
 
 class WorkerShare(IterableDataset[Any]):
@@ -68,8 +70,10 @@ def share_out(data: Any, *, split: str = "train") -> Any:
     if isinstance(data.dataset, WorkerShare) or data in _LEFT:
         return data
     order = _order_of(data)
-    if order == "split":
+    if order in ("split", "unknown"):
         _LEFT.add(data)
+        if order == "unknown":
+            _UNSURE.add(data)
         return data
     if order == "shuffled" or type(data) is not DataLoader:
         _refuse(data, split)
@@ -80,8 +84,21 @@ def share_out(data: Any, *, split: str = "train") -> Any:
     return shared
 
 
-def _order_of(data: DataLoader[Any]) -> Literal["split", "alike", "shuffled"]:
-    """Return how two workers give their samples: other ones, the same, or the same shuffled."""
+def why_unknown(data: Any) -> str:
+    """Return why the samples of workers may be the same, "" where they are not or it is known."""
+    if not isinstance(data, DataLoader) or data not in _UNSURE:
+        return ""
+    return (
+        f"each of {data.num_workers} workers may give all of {type(data.dataset).__name__}, in an"
+        f" order of its own: it gives more than {MOST:,} samples, which were not compared"
+    )
+
+
+def _order_of(data: DataLoader[Any]) -> Literal["split", "alike", "shuffled", "unknown"]:
+    """Return how two workers give their samples: other ones, the same, or the same shuffled.
+
+    Of more samples than are counted that is unknown: they may be drawn without an end.
+    """
     first_of = partial(_digest_first, data, seed=0)
     try:
         # Under one key, workers that are not split give the same, whatever they draw.
@@ -96,7 +113,9 @@ def _order_of(data: DataLoader[Any]) -> Literal["split", "alike", "shuffled"]:
         counts = call_in_copies(partial(_count, data, 0), partial(_count, data, None))
     except (CopyError, ValueError):  # samples of several shapes; the first batch raises the rest
         return "split"
-    if counts[0] != counts[1] or counts[0] == MOST:
+    if counts[0] == counts[1] == MOST:
+        return "unknown"
+    if counts[0] != counts[1]:
         return "split"
     return "alike" if first == other else "shuffled"
 
