@@ -469,10 +469,10 @@ class OptimizerStep(OptimizerStepBase):
     def _defer_norm(
         self, numbers: DeferredNumbers, flag: Tensor, *, has_weight: bool
     ) -> Slot | None:
-        """Clip and return the slot of the norm; without a limit, check the gradients.
+        """Clip and return the slot of the norm; without a limit, mark gradients in `flag`.
 
         A window whose weight is unknown is empty if its loss is nan and its gradient zero: the slot
-        is then that of the largest entry. Else the gradients are marked in `flag`.
+        is then that of the largest entry.
         """
         if self.clip_norm is not None:
             norm: Slot = numbers.add(clip_norm_on_device_(self.parameters, self.clip_norm))
@@ -480,8 +480,8 @@ class OptimizerStep(OptimizerStepBase):
         if self.non_finite == "ignore":
             return None
         grads = self.gradients.present()
+        self._finite.mark(flag, grads)
         if has_weight:
-            self._finite.mark(flag, grads)
             return None
         largest: Slot = numbers.add(torch.nn.utils.get_total_norm(grads, math.inf))
         return largest
