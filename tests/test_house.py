@@ -68,7 +68,7 @@ ROOMS = (
 )
 FOLDERS = {
     "src/assay": ROOMS,
-    "src/assay/compat": "alchemy framework libai thexp",
+    "src/assay/compat": "alchemy framework libai parts thexp",
     "src/assay/config": "defaults older_systems params sources",
     "src/assay/engine": (
         "callbacks checkpoint data loop metrics model numerics optim parallel rehearse trace"
