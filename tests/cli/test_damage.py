@@ -20,7 +20,7 @@ from assay.query.table import list_runs
 from assay.record.attempt import AttemptSpec
 from assay.record.opening import start_run
 from assay.store.layout import Project, RunFolder
-from assay.store.trash import remove, removed
+from assay.store.trash import list_removed, remove
 from run_folders import hold_lease, make_run
 
 POINTS = {"train/loss": [0.5, 0.25, 0.125], "valid/acc": [0.9]}
@@ -210,10 +210,10 @@ def test_a_run_that_cannot_be_read_is_named_and_the_others_are_not_harmed(
         assert done.code in (1, 2) and "kq3fabcd" in done.err, done.err
 
     assert assay("rm", "kq3f").code == 0
-    assert [folder.path.name for folder in removed(project)] == [broken.name]
+    assert [folder.path.name for folder in list_removed(project)] == [broken.name]
     assert [each["id"] for each in list_runs(project).cells] == [RunView(sound).id]
     assert assay("gc").code == 0
-    assert removed(project) == []
+    assert list_removed(project) == []
     assert RunView(sound).damages == ()
 
 

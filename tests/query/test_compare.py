@@ -134,7 +134,7 @@ def test_the_groups_that_a_p_value_is_of_stand_beside_it(project: Project) -> No
     found = [(each.mean, each.std, each.count) for each in row.groups if each]
     assert found == [pytest.approx((0.81, 0.01, 3)), pytest.approx((0.91, 0.01, 3))]  # without nan
     alone = compared(project, make_run(project, points={"acc": [0.5]}), make_run(project))
-    assert all(not row.groups and not row.tests for row in alone.metrics)
+    assert all(not any(row.groups) and not any(row.tests) for row in alone.metrics)
 
 
 def test_a_damaged_config_leaves_the_rest_of_the_comparison(project: Project) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from assay.query.catalog import Asked, Catalog, open_catalog
-from assay.query.result_tables import follow, shown
+from assay.query.result_tables import follow, follow_links
 from assay.query.table import GroupTable, list_runs, make_group_table, runs
 from assay.store.layout import Project
 from assay.store.tables import Link, ResultTable, TableColumn, TableRow
@@ -264,7 +264,7 @@ def test_a_cell_of_a_result_table_counts_the_runs_that_finished_and_names_the_ot
         rows=(TableRow(key="r1", cells={"acc": Link(value="acc", where="acc")}),),
     )
 
-    followed = shown(table, catalog)
+    followed = follow_links(table, catalog)
 
     cell = followed.rows[0].cells[0]
     assert (cell.text, len(cell.samples)) == ("0.935 ± 0.021", 2)

@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 
 from assay.core.errors import InputError
 from assay.core.terminal import for_terminal
-from assay.query.picture import decoded, picture
+from assay.query.picture import decode_png, picture
 from assay.record.media import png, stretched
 
 
@@ -54,11 +54,11 @@ def png_of(
     st.permutations(range(5)),
 )
 def test_every_filter_of_png_is_undone(image: np.ndarray, filters: list[int]) -> None:
-    assert np.array_equal(decoded(png_of(image, filters, 6)), image[:, :, :3])
-    assert np.array_equal(decoded(png_of(image[:, :, :3], filters, 2)), image[:, :, :3])
+    assert np.array_equal(decode_png(png_of(image, filters, 6)), image[:, :, :3])
+    assert np.array_equal(decode_png(png_of(image[:, :, :3], filters, 2)), image[:, :, :3])
     grey = image[:, :, :1]
-    assert np.array_equal(decoded(png_of(grey, filters, 0)), grey.repeat(3, axis=2))
-    assert np.array_equal(decoded(png_of(image[:, :, :2], filters, 4)), grey.repeat(3, axis=2))
+    assert np.array_equal(decode_png(png_of(grey, filters, 0)), grey.repeat(3, axis=2))
+    assert np.array_equal(decode_png(png_of(image[:, :, :2], filters, 4)), grey.repeat(3, axis=2))
 
 
 def test_what_is_no_such_file_is_refused() -> None:
@@ -70,9 +70,9 @@ def test_what_is_no_such_file_is_refused() -> None:
         png_of(image, [0], 0, interlaced=1),
     ):
         with pytest.raises(InputError, match="cannot be drawn here"):
-            decoded(data)
+            decode_png(data)
     with pytest.raises(InputError, match="no PNG file"):
-        decoded(b"GIF89a")
+        decode_png(b"GIF89a")
 
 
 def test_two_pixels_are_one_character_and_the_room_is_kept() -> None:
@@ -123,7 +123,7 @@ def test_a_picture_that_claims_to_be_huge_is_refused_before_it_is_unpacked(
     data = whole[:16] + b"".join(side.to_bytes(4, "big") for side in size) + whole[24:]
 
     with pytest.raises(InputError, match=f"{size[0]} x {size[1]} pixels cannot be drawn here"):
-        decoded(data)
+        decode_png(data)
 
 
 def test_a_picture_that_unpacks_without_end_takes_no_more_room_than_it_says() -> None:

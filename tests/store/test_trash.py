@@ -15,7 +15,7 @@ from assay.store.blobs import FileBlobs
 from assay.store.code_trees import read_tree
 from assay.store.index import open_index
 from assay.store.layout import Project, RunFolder
-from assay.store.trash import bring_back, clean, remove, removed
+from assay.store.trash import bring_back, clean, list_removed, remove
 from run_folders import hold_lease, make_project, make_run
 
 
@@ -41,8 +41,8 @@ def test_a_removed_run_is_in_no_list_and_can_be_brought_back(project: Project) -
 
     remove(gone)
     assert [row.tag for row in open_index(project).all_rows()] == ["kept"]
-    assert [run.id for run in removed(project)] == [gone.id]
-    bring_back(removed(project)[0])
+    assert [run.id for run in list_removed(project)] == [gone.id]
+    bring_back(list_removed(project)[0])
 
     assert len(open_index(project).all_rows()) == 2
     assert kept.path.exists() and gone.run_json.exists()

@@ -13,7 +13,7 @@ import pytest
 from assay.core.event_log import Edit, Ended
 from assay.core.json_codec import to_plain
 from assay.core.verdict import Difference, Verdict
-from assay.query.picture import decoded
+from assay.query.picture import decode_png
 from assay.record import edits
 from assay.store.layout import Project, RunFolder
 from run_folders import id_of, make_project, make_run, tell_now
@@ -286,7 +286,7 @@ def test_a_table_wider_than_the_screen_is_shaded_at_the_edge_beyond_which_there_
 
     def is_shaded() -> bool:
         """Whether most of the last column of pixels differs from the colour of the page."""
-        image = decoded(table.screenshot())
+        image = decode_png(table.screenshot())
         return bool(
             (np.abs(image[:, -1].astype(int) - image[-2, -16]).max(axis=-1) > 8).mean() > 0.5
         )

@@ -156,7 +156,7 @@ export function GroupCell({ group, name, value, now }: { group: GroupLine; name:
 }
 
 /** Mean and sample deviation of several runs. */
-export function Spread({ value, isTime = false }: { value: Schema["SpreadCell"]; isTime?: boolean }) {
+export function Spread({ value, isTime = false }: { value: Schema["Spread"]; isTime?: boolean }) {
   const mean = Number(value.mean);
   const std = value.std === null ? null : Number(value.std);
   if (isTime) return <span title={`mean of ${value.count}`}>{duration(mean)}</span>;
@@ -170,6 +170,6 @@ export function Spread({ value, isTime = false }: { value: Schema["SpreadCell"];
   );
 }
 
-function isSpread(value: unknown): value is Schema["SpreadCell"] {
+function isSpread(value: unknown): value is Schema["Spread"] {
   return typeof value === "object" && value !== null && "mean" in value;
 }

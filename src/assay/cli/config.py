@@ -275,9 +275,11 @@ def _text(value: Any) -> str:
     """Return a value for the shell: text bare, all else about as TOML writes it."""
     from assay.config import from_plain
     from assay.core.diagnostics import Origin
-    from assay.query.diff import written
+    from assay.query.diff import write_value
 
-    return value if isinstance(value, str) else str(written(from_plain(value, Origin(source=""))))
+    return (
+        value if isinstance(value, str) else str(write_value(from_plain(value, Origin(source=""))))
+    )
 
 
 def _key_of_file(file: Path, key: str) -> tuple[Any, Any]:

@@ -226,7 +226,7 @@ def _print(table: RunTable) -> None:
             paint(status, STATUS_STYLES.get(status, ""), on=True) + line[len(status) :]
             for status, line in zip(statuses, lines, strict=True)
         ]
-    unsaved = table.unsaved()
+    unsaved = table.find_unsaved()
     out += [*lines, *(f"{run_id}: {visible(reason)}" for run_id, reason in unsaved.items())]
     echo("\n".join(out))
 

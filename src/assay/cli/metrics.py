@@ -16,6 +16,7 @@ from assay.cli.terminal import echo, paint, use_color
 from assay.core.errors import InputError, choose
 from assay.core.formatting import number
 from assay.core.terminal import visible
+from assay.core.text_table import align_rows
 from assay.query.find import find_run
 from assay.query.logged_rows import LoggedRow, logged_rows, rows_csv
 from assay.query.run import RunView
@@ -113,9 +114,5 @@ def _table(rows: Sequence[LoggedRow], *, color: bool) -> list[str]:
         values = [number(row.values[name]) if name in row.values else "" for name in names]
         logged = datetime.fromtimestamp(row.time_ns / 1e9).astimezone()
         cells.append([str(row.step), f"{logged:%H:%M:%S}", *values])
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = []
-    for line in cells:
-        padded = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
-        lines.append("  ".join(padded).rstrip())
+    lines = align_rows(cells, to_right=range(len(names) + 2))
     return [paint(lines[0], "bold", on=color), *lines[1:]]

@@ -12,7 +12,7 @@ from assay.core.terminal import visible
 from assay.query.find import select_runs
 from assay.store.known_projects import project_here
 from assay.store.layout import RunFolder
-from assay.store.trash import bring_back, remove, removed
+from assay.store.trash import bring_back, list_removed, remove
 
 
 @click.command(
@@ -38,7 +38,7 @@ def command(runs: tuple[str, ...], undo: bool) -> int:
 
 def _removed(address: str) -> RunFolder:
     project = project_here()
-    gone = removed(project)
+    gone = list_removed(project)
     found = [
         folder for folder in gone if folder.id.startswith(address) or address == folder.path.name
     ]

@@ -390,9 +390,9 @@ def _train_series(
 
 def _title(config: Config) -> str:
     from assay.core.terminal import elided, visible
-    from assay.query.diff import written
+    from assay.query.diff import write_value
 
-    assigned = "  ".join(f"{key}={written(node)}" for key, node in config.assigned)
+    assigned = "  ".join(f"{key}={write_value(node)}" for key, node in config.assigned)
     file = str(config.path) if config.path is not None else ""
     return elided(visible("  ".join(filter(None, [file, config.variant, assigned]))), 72)
 

@@ -9,6 +9,7 @@ import click
 from assay.cli.one_config import one_config, read_config
 from assay.cli.rehearsal import rehearse_one
 from assay.cli.terminal import echo, echo_json
+from assay.core.text_table import align_rows
 
 
 @click.command(
@@ -34,11 +35,7 @@ def command(arguments: tuple[str, ...], variant: str | None, trust: bool, as_jso
     for name, layer in zip(names, report.layers, strict=True):
         gave = layer.gave or "not called"
         rows.append((name, layer.kind, gave, f"{layer.params:,}", f"{layer.flops:,}"))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        texts = [cell.ljust(width) for cell, width in zip(row[:3], widths[:3], strict=True)]
-        numbers = [cell.rjust(width) for cell, width in zip(row[3:], widths[3:], strict=True)]
-        echo("  ".join([*texts, *numbers]))
+    echo("\n".join(align_rows(rows, to_right=(3, 4))))
     echo(f"{report.parameters:,} parameters, {report.trained:,} trained")
     echo(f"{flops:,} FLOPs forward, of {report.samples} samples")
     return code

@@ -267,10 +267,10 @@ def _shown_values(point: Point) -> dict[str, str]:
 
 def _shown(node: Node) -> str:
     from assay.config.tree import plain
-    from assay.query.diff import written
+    from assay.query.diff import write_value
 
     value = plain(node)
-    return number(value) if isinstance(value, float) else written(node) or "none"
+    return number(value) if isinstance(value, float) else write_value(node) or "none"
 
 
 def _importance(search: Search, trials: Sequence[SearchTrial]) -> dict[str, float]:

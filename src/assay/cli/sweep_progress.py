@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from assay.cli.terminal import STATUS_STYLES, echo, is_live, paint, redraw, use_color, width
 from assay.core.formatting import number
 from assay.core.terminal import elided
-from assay.query.sweep_summary import aligned
+from assay.query.sweep_summary import align_visible
 
 if TYPE_CHECKING:
     from assay.jobs.search import ActiveTrial
@@ -98,7 +98,7 @@ class SweepProgress:
         columns = (width(sys.stderr) or 80) - 1
         lines = [self._head()]
         if rows:
-            lines += aligned([heads, *rows])
+            lines += align_visible([heads, *rows])
         return [elided(line, columns) for line in lines]
 
     def _head(self) -> str:

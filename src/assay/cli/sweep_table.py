@@ -74,13 +74,13 @@ def cause_of(result: RunResult) -> str:
 
 def _columns(configs: Sequence[Config]) -> list[dict[str, str]]:
     """Return what varies between configs: file, variant and the keys that a sweep assigns."""
-    from assay.query.diff import written
+    from assay.query.diff import write_value
 
     rows = []
     for config in configs:
         file = config.path.name if config.path is not None else "-"
         row = {"config": file, "variant": config.variant or "base"}
-        row |= {key: written(node) or "none" for key, node in config.assigned}
+        row |= {key: write_value(node) or "none" for key, node in config.assigned}
         rows.append(row)
     shared = {key for key in ("config", "variant") if len({row[key] for row in rows}) == 1}
     return [{key: value for key, value in row.items() if key not in shared} for row in rows]

@@ -17,9 +17,17 @@ from assay.core.formatting import count, moment
 from assay.core.json_codec import dumps
 from assay.core.regular_file import read_bytes
 from assay.core.terminal import visible
+from assay.core.text_table import align_rows
 from assay.query.catalog import Asked, Catalog
 from assay.query.find import select_runs
-from assay.query.result_tables import ShownCell, ShownRow, ShownTable, follow, seen_now, shown
+from assay.query.result_tables import (
+    ShownCell,
+    ShownRow,
+    ShownTable,
+    follow,
+    follow_links,
+    seen_now,
+)
 from assay.record import table_edits
 from assay.record.table_edits import TableChange
 from assay.store.known_projects import project_here
@@ -53,7 +61,7 @@ def ls() -> int:
     catalog = _catalog(project)
     for name in names:
         try:
-            table = shown(read_table(project, name), catalog)
+            table = follow_links(read_table(project, name), catalog)
         except RecordError as error:
             echo(f"{name}  cannot be read: {visible(error.what)}")
             continue
@@ -79,7 +87,7 @@ def show(name: str, history: bool) -> int:
                 visible(f"{moment(edit.at_ns)}  {edit.who}  {edit.what} {place}  {change}".rstrip())
             )
         return 0
-    found = shown(table, _catalog(project))
+    found = follow_links(table, _catalog(project))
     echo("\n".join(_lines(found)))
     return 0
 
@@ -151,7 +159,7 @@ def set_(
     if best is not None:
         changes.append(TableChange(what="column", column=column_key, new={"best": best}))
     table = table_edits.change(project, name, *changes)
-    echo("\n".join(_lines(shown(table, catalog))))
+    echo("\n".join(_lines(follow_links(table, catalog))))
     return 0
 
 
@@ -175,7 +183,7 @@ def export(name: str, file: str | None, form: str | None) -> int:
             "In which form?",
             fix=f"--as {', '.join(FORMS.values())}; or a file ending in {', '.join(FORMS)}",
         )
-    table = shown(_read(project, name), _catalog(project))
+    table = follow_links(_read(project, name), _catalog(project))
     if table.stale:
         echo(
             f"{count(table.stale, 'cell')} changed since somebody looked: assay table show {name}",
@@ -213,7 +221,7 @@ def import_(name: str, file: str) -> int:
     if name not in table_names(project):
         table_edits.create(project, name)
     table = table_edits.fill(project, name, rows, what="imported")
-    echo("\n".join(_lines(shown(table, _catalog(project)))))
+    echo("\n".join(_lines(follow_links(table, _catalog(project)))))
     return 0
 
 
@@ -282,16 +290,8 @@ def _lines(found: ShownTable) -> list[str]:
     body = [[_text(cell) for cell in row.cells] for row in found.rows]
     if not head:
         return ["The table is empty."]
-    texts = [head, *body]
-    widths = [max(len(line[i]) for line in texts) for i in range(len(head))]
-    numeric = [_is_numeric(found.rows, i) for i in range(len(head))]
-    lines = []
-    for line in texts:
-        cells = [
-            cell.rjust(width) if is_number else cell.ljust(width)
-            for cell, width, is_number in zip(line, widths, numeric, strict=True)
-        ]
-        lines.append("  ".join(cells).rstrip())
+    numeric = [i for i in range(len(head)) if _is_numeric(found.rows, i)]
+    lines = align_rows([head, *body], to_right=numeric)
     notes = [line for text in found.legend("*") for line in _wrapped(text)]
     return [paint(lines[0], "dim", on=color), *lines[1:], *(["", *notes] if notes else [])]
 

@@ -23,7 +23,7 @@ from assay.config.variants import ALL, variants_of
 from assay.core.formatting import count
 from assay.core.json_codec import dumps
 from assay.core.terminal import elided, visible
-from assay.query.diff import written
+from assay.query.diff import write_value
 
 WIDTH = 80
 _NAME_WIDTH = 24
@@ -122,7 +122,7 @@ def _row(base: Config, config: Config, tree: Table | None) -> Variation:
 
 
 def _change(key: str, _before: Node | None, after: Node | None) -> str:
-    return visible(f"{key} removed" if after is None else f"{key} = {written(after)}")
+    return visible(f"{key} removed" if after is None else f"{key} = {write_value(after)}")
 
 
 def _dated(value: Any) -> Any:

@@ -40,7 +40,7 @@ from assay.core.events import Handler
 from assay.core.manifest import describe_damage
 from assay.core.ports import NullRecorder
 from assay.core.run_file import Attempt
-from assay.query.diff import flat, written
+from assay.query.diff import flat, write_value
 from assay.query.find import best_or_latest, checkpoint_of, describe_newer_damage, find
 from assay.query.run import RunView
 from assay.record.opening import start_attempt
@@ -483,12 +483,12 @@ def refuse_other_data(run_id: str, old: Table, new: Table, changes: Sequence[Key
 
 def _as_override(change: KeyChange) -> str:
     """Return the override that makes a change, "" for one that is no scalar."""
-    return f"{change.key}={written(change.after)}" if isinstance(change.after, Leaf) else ""
+    return f"{change.key}={write_value(change.after)}" if isinstance(change.after, Leaf) else ""
 
 
 def describe_change(change: KeyChange) -> str:
     """Return both values of a changed key as they are written."""
-    before, after = (written(value) or "not given" for value in (change.before, change.after))
+    before, after = (write_value(value) or "not given" for value in (change.before, change.after))
     return f"{before} -> {after}"
 
 

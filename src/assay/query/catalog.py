@@ -382,24 +382,24 @@ class Catalog:
 
     def all_rows(self) -> list[RunRow]:
         """Return all runs, tests and archived ones too, the oldest first."""
-        rows = [row for index in self._indexes for row in self._made(index, index.all_rows())]
+        rows = [row for index in self._indexes for row in self._make_rows(index, index.all_rows())]
         return sorted(rows, key=lambda row: (row.written.created_ns, row.id))
 
     def open_rows(self) -> list[RunRow]:
         """Return the runs that wrote no end, as they are now."""
-        return [row for index in self._indexes for row in self._made(index, index.open_rows())]
+        return [row for index in self._indexes for row in self._make_rows(index, index.open_rows())]
 
     def recent_rows(self, since_ns: int, limit: int) -> list[RunRow]:
         """Return the runs active since a moment, test runs included, the newest first."""
         return [
             row
             for index in self._indexes
-            for row in self._made(index, index.recent_rows(since_ns, limit))
+            for row in self._make_rows(index, index.recent_rows(since_ns, limit))
         ]
 
     # ------------------------------------------------------------------------------------ the parts
 
-    def _made(self, index: Index, written: Iterable[IndexRow]) -> list[RunRow]:
+    def _make_rows(self, index: Index, written: Iterable[IndexRow]) -> list[RunRow]:
         now_ns = time.time_ns()
         return [RunRow(index, row, now_ns) for row in written]
 

@@ -33,7 +33,7 @@ class DifferingKey:
     """One key, and what each run has there; None where it has nothing."""
 
     key: str
-    values: tuple[str | float | int | None, ...]
+    values: tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class MetricRow:
     """One metric of all runs.
 
     `groups` are the last values of the repeats of each run, those that are finite; `tests` compare
-    them with those of the first. Both are empty where no run has repeats.
+    them with those of the first. Both are None for each run where no run has repeats.
     """
 
     name: str
     summaries: tuple[Summary | None, ...]
-    groups: tuple[Spread | None, ...] = ()
-    tests: tuple[Welch | None, ...] = ()
+    groups: tuple[Spread | None, ...]
+    tests: tuple[Welch | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +192,8 @@ def _metrics(
     values = {name: catalog.values_of(ids, name) for name in tested}
     rows = []
     for name in names:
-        spreads: tuple[Spread | None, ...] = ()
-        tests: tuple[Welch | None, ...] = ()
+        spreads: tuple[Spread | None, ...] = (None,) * len(runs)
+        tests: tuple[Welch | None, ...] = (None,) * len(runs)
         if name in values:
             samples = [_finite(values[name], group) for group in groups]
             spreads = tuple(compute_spread(sample) if sample else None for sample in samples)

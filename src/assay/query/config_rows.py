@@ -23,7 +23,7 @@ from assay.config.tree import (
 )
 from assay.core import defaults_file
 from assay.core.errors import AssayError
-from assay.query.diff import written
+from assay.query.diff import write_value
 from assay.query.run import RunView
 from assay.query.text_files import read_text
 
@@ -50,7 +50,7 @@ def config_rows(run: RunView) -> list[ConfigRow]:
     """
     from assay.config.freeze import origins_noted  # hashes, which a diff of runs does without
 
-    given = _given(run)
+    given = _read_given(run)
     overrides = _overrides(run)
     origins = origins_noted(run.config_text, run.config)
     rows = [
@@ -67,7 +67,7 @@ def config_rows(run: RunView) -> list[ConfigRow]:
 
 def flat_config(run: RunView) -> dict[str, str]:
     """Return the saved config as text by dotted key. ConfigError when it is damaged."""
-    return {dotted(path): written(node) or "" for path, node in _leaves(run.config)}
+    return {dotted(path): write_value(node) or "" for path, node in _leaves(run.config)}
 
 
 def config_files(run: RunView) -> dict[str, str]:
@@ -105,7 +105,7 @@ def _row(
     origin: str,
 ) -> ConfigRow:
     key = dotted(path)
-    value = written(node) or ""
+    value = write_value(node) or ""
     for length in range(len(path), 0, -1):
         if path[:length] in overrides:
             return ConfigRow(key, value, "override", overrides[path[:length]])
@@ -119,7 +119,7 @@ def _row(
     return ConfigRow(key, value, "resolved" if given or origin else "file", origin)
 
 
-def _given(run: RunView) -> list[tuple[str, Table]]:
+def _read_given(run: RunView) -> list[tuple[str, Table]]:
     """Return the given config files that are data; a config in Python is not executed here."""
     found = []
     for name, text in config_files(run).items():

@@ -182,7 +182,7 @@ def draw(
         if high is None:
             high = max((part.high for part in parts), default=0.0)
         width = widths.get(metric) or width_for(low, high, view.points)
-        drawn = (_drawn(part, low, high, width, view) for part in parts)
+        drawn = (_draw_part(part, low, high, width, view) for part in parts)
         found += [curve for curve in drawn if curve is not None]
     return found
 
@@ -284,14 +284,14 @@ class _ReducedCurve(NamedTuple):
     counts: NDArray[np.float64]
 
 
-def _drawn(part: _Part, low: float, high: float, width: float, view: CurveView) -> Curve | None:
+def _draw_part(part: _Part, low: float, high: float, width: float, view: CurveView) -> Curve | None:
     """Return the curve of a part between two values of x, with the points next to them.
 
     None where it has no point.
     """
     xs, values = part.xs, part.values
     is_ordered = not bool((xs[1:] < xs[:-1]).any())
-    smooths = smoothed(values, view.smooth) if view.smooth else None
+    smooths = smooth_values(values, view.smooth) if view.smooth else None
     first_x, last_x = part.low, part.high
     if is_ordered:
         first_x, last_x = float(xs[0]), float(xs[-1])
@@ -315,7 +315,7 @@ def _drawn(part: _Part, low: float, high: float, width: float, view: CurveView) 
             seen = max(1, int(np.count_nonzero((xs >= low) & (xs <= high))))
             count = min(total, _MOST_OF_DISORDER, math.ceil(view.points * total / seen))
             starts = np.linspace(0, total, count, endpoint=False).astype(np.int64)
-        reduced = _reduced(xs, values, finite, starts)
+        reduced = _reduce(xs, values, finite, starts)
         smooths = None if smooths is None else smooths[starts]
     return Curve(
         run=part.run,
@@ -338,13 +338,13 @@ def _drawn(part: _Part, low: float, high: float, width: float, view: CurveView) 
     )
 
 
-def smoothed(values: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
+def smooth_values(values: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
     """Return the exponential moving average at each value, without a bias to zero at the begin.
 
     `weight` is that of what came before, above 0 and below 1. A value that is not finite changes
     nothing; before the first finite one the average is nan.
 
-    >>> smoothed(np.array([4.0, np.nan, 0.0]), 0.5).tolist()
+    >>> smooth_values(np.array([4.0, np.nan, 0.0]), 0.5).tolist()
     [4.0, 4.0, 1.3333333333333333]
     """
     finite = np.isfinite(values)
@@ -388,7 +388,7 @@ def _range_starts(xs: NDArray[np.float64], width: float, view: CurveView) -> NDA
     return _starts(xs, np.arange(first, last + 1) * width)
 
 
-def _reduced(
+def _reduce(
     xs: NDArray[np.float64],
     values: NDArray[np.float64],
     finite: NDArray[np.bool_],

@@ -107,12 +107,12 @@ def diff(left: RunView, right: RunView, parts: tuple[Part, ...] = PARTS) -> RunD
     )
 
 
-def written(node: Node | None) -> str | None:
+def write_value(node: Node | None) -> str | None:
     """A value of a config on one line, about as TOML writes it; None for one that is not there.
 
     >>> from assay.config.tree import from_plain
     >>> from assay.core.diagnostics import Origin
-    >>> written(from_plain({"lr": 0.1, "betas": [0.9, 0.99], "name": None}, Origin(source="")))
+    >>> write_value(from_plain({"lr": 0.1, "betas": [0.9, 0.99], "name": None}, Origin(source="")))
     '{ lr = 0.1, betas = [0.9, 0.99], name = none }'
     """
     match node:
@@ -127,10 +127,10 @@ def written(node: Node | None) -> str | None:
         case Leaf(value=value):
             return str(value)
         case List(items=items):
-            return f"[{', '.join(str(written(item)) for item in items)}]"
+            return f"[{', '.join(str(write_value(item)) for item in items)}]"
         case Table(items=by_key):
             return (
-                f"{{ {', '.join(f'{key} = {written(item)}' for key, item in by_key.items())} }}"
+                f"{{ {', '.join(f'{key} = {write_value(item)}' for key, item in by_key.items())} }}"
                 if by_key
                 else "{}"
             )
@@ -164,7 +164,8 @@ def code_store(run: RunView) -> Blobs:
 def _config(left: RunView, right: RunView) -> tuple[ChangedKey, ...]:
     changes = changed_keys(left.config, right.config)
     in_config = [
-        ChangedKey(change.key, written(change.before), written(change.after)) for change in changes
+        ChangedKey(change.key, write_value(change.before), write_value(change.after))
+        for change in changes
     ]
     return (*in_config, *_changed_texts(left.outside, right.outside))
 
@@ -249,10 +250,10 @@ def _file(
     if old is None or new is None:
         return FileChanged(path, how)
     names = (f"a/{path}" if left else "/dev/null", f"b/{path}" if right else "/dev/null")
-    return FileChanged(path, how, "".join(_unified(old, new, *names)))
+    return FileChanged(path, how, "".join(_unify(old, new, *names)))
 
 
-def _unified(old: list[str], new: list[str], old_name: str, new_name: str) -> Iterator[str]:
+def _unify(old: list[str], new: list[str], old_name: str, new_name: str) -> Iterator[str]:
     for line in difflib.unified_diff(old, new, old_name, new_name):
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 

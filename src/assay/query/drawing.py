@@ -28,7 +28,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
     >>> sparkline([1, 2, 3, 2, 1], 5), sparkline([5.0], 3), sparkline([], 3)
     ('▁▅█▅▁', '▁', '')
     """
-    shown = _thinned(values, width)
+    shown = _thin(values, width)
     known = [value for value in shown if math.isfinite(value)]
     if not known:
         return " " * len(shown)
@@ -121,7 +121,7 @@ def _between(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, in
     ]
 
 
-def _thinned(values: Sequence[float], width: int) -> list[float]:
+def _thin(values: Sequence[float], width: int) -> list[float]:
     """Means of neighbours, so that at most `width` are left."""
     total = len(values)
     if total <= width:

@@ -180,11 +180,12 @@ def show(condition: Condition) -> str:
         case Not(inner):
             return f"not {_inner(inner, Either, Both)}"
         case Has(field):
-            return _named(field)
+            return _write_name(field)
         case FieldComparison(field, operator, value):
-            return f"{_named(field)} {operator} {_written(value, field)}"
+            return f"{_write_name(field)} {operator} {_write_value(value, field)}"
         case OneOf(field, values):
-            return f"{_named(field)} in ({', '.join(_written(value, field) for value in values)})"
+            listed = ", ".join(_write_value(value, field) for value in values)
+            return f"{_write_name(field)} in ({listed})"
         case Mentions(words):
             return " ".join(words)
         case _:
@@ -196,7 +197,7 @@ def _inner(condition: Condition, *weaker: type) -> str:
     return f"({text})" if isinstance(condition, weaker) else text
 
 
-def _named(field: Field) -> str:
+def _write_name(field: Field) -> str:
     name = field.name
     if field.kind == "metric":
         name = name if field.statistic == "last" else f"{name}.{field.statistic}"
@@ -209,7 +210,7 @@ def _named(field: Field) -> str:
     return name if is_plain else f"`{name}`"
 
 
-def _written(value: Value, field: Field) -> str:
+def _write_value(value: Value, field: Field) -> str:
     match value:
         case bool():
             return "true" if value else "false"
@@ -245,7 +246,7 @@ class _ExpressionParser:
             fix = (
                 "write `and` or `or` between two comparisons" if self.now.kind != "operator" else ""
             )
-            self._wrong(self.now, f"{_quoted(self.now)} is not expected here", fix)
+            self._wrong(self.now, f"{_quote(self.now)} is not expected here", fix)
         return condition
 
     @property
@@ -281,7 +282,7 @@ class _ExpressionParser:
             at = found.end()
         return [*tokens, _Lexeme("end", "the end", end, end + 1)]
 
-    def _taken(self, *texts: str) -> bool:
+    def _take(self, *texts: str) -> bool:
         """Take the next token if it is one of these."""
         token = self.now
         is_it = token.kind in ("operator", "name") and token.text.lower() in texts
@@ -290,13 +291,13 @@ class _ExpressionParser:
 
     def _either(self) -> Condition:
         left = self._both()
-        while self._taken("or", "||"):
+        while self._take("or", "||"):
             left = Either(left, self._both())
         return left
 
     def _both(self) -> Condition:
         left = self._not()
-        while self._taken("and", "&&"):
+        while self._take("and", "&&"):
             left = Both(left, self._not())
         return left
 
@@ -305,35 +306,35 @@ class _ExpressionParser:
         if self.terms > MAX_TERMS:
             self._wrong(self.now, f"the expression is too long: it has more than {MAX_TERMS} parts")
         token = self.now
-        if not self._taken("not", "!", "("):
+        if not self._take("not", "!", "("):
             return self._comparison()
         self.nesting += 1
         if self.nesting > MAX_NESTING:
             what = f"the expression is nested too deeply: more than {MAX_NESTING} `not` and `(`"
             self._wrong(token, what)
         inner = self._either() if token.text == "(" else Not(self._not())
-        if token.text == "(" and not self._taken(")"):
-            self._wrong(self.now, f"a `)` is missing before {_quoted(self.now)}")
+        if token.text == "(" and not self._take(")"):
+            self._wrong(self.now, f"a `)` is missing before {_quote(self.now)}")
         self.nesting -= 1
         return inner
 
     def _comparison(self) -> Condition:
         token = self.now
         if token.kind not in ("name", "quoted") or token.text.lower() in _WORDS:
-            what = f"a name is expected here, not {_quoted(token)}"
+            what = f"a name is expected here, not {_quote(token)}"
             is_swapped = token.kind in ("number", "text", "duration", "date")
             fix = "write the name first: `lr < 0.1`" if is_swapped else ""
             self._wrong(token, what, fix)
         self.at += 1
         field = self._field(token)
         operator = self.now
-        if self._taken("in"):
+        if self._take("in"):
             return OneOf(field, tuple(self._values(field)))
         if operator.text.lower() == "not" and self.tokens[self.at + 1].text.lower() == "in":
             self.at += 2
             among = OneOf(field, tuple(self._values(field)))
             return Both(Has(field), Not(among))
-        if not self._taken("=", "==", "!=", "<", "<=", ">", ">=", "~", "=~", "!~"):
+        if not self._take("=", "==", "!=", "<", "<=", ">", ">=", "~", "=~", "!~"):
             return Has(field)
         sign: Operator = {"==": "=", "=~": "~"}.get(operator.text, operator.text)  # type: ignore[assignment]
         if _is_none(self.now) and sign in ("=", "!="):
@@ -346,19 +347,19 @@ class _ExpressionParser:
         return compared
 
     def _values(self, field: Field) -> list[Value]:
-        if not self._taken("(", "["):
+        if not self._take("(", "["):
             self._wrong(
-                self.now, f"a `(` is expected behind `in`, not {_quoted(self.now)}", "x in (1, 2)"
+                self.now, f"a `(` is expected behind `in`, not {_quote(self.now)}", "x in (1, 2)"
             )
         values = [self._value(field, "=")]
-        while self._taken(","):
+        while self._take(","):
             self.listed += 1
             if self.listed > MAX_LISTED:
                 what = f"the expression is too long: it lists more than {MAX_LISTED:,} values"
                 self._wrong(self.now, what)
             values.append(self._value(field, "="))
-        if not self._taken(")", "]"):
-            self._wrong(self.now, f"a `)` is missing before {_quoted(self.now)}")
+        if not self._take(")", "]"):
+            self._wrong(self.now, f"a `)` is missing before {_quote(self.now)}")
         return values
 
     def _value(self, field: Field, operator: Operator) -> Value:
@@ -377,7 +378,7 @@ class _ExpressionParser:
                 if field.name not in ("age", "duration") or field.kind != "run":
                     value = token.text
             case "text" if token.text[0] == '"':
-                value = self._unescaped(token)
+                value = self._unescape(token)
             case "text":
                 value = token.text[1:-1]
             case "name" if token.text.lower() in ("true", "false"):
@@ -385,7 +386,7 @@ class _ExpressionParser:
             case "name" | "date" | "quoted" if token.text.lower() not in _WORDS:
                 value = token.text.strip("`")
             case _:
-                self._wrong(token, f"a value is expected here, not {_quoted(token)}")
+                self._wrong(token, f"a value is expected here, not {_quote(token)}")
         self.at += 1
         return self._fitting(value, field, operator, token)
 
@@ -393,9 +394,9 @@ class _ExpressionParser:
         for kind in (int, float):  # a whole number of thousands of digits is read as inf
             with contextlib.suppress(ValueError):
                 return kind(token.text)
-        self._wrong(token, f"{_quoted(token)} is no number")
+        self._wrong(token, f"{_quote(token)} is no number")
 
-    def _unescaped(self, token: _Lexeme) -> str:
+    def _unescape(self, token: _Lexeme) -> str:
         try:
             return str(json.loads(token.text, strict=False))
         except ValueError:
@@ -409,7 +410,9 @@ class _ExpressionParser:
         """The value, if it can be compared with this field."""
         if field.kind == "metric" or (field.kind == "run" and field.name not in _TEXT_FIELDS):
             if operator in ("~", "!~"):
-                self._wrong(token, f"`{_named(field)}` is a number: `{operator}` looks into texts")
+                self._wrong(
+                    token, f"`{_write_name(field)}` is a number: `{operator}` looks into texts"
+                )
             if field.name == "created" and field.kind == "run":
                 return self._moment(value, token)
             if isinstance(value, str | bool):
@@ -418,27 +421,29 @@ class _ExpressionParser:
                     if field.name in ("age", "duration")
                     else ""
                 )
-                self._wrong(token, f"`{_named(field)}` is a number, {_quoted(token)} is none", fix)
+                self._wrong(
+                    token, f"`{_write_name(field)}` is a number, {_quote(token)} is none", fix
+                )
             return value
         if field.kind == "run" or field.kind in ("label", "note", "desc"):
             if operator in ("<", "<=", ">", ">="):
                 self._wrong(
                     token,
-                    f"`{_named(field)}` is a text: `{operator}` does not fit",
+                    f"`{_write_name(field)}` is a text: `{operator}` does not fit",
                     "use = or ~ (a part)",
                 )
             value = value if isinstance(value, str) else token.text
             known = _CLOSED.get(field.name, ()) if operator in ("=", "!=") else ()
             if known and value not in known:
                 fix = did_you_mean(value, known) or f"there are {', '.join(known)}"
-                self._wrong(token, f"no run can have the {field.name} {_quoted(token)}", fix)
+                self._wrong(token, f"no run can have the {field.name} {_quote(token)}", fix)
         return value
 
     def _moment(self, value: Value, token: _Lexeme) -> int:
         try:
             return round(datetime.fromisoformat(str(value)).timestamp() * 1e9)
         except (ValueError, OverflowError):
-            self._wrong(token, f"{_quoted(token)} is no date", "for example created > 2026-11-20")
+            self._wrong(token, f"{_quote(token)} is no date", "for example created > 2026-11-20")
 
     def _field(self, token: _Lexeme) -> Field:
         name = token.text.strip("`") if token.kind == "quoted" else token.text
@@ -475,5 +480,5 @@ def _is_none(token: _Lexeme) -> bool:
     return token.kind == "name" and token.text.lower() in ("none", "null")
 
 
-def _quoted(token: _Lexeme) -> str:
+def _quote(token: _Lexeme) -> str:
     return token.text if token.kind == "end" else f"`{elided(token.text, _SHOWN_CELLS)}`"

@@ -20,7 +20,7 @@ from assay.query.run import RunView
 from assay.query.run_row import RunRow
 from assay.store.known_projects import project_here
 from assay.store.layout import Project, RunFolder, find_project, run_folders
-from assay.store.trash import removed
+from assay.store.trash import list_removed
 
 MIN_PREFIX = 3
 _LAST = re.compile(r"last(?:-(\d{1,9}))?")
@@ -201,7 +201,7 @@ def _row(address: str, rows: Sequence[RunRow], project: Project) -> RunRow:
     if len(begins) == 1:
         return begins[0]
     if begins:
-        listed = "; ".join(_named(row) for row in begins[:_LISTED])
+        listed = "; ".join(_describe(row) for row in begins[:_LISTED])
         raise InputError(
             f"`{address}` is the beginning of {len(begins)} ids.", fix=f"say more of it: {listed}"
         )
@@ -273,7 +273,7 @@ def _how_to_bring_back(wanted: str, project: Project) -> str:
     """Return how a removed run of this id, beginning of an id or tag comes back; "" without one."""
     gone: list[RunFolder] = []
     with contextlib.suppress(AssayError):  # a trash that is a link holds none of ours
-        gone = removed(project)
+        gone = list_removed(project)
     fits = [
         folder
         for folder in gone
@@ -297,10 +297,10 @@ def _suggestion(address: str, rows: Sequence[RunRow]) -> str:
     near = nearest(address, names, n=3)
     if near:
         return f"did you mean {' or '.join(f'`{each}`' for each in near)}?"
-    return f"the newest is {_named(rows[-1])}; `assay ls` shows all"
+    return f"the newest is {_describe(rows[-1])}; `assay ls` shows all"
 
 
-def _named(row: RunRow) -> str:
+def _describe(row: RunRow) -> str:
     return f"{row.id} {row.tag}".rstrip() + f", {age(row.written.created_ns, row.now_ns)}"
 
 

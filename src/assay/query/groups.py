@@ -29,14 +29,14 @@ _Run = TypeVar("_Run")
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Mean and sample standard deviation (n - 1) of several runs; `std` is nan for a single run."""
+    """Mean and sample standard deviation (n - 1) of several runs; `std` is None for one run."""
 
     mean: float
-    std: float
+    std: float | None
     count: int
 
     def __str__(self) -> str:
-        if self.std != self.std:
+        if self.std is None or self.std != self.std:
             return number(self.mean)
         # As many digits as the deviation is known to: its first two.
         digits = max(0, 1 - math.floor(math.log10(self.std))) if 0 < self.std < math.inf else 4
@@ -78,7 +78,7 @@ def compute_spread(values: Sequence[float]) -> Spread:
     count = len(values)
     mean = math.fsum(values) / count if all(map(math.isfinite, values)) else sum(values) / count
     if count == 1 or not math.isfinite(mean):
-        return Spread(mean, math.nan, count)
+        return Spread(mean, None if count == 1 else math.nan, count)
     squares = math.fsum((value - mean) ** 2 for value in values)
     return Spread(mean, math.sqrt(squares / (count - 1)), count)
 
@@ -148,7 +148,7 @@ class Grouping:
             elif name in _OF_NEWEST:
                 pairs.append((values[within[0]], key))
             else:
-                known = [values[place] for place in self._counted(key)]
+                known = [values[place] for place in self._choose(key)]
                 pairs.append((_order_of(known), key))
         self._keys = in_order(pairs, descending=descending)
 
@@ -170,14 +170,14 @@ class Grouping:
         found = []
         for key in keys:
             members = self._members[key]
-            counted = self._counted(key)
+            counted = self._choose(key)
             cells = tuple(_merge(column, cells, members, counted) for column, cells in cells_of)
             ids = tuple(self._ids[place] for place in members)
             finished = sum(self._statuses[place] == "finished" for place in members)
             found.append(RunGroup(key, self._tags[members[0]] or "", ids, finished, cells))
         return found
 
-    def _counted(self, key: tuple[Any, ...]) -> Sequence[int]:
+    def _choose(self, key: tuple[Any, ...]) -> Sequence[int]:
         return choose_counted(self._members[key], lambda place: self._statuses[place])
 
     def _shorten_configs(self, ignored: Collection[str]) -> list[str]:

@@ -92,7 +92,7 @@ def _column(key: str, values: Sequence[Any], target: NDArray[np.float64]) -> _Co
     count = len({str(value) for value in values})
     if count < 2:
         return None
-    numbers, is_numeric = _encoded(values, target)
+    numbers, is_numeric = _encode(values, target)
     return _Column(key, numbers, is_numeric, count, spearman(numbers, target))
 
 
@@ -131,9 +131,7 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return ranks
 
 
-def _encoded(
-    values: Sequence[Any], target: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], bool]:
+def _encode(values: Sequence[Any], target: NDArray[np.float64]) -> tuple[NDArray[np.float64], bool]:
     """Return a column as numbers, and whether it held numbers.
 
     Texts are ordered by the mean target of their runs.

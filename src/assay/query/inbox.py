@@ -76,13 +76,13 @@ class Inbox:
         return sorted(found, key=lambda each: (each.at_ns, each.id), reverse=True)
 
     def _of_run(self, row: RunRow, marks: Marks, now_ns: int) -> Iterator[Message]:
-        for kind, at_ns, text, detail in self._happened(row, now_ns):
+        for kind, at_ns, text, detail in self._list_news(row, now_ns):
             name = f"{row.id}-{kind.replace(' ', '-')}-{at_ns}"
             yield Message(
                 name, kind, at_ns, row.id, row.tag, text, detail, marks.is_read(name, at_ns)
             )
 
-    def _happened(self, row: RunRow, now_ns: int) -> Iterator[tuple[MessageKind, int, str, str]]:
+    def _list_news(self, row: RunRow, now_ns: int) -> Iterator[tuple[MessageKind, int, str, str]]:
         folder = RunFolder(row.path)
         for event in self._events(folder):
             match event.fact:

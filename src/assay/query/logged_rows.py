@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from assay.query.csv_text import csv_text
+from assay.core.text_table import csv_text
 from assay.query.run import RunView
 from assay.store.series import read_contents
 

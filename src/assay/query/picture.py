@@ -23,7 +23,7 @@ def picture(png: bytes, *, width: int, height: int, color: bool) -> list[str]:
 
     InputError for another kind of file, and for a PNG with a palette, 16 bits or interlaced lines.
     """
-    image = decoded(png)
+    image = decode_png(png)
     rows, columns = image.shape[:2]
     scale = max(columns / width, rows / (2 * height), 1.0)
     across = max(1, int(columns / scale))
@@ -37,12 +37,12 @@ def picture(png: bytes, *, width: int, height: int, color: bool) -> list[str]:
     lower = image[1::2]
     if color:
         lines = zip(upper.tolist(), lower.tolist(), strict=True)
-        return [_colored(top, low) for top, low in lines]
+        return [_color_line(top, low) for top, low in lines]
     grey = (upper.astype(int) + lower).mean(axis=2) / 2
     return ["".join(_GREYS[round(value / 255 * 4)] for value in line) for line in grey.tolist()]
 
 
-def _colored(top: list[list[int]], low: list[list[int]]) -> str:
+def _color_line(top: list[list[int]], low: list[list[int]]) -> str:
     """An upper half block: its colour is the upper pixel, the colour behind it the lower one."""
     pairs = zip(top, low, strict=True)
     return "".join(
@@ -50,15 +50,15 @@ def _colored(top: list[list[int]], low: list[list[int]]) -> str:
     )
 
 
-def decoded(png: bytes) -> NDArray[np.uint8]:
+def decode_png(png: bytes) -> NDArray[np.uint8]:
     """Return height x width x 3 bytes; InputError for no PNG, a damaged or a too large one."""
     try:
-        return _decoded(png)
+        return _decode(png)
     except (struct.error, zlib.error, ValueError, IndexError) as error:
         raise InputError("This PNG file is damaged.") from error
 
 
-def _decoded(png: bytes) -> NDArray[np.uint8]:
+def _decode(png: bytes) -> NDArray[np.uint8]:
     if not png.startswith(_HEAD):
         raise InputError("This is no PNG file.")
     at = len(_HEAD)
@@ -83,11 +83,11 @@ def _decoded(png: bytes) -> NDArray[np.uint8]:
     most = height * (width * channels + 1)
     unpacked = zlib.decompressobj().decompress(b"".join(packed), most)
     lines = np.frombuffer(unpacked, np.uint8).reshape(height, width * channels + 1)
-    image = _unfiltered(lines[:, 1:].reshape(height, width, channels), lines[:, 0])
+    image = _undo_filters(lines[:, 1:].reshape(height, width, channels), lines[:, 0])
     return image[:, :, :3] if channels >= 3 else image[:, :, :1].repeat(3, axis=2)
 
 
-def _unfiltered(image: NDArray[np.uint8], filters: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _undo_filters(image: NDArray[np.uint8], filters: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Undo the filter of each line, which predicts a pixel from those to the left and above.
 
     A pixel waits for three others, so that all of a diagonal are known at once.

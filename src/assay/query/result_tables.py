@@ -10,8 +10,8 @@ from typing import Any, Literal
 from assay.core.errors import AssayError
 from assay.core.formatting import number
 from assay.core.json_codec import dumps
+from assay.core.text_table import csv_text
 from assay.query.catalog import Asked, Catalog
-from assay.query.csv_text import csv_text
 from assay.query.groups import Spread, choose_counted, compute_spread, welch
 from assay.store.tables import Link, ResultTable, TableColumn
 
@@ -154,7 +154,7 @@ class ShownTable:
         lines = [head, sides]
         for row in self.rows:
             lines.append(
-                [_marked(cell, _markdown(cell.text), "**", "**", " †") for cell in row.cells]
+                [_mark(cell, _markdown(cell.text), "**", "**", " †") for cell in row.cells]
             )
         text = "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
         return text + "".join(f"\n{_markdown(line)}\n" for line in self.legend("Bold"))
@@ -172,7 +172,7 @@ class ShownTable:
         lines.append(r"\midrule")
         for row in self.rows:
             cells = [
-                _marked(cell, _latex(cell.text), r"\textbf{", "}", r"$^{\dagger}$")
+                _mark(cell, _latex(cell.text), r"\textbf{", "}", r"$^{\dagger}$")
                 for cell in row.cells
             ]
             lines.append(" & ".join(cells) + r" \\")
@@ -214,7 +214,7 @@ def _p_text(row: ShownRow, at: int) -> str:
     return f"{name} {size}{' †' if cell.is_near else ''}"
 
 
-def shown(table: ResultTable, catalog: Catalog) -> ShownTable:
+def follow_links(table: ResultTable, catalog: Catalog) -> ShownTable:
     """Follow all links of a table."""
     links = {
         (row.key, key): cell
@@ -231,12 +231,12 @@ def shown(table: ResultTable, catalog: Catalog) -> ShownTable:
             if isinstance(cell, Link):
                 cells.append(found[row.key, column.key])
             else:
-                cells.append(_unlinked(cell))
+                cells.append(_show_text(cell))
         rows.append(ShownRow(row.key, tuple(cells)))
     return ShownTable(table, _with_counts(_with_best(table.columns, rows)))
 
 
-def _unlinked(text: str | None) -> ShownCell:
+def _show_text(text: str | None) -> ShownCell:
     return ShownCell() if text is None else ShownCell(text, "text", _number_of(text))
 
 
@@ -244,7 +244,7 @@ def follow(link: Link, catalog: Catalog) -> ShownCell:
     """Return what a link leads to now; a query or a value that is wrong leads to nothing."""
     seen = seen_text(link.seen)
     try:
-        ids = list(link.runs) or _selected(link, catalog)
+        ids = list(link.runs) or _select_runs(link, catalog)
         rows = catalog.rows(ids)
         counted = choose_counted(
             [each for each in ids if each in rows], lambda each: rows[each].status
@@ -256,7 +256,7 @@ def follow(link: Link, catalog: Catalog) -> ShownCell:
     if not here:
         return ShownCell("-", "gone", link=link, seen=seen, runs=tuple(ids))
     left_out = {each: row.status for each, row in rows.items() if each not in counted}
-    cell = _joined([values[each] for each in here])
+    cell = _join_values([values[each] for each in here])
     is_gone = bool(link.runs) and len(here) + len(left_out) < len(link.runs)
     state: State = "stale"
     if any(row.status == "running" for row in rows.values()):
@@ -266,13 +266,13 @@ def follow(link: Link, catalog: Catalog) -> ShownCell:
     return replace(cell, state=state, runs=here, left_out=left_out, link=link, seen=seen)
 
 
-def _selected(link: Link, catalog: Catalog) -> list[str]:
+def _select_runs(link: Link, catalog: Catalog) -> list[str]:
     """Return the runs that the query of a link finds, the oldest first."""
     asked = Asked(where=link.where, sort=("created",), limit=MAX_LINKED)
     return catalog.ids(asked)[:MAX_LINKED]
 
 
-def _joined(values: Sequence[Any]) -> ShownCell:
+def _join_values(values: Sequence[Any]) -> ShownCell:
     """Return the cell of the values of several runs: mean and deviation, or the different texts."""
     numbers = tuple(float(each) for each in values if isinstance(each, int | float))
     if len(numbers) < len(values):
@@ -381,7 +381,7 @@ def _is_numeric(found: ShownTable, at: int) -> bool:
     return bool(values) and all(isinstance(value, float) for value in values)
 
 
-def _marked(cell: ShownCell, text: str, begin: str, end: str, near: str) -> str:
+def _mark(cell: ShownCell, text: str, begin: str, end: str, near: str) -> str:
     if cell.is_best:
         return f"{begin}{text}{end}"
     return f"{text}{near}" if cell.is_near else text

@@ -43,7 +43,7 @@ from assay.query.status import RunState, seconds_of, state_of, stop_run
 from assay.store.artifacts import Artifact, artifacts
 from assay.store.best_damage import best_damage
 from assay.store.layout import RunFolder, run_in
-from assay.store.read_record import described
+from assay.store.read_record import read_description
 
 if TYPE_CHECKING:
     from assay.store.series import Series
@@ -187,7 +187,7 @@ class RunView:
     @cached_property
     def desc(self) -> str:
         """Description by the user in `README.md`, between the title and the generated block."""
-        return described(_text(self.folder.readme))
+        return read_description(_text(self.folder.readme))
 
     @property
     def created(self) -> datetime:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from assay.core.formatting import number
 from assay.core.run_file import Summary
 from assay.core.terminal import elided, visible
+from assay.core.text_table import align_rows
 from assay.query.groups import Spread, compute_spread, confidence_interval
 
 Mode = Literal["min", "max"]
@@ -94,11 +95,11 @@ class SweepSummary:
         """Return the table, the failures and the counts as aligned lines."""
         best = f"{self.metric or 'no metric'}, {'largest' if self.mode == 'max' else 'smallest'}"
         head = [f"sweep {self.sweep}".rstrip(), f"{len(self.runs)} runs", f"{best} first"]
-        lines = ["   ".join(head), *aligned(self._table(limit))]
+        lines = ["   ".join(head), *align_visible(self._table(limit))]
         if (more := len(self._ranked) - limit) > 0:
             lines.append(f"... and {more} more points")
         if self.unfinished:
-            lines += ["", "did not finish:", *aligned(_failures(self.unfinished))]
+            lines += ["", "did not finish:", *align_visible(_failures(self.unfinished))]
             lines += ["", f"{len(self.unfinished)} of {len(self.runs)} did not finish"]
         return lines
 
@@ -204,16 +205,9 @@ def _with_seed(run: SweepRun) -> list[tuple[str, str]]:
     return [*run.values.items(), *seed]
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the rows of a table as lines with columns of one width."""
-    shown = [[visible(cell) for cell in row] for row in rows]
-    if not shown:
-        return []
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    return [
-        "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
-        for row in shown
-    ]
+def align_visible(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as aligned lines in which control characters are spelled out."""
+    return align_rows([[visible(cell) for cell in row] for row in rows])
 
 
 def _plain(point: SweepPoint) -> dict[str, Any]:
@@ -221,7 +215,7 @@ def _plain(point: SweepPoint) -> dict[str, Any]:
     return {
         "values": dict(point.values),
         "mean": found.mean if found is not None else None,
-        "std": found.std if found is not None and found.count > 1 else None,
+        "std": found.std if found is not None else None,
         "n": found.count if found is not None else 0,
         "interval": confidence_interval(point.scores),
         "runs": [

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
 from html import escape
@@ -18,11 +18,10 @@ from assay.core.errors import InputError
 from assay.core.formatting import number
 from assay.core.json_codec import dumps
 from assay.core.run_file import UNSAVED
-from assay.core.terminal import elided, visible
-from assay.query.aligned_text import aligned
+from assay.core.terminal import cell_count, elided, visible
+from assay.core.text_table import TextColumn, align_columns, align_rows, csv_text
 from assay.query.catalog import NEWEST_FIRST, Asked, Catalog, Selection, open_catalog
 from assay.query.columns import COLUMNS, DEFAULT_COLUMNS, Column
-from assay.query.csv_text import csv_text
 from assay.query.groups import RunGroup, Spread, count_values
 from assay.query.run import RunView
 from assay.query.run_row import RunRow
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
 
     from assay.query.catalog import Selection
 
+_ELASTIC = ("tag", "desc", "note", "reason", "labels", "project", "folder", "parent")
+_LEAST_CELLS = 8
 _TAG_CELLS = 24
 _SHOWN_ROWS = 40
 
@@ -181,9 +182,10 @@ class RunTable:
         """Return aligned lines, the head first; long words are elided to fit `width`."""
         heads = [visible(column.name) for column in self.columns]
         texts = [[head, *cells] for head, cells in zip(heads, self._texts(), strict=True)]
-        return aligned(self.columns, texts, self._sides, width)
+        columns = map(_as_text, self.columns, texts, self._sides)
+        return align_columns(list(columns), width)
 
-    def unsaved(self) -> dict[str, str]:
+    def find_unsaved(self) -> dict[str, str]:
         """Return why a run kept no final weights, by id, of those that finished without."""
         facts = [COLUMNS[name] for name in ("id", "status", "reason")]
         return {
@@ -251,12 +253,7 @@ class GroupTable:
         """Aligned lines, the head first; `2 of 3` runs: one of three did not finish."""
         lines = [["tag", "runs", *map(visible, self.names)]]
         lines += [_group_texts(group) for group in self.groups]
-        tag_width, *widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        texts = []
-        for tag, *cells in lines:
-            padded = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
-            texts.append("  ".join([tag.ljust(tag_width), *padded]).rstrip())
-        return texts
+        return align_rows(lines, to_right=range(1, len(lines[0])))
 
     def _plain(self, group: RunGroup) -> dict[str, Any]:
         (key,) = group.key
@@ -265,15 +262,8 @@ class GroupTable:
             "config": key,
             "runs": list(reversed(group.ids)),
             "finished": group.finished,
-            **dict(zip(self.names, map(plain_cell, group.cells), strict=True)),
+            **dict(zip(self.names, group.cells, strict=True)),
         }
-
-
-def plain_cell(cell: Any) -> Any:
-    """Return a cell of a group as plain data; a single run has no deviation."""
-    if not isinstance(cell, Spread):
-        return cell
-    return {**asdict(cell), "std": cell.std if cell.count > 1 else None}
 
 
 def _group_texts(group: RunGroup) -> list[str]:
@@ -300,7 +290,18 @@ def _csv_group_cells(cell: Any, has_spread: bool) -> list[Any]:
         return [cell if cell is None or isinstance(cell, str | int | float) else dumps(cell)]
     if not isinstance(cell, Spread):
         return [cell, None]
-    return [cell.mean, cell.std if cell.count > 1 else None]
+    return [cell.mean, cell.std]
+
+
+def _as_text(column: Column, texts: Sequence[str], to_right: bool) -> TextColumn:
+    """Return a column as it is printed: words give up width first, the best value last."""
+    least = None
+    if column.name in _ELASTIC:
+        least = _LEAST_CELLS
+    elif column.name == "best":
+        numbers = (cell_count(text.rpartition(" ")[2]) for text in texts)
+        least = max(_LEAST_CELLS, *numbers)
+    return TextColumn(texts, to_right, least, int(column.name == "best"), column.shorten)
 
 
 def _are_numbers(values: Sequence[Any]) -> bool:

@@ -27,7 +27,7 @@ class TextFile:
 def text_files(folder: RunFolder) -> list[TextFile]:
     """Return the texts that are there; what is no regular file is none."""
     named = [("log", folder.log), ("output", folder.output)]
-    numbers = [(_RANK.fullmatch(path.name), path) for path in _listed(folder.ranks)]
+    numbers = [(_RANK.fullmatch(path.name), path) for path in _list_folder(folder.ranks)]
     ranks = sorted((int(number[1]), path) for number, path in numbers if number is not None)
     named += [(f"rank-{rank}", path) for rank, path in ranks]
     found = []
@@ -65,7 +65,7 @@ def read_text(path: Path, limit: int = 1 << 20) -> str | None:
         return None
 
 
-def _listed(folder: Path) -> list[Path]:
+def _list_folder(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
     except OSError:

@@ -162,8 +162,8 @@ def _written_in_evaluation(
                 phase=place.phase,
                 module=place.module,
                 name=place.name,
-                left=_shown(was, now),
-                right=_shown(now, was),
+                left=_show(was, now),
+                right=_show(now, was),
             )
 
 
@@ -278,8 +278,8 @@ def _difference(
         place = in_right if is_first or not is_left_only else in_left
     left = a.get(place)
     right = b.get(place)
-    was = _shown(left, right)
-    now = _shown(right, left)
+    was = _show(left, right)
+    now = _show(right, left)
     if is_left_only and is_right_only and in_left and in_right and in_left[:2] == in_right[:2]:
         was, now = in_left.name, in_right.name
     digest = left or right
@@ -297,7 +297,7 @@ def _difference(
     )
 
 
-def _shown(digest: Digest | None, other: Digest | None) -> str:
+def _show(digest: Digest | None, other: Digest | None) -> str:
     """Return the number where the fingerprint is one; dtype and shape or arguments that differ."""
     if digest is None:
         return ABSENT

@@ -33,7 +33,7 @@ class VerifiedPart:
 
 def verify_record(view: RunView) -> list[VerifiedPart]:
     """Read a whole record, and compare all that has a checksum with it."""
-    return [*_texts(view), *_curves(view), *_checkpoints(view), *_kept(view)]
+    return [*_texts(view), *_curves(view), *_checkpoints(view), *_verify_kept(view)]
 
 
 def _texts(view: RunView) -> Iterator[VerifiedPart]:
@@ -85,7 +85,7 @@ def _checkpoint(checkpoint: Checkpoint) -> VerifiedPart:
     return VerifiedPart(checkpoint.name, "as written", "each file is as its manifest says")
 
 
-def _kept(view: RunView) -> Iterator[VerifiedPart]:
+def _verify_kept(view: RunView) -> Iterator[VerifiedPart]:
     if view.artifacts:
         digests = [artifact.digest for artifact in view.artifacts]
         yield _blobs("artifacts", FileBlobs(view.folder.artifacts), digests)

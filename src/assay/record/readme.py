@@ -63,14 +63,16 @@ def write_description(path: Path, title: str, text: str, *, revision: str = "") 
     A page without our markers is all the user's: all of it but its title is replaced.
     ConflictError when the description is not at `revision` any more, if that is given.
     """
-    from assay.store.read_record import described  # here: a run that begins does not pay for it
+    from assay.store.read_record import (
+        read_description,
+    )  # here: a run that begins does not pay for it
 
     with alone(path.parent):
         try:
             page = read_bytes(path, MAX_BYTES)
         except FileNotFoundError:
             page = b""
-        before = described(page.decode("utf-8", "replace"))
+        before = read_description(page.decode("utf-8", "replace"))
         if revision and revision != revision_of(before):
             raise ConflictError(
                 "The description was changed meanwhile.",

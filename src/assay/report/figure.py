@@ -63,7 +63,7 @@ class Line:
     runs: tuple[str, ...]
 
 
-def named(run: RunView, name: str) -> list[str]:
+def match_metrics(run: RunView, name: str) -> list[str]:
     """Return the metrics that a name means: it, else all with it as their last part.
 
     InputError when there is none.
@@ -86,7 +86,7 @@ def lines(runs: Sequence[RunView], names: Sequence[str]) -> list[Line]:
     labelled by the config keys that differ. A run without a metric has no line for it; InputError
     when no run has one of `names`.
     """
-    groups = _grouped(runs)
+    groups = _group_runs(runs)
     labels = _labels(groups)
     has_metric = _having(runs, names)
     found = []
@@ -103,7 +103,7 @@ def lines(runs: Sequence[RunView], names: Sequence[str]) -> list[Line]:
     return found
 
 
-def _grouped(runs: Sequence[RunView]) -> list[list[RunView]]:
+def _group_runs(runs: Sequence[RunView]) -> list[list[RunView]]:
     """Return the runs grouped by config without the seed, each run once."""
     groups: dict[str, list[RunView]] = {}
     for run in runs:
@@ -120,9 +120,9 @@ def _having(runs: Sequence[RunView], names: Sequence[str]) -> list[str]:
     for name in names:
         for run in runs:
             with contextlib.suppress(InputError):
-                found |= dict.fromkeys(named(run, name))
+                found |= dict.fromkeys(match_metrics(run, name))
         if not any(name in (metric, metric.rpartition("/")[2]) for metric in found):
-            named(max(runs, key=lambda run: len(run.metrics)), name)  # says what there is
+            match_metrics(max(runs, key=lambda run: len(run.metrics)), name)  # says what there is
     return list(found)
 
 

@@ -20,7 +20,7 @@ def best_damage(folder: RunFolder, run: RunFile, summaries: Mapping[str, Summary
     if claim is None:
         return "checkpoints/best.json cannot be read."
     best = run.best
-    metric, mode, value = _claimed(claim, best)
+    metric, mode, value = _read_claim(claim, best)
     name = str(claim.get("name") or (best.checkpoint if best else ""))
     if name:
         found = manifests.checkpoint_in(folder.checkpoints / name)
@@ -60,7 +60,7 @@ def _checkpoint_damage(
     return ""
 
 
-def _claimed(claim: Mapping[str, Any], best: Best | None) -> tuple[str, str, float | None]:
+def _read_claim(claim: Mapping[str, Any], best: Best | None) -> tuple[str, str, float | None]:
     """Return metric, mode and value of the best: by its pointer, else by the record."""
     metric, mode, value = claim.get("metric"), claim.get("mode"), claim.get("value")
     if isinstance(metric, str) and isinstance(mode, str) and isinstance(value, int | float):

@@ -37,7 +37,7 @@ class FileBlobs:
         digest = hashlib.sha256(data).hexdigest()
         if not self.path(digest).exists():
             try:
-                with self._opened() as folder:
+                with self._open() as folder:
                     temporary, descriptor = _new_file(folder)
                     try:
                         with os.fdopen(descriptor, "wb") as file:
@@ -56,7 +56,7 @@ class FileBlobs:
         size = 0
         with open(open_regular(source, follow=follow), "rb") as file:
             try:
-                with self._opened() as folder:
+                with self._open() as folder:
                     temporary, descriptor = _new_file(folder)
                     try:
                         with os.fdopen(descriptor, "wb") as out:
@@ -120,7 +120,7 @@ class FileBlobs:
             raise KeyError(digest)
         return self.folder / digest[:2] / digest[2:]
 
-    def _opened(self) -> Directory:
+    def _open(self) -> Directory:
         make_directory(self.folder, self._mode)
         return open_directory(self.folder)
 

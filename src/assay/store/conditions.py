@@ -145,7 +145,7 @@ class Sql:
                     field, lambda column: f"{column} IS NOT NULL AND {column} != ''"
                 )
             case FieldComparison(field, operator, value):
-                return self._having(field, lambda column: self._compared(column, operator, value))
+                return self._having(field, lambda column: self._compare(column, operator, value))
             case OneOf(field, values):
                 return self._having(
                     field, lambda column: f"{column} IN ({', '.join(map(self._bound, values))})"
@@ -182,7 +182,7 @@ class Sql:
                 )
                 return f"runs.folder IN (SELECT folder FROM items WHERE {at})"
 
-    def _compared(self, column: str, operator: Operator, value: Value) -> str:
+    def _compare(self, column: str, operator: Operator, value: Value) -> str:
         if operator in ("~", "!~"):
             found = f"instr(folded({column}), {self._bound(str(value).casefold())})"
             return f"({column} IS NOT NULL AND {found} {'>' if operator == '~' else '='} 0)"

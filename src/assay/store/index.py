@@ -42,7 +42,7 @@ Value = str | int | float
 _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
 
-_ASKED_BUSY_S = 10.0
+_BUSY_S = 10.0
 _FEW = 500
 _NOW = "LEFT JOIN now ON now.folder = runs.folder"
 _ROW = ", ".join(f"runs.{name}" for name in IndexRow._fields)
@@ -169,7 +169,7 @@ class Index:
             f"SELECT runs.folder FROM runs {_NOW} WHERE {' AND '.join(where)}"
             " ORDER BY runs.created_ns DESC, runs.folder DESC"
         )
-        with self._asked_at(moment) as database:
+        with self._ask_at(moment) as database:
             return [folder for (folder,) in database.execute(query, self._bind(moment, parameters))]
 
     @_renew_damaged
@@ -181,7 +181,7 @@ class Index:
         Other runs may be among them, where these are many.
         """
         facts = list(dict.fromkeys(field.name for field in fields if field.kind == "run"))
-        with self._asked_at(moment) as database:
+        with self._ask_at(moment) as database:
             by_fact = self._facts(database, folders, facts, moment) if facts else {}
             return [
                 by_fact[field.name]
@@ -228,28 +228,28 @@ class Index:
         """Return the rows of these runs, by folder; a run that is gone is left out."""
         among, parameters = _among("folder", folders)
         wanted = set(folders)
-        with self.asked() as database:
+        with self.ask() as database:
             rows = database.execute(f"SELECT {_ROW} FROM runs WHERE {among}", parameters)
             return {row[0]: IndexRow._make(row) for row in rows if row[0] in wanted}
 
     @_renew_damaged
     def all_rows(self) -> list[IndexRow]:
         """Return all rows in the order of their folders."""
-        with self.asked() as database:
+        with self.ask() as database:
             query = f"SELECT {_ROW} FROM runs ORDER BY folder"
             return [IndexRow._make(row) for row in database.execute(query)]
 
     @_renew_damaged
     def open_rows(self) -> list[IndexRow]:
         """Return the rows of the runs that wrote no end."""
-        with self.asked() as database:
+        with self.ask() as database:
             query = f"SELECT {_ROW} FROM runs WHERE status = 'running'"
             return [IndexRow._make(row) for row in database.execute(query)]
 
     @_renew_damaged
     def recent_rows(self, since_ns: int, limit: int) -> list[IndexRow]:
         """Return the runs that are open or ended after a moment, the newest first."""
-        with self.asked() as database:
+        with self.ask() as database:
             query = (
                 f"SELECT {_ROW} FROM runs"
                 " WHERE status = 'running' OR started_ns + seconds * 1e9 > :since"
@@ -261,7 +261,7 @@ class Index:
     @_renew_damaged
     def folders_by_id(self, ids: Iterable[str]) -> dict[str, str]:
         """Return the folder of each of these runs that is there, by id."""
-        with self.asked() as database:
+        with self.ask() as database:
             database.execute("CREATE TEMP TABLE wanted (id PRIMARY KEY)")
             database.executemany(
                 "INSERT OR IGNORE INTO wanted VALUES (?)", [(each,) for each in ids]
@@ -273,7 +273,7 @@ class Index:
     @_renew_damaged
     def metric_names(self, folders: Sequence[str] | None = None) -> list[str]:
         """Return every metric that any run, or any of these runs, has, in alphabetical order."""
-        with self.asked() as database:
+        with self.ask() as database:
             query = names_in("metrics")
             if folders is not None:
                 _fill_page(database, folders)
@@ -285,7 +285,7 @@ class Index:
     @_renew_damaged
     def item_names(self, kind: Kind) -> list[str]:
         """Return every name that any run has something of this kind under."""
-        with self.asked() as database:
+        with self.ask() as database:
             query = names_in("items", "kind = :kind")
             return [name for (name,) in database.execute(query, {"kind": kind})]
 
@@ -293,7 +293,7 @@ class Index:
     def all_items(self, kind: Kind, folders: Iterable[str]) -> dict[str, dict[str, Any]]:
         """By folder, everything of a kind that these runs have."""
         found: dict[str, dict[str, Any]] = {folder: {} for folder in folders}
-        with self.asked() as database:
+        with self.ask() as database:
             database.execute("CREATE TEMP TABLE wanted (folder PRIMARY KEY)")
             database.executemany("INSERT INTO wanted VALUES (?)", [(each,) for each in found])
             # CROSS: looks up the wanted runs. Left to itself SQLite reads every run of each name.
@@ -319,8 +319,8 @@ class Index:
         return dict(zip(bound, storable(bound.values()), strict=True))
 
     @contextlib.contextmanager
-    def _asked_at(self, moment: Moment) -> Iterator[sqlite3.Connection]:
-        with self.asked() as database:
+    def _ask_at(self, moment: Moment) -> Iterator[sqlite3.Connection]:
+        with self.ask() as database:
             database.execute("CREATE TEMP TABLE now (folder PRIMARY KEY, status, seconds)")
             database.executemany(
                 "INSERT INTO now VALUES (?, ?, ?)",
@@ -329,7 +329,7 @@ class Index:
             yield database
 
     @contextlib.contextmanager
-    def asked(self) -> Iterator[sqlite3.Connection]:
+    def ask(self) -> Iterator[sqlite3.Connection]:
         """Open the file; one that was deleted, locked or damaged meanwhile is made anew."""
         with contextlib.ExitStack() as stack:
             database = self._open(stack)
@@ -351,9 +351,7 @@ class Index:
     def _open(self, stack: contextlib.ExitStack) -> sqlite3.Connection | None:
         """Return the opened file; None when it is gone, locked or damaged."""
         try:
-            database = stack.enter_context(
-                open_database(self._file, make=False, busy_s=_ASKED_BUSY_S)
-            )
+            database = stack.enter_context(open_database(self._file, make=False, busy_s=_BUSY_S))
             database.execute("SELECT folder FROM texts LIMIT 1").fetchone()
         except (sqlite3.Error, NewerIndexError):
             return None

@@ -62,7 +62,7 @@ class Tail:
         """Return the curves as they are now, as copies."""
         with self._lock:
             found = series_of(self._gathered.contents(), names=names, branches=branches)
-            return {name: _copied(each) for name, each in found.items()}
+            return {name: _copy(each) for name, each in found.items()}
 
     def summaries(self) -> dict[str, Summary]:
         """Return the summary of each metric over the current branch."""
@@ -120,7 +120,7 @@ def _fill(descriptor: int, view: memoryview, start: int, end: int) -> int:
     return start
 
 
-def _copied(series: Series) -> Series:
+def _copy(series: Series) -> Series:
     axis_values = series.axis_values
     return replace(
         series,

@@ -81,7 +81,7 @@ def mark(
         if until_ns:
             marks = Marks(until_ns=max(until_ns, marks.until_ns))
         for message, at_ns in messages:
-            marks = _marked(marks, message, at_ns, is_read=is_read)
+            marks = _read_marked(marks, message, at_ns, is_read=is_read)
         try:
             write_json(
                 path,
@@ -93,7 +93,7 @@ def mark(
         return marks
 
 
-def _marked(marks: Marks, message: str, at_ns: int, *, is_read: bool) -> Marks:
+def _read_marked(marks: Marks, message: str, at_ns: int, *, is_read: bool) -> Marks:
     is_old = at_ns <= marks.until_ns
     read = tuple(each for each in marks.read if each != message)
     unread = tuple(each for each in marks.unread if each != message)

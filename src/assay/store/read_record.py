@@ -110,8 +110,8 @@ def _row(folder: RunFolder, run: RunFile, error: str, mtime_ns: int) -> IndexRow
         parent=run.parent,
         config_hash=newest.config_hash if newest else "",
         seedless_hash=newest.seedless_hash if newest else "",
-        sweep=_launched(run.attempts, "sweep"),
-        point=_launched(run.attempts, "point"),
+        sweep=_find_launched(run.attempts, "sweep"),
+        point=_find_launched(run.attempts, "point"),
         sealed=int(run.sealed),
         error=error,
         summaries_json="{}",
@@ -123,7 +123,7 @@ def _row(folder: RunFolder, run: RunFile, error: str, mtime_ns: int) -> IndexRow
     )
 
 
-def _launched(attempts: Sequence[Attempt], name: str) -> str:
+def _find_launched(attempts: Sequence[Attempt], name: str) -> str:
     """Return a text of the launch metadata, "" without one.
 
     A resumed attempt does not repeat it.
@@ -160,11 +160,11 @@ def _facts(values: Mapping[str, Any], edits: Sequence[Edit], page: str) -> Itera
     notes = [str(edit.new) for edit in edits if edit.what == "note"]
     if notes:
         yield Item("note", "", notes[-1])
-    if desc := described(page):
+    if desc := read_description(page):
         yield Item("desc", "", desc)
 
 
-def described(page: str) -> str:
+def read_description(page: str) -> str:
     """Return the user's part of a README: between the title and the generated block."""
     own = page.partition(_README_BLOCK)[0].strip()
     title, _, body = own.partition("\n")
@@ -262,13 +262,13 @@ def _by_statement(text: str) -> Iterator[tuple[Item, ...]]:
         if statement.startswith("["):
             prefix = _prefix_of(statement)
         elif len(statement) <= _MOST_CACHED:
-            yield _parsed(statement, prefix)
+            yield _parse(statement, prefix)
         else:
             yield tuple(_flat(tomllib.loads(statement), prefix))
 
 
 @lru_cache(maxsize=4096)
-def _parsed(statement: str, prefix: str) -> tuple[Item, ...]:
+def _parse(statement: str, prefix: str) -> tuple[Item, ...]:
     return tuple(_flat(tomllib.loads(statement), prefix))
 
 

@@ -60,7 +60,7 @@ class Series:
         No spike is lost. Points have to be in the order of their steps: of one branch, as `metric`
         gives them.
         """
-        return _reduced(self, buckets)
+        return _reduce(self, buckets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,12 +268,12 @@ def _series(name: str, parts: Sequence[tuple[Block, int]]) -> Series:
     import numpy as np  # here: a list of runs must not pay for it
 
     def whole(arrays: list[array[int]]) -> NDArray[np.int64]:
-        return _joined([np.frombuffer(each, dtype=np.int64) for each in arrays])
+        return _join([np.frombuffer(each, dtype=np.int64) for each in arrays])
 
     steps = whole([block.steps for block, _ in parts])
     times = whole([block.times_ns for block, _ in parts])
     marks = whole([block.branches for block, _ in parts])
-    values = _joined([np.frombuffer(block.columns[i], dtype=np.float64) for block, i in parts])
+    values = _join([np.frombuffer(block.columns[i], dtype=np.float64) for block, i in parts])
     # One axis for all: points from before it was said what the axis is lie at their step.
     axes = [block.keys.axis for block, _ in parts]
     names = [
@@ -313,7 +313,7 @@ def _by_time(blocks: Sequence[Block], times_ns: NDArray[np.int64]) -> NDArray[np
     return keys
 
 
-def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+def _join(arrays: list[NDArray[Any]]) -> NDArray[Any]:
     """One after the other; one alone is not copied."""
     import numpy as np
 
@@ -330,7 +330,7 @@ def spread_fast(numbers: memoryview, base: int, factor: int) -> array[int]:
     return array("q", (np.asarray(numbers).astype(np.int64) * factor + base).tobytes())
 
 
-def _reduced(series: Series, buckets: int) -> Reduced:
+def _reduce(series: Series, buckets: int) -> Reduced:
     import numpy as np
 
     steps = series.steps

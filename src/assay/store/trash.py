@@ -68,7 +68,7 @@ def remove(folder: RunFolder) -> Path:
     return folder.path.parent / TRASH / folder.path.name
 
 
-def removed(project: Project) -> list[RunFolder]:
+def list_removed(project: Project) -> list[RunFolder]:
     """Return the removed, not yet cleaned runs, the oldest first; InputError for a linked trash."""
     try:
         with open_directory(project.runs_dir, follow=True) as runs, runs.folder(TRASH) as trash:
@@ -110,7 +110,7 @@ def clean(project: Project | None, *, code: bool = False, dry_run: bool = False)
             forget(lost)
     if project is None:
         return Cleaned(projects=tuple(lost))
-    runs = removed(project)
+    runs = list_removed(project)
     size = sum(status.st_size for run in runs for status in _files(run))
     if not dry_run:
         _empty_trash(project)

@@ -227,7 +227,7 @@ function Keys({ title, rows, equal, count: runs }: { title: string; rows: Facts[
 }
 
 /** Whether a number of any of the runs has more than one seed behind it. */
-function hasRepeats(row: Schema["MetricLine"]): boolean {
+function hasRepeats(row: Schema["MetricRow"]): boolean {
   return row.groups.some((group) => group !== null && group.count > 1);
 }
 
@@ -251,8 +251,8 @@ function Numbers({ facts }: { facts: Facts }) {
       </tr>
       {rows.map((row) => (
         <Line key={row.name} name={row.name}>
-          {row.values.map((value, at) => {
-            const base = row.values[0]?.last;
+          {row.summaries.map((value, at) => {
+            const base = row.summaries[0]?.last;
             const group = row.groups[at];
             const test = row.tests[at];
             if (!value) return <td key={at} className="quiet">-</td>;

@@ -2,60 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import Query
 
 from assay.core.errors import AssayError, InputError
-from assay.query.compare import DifferingKey, MetricRow, RunComparison, compare
+from assay.query.compare import (
+    CurveDivergence,
+    DifferingFile,
+    DifferingKey,
+    MetricRow,
+    compare,
+)
 from assay.query.run import RunView
-from assay.web.answers import HomeOf, MissingError, Model, make_router, spell_for_page, view_of
+from assay.web.answers import HomeOf, MissingError, Model, make_router, view_of
 from assay.web.routes.run import VerdictFacts, verdict_facts
-from assay.web.routes.runs import Ids, RunLine, SpreadCell, line_of, split_ids, spread_cell
+from assay.web.routes.runs import Ids, RunLine, line_of, split_ids
 
 MAX_RUNS = 50
 
 router = make_router()
-
-
-class KeyLine(Model):
-    key: str
-    values: list[str | float | int | None]
-
-
-class FileLine(Model):
-    path: str
-    changes: list[str]
-
-
-class NumberCell(Model):
-    last: float | str
-    min: float | str
-    max: float | str
-
-
-class TestCell(Model):
-    """Welch's test of a run's repeats against the first run's: two-sided p, difference of means."""
-
-    p: float
-    difference: float
-    freedom: float | str
-
-
-class MetricLine(Model):
-    """Values of the runs; `groups` are means over the repeats of each, which `tests` compare."""
-
-    name: str
-    values: list[NumberCell | None]
-    groups: list[SpreadCell | None]
-    tests: list[TestCell | None]
-
-
-class PartingCell(Model):
-    step: int
-    metric: str
 
 
 class CompareFacts(Model):
@@ -64,16 +31,16 @@ class CompareFacts(Model):
     runs: list[RunLine]
     gone: list[str]
     sentence: str
-    config: list[KeyLine]
+    config: tuple[DifferingKey, ...]
     equal_config: int
-    environment: list[KeyLine]
+    environment: tuple[DifferingKey, ...]
     equal_environment: int
-    code: list[FileLine]
+    code: tuple[DifferingFile, ...]
     equal_code: int
-    code_missing: list[str]
-    metrics: list[MetricLine]
-    partings: list[PartingCell | None]
-    repeats: list[int]
+    code_missing: tuple[str, ...]
+    metrics: tuple[MetricRow, ...]
+    partings: tuple[CurveDivergence | None, ...]
+    repeats: tuple[int, ...]
     verdicts: list[VerdictFacts]
 
 
@@ -100,19 +67,16 @@ def compare_runs(
         runs=[line_of(rows[view.id]) for view in views if view.id in rows],
         gone=gone,
         sentence=found.sentence,
-        config=[_key_line(row) for row in found.config],
+        config=found.config,
         equal_config=found.equal_config,
-        environment=[_key_line(row) for row in found.environment],
+        environment=found.environment,
         equal_environment=found.equal_environment,
-        code=[FileLine(path=row.path, changes=list(row.changes)) for row in found.code],
+        code=found.code,
         equal_code=found.equal_code,
-        code_missing=list(found.code_missing),
-        metrics=[_metric(row, found) for row in found.metrics],
-        partings=[
-            PartingCell(step=each.step, metric=each.metric) if each is not None else None
-            for each in found.partings
-        ],
-        repeats=list(found.repeats),
+        code_missing=found.code_missing,
+        metrics=found.metrics,
+        partings=found.partings,
+        repeats=found.repeats,
         verdicts=[verdict_facts(each) for each in found.verdicts],
     )
 
@@ -131,27 +95,3 @@ def _views(home: HomeOf, ids: Sequence[str]) -> tuple[list[RunView], list[str]]:
             "Fewer than two of these runs are there.", fix="they may have been removed"
         )
     return views, gone
-
-
-def _key_line(row: DifferingKey) -> KeyLine:
-    return KeyLine(key=row.key, values=spell_for_page(list(row.values)))
-
-
-def _metric(row: MetricRow, found: RunComparison) -> MetricLine:
-    return MetricLine(
-        name=row.name,
-        values=[
-            NumberCell(last=each.last, min=each.min, max=each.max) if each is not None else None
-            for each in row.summaries
-        ],
-        groups=[
-            spread_cell(each) if each is not None else None
-            for each in (row.groups or (None,) * len(found.runs))
-        ],
-        tests=[
-            TestCell(p=each.p, difference=each.difference, freedom=each.freedom)
-            if each is not None and math.isfinite(each.difference)
-            else None
-            for each in (row.tests or (None,) * len(found.runs))
-        ],
-    )

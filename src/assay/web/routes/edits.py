@@ -11,7 +11,7 @@ from assay.core.errors import AssayError, InputError
 from assay.core.ids import id_of_folder
 from assay.query.run_row import ARCHIVED
 from assay.record import edits
-from assay.store.trash import bring_back, remove, removed
+from assay.store.trash import bring_back, list_removed, remove
 from assay.web.answers import (
     ErrorBody,
     HomeOf,
@@ -120,7 +120,9 @@ def act(home: HomeOf, watches: WatchesOf, given: Act) -> Done:
     ids = list(dict.fromkeys(given.runs))
     refused = []
     done = []
-    folders = {each.id: each for each in removed(home.project)} if given.act == "bring-back" else {}
+    folders = (
+        {each.id: each for each in list_removed(home.project)} if given.act == "bring-back" else {}
+    )
     for run_id in ids:
         try:
             if given.act == "bring-back":

@@ -254,7 +254,7 @@ def values(home: HomeOf, question: AskedOf) -> ValuesFacts:
     return ValuesFacts(
         ids=ids[:MAX_VALUES_RUNS],
         columns={
-            name: [spell_for_page(_drawn(value)) for value in column[:MAX_VALUES_RUNS]]
+            name: [spell_for_page(_spell_for_plot(value)) for value in column[:MAX_VALUES_RUNS]]
             for name, column in zip(question.columns, columns, strict=True)
         },
         total=len(ids),
@@ -283,23 +283,23 @@ def importance(
         keys=[
             ImportanceLine(
                 key=each.key,
-                correlation=_known(each.correlation),
-                forest=_known(each.forest),
+                correlation=_null_for_nan(each.correlation),
+                forest=_null_for_nan(each.forest),
                 values=each.values,
             )
             for each in found.keys
         ],
         runs=found.runs,
-        explained=_known(found.explained),
+        explained=_null_for_nan(found.explained),
     )
 
 
-def _drawn(value: Any) -> Any:
+def _spell_for_plot(value: Any) -> Any:
     """Return a value as a scatter plot has it, which has no place for nan and infinities."""
     return value if not isinstance(value, float) or math.isfinite(value) else None
 
 
-def _known(value: float) -> float | None:
+def _null_for_nan(value: float) -> float | None:
     return value if value == value else None
 
 

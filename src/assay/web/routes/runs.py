@@ -52,21 +52,13 @@ class RunLine(Model):
     cells: list[float | int | str | None]
 
 
-class SpreadCell(Model):
-    """Mean and sample standard deviation of `count` runs; `std` is null for one run."""
-
-    mean: float | str
-    std: float | str | None
-    count: int
-
-
 class GroupLine(Model):
     """Runs that are alike, the newest first."""
 
     key: list[str | float | int | None]
     newest: RunLine
     ids: list[str]
-    cells: list[SpreadCell | float | int | str | None]
+    cells: list[Spread | float | int | str | None]
 
 
 class ColumnHead(Model):
@@ -298,21 +290,13 @@ def _head(column: Column) -> ColumnHead:
 
 
 def _group(group: RunGroup, newest: RunRow) -> GroupLine:
-    cells = [
-        spread_cell(cell) if isinstance(cell, Spread) else spell_for_page(cell)
-        for cell in group.cells
-    ]
+    cells = [cell if isinstance(cell, Spread) else spell_for_page(cell) for cell in group.cells]
     return GroupLine(
         key=spell_for_page(list(group.key)),
         newest=line_of(newest),
         ids=list(group.ids),
         cells=cells,
     )
-
-
-def spread_cell(found: Spread) -> SpreadCell:
-    std = found.std if found.count > 1 else None
-    return SpreadCell(mean=found.mean, std=std, count=found.count)
 
 
 def _etag(home: Home, rows: Mapping[str, RunRow], query: str) -> str:

@@ -12,7 +12,7 @@ from pydantic import Field
 from assay.core.errors import AssayError, InputError
 from assay.core.json_codec import to_plain
 from assay.query.catalog import Asked
-from assay.query.result_tables import ShownCell, ShownTable, follow, seen_now, shown
+from assay.query.result_tables import ShownCell, ShownTable, follow, follow_links, seen_now
 from assay.record import table_edits
 from assay.record.table_edits import TableChange
 from assay.store.refresh_index import Synchronized
@@ -162,7 +162,7 @@ def tables(home: HomeOf) -> list[TableLine]:
     for name in table_names(home.project):
         changed = os.stat(table_file(home.project, name)).st_mtime
         try:
-            table = shown(read_table(home.project, name), home.catalog)
+            table = follow_links(read_table(home.project, name), home.catalog)
         except AssayError as error:
             line = TableLine(
                 name=name,
@@ -245,7 +245,7 @@ def export_table(
     home: HomeOf, name: Name, form: Literal["markdown", "latex", "csv", "json"]
 ) -> Response:
     """Return a table for a paper or a spreadsheet."""
-    found = shown(_read(home, name), home.catalog)
+    found = follow_links(_read(home, name), home.catalog)
     text, ending = {
         "markdown": (found.to_markdown, "md"),
         "latex": (found.to_latex, "tex"),
@@ -343,7 +343,7 @@ def _read(home: Home, name: str) -> ResultTable:
 def _facts(home: Home, name: str) -> TableFacts:
     # Before the table is read: an edit in between is then a conflict, and is not lost.
     revision = _revision(home, name)
-    found: ShownTable = shown(_read(home, name), home.catalog)
+    found: ShownTable = follow_links(_read(home, name), home.catalog)
     return TableFacts(
         name=name,
         title=found.table.title or name,
