@@ -30,6 +30,7 @@ from assay.config.tree import (
     get_at,
     is_reference,
     parse_dotted,
+    problem_at,
 )
 from assay.core.diagnostics import Origin, Problem
 from assay.core.ports import Recorder
@@ -209,13 +210,7 @@ class _Graph:
                         f"`{name}` is provided twice: by `{dotted(first)}` and by `{dotted(path)}`"
                     )
                     fix = "give one of them another name: @provides(name=...)"
-                    problem = Problem(
-                        kind="provided-twice",
-                        message=message,
-                        origin=node.origin,
-                        key=dotted(path),
-                        fix=fix,
-                    )
+                    problem = problem_at("provided-twice", message, node, path, fix)
                     self.problems.append(problem)
 
     def visit(self, path: KeyPath, node: Node) -> None:
@@ -353,9 +348,7 @@ class _Graph:
             "",
         )
         if not any((one.kind, one.message) == (kind, message) for one in self.problems):
-            self.problems.append(
-                Problem(kind=kind, message=message, origin=origin, key=key, fix=fix)
-            )
+            self.problems.append(problem_at(kind, message, origin, key, fix))
 
 
 def _names_of(module: Any) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.build.graph import expected
-from assay.config.tree import KeyPath, List, Node, Table, dotted
+from assay.config.tree import KeyPath, List, Node, Table, problem_at
 from assay.core.diagnostics import Problem
 from assay.core.optimizer_closure import needs_closure
 
@@ -64,7 +64,7 @@ def _lazy_modules() -> Any:
 
 def _problem(kind: str, message: str, path: KeyPath, table: Table, fix: str) -> Problem:
     origin = table.items["type"].origin
-    return Problem(kind=kind, message=message, origin=origin, key=dotted(path), fix=fix)
+    return problem_at(kind, message, origin, path, fix)
 
 
 def _is_updated_by_engine(process: Any) -> bool:

@@ -15,7 +15,18 @@ from assay.config.overrides import suggest_other_section
 from assay.config.resolver import with_external_values
 from assay.config.standard_keys import evaluation_problems, key_problems, source_problems
 from assay.config.target_names import target_problems
-from assay.config.tree import CLI, MAX_DEPTH, KeyPath, Leaf, Node, Table, dotted, get_at, walk
+from assay.config.tree import (
+    CLI,
+    MAX_DEPTH,
+    KeyPath,
+    Leaf,
+    Node,
+    Table,
+    dotted,
+    get_at,
+    problem_at,
+    walk,
+)
 from assay.config.user_modules import UserModules
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem, at_most
@@ -148,25 +159,19 @@ def _top_level(root: Table, used: set[str], *, is_whole: bool) -> Iterator[Probl
             continue
         origin = root.key_origin(name)
         if name in schema.LAUNCH:
-            yield Problem(
-                kind="launch-setting",
-                message=f"`{name}` is a setting of one launch, not of the config",
-                origin=origin,
-                key=name,
-                fix=f"give it on the command line: {schema.LAUNCH[name]}",
+            yield problem_at(
+                "launch-setting",
+                f"`{name}` is a setting of one launch, not of the config",
+                origin,
+                name,
+                f"give it on the command line: {schema.LAUNCH[name]}",
             )
         elif name not in used:
             near = suggest_other_section(name, root) if isinstance(node, Leaf) else ""
             near = near or _suggest_name(name, root, [*standard, *schema.MAKERS])
             if near or isinstance(node, Leaf):
                 fix = near or f"top-level keys are {', '.join(standard)}"
-                yield Problem(
-                    kind="unknown-key",
-                    message=f"unknown key `{name}`",
-                    origin=origin,
-                    key=name,
-                    fix=fix,
-                )
+                yield problem_at("unknown-key", f"unknown key `{name}`", origin, name, fix)
             elif is_whole:
                 if nearest(name, missing):
                     continue  # the reference that was to lead here is wrong, which is told there
@@ -176,9 +181,7 @@ def _top_level(root: Table, used: set[str], *, is_whole: bool) -> Iterator[Probl
                     or f'refer to it as "@{name}", or remove it'
                 )
                 message = f"nothing uses the section `{name}`"
-                yield Problem(
-                    kind="unused-section", message=message, origin=origin, key=name, fix=fix
-                )
+                yield problem_at("unused-section", message, origin, name, fix)
 
 
 def _half_characters(root: Table) -> Iterator[Problem]:
@@ -188,12 +191,12 @@ def _half_characters(root: Table) -> Iterator[Problem]:
         named = path[-1] if path else ""
         for what, text in (("value", value), ("key", named)):
             if isinstance(text, str) and not text.isascii() and _SURROGATE.search(text):
-                yield Problem(
-                    kind="wrong-value",
-                    message=f"a {what} has half of a surrogate pair, which is no text: {text!r}",
-                    origin=node.origin,
-                    key=dotted(path),
-                    fix="write it in UTF-8; of bytes that are no text, the hexadecimal form",
+                yield problem_at(
+                    "wrong-value",
+                    f"a {what} has half of a surrogate pair, which is no text: {text!r}",
+                    node,
+                    path,
+                    "write it in UTF-8; of bytes that are no text, the hexadecimal form",
                 )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from assay.config.tree import List, Node, Table, plain
+from assay.config.tree import List, Node, Table, plain, problem_at
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import choose
 from assay.core.secret_texts import secrets_in
@@ -113,7 +113,7 @@ def wrong_rules(node: Node) -> Iterator[Problem]:
     """Yield each mistake in the rules, with its place."""
     if not isinstance(node, List) or not all(isinstance(each, Table) for each in node.items):
         message = f"`{NOTIFY}` must be tables, each under [[{NOTIFY}]]"
-        yield _problem("wrong-type", message, node.origin, NOTIFY)
+        yield problem_at("wrong-type", message, node.origin, NOTIFY)
         return
     for number, rule in enumerate(node.items):
         assert isinstance(rule, Table)
@@ -138,27 +138,27 @@ def _wrong_rule(rule: Table, path: str) -> Iterator[Problem]:
     leaf = rule.items.get("channel")
     if leaf is None:
         fix = f"it is {', '.join(channels)}"
-        yield _problem("missing-key", "the rule has no `channel`", rule.origin, path, fix)
+        yield problem_at("missing-key", "the rule has no `channel`", rule.origin, path, fix)
         return
     named = str(plain(leaf))
     channel = next((each for each in channels if each == named), None)
     if channel is None:
         fix = choose(named, channels, "it is")
         message = f"there is no channel `{named}`"
-        yield _problem("wrong-value", message, leaf.origin, f"{path}.channel", fix)
+        yield problem_at("wrong-value", message, leaf.origin, f"{path}.channel", fix)
         return
     known = {**_COMMON, **_KEYS[channel]}
     for name, node in rule.items.items():
         if name not in known:
             message = f"the channel `{channel}` has no `{name}`"
             fix = choose(name, known, "it has")
-            yield _problem("unknown-key", message, rule.key_origin(name), f"{path}.{name}", fix)
+            yield problem_at("unknown-key", message, rule.key_origin(name), f"{path}.{name}", fix)
         else:
             yield from _wrong_value(name, node, known[name], path)
     for name in _NEEDED[channel]:
         if name not in rule.items:
             message = f"the channel `{channel}` needs `{name}`"
-            yield _problem("missing-key", message, rule.origin, path)
+            yield problem_at("missing-key", message, rule.origin, path)
 
 
 def _wrong_value(name: str, node: Node, shape: Shape, path: str) -> Iterator[Problem]:
@@ -166,17 +166,17 @@ def _wrong_value(name: str, node: Node, shape: Shape, path: str) -> Iterator[Pro
     key = f"{path}.{name}"
     if not _fits(value, shape):
         message = f"`{name}` must be {_EXPECTED[shape]}"
-        yield _problem("wrong-value", message, node.origin, key)
+        yield problem_at("wrong-value", message, node.origin, key)
     elif shape == "kinds":
         for kind in value:
             if kind not in KINDS:
                 fix = choose(str(kind), KINDS)
                 message = f"there are no messages `{kind}`"
-                yield _problem("wrong-value", message, node.origin, key, fix)
+                yield problem_at("wrong-value", message, node.origin, key, fix)
     elif shape in ("text", "texts") and _holds_secret(value):
         fix = f'put it into an environment variable: {name} = "${{env:NAME}}"'
         message = f"`{name}` holds a secret, and this file is committed"
-        yield _problem("secret", message, node.origin, key, fix)
+        yield problem_at("secret", message, node.origin, key, fix)
 
 
 def _fits(value: Any, shape: Shape) -> bool:
@@ -203,7 +203,3 @@ def _fits(value: Any, shape: Shape) -> bool:
 def _holds_secret(value: Any) -> bool:
     texts = value if isinstance(value, list) else [value]
     return any(secrets_in(each, "text") for each in texts)
-
-
-def _problem(kind: str, message: str, origin: Origin, key: str, fix: str = "") -> Problem:
-    return Problem(kind=kind, message=message, origin=origin, key=key, fix=fix)

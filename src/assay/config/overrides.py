@@ -19,11 +19,12 @@ from assay.config.tree import (
     fit_path,
     from_plain,
     get_at,
+    problem_at,
     set_at,
     walk,
 )
 from assay.core import schema
-from assay.core.diagnostics import Origin, Problem
+from assay.core.diagnostics import Origin
 from assay.core.errors import can_suggest, did_you_mean, suggested
 
 DELETE = "@delete"
@@ -99,7 +100,7 @@ class RefusedError(Exception):
         self, kind: str, message: str, origin: Origin, *, key: str = "", fix: str = ""
     ) -> None:
         super().__init__(message)
-        self.problem = Problem(kind=kind, message=message, origin=origin, key=key, fix=fix)
+        self.problem = problem_at(kind, message, origin, key, fix)
 
 
 def setting_of(argument: str) -> Setting:

@@ -46,6 +46,7 @@ from assay.config.tree import (
     from_plain,
     get_at,
     plain,
+    problem_at,
     reference_of,
     walk,
     without_names,
@@ -133,15 +134,7 @@ def draw(root: Table, draws: Draws) -> tuple[Table, list[Problem]]:
             return draws.value(path, leaf.origin, found.start(), spec)
         except ValueError as error:
             fix = "write ${random:int:0:9} or ${random:float:0.1:0.5}: the least and the greatest"
-            problems.append(
-                Problem(
-                    kind="unknown-reference",
-                    message=str(error),
-                    origin=leaf.origin,
-                    key=dotted(path),
-                    fix=fix,
-                )
-            )
+            problems.append(problem_at("unknown-reference", str(error), leaf, path, fix))
             return None
 
     return _with_numbers(root, "random:", "drawn by", number_at), problems
@@ -388,9 +381,7 @@ class _Values:
     def refuse(
         self, leaf: Leaf, path: KeyPath, kind: str, message: str, fix: str = ""
     ) -> _UnresolvedError:
-        self.problems.append(
-            Problem(kind=kind, message=message, origin=leaf.origin, key=dotted(path), fix=fix)
-        )
+        self.problems.append(problem_at(kind, message, leaf, path, fix))
         return _UnresolvedError()
 
 
@@ -429,12 +420,12 @@ def _refuse_unknown(
     )
     fix = did_you_mean(str(missing), [str(choice) for choice in choices])
     where = f" in `{dotted(target[:length])}`" if length else ""
-    return Problem(
-        kind="unknown-reference",
-        message=f"`{shown}` refers to nothing: there is no `{missing}`{where}",
-        origin=origin,
-        key=dotted(path),
-        fix=fix,
+    return problem_at(
+        "unknown-reference",
+        f"`{shown}` refers to nothing: there is no `{missing}`{where}",
+        origin,
+        path,
+        fix,
     )
 
 
@@ -448,15 +439,7 @@ def _object_problems(root: Table) -> list[Problem]:
             assert isinstance(node, Leaf)
             message = f"`{node.value}` is no reference to an object"
             fix = "write @path.of.a.section, or @@ for text that starts with @"
-            problems.append(
-                Problem(
-                    kind="unknown-reference",
-                    message=message,
-                    origin=node.origin,
-                    key=dotted(path),
-                    fix=fix,
-                )
-            )
+            problems.append(problem_at("unknown-reference", message, node, path, fix))
             continue
         if target is None:
             continue
@@ -501,11 +484,11 @@ def _circle(root: Table, circle: list[KeyPath], edges: Mapping[KeyPath, KeyPath]
     steps = [f"{dotted(path)} = @{dotted(edges[path])}" for path in circle]
     first = get_at(root, circle[0])
     assert first is not None
-    return Problem(
-        kind="reference-cycle",
-        message=f"an object needs itself: {' -> '.join([*steps, dotted(circle[0])])}",
-        origin=first.origin,
-        key=dotted(circle[0]),
+    return problem_at(
+        "reference-cycle",
+        f"an object needs itself: {' -> '.join([*steps, dotted(circle[0])])}",
+        first.origin,
+        circle[0],
     )
 
 
@@ -571,11 +554,7 @@ class _External:
             if isinstance(value, Mapping | list):
                 name = f"the global `{named['name']}`"
                 message = f"{name} is a list or table and cannot stand inside text"
-                self.problems.append(
-                    Problem(
-                        kind="wrong-type", message=message, origin=leaf.origin, key=dotted(path)
-                    )
-                )
+                self.problems.append(problem_at("wrong-type", message, leaf, path))
                 return found[0]
             names.append(self.note(named))
             written = value if isinstance(value, str) else text_of(value)
@@ -651,15 +630,7 @@ class _External:
             message = f"the environment variable `{name}` is not set"
             fix = f"export {name}=..."
         fix = did_you_mean(name, known) or fix
-        self.problems.append(
-            Problem(
-                kind="unknown-reference",
-                message=message,
-                origin=leaf.origin,
-                key=dotted(path),
-                fix=fix,
-            )
-        )
+        self.problems.append(problem_at("unknown-reference", message, leaf, path, fix))
         return False
 
 

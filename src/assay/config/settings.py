@@ -21,7 +21,17 @@ from assay.config.allow_list import can_trust
 from assay.config.edit import with_key, without_key
 from assay.config.notify_rules import NOTIFY, NotifyRule, notify_rules, wrong_rules
 from assay.config.sources.toml import read_all
-from assay.config.tree import KeyPath, Leaf, List, Node, Table, from_plain, get_at, plain
+from assay.config.tree import (
+    KeyPath,
+    Leaf,
+    List,
+    Node,
+    Table,
+    from_plain,
+    get_at,
+    plain,
+    problem_at,
+)
 from assay.core.diagnostics import Origin, Problem
 from assay.core.directory import PRIVATE, file_mode, make_directory
 from assay.core.errors import ConfigError, InputError, did_you_mean
@@ -323,21 +333,23 @@ def _wrong(root: Table, scope: Scope) -> Iterator[Problem]:
         origin = root.key_origin(name)
         if name == GLOBALS:
             if not isinstance(node, Table):
-                yield _problem(
+                yield problem_at(
                     "wrong-type", f"`{GLOBALS}` must be a table of variables", node.origin, name
                 )
                 continue
             for key in node.items:
                 if not _NAME.fullmatch(key):
                     message = f"`{key}` cannot be the name of a variable"
-                    yield _problem("unknown-key", message, node.key_origin(key), f"{GLOBALS}.{key}")
+                    yield problem_at(
+                        "unknown-key", message, node.key_origin(key), f"{GLOBALS}.{key}"
+                    )
         elif name not in SETTINGS:
             known = [GLOBALS, *SETTINGS] if scope == "local" else [GLOBALS]
             fix = did_you_mean(name, known) or f"variables of your own stand under [{GLOBALS}]"
-            yield _problem("unknown-key", f"there is no setting `{name}`", origin, name, fix)
+            yield problem_at("unknown-key", f"there is no setting `{name}`", origin, name, fix)
         elif scope == "global":
             fix = f"write it into .assay/{SETTINGS_NAME} of the project"
-            yield _problem(
+            yield problem_at(
                 "unknown-key", f"`{name}` is a setting of one project", origin, name, fix
             )
         else:
@@ -347,10 +359,10 @@ def _wrong(root: Table, scope: Scope) -> Iterator[Problem]:
 def _wrong_setting(name: str, node: Node) -> Iterator[Problem]:
     is_text = isinstance(node, Leaf) and isinstance(node.value, str) and node.value
     if name == RUNS_DIR and not is_text:
-        yield _problem("wrong-type", f"`{name}` must be a path in quotes", node.origin, name)
+        yield problem_at("wrong-type", f"`{name}` must be a path in quotes", node.origin, name)
     if name == PERMISSIONS and not (isinstance(node, Leaf) and node.value in FOLDER_MODES):
         known = " or ".join(f'"{each}"' for each in FOLDER_MODES)
-        yield _problem("wrong-value", f"`{name}` must be {known}", node.origin, name)
+        yield problem_at("wrong-value", f"`{name}` must be {known}", node.origin, name)
     if name == KUBERNETES:
         yield from _wrong_kubernetes(node)
     if name == NOTIFY:
@@ -358,7 +370,7 @@ def _wrong_setting(name: str, node: Node) -> Iterator[Problem]:
     if name != TRUSTED:
         return
     if not isinstance(node, List):
-        yield _problem(
+        yield problem_at(
             "wrong-type", f'`{name}` must be a list of packages, as in ["timm"]', node.origin, name
         )
         return
@@ -368,7 +380,7 @@ def _wrong_setting(name: str, node: Node) -> Iterator[Problem]:
             _explain_distrust(value) if isinstance(value, str) else "a package is named by a string"
         )
         if why:
-            yield _problem("wrong-value", why.rstrip("."), item.origin, name)
+            yield problem_at("wrong-value", why.rstrip("."), item.origin, name)
 
 
 def _wrong_kubernetes(node: Node) -> Iterator[Problem]:
@@ -377,8 +389,4 @@ def _wrong_kubernetes(node: Node) -> Iterator[Problem]:
     is_right = isinstance(found, dict) and set(found) == needed
     if not is_right or not all(isinstance(each, str) and each for each in found.values()):
         message = f"`{KUBERNETES}` must be a table with the texts {', '.join(KUBERNETES_KEYS)}"
-        yield _problem("wrong-type", message, node.origin, KUBERNETES)
-
-
-def _problem(kind: str, message: str, origin: Origin, key: str, fix: str = "") -> Problem:
-    return Problem(kind=kind, message=message, origin=origin, key=key, fix=fix)
+        yield problem_at("wrong-type", message, node.origin, KUBERNETES)

@@ -18,6 +18,7 @@ from assay.config.tree import (
     get_at,
     is_given,
     is_unresolved,
+    problem_at,
     reference_of,
 )
 from assay.core import schema
@@ -106,12 +107,12 @@ def _table(
             continue
         known = [each.name for each in key.keys]
         yield suggest_alias(
-            Problem(
-                kind="unknown-key",
-                message=f"unknown key `{dotted((*path, name))}`",
-                origin=node.key_origin(name),
-                key=dotted((*path, name)),
-                fix=did_you_mean(name, known)
+            problem_at(
+                "unknown-key",
+                f"unknown key `{dotted((*path, name))}`",
+                node.key_origin(name),
+                (*path, name),
+                did_you_mean(name, known)
                 or suggested(keys_named(name))
                 or f"it takes: {', '.join(known)}",
             )
@@ -129,7 +130,7 @@ def _table(
 
 
 def _missing(message: str, origin: Origin, path: KeyPath, fix: str) -> Problem:
-    return Problem(kind="missing-key", message=message, origin=origin, key=dotted(path), fix=fix)
+    return problem_at("missing-key", message, origin, path, fix)
 
 
 def _example(key: Key) -> str:
@@ -454,11 +455,6 @@ def wrong_type(node: Node, path: KeyPath, wanted: str) -> Problem:
     return problem_at(
         "wrong-type", f"`{dotted(path)}` must be {wanted}, not {show(node)}", node, path, fix
     )
-
-
-def problem_at(kind: str, message: str, node: Node, path: KeyPath, fix: str = "") -> Problem:
-    """Return a problem with the value at `path`, at the place of the value."""
-    return Problem(kind=kind, message=message, origin=node.origin, key=dotted(path), fix=fix)
 
 
 def show(node: Node) -> str:

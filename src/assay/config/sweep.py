@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from assay.config.overrides import Setting
-from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, plain
+from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, plain, problem_at
 from assay.config.variants import key_setting, with_note
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean
@@ -234,7 +234,7 @@ def sweep_of(root: Table) -> tuple[Sweep | None, list[Problem]]:
         return None, []
     if not isinstance(section, Table):
         message = f"`{SECTION}` must be a table"
-        return None, [_problem("wrong-type", message, section.origin, SECTION, _FORM)]
+        return None, [problem_at("wrong-type", message, section.origin, SECTION, _FORM)]
     problems: list[Problem] = []
     origin = root.key_origin(SECTION)
     settings = {name: node for name, node in section.items.items() if name in OPTIONS}
@@ -245,7 +245,7 @@ def sweep_of(root: Table) -> tuple[Sweep | None, list[Problem]]:
     axes = tuple(_axes(section, (), (), mode, tuple(options), problems))
     if not axes and not problems:
         message = f"`{SECTION}` varies nothing"
-        problems.append(_problem("missing-key", message, origin, SECTION, _FORM))
+        problems.append(problem_at("missing-key", message, origin, SECTION, _FORM))
     problems += _misplaced_options(section, options, mode, origin)
     if mode == "zip":
         problems += _uneven(axes)
@@ -255,7 +255,7 @@ def sweep_of(root: Table) -> tuple[Sweep | None, list[Problem]]:
     if sweep.size() > MAX_POINTS:
         message = f"the sweep has {sweep.size():,} points; at most {MAX_POINTS:,} are run"
         fix = 'write mode = "random" and points = 100'
-        return None, [_problem("too-large", message, origin, SECTION, fix)]
+        return None, [problem_at("too-large", message, origin, SECTION, fix)]
     return sweep, []
 
 
@@ -266,14 +266,14 @@ def _misplaced_options(
     if mode == "random":
         if "points" not in options:
             fix = "write points = 20 under [sweep]"
-            yield _problem("missing-key", "a random sweep needs `points`", origin, SECTION, fix)
+            yield problem_at("missing-key", "a random sweep needs `points`", origin, SECTION, fix)
         return
     for name in ("points", "draw"):
         if name in options:
             message = f"`{name}` is for a random sweep; this one is {mode}"
             fix = 'write mode = "random", or remove it'
             place = section.key_origin(name)
-            yield _problem("unknown-key", message, place, f"{SECTION}.{name}", fix)
+            yield problem_at("unknown-key", message, place, f"{SECTION}.{name}", fix)
 
 
 def _is_axis(node: Node) -> bool:
@@ -306,12 +306,12 @@ def _axes(
             setting = key_setting(table, key, node, above, origins)
         except ValueError:
             message = f"`{key}` is no path of keys"
-            problems.append(_problem("syntax", message, table.key_origin(key), shown, _FORM))
+            problems.append(problem_at("syntax", message, table.key_origin(key), shown, _FORM))
             continue
         if setting.creates:
             message = f"`{key}` in a sweep makes nothing new"
             fix = "put the key into the file, then vary it"
-            problems.append(_problem("syntax", message, table.key_origin(key), shown, fix))
+            problems.append(problem_at("syntax", message, table.key_origin(key), shown, fix))
         elif isinstance(node, Table) and "type" not in node.items and not _is_range(node):
             yield from _axes(node, setting.parts, setting.origins, mode, (), problems)
         else:
@@ -324,7 +324,7 @@ def _axis(
     """Yield the axis of one key, unless its values are wrong."""
     if isinstance(node, List) and not node.items:
         message = f"`{shown}` has no values"
-        problems.append(_problem("wrong-value", message, node.origin, shown, _FORM))
+        problems.append(problem_at("wrong-value", message, node.origin, shown, _FORM))
     elif isinstance(node, List):
         # In a zip values go together by their places: there a whole point may come again.
         different: dict[str, Node] = {}
@@ -343,7 +343,7 @@ def _axis(
         is_option = setting.parts == (shown.removeprefix(f"{SECTION}."),)
         near = did_you_mean(str(setting.parts[0]), OPTIONS) if is_option else ""
         message = f"`{shown}` must be a list of values or a range"
-        problems.append(_problem("wrong-type", message, node.origin, shown, near or _FORM))
+        problems.append(problem_at("wrong-type", message, node.origin, shown, near or _FORM))
 
 
 def _range(node: Table, shown: str, mode: Mode, problems: list[Problem]) -> Interval | None:
@@ -354,13 +354,13 @@ def _range(node: Table, shown: str, mode: Mode, problems: list[Problem]) -> Inte
             fix = did_you_mean(key, RANGE) or f"a range has {', '.join(RANGE)}"
             message = f"unknown key `{key}` of a range"
             place = node.key_origin(key)
-            problems.append(_problem("unknown-key", message, place, f"{shown}.{key}", fix))
+            problems.append(problem_at("unknown-key", message, place, f"{shown}.{key}", fix))
     ends = [_end(node, name, shown, problems) for name in ("low", "high")]
     scale = _plain(node.items.get("scale"), "linear")
     if scale not in ("linear", "log"):
         message = f'`{shown}.scale` must be "linear" or "log"'
         place = node.items["scale"].origin
-        problems.append(_problem("wrong-value", message, place, f"{shown}.scale"))
+        problems.append(problem_at("wrong-value", message, place, f"{shown}.scale"))
     count = _whole(node.items, "count", 1, problems, shown)
     low, high = ends
     if len(problems) > before or low is None or high is None:
@@ -368,12 +368,12 @@ def _range(node: Table, shown: str, mode: Mode, problems: list[Problem]) -> Inte
     if low > high or (scale == "log" and low <= 0):
         why = "its `low` is above its `high`" if low > high else "a log scale begins above 0"
         message = f"`{shown}` is no range: {why}"
-        problems.append(_problem("wrong-value", message, node.origin, shown))
+        problems.append(problem_at("wrong-value", message, node.origin, shown))
         return None
     if mode != "random" and count is None:
         message = f"`{shown}` needs a `count`: how many values from low to high"
         fix = 'write count = 5, or mode = "random"'
-        problems.append(_problem("missing-key", message, node.origin, shown, fix))
+        problems.append(problem_at("missing-key", message, node.origin, shown, fix))
         return None
     return Interval(low=low, high=high, is_log=scale == "log", count=count, origin=node.origin)
 
@@ -386,7 +386,7 @@ def _end(node: Table, name: str, shown: str, problems: list[Problem]) -> int | f
         return value
     place = end.origin if end is not None else node.origin
     message = f"`{shown}.{name}` must be a number"
-    problems.append(_problem("wrong-type", message, place, f"{shown}.{name}"))
+    problems.append(problem_at("wrong-type", message, place, f"{shown}.{name}"))
     return None
 
 
@@ -399,7 +399,7 @@ def _mode(node: Node | None, problems: list[Problem]) -> Mode:
             assert node is not None
             fix = did_you_mean(str(value), _MODES) or f"it is one of {', '.join(_MODES)}"
             problems.append(
-                _problem(
+                problem_at(
                     "wrong-value", f"a sweep has no mode `{value}`", node.origin, "sweep.mode", fix
                 )
             )
@@ -430,7 +430,7 @@ def _whole(
         return value
     limit = f"from {minimum} to {MAX_POINTS:,}" if minimum else "of at least 0"
     message = f"`{above}.{name}` must be a whole number {limit}"
-    problems.append(_problem("wrong-value", message, node.origin, f"{above}.{name}"))
+    problems.append(problem_at("wrong-value", message, node.origin, f"{above}.{name}"))
     return None
 
 
@@ -443,7 +443,7 @@ def _uneven(axes: Sequence[SweepAxis]) -> Iterator[Problem]:
                 f" and `{axes[0].key}` {len(axes[0].values)}:"
                 " in a zip they go together"
             )
-            yield _problem(
+            yield problem_at(
                 "wrong-value", message, axis.setting.key_origin(), f"{SECTION}.{axis.key}"
             )
 
@@ -453,7 +453,3 @@ def _value(axis: SweepAxis, stream: random.Random) -> Node:
     if axis.range is not None:
         return Leaf(axis.range.at(share), axis.range.origin)
     return axis.values[int(share * len(axis.values))]
-
-
-def _problem(kind: str, message: str, origin: Origin, key: str, fix: str = "") -> Problem:
-    return Problem(kind=kind, message=message, origin=origin, key=key, fix=fix)

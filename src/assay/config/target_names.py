@@ -16,8 +16,17 @@ from assay.config.allow_list import (
     trust_command,
 )
 from assay.config.older_systems.names import explain_unmapped, older_name, system_of
-from assay.config.standard_keys import problem_at, show, wrong_type
-from assay.config.tree import KeyPath, Leaf, List, Table, dotted, is_unresolved, walk
+from assay.config.standard_keys import show, wrong_type
+from assay.config.tree import (
+    KeyPath,
+    Leaf,
+    List,
+    Table,
+    dotted,
+    is_unresolved,
+    problem_at,
+    walk,
+)
 from assay.config.user_modules import (
     RegisteredName,
     TargetLocation,

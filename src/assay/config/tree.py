@@ -9,7 +9,7 @@ from datetime import date, datetime, time
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
-from assay.core.diagnostics import Origin
+from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import InputError
 
 Scalar = bool | int | float | str | datetime | date | time | None
@@ -253,6 +253,15 @@ def same(a: Node, b: Node) -> bool:
             )
         case _:
             return False
+
+
+def problem_at(
+    kind: str, message: str, place: Node | Origin, key: str | KeyPath, fix: str = ""
+) -> Problem:
+    """Return what is wrong with the value at `key`, at its place."""
+    origin = place if isinstance(place, Origin) else place.origin
+    path = key if isinstance(key, str) else dotted(key)
+    return Problem(kind=kind, message=message, origin=origin, key=path, fix=fix)
 
 
 # --- what the scalars of a tree say ---------------------------------------------------------------

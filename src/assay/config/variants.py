@@ -15,6 +15,7 @@ from assay.config.tree import (
     fit_path,
     get_at,
     parse_dotted,
+    problem_at,
     relocate,
 )
 from assay.core import schema
@@ -46,7 +47,7 @@ def variants_of(root: Table) -> tuple[Mapping[str, Variant], list[Problem]]:
         return {}, []
     if not isinstance(section, Table):
         return {}, [
-            _problem(
+            problem_at(
                 "wrong-type",
                 f"`{SECTION}` must be a table of variants",
                 section.origin,
@@ -57,7 +58,7 @@ def variants_of(root: Table) -> tuple[Mapping[str, Variant], list[Problem]]:
     if len(section.items) > MAX_VARIANTS:
         message = f"the file has {len(section.items):,} variants; at most {MAX_VARIANTS:,} are read"
         fix = "write a sweep: [sweep] with a list of values for a key"
-        return {}, [_problem("too-large", message, section.origin, SECTION, fix)]
+        return {}, [problem_at("too-large", message, section.origin, SECTION, fix)]
     found: dict[str, Variant] = {}
     problems = []
     for name, node in section.items.items():
@@ -65,13 +66,13 @@ def variants_of(root: Table) -> tuple[Mapping[str, Variant], list[Problem]]:
         if name == ALL:
             message = f"no variant can be called `{ALL}`: `--variant {ALL}` means every one"
             problems.append(
-                _problem(
+                problem_at(
                     "wrong-value", message, section.key_origin(name), key, "give it another name"
                 )
             )
         elif not isinstance(node, Table):
             problems.append(
-                _problem(
+                problem_at(
                     "wrong-type", f"the variant `{name}` must be a table", node.origin, key, _FORM
                 )
             )
@@ -119,7 +120,7 @@ def _settings(
         except ValueError:
             message = f"`{key}` is no path of keys"
             fix = 'write "a.b" = value'
-            problems.append(_problem("syntax", message, table.key_origin(key), key, fix))
+            problems.append(problem_at("syntax", message, table.key_origin(key), key, fix))
             continue
         noted_origins = tuple(replace(origin, note=note) for origin in setting.origins)
         setting = replace(setting, origins=noted_origins)
@@ -143,7 +144,3 @@ def _is_merged(old: Node | None, path: KeyPath) -> bool:
         return isinstance(old, Table)
     standard = schema.find(path)
     return standard is not None and standard.kind == "table"
-
-
-def _problem(kind: str, message: str, origin: Origin, key: str, fix: str = "") -> Problem:
-    return Problem(kind=kind, message=message, origin=origin, key=key, fix=fix)

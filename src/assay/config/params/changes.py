@@ -11,7 +11,7 @@ from typing import Any, Literal
 from assay.config.overrides import DELETE, Setting, origin_in
 from assay.config.params.coercion import Choice, CoercionError, Range, describe, fit, parse, type_of
 from assay.config.params.group import Holder, caller, child, is_holder, store_at
-from assay.config.tree import KeyPath, Leaf, dotted, parse_dotted
+from assay.config.tree import KeyPath, Leaf, dotted, parse_dotted, problem_at
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import InputError, did_you_mean
 
@@ -91,15 +91,7 @@ def change(root: Holder, setting: Setting, unknown: Unknown) -> list[Problem]:
     if setting.creates and is_there:
         message = f"`{dotted(path)}` is there already"
         fix = f"write {dotted(path)}=..."
-        return [
-            Problem(
-                kind="duplicate-key",
-                message=message,
-                origin=setting.key_origin(),
-                key=dotted(path),
-                fix=fix,
-            )
-        ]
+        return [problem_at("duplicate-key", message, setting.key_origin(), path, fix)]
     text = setting.text or ""
     return assign(
         root,
@@ -163,14 +155,7 @@ def _declare(
     try:
         store_at(root, path, value, origin)
     except InputError as error:
-        return [
-            Problem(
-                kind="unknown-key",
-                message=error.what.rstrip("."),
-                origin=key_origin,
-                key=problem.key,
-            )
-        ]
+        return [problem_at("unknown-key", error.what.rstrip("."), key_origin, problem.key)]
     if unknown == "warn":
         near = f"; {problem.fix}" if problem.fix.startswith("did") else ""
         place = caller()
@@ -210,7 +195,7 @@ def _replace(
         store_at(holder, (part,), made, origin)
     except InputError as error:
         message = error.what.rstrip(".")
-        return [Problem(kind="wrong-value", message=message, origin=origin, key=dotted(path))]
+        return [problem_at("wrong-value", message, origin, path)]
     return []
 
 
@@ -233,12 +218,12 @@ def _replace_inside(
 def _part_of_one_value(path: KeyPath, key_origin: Origin) -> Problem:
     """Return the problem of a key within a value that has no parts, as a tuple."""
     above = dotted(path[:-1])
-    return Problem(
-        kind="unknown-key",
-        message=f"`{above}` is one value, so it has no `{path[-1]}`",
-        origin=key_origin,
-        key=dotted(path),
-        fix=f"give `{above}` as a whole",
+    return problem_at(
+        "unknown-key",
+        f"`{above}` is one value, so it has no `{path[-1]}`",
+        key_origin,
+        path,
+        f"give `{above}` as a whole",
     )
 
 
@@ -279,7 +264,7 @@ def _misfit(
     kind: str, path: KeyPath, wanted: str, value: Any, origin: Origin, fix: str = ""
 ) -> Problem:
     message = f"`{dotted(path)}` must be {wanted}, not {value!r}"
-    return Problem(kind=kind, message=message, origin=origin, key=dotted(path), fix=fix)
+    return problem_at(kind, message, origin, path, fix)
 
 
 def _advice(wanted: Any, limit: Choice | Range | None, value: Any, text: str | None) -> str:
@@ -304,13 +289,11 @@ def _unknown(root: Any, path: KeyPath, origin: Origin, depth: int, above: KeyPat
     key = dotted((*above, *path[: depth + 1]))
     if not is_holder(parent):
         message = f"`{dotted((*above, *path[:depth]))}` has no `{path[depth]}`"
-        return Problem(kind="unknown-key", message=message, origin=origin, key=key)
+        return problem_at("unknown-key", message, origin, key)
     near = did_you_mean(str(path[depth]), parent._names())
     new = f"+{dotted((*above, *path))}=... declares a new one"
     fix = f"{near} {new}" if near else new
-    return Problem(
-        kind="unknown-key", message=f"unknown parameter `{key}`", origin=origin, key=key, fix=fix
-    )
+    return problem_at("unknown-key", f"unknown parameter `{key}`", origin, key, fix)
 
 
 def _is_there(root: Any, path: KeyPath) -> bool:

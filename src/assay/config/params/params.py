@@ -48,7 +48,7 @@ from assay.config.params.group import (
     unknown_name,
 )
 from assay.config.sources.classes import PYTHON, node_of, table_of
-from assay.config.tree import KeyPath, Table, dotted, parse_dotted, set_at
+from assay.config.tree import KeyPath, Table, dotted, parse_dotted, problem_at, set_at
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError
@@ -436,12 +436,8 @@ class BaseParams:
 
     def _missing(self) -> list[Problem]:
         return [
-            Problem(
-                kind="missing-argument",
-                message=_no_value(name),
-                origin=declared.origin,
-                key=name,
-                fix=f"give --{name}=...",
+            problem_at(
+                "missing-argument", _no_value(name), declared.origin, name, f"give --{name}=..."
             )
             for (name, *_), declared in self._declared.items()
             if name in self._own.declared_by and name not in self.__dict__

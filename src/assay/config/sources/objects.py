@@ -17,7 +17,17 @@ from assay.config.lazy import Call, Section, Spot, target_of
 from assay.config.sources.classes import tree_of
 from assay.config.sources.positions import MAX_VALUES, too_deep, too_many
 from assay.config.sources.source_map import Expression, SourceFile
-from assay.config.tree import MAX_DEPTH, KeyPath, Leaf, List, Node, Table, dotted, leaf_of
+from assay.config.tree import (
+    MAX_DEPTH,
+    KeyPath,
+    Leaf,
+    List,
+    Node,
+    Table,
+    dotted,
+    leaf_of,
+    problem_at,
+)
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import AssayError
@@ -309,9 +319,7 @@ class TreeMaker:
         return Table(items, origin)
 
     def wrong(self, message: str, path: KeyPath, origin: Origin, fix: str = "") -> None:
-        self.problems.append(
-            Problem(kind="wrong-type", message=message, origin=origin, key=dotted(path), fix=fix)
-        )
+        self.problems.append(problem_at("wrong-type", message, origin, path, fix))
 
     def expression(self, spot: Spot | None) -> Expression | None:
         file = self.files.get(spot.file) if spot is not None else None
@@ -503,9 +511,7 @@ def _choose(values: Mapping[str, Any], file: SourceFile) -> tuple[dict[str, Any]
                 fix = f"did you mean `{near}`? A leading `_` says that it is no key"
         if message:
             origin = _entry(file, name)[0]
-            problems.append(
-                Problem(kind="unknown-key", message=message, origin=origin, key=name, fix=fix)
-            )
+            problems.append(problem_at("unknown-key", message, origin, name, fix))
     return {name: chosen[name] for name in values if name in chosen}, problems
 
 
