@@ -11,7 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from assay.engine.numerics.structures import tensors_by_path
+from assay.engine.data.batches import leaves, size_of
+from assay.engine.data.randomness import same
+from assay.engine.data.shapes import shape_of
+from assay.engine.numerics.structures import mapped, tensors_by_path, tensors_in, values_in
 
 
 @dataclass(slots=True)
@@ -80,3 +83,27 @@ def test_a_tensor_is_found_in_an_object_of_any_class(kind: Any, wrap: Any) -> No
 
 def test_the_attributes_of_a_class_of_its_own_are_left_alone_unless_asked_for() -> None:
     assert list(tensors_by_path(Own(torch.ones(2)))) == []
+
+
+STRUCTURES = [Slotted, Plain, Pair, SlottedMapping, namespace, lambda x: {"x": x}]
+
+
+@pytest.mark.parametrize("kind", STRUCTURES)
+def test_all_that_goes_through_a_batch_sees_the_same_in_it(kind: Any) -> None:
+    x = torch.arange(6.0).reshape(3, 2)
+    batch = kind(x)
+
+    assert [tensor is x for tensor in tensors_in([batch])] == [True]
+    assert [name for name, _ in leaves(batch)] == ["x"]
+    assert size_of(batch) == 3
+    assert "float32 [3, 2]" in shape_of(batch)
+    doubled = mapped(batch, lambda tensor: 2 * tensor)
+    assert [tensor.tolist() for tensor in tensors_in(doubled)] == [(2 * x).tolist()]
+    assert same(batch, kind(x.clone())) and not same(batch, kind(x + 1))
+
+
+def test_values_of_any_kind_are_found_and_replaced() -> None:
+    found = {"a": [1, "b"], "c": Pair(2)}  # type: ignore[arg-type]
+
+    assert list(values_in(found, int)) == [1, 2]
+    assert mapped(found, str, int) == {"a": ["1", "b"], "c": Pair("2")}  # type: ignore[arg-type]

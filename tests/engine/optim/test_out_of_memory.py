@@ -47,7 +47,7 @@ def test_it_tells_shapes_sizes_and_three_settings_to_try(error: Exception | None
     assert told.what.startswith("There was no memory left at step 2: ")
     assert told.what.endswith("PiB." if error else told.what[-1]) and "\n" not in told.what
     assert told.where.startswith(
-        "batch float32 (4, 4), float32 (4, 2); weights 0 MiB, gradients 0 MiB, optimizer 0 MiB"
+        "batch [float32 [4, 4], float32 [4, 2]]; weights 0 MiB, gradients 0 MiB, optimizer 0 MiB"
     )
     for setting in ("accumulate = 4", "activation_checkpoint = true", 'precision = "bf16"'):
         assert setting in told.fix

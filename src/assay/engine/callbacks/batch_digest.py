@@ -10,9 +10,9 @@ from assay.core.errors import CheckpointError
 from assay.core.event_log import Warned
 from assay.core.events import Event, Handler
 from assay.engine.checkpoint.codec import digest, digest_tensor
-from assay.engine.data.batches import mapped
 from assay.engine.data.loader import planned_indices
 from assay.engine.loop.engine import Engine
+from assay.engine.numerics.structures import mapped
 
 NAME = "data/digest"
 ORDER = "data/order"

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from assay.engine.data.batches import mapped
 from assay.engine.data.source import Window
+from assay.engine.numerics.structures import mapped
 
 
 def ahead(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 from zlib import crc32
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
-from assay.engine.numerics.structures import fields_of, tensors_in, with_fields
+from assay.engine.numerics.structures import mapped, parts_of, tensors_in
 
 
 def size_of(batch: Any) -> int:
@@ -26,10 +26,8 @@ def size_of(batch: Any) -> int:
         if batch and isinstance(batch[0], Tensor) and (sizes := batch[0].shape) and sizes[0]:
             return sizes[0]
         items = batch
-    elif isinstance(batch, Mapping):
-        items = list(batch.values())
-    elif (fields := fields_of(batch)) is not None:
-        items = [getattr(batch, name) for name in fields]
+    elif (parts := parts_of(batch)) is not None:
+        items = [part for _, part in parts]
     else:
         shape = getattr(batch, "shape", None)
         if shape is not None:
@@ -60,43 +58,16 @@ def pinned(batch: Any) -> Any:
     return mapped(batch, Tensor.pin_memory)
 
 
-def mapped(batch: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """Return the batch with `function` applied to each tensor; structures keep their type.
-
-    What has a method `mapped` of its own, as an `Instance` has, does it itself.
-    """
-    if isinstance(batch, Tensor):
-        return function(batch)
-    if callable(own := getattr(batch, "mapped", None)):
-        return own(function)
-    if isinstance(batch, Mapping):
-        return {key: mapped(value, function) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(mapped(value, function) for value in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(mapped(value, function) for value in batch)
-    fields = fields_of(batch)
-    if fields is not None:
-        return with_fields(batch, {name: mapped(getattr(batch, name), function) for name in fields})
-    return batch
-
-
 def leaves(batch: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the tensors, arrays and plain values of a batch or sample, by name."""
-    if isinstance(batch, Mapping):
-        for key, value in batch.items():
-            yield from leaves(value, f"{name}.{key}" if name else str(key))
-    elif isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        yield from leaves(dict(zip(batch._fields, batch, strict=True)), name)
-    elif isinstance(batch, list | tuple) and any(
-        not isinstance(item, str | int | float) for item in batch
-    ):
-        for i, value in enumerate(batch):
-            yield from leaves(value, f"{name}[{i}]")
-    elif (fields := fields_of(batch)) is not None:
-        yield from leaves({field: getattr(batch, field) for field in fields}, name)
-    else:
+    parts = parts_of(batch)
+    is_row = isinstance(batch, list | tuple) and not hasattr(batch, "_fields")
+    if parts is None or (is_row and all(isinstance(item, str | int | float) for item in batch)):
         yield name, batch
+        return
+    for key, part in parts:
+        within = f"{name}[{key}]" if is_row else f"{name}.{key}" if name else str(key)
+        yield from leaves(part, within)
 
 
 def digest(sample: Any) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from assay.engine.data.audit import speed
-from assay.engine.data.batches import mapped
 from assay.engine.data.loader import Loader
+from assay.engine.numerics.structures import mapped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

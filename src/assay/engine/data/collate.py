@@ -8,7 +8,7 @@ from typing import Any
 from torch.utils.data import default_collate
 
 from assay.core.errors import InputError
-from assay.engine.numerics.structures import fields_of, with_fields
+from assay.engine.numerics.structures import fields_of, parts_of, with_fields
 
 
 def collate(samples: Sequence[Any]) -> Any:
@@ -50,14 +50,7 @@ def _path_of_none(sample: Any) -> tuple[Any, ...] | None:
     """Return the keys and places that lead to the first None in a sample; None without one."""
     if sample is None:
         return ()
-    parts: Iterable[tuple[Any, Any]] = ()
-    if isinstance(sample, Mapping):
-        parts = sample.items()
-    elif isinstance(sample, list | tuple):
-        parts = enumerate(sample)
-    elif (fields := fields_of(sample)) is not None:
-        parts = ((name, getattr(sample, name)) for name in fields)
-    for key, part in parts:
+    for key, part in parts_of(sample) or ():
         path = _path_of_none(part)
         if path is not None:
             return (key, *path)

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from assay.core.errors import InputError, choose
-from assay.engine.data.batches import mapped, size_of
+from assay.engine.data.batches import size_of
+from assay.engine.numerics.structures import mapped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

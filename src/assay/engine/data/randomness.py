@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, Literal, Protocol
 from zlib import crc32
@@ -17,6 +16,7 @@ from assay.core.errors import InputError
 from assay.engine.data.collate import refuse_none
 from assay.engine.data.epochs import epoch_followers, set_epoch
 from assay.engine.numerics.seed import SAMPLE, comparable_state, key, key_all, undisturbed
+from assay.engine.numerics.structures import parts_of
 
 Randomness = Literal["sample", "batch", "none"]
 
@@ -259,13 +259,9 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray):
         alike = one.shape == other.shape and one.dtype == other.dtype
         return bool(alike and one.tobytes() == other.tobytes())
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    if dataclasses.is_dataclass(one):
-        names = [each.name for each in dataclasses.fields(one)]
-        return all(same(getattr(one, name), getattr(other, name)) for name in names)
+    if (parts := parts_of(one)) is not None:
+        mine, others = dict(parts), dict(parts_of(other) or ())
+        return mine.keys() == others.keys() and all(same(mine[key], others[key]) for key in mine)
     if isinstance(one, bool | int | float | complex | str | bytes | np.generic):
         return bool(one == other) or bool(one != one and other != other)
     return True

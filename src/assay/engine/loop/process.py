@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
-from assay.engine.data.batches import mapped, size_of
+from assay.engine.data.batches import size_of
 from assay.engine.data.parts import Part, describe_parts, has_parts, names_in, part_of
 from assay.engine.loop.state import State
 from assay.engine.metrics.logged_means import LoggedMeans
@@ -20,6 +20,7 @@ from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.seed import HOOK, key, seed_all, undisturbed
 from assay.engine.numerics.sparse import entries
+from assay.engine.numerics.structures import mapped
 from assay.engine.optim.criterion_call import (
     PREDICTION_NAMES,
     TARGET_NAMES,

@@ -3,29 +3,74 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
+
+T = TypeVar("T")
 
 TensorPath = tuple[Any, ...]
 """Keys, indices and names of fields, from the outermost structure to a tensor in it."""
 
 
+def parts_of(found: Any) -> Iterable[tuple[Any, Any]] | None:
+    """Return the parts of a structure, each with its key, index or name; None for anything else.
+
+    Structures are mappings, lists, tuples, named tuples, dataclasses and namespaces. All that goes
+    through batches, outputs and arguments asks here what is one.
+
+    >>> list(parts_of({"x": 1, "y": [2]}))
+    [('x', 1), ('y', [2])]
+    """
+    if isinstance(found, Mapping):
+        return found.items()
+    if isinstance(found, list | tuple):
+        return zip(getattr(found, "_fields", None) or range(len(found)), found, strict=True)
+    names = fields_of(found)
+    return None if names is None else [(name, getattr(found, name)) for name in names]
+
+
+def values_in(found: Any, kind: type[T]) -> Iterator[T]:
+    """Yield the values of a kind in a structure."""
+    if isinstance(found, kind):
+        yield found
+        return
+    for _, each in parts_of(found) or ():
+        yield from values_in(each, kind)
+
+
 def tensors_in(found: Any) -> Iterator[Tensor]:
     """Yield the tensors in a structure: a batch, an output, the arguments of an operation."""
-    if isinstance(found, Tensor):
-        yield found
-    elif isinstance(found, list | tuple):
-        for each in found:
-            yield from tensors_in(each)
-    elif isinstance(found, Mapping):
-        for each in found.values():
-            yield from tensors_in(each)
-    else:
-        for name in fields_of(found) or ():
-            yield from tensors_in(getattr(found, name))
+    return values_in(found, Tensor)
+
+
+def mapped(found: Any, function: Callable[[Any], Any], kind: type = Tensor) -> Any:
+    """Return a structure with `function` applied to each value of a kind; structures keep theirs.
+
+    What has a method `mapped` of its own, as an `Instance` has, does it itself.
+
+    >>> import torch
+    >>> mapped([torch.ones(2), {"y": torch.zeros(1)}, "a"], torch.Tensor.sum)
+    [tensor(2.), {'y': tensor(0.)}, 'a']
+    """
+    if isinstance(found, kind):
+        return function(found)
+    if callable(own := getattr(found, "mapped", None)):
+        return own(function)
+    if isinstance(found, Mapping):
+        return {key: mapped(value, function, kind) for key, value in found.items()}
+    if isinstance(found, tuple) and hasattr(found, "_fields"):
+        return type(found)(*(mapped(value, function, kind) for value in found))
+    if isinstance(found, list | tuple):
+        return type(found)(mapped(value, function, kind) for value in found)
+    fields = fields_of(found)
+    if fields is None:
+        return found
+    return with_fields(
+        found, {name: mapped(getattr(found, name), function, kind) for name in fields}
+    )
 
 
 def tensors_by_path(
@@ -41,17 +86,15 @@ def tensors_by_path(
     """
     if isinstance(found, Tensor):
         yield path, found
-    elif isinstance(found, list | tuple):
-        for place, each in enumerate(found):
-            yield from tensors_by_path(each, (*path, place), in_objects=in_objects)
-    elif isinstance(found, Mapping):
-        for key, each in found.items():
-            yield from tensors_by_path(each, (*path, key), in_objects=in_objects)
-    else:
-        names = fields_of(found) or (_attributes(found) if in_objects else ())
-        for name in names:
-            value = getattr(found, name, None)
-            yield from tensors_by_path(value, (*path, name), in_objects=in_objects)
+        return
+    parts = parts_of(found)
+    if parts is None:
+        names = _attributes(found) if in_objects else ()
+        parts = ((name, getattr(found, name, None)) for name in names)
+    is_tuple = isinstance(found, tuple)
+    for place, (key, each) in enumerate(parts):
+        inner = (*path, place if is_tuple else key)
+        yield from tensors_by_path(each, inner, in_objects=in_objects)
 
 
 def _attributes(thing: Any) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import AssayError
+from assay.engine.data.shapes import shape_of
 from assay.engine.numerics.structures import tensors_in
 
 _MIB = 2**20
@@ -41,7 +42,7 @@ def out_of_memory(
     sizes = {"weights": weights, "gradients": trained, "optimizer": gathered}
     parts = ", ".join(f"{name} {_mib(tensors):,.0f} MiB" for name, tensors in sizes.items())
     said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    shapes = "; ".join(dict.fromkeys(_shapes(batch) for batch in batches))
+    shapes = "; ".join(dict.fromkeys(shape_of(batch) for batch in batches))
     tries = {
         f"accumulate = {2 * len(batches)}": "the same step in smaller parts",
         "activation_checkpoint = true": "activations are computed again in backward",
@@ -57,18 +58,3 @@ def out_of_memory(
 
 def _mib(tensors: Iterable[Tensor]) -> float:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors) / _MIB
-
-
-def _shapes(batch: Any) -> str:
-    return ", ".join(_each_shape(batch)) or type(batch).__name__
-
-
-def _each_shape(batch: Any) -> Iterator[str]:
-    if isinstance(batch, Tensor):
-        yield f"{str(batch.dtype).removeprefix('torch.')} {tuple(batch.shape)}"
-    elif isinstance(batch, Mapping):
-        for key, value in batch.items():
-            yield from (f"{key} {shape}" for shape in _each_shape(value))
-    elif isinstance(batch, list | tuple):
-        for value in batch:
-            yield from _each_shape(value)

@@ -16,10 +16,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from assay.core.errors import InputError, PeerError
-from assay.engine.data.batches import mapped
 from assay.engine.data.instance import Instance
 from assay.engine.numerics.buffers import Buffers
 from assay.engine.numerics.seed import undisturbed
+from assay.engine.numerics.structures import mapped
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.parallel.joined_engine import JoinedEngine
 from assay.engine.parallel.pipeline_split import keep_weights, split_model

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
-from assay.engine.data.batches import mapped
+from assay.engine.numerics.structures import mapped
 
 Shapes = tuple[tuple[tuple[int, ...], torch.dtype], ...]
 """Of the tensors of a batch, or of what one stage gives to the next."""

@@ -12,8 +12,8 @@ from torch.func import functional_call
 
 from assay.core.rehearsal import Finding
 from assay.engine.data.shapes import shape_of
+from assay.engine.numerics.structures import mapped, values_in
 from assay.engine.rehearse.findings import finding_of, is_from_torch
-from assay.engine.rehearse.known_values import replaced
 from assay.engine.rehearse.module_stack import ModuleCall
 from assay.engine.rehearse.observer import Observer
 
@@ -47,7 +47,7 @@ class CriterionCheck:
 
     def _remember(self, _: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         if self._given is None:
-            self._given = replaced((args, named), self._real)
+            self._given = mapped((args, named), self._real)
 
     def _real(self, tensor: Tensor) -> Any:
         """Return the values of a tensor, or its shape where they are unknown."""
@@ -61,9 +61,10 @@ class CriterionCheck:
             return
         weights = dict(criterion.state_dict(keep_vars=True))
         real = {name: self._observer.value_of(tensor) for name, tensor in weights.items()}
-        if any(value is None for value in real.values()) or _size(given) > _MOST_BYTES:
+        size = sum(each.size_bytes for each in values_in(given, _Zeros))
+        if any(value is None for value in real.values()) or size > _MOST_BYTES:
             return
-        args, named = _made(given)
+        args, named = mapped(given, _Zeros.make, _Zeros)
         try:
             with torch.enable_grad():
                 functional_call(criterion, real, args, named)  # type: ignore[arg-type]
@@ -83,23 +84,9 @@ class _Zeros:
         self.shape, self.dtype = tensor.shape, tensor.dtype
         self.requires_grad = tensor.requires_grad
 
-    def made(self) -> Tensor:
+    @property
+    def size_bytes(self) -> int:
+        return self.shape.numel() * self.dtype.itemsize
+
+    def make(self) -> Tensor:
         return torch.zeros(self.shape, dtype=self.dtype, requires_grad=self.requires_grad)
-
-
-def _made(found: Any) -> Any:
-    """Return arguments with zeros for what is unknown."""
-    if isinstance(found, _Zeros):
-        return found.made()
-    if isinstance(found, list | tuple):
-        return type(found)(map(_made, found))
-    return {key: _made(each) for key, each in found.items()} if isinstance(found, dict) else found
-
-
-def _size(found: Any) -> int:
-    """Return the bytes of the zeros among arguments."""
-    if isinstance(found, _Zeros):
-        return found.shape.numel() * found.dtype.itemsize
-    if isinstance(found, dict):
-        return sum(map(_size, found.values()))
-    return sum(map(_size, found)) if isinstance(found, list | tuple) else 0

@@ -7,7 +7,7 @@ They are computed for real beside their fake tensors. What depends on a weight h
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from assay.engine.numerics import private_torch
-from assay.engine.numerics.structures import tensors_in
+from assay.engine.numerics.structures import mapped, tensors_in
 from assay.engine.rehearse.fake import Fakes, is_device_mismatch, is_fake, is_unfakeable
 
 MOST_WHOLE = 2**22
@@ -46,17 +46,6 @@ def is_small(tensor: Tensor) -> bool:
     """Return True if the values of a tensor of this size and kind are kept."""
     most = MOST_REAL if tensor.is_floating_point() or tensor.is_complex() else MOST_WHOLE
     return tensor.numel() <= most and tensor.layout == torch.strided
-
-
-def replaced(found: Any, function: Callable[[Tensor], Any]) -> Any:
-    """Return arguments of an operation with `function` of each tensor in its place."""
-    if isinstance(found, Tensor):
-        return function(found)
-    if isinstance(found, list | tuple):
-        return type(found)(replaced(each, function) for each in found)
-    if isinstance(found, dict):
-        return {key: replaced(each, function) for key, each in found.items()}
-    return found
 
 
 class Values:
@@ -133,13 +122,13 @@ class Values:
         """Run an operation of which all inputs have values."""
         if not any(map(is_fake, tensors_in((args, kwargs)))):
             real = self._real(func, args, kwargs)
-            return real if private_torch.schema_of(func).is_mutable else replaced(real, self.give)
+            return real if private_torch.schema_of(func).is_mutable else mapped(real, self.give)
         try:
             fake = func(*args, **kwargs)
         except Exception as error:
             if not is_unfakeable(error):
                 raise
-            return replaced(self._real(func, args, kwargs), self.give)
+            return mapped(self._real(func, args, kwargs), self.give)
         outputs = list(tensors_in(fake))
         if not outputs or not all(is_small(each) for each in outputs):
             self._forget_written(func, args, kwargs)
@@ -155,7 +144,7 @@ class Values:
         if "device" in on_cpu:
             on_cpu["device"] = torch.device("cpu")
         with self.fakes.real(), torch.no_grad():
-            return func(*replaced(args, self.of), **replaced(on_cpu, self.of))
+            return func(*mapped(args, self.of), **mapped(on_cpu, self.of))
 
     def _fake(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operation of which an input has no values."""
@@ -169,7 +158,7 @@ class Values:
         except Exception as error:
             if not is_device_mismatch(error):
                 raise
-            return func(*replaced(args, self._free), **replaced(dict(kwargs), self._free))
+            return func(*mapped(args, self._free), **mapped(dict(kwargs), self._free))
 
     def _free(self, tensor: Tensor) -> Any:
         """Return a single number on the host as one that goes with tensors of any device."""

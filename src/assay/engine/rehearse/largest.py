@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from assay.core.rehearsal import Largest
-from assay.engine.data.batches import mapped
+from assay.engine.numerics.structures import mapped
 from assay.engine.rehearse.known_values import MOST_WHOLE
 
 USABLE = 0.9

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from assay.engine.numerics.structures import mapped, values_in
 from assay.engine.rehearse.fake import is_fake
-from assay.engine.rehearse.known_values import replaced
 
 MOST_BYTES = 2**30
 """Size of the inputs up to which an operation is repeated for real."""
@@ -30,7 +30,7 @@ class Described:
             (size - 1) * step for size, step in zip(self.shape, self.stride, strict=True)
         ) * (self.dtype.itemsize)
 
-    def made(self) -> Tensor:
+    def make(self) -> Tensor:
         """Return zeros of this shape."""
         return torch.empty_strided(self.shape, self.stride, dtype=self.dtype).zero_()
 
@@ -52,15 +52,12 @@ class RecordedCall:
         kwargs: Mapping[str, Any],
         error: Exception | None = None,
     ) -> RecordedCall:
-        return cls(func, _described(args), _described(dict(kwargs)), error)
+        return cls(func, _describe(args), _describe(dict(kwargs)), error)
 
     @property
     def size_bytes(self) -> int:
         """Size of all inputs together."""
-        found: list[Described] = []
-        _each(self.args, found.append)
-        _each(self.kwargs, found.append)
-        return sum(each.size_bytes for each in found)
+        return sum(each.size_bytes for each in values_in((self.args, self.kwargs), Described))
 
     def error_on_real(self) -> Exception | None:
         """Repeat it on real zeros on the CPU; return what it raises there.
@@ -69,7 +66,10 @@ class RecordedCall:
         """
         try:
             with torch.no_grad():
-                self.func(*_made(self.args), **_made(self.kwargs))
+                args, kwargs = mapped((self.args, self.kwargs), Described.make, Described)
+                if "device" in kwargs:
+                    kwargs["device"] = torch.device("cpu")
+                self.func(*args, **kwargs)
         except NotImplementedError:
             return None
         except Exception as error:  # whatever it is: the operation cannot be done
@@ -77,35 +77,11 @@ class RecordedCall:
         return None
 
 
-def _described(found: Any) -> Any:
+def _describe(found: Any) -> Any:
     def describe(tensor: Tensor) -> Any:
         is_plain = tensor.layout == torch.strided and (is_fake(tensor) or type(tensor) is Tensor)
         if not is_plain and not isinstance(tensor, torch.nn.Parameter):
             return tensor
         return Described(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
 
-    return replaced(found, describe)
-
-
-def _each(found: Any, function: Callable[[Described], Any]) -> None:
-    if isinstance(found, Described):
-        function(found)
-    elif isinstance(found, list | tuple):
-        for each in found:
-            _each(each, function)
-    elif isinstance(found, Mapping):
-        for each in found.values():
-            _each(each, function)
-
-
-def _made(found: Any) -> Any:
-    if isinstance(found, Described):
-        return found.made()
-    if isinstance(found, list | tuple):
-        return type(found)(_made(each) for each in found)
-    if isinstance(found, Mapping):
-        return {
-            key: torch.device("cpu") if key == "device" else _made(each)
-            for key, each in found.items()
-        }
-    return found
+    return mapped(found, describe)

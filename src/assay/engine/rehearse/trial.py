@@ -16,13 +16,13 @@ from torch.optim import Optimizer
 
 from assay.core.errors import AssayError
 from assay.core.rehearsal import Finding, PeakMemory
-from assay.engine.data.batches import mapped, size_of
+from assay.engine.data.batches import size_of
 from assay.engine.data.shapes import shape_of
 from assay.engine.metrics.metric import Metric
 from assay.engine.metrics.outputs import Evaluation, Pipes
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.dtensor import local_tensor
-from assay.engine.numerics.structures import tensors_in
+from assay.engine.numerics.structures import mapped, tensors_in
 from assay.engine.parallel.pipeline import Pipeline
 from assay.engine.parallel.stage_shapes import Shapes, scaled
 from assay.engine.rehearse.criterion import CriterionCheck
