@@ -311,7 +311,6 @@ def _is_users(thing: Any) -> bool:
     return is_of_user(getattr(module, "__file__", None) or "")
 
 
-@functools.cache
 def _is_library_function(thing: object) -> bool:
     """Return True for a function of assay or of a library, whose closure is its own matter."""
     while isinstance(thing, functools.partial):
