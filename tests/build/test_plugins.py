@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from assay.build import as_plugin, enter_plugins, provides
+from assay.build import as_plugin, entered, provides
 from assay.core.errors import InputError
 from assay.core.events import Event, Every, Handler
 
@@ -32,7 +32,7 @@ class Noted:
 
 
 def run(*things: Any, error: BaseException | None = None) -> None:
-    with enter_plugins([as_plugin(f"plugins.{i}", thing) for i, thing in enumerate(things)]):
+    with entered([as_plugin(f"plugins.{i}", thing) for i, thing in enumerate(things)]):
         if error is not None:
             raise error
 

@@ -15,7 +15,7 @@ from assay.build.graph import check_graph, plan_context, plugin_paths, promise_r
 from assay.build.isolation import user_code
 from assay.build.marks import configurable, inject, provides
 from assay.build.materials import check_materials
-from assay.build.plugins import Plugin, as_plugin, enter_plugins
+from assay.build.plugins import Plugin, as_plugin, entered
 from assay.build.registry import RegistryError, register
 from assay.build.signatures import Examined, check_signatures, examine
 from assay.build.sources import check_sources, loader_keys
@@ -39,7 +39,7 @@ __all__ = [
     "check_sources",
     "configurable",
     "current",
-    "enter_plugins",
+    "entered",
     "examine",
     "inject",
     "instantiate",

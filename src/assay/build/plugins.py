@@ -56,7 +56,7 @@ def as_plugin(where: str, thing: Any) -> Plugin:
 
 
 @contextmanager
-def enter_plugins(plugins: Sequence[Plugin]) -> Iterator[None]:
+def entered(plugins: Sequence[Plugin]) -> Iterator[None]:
     """Enter plugins in order, and leave in reverse order those entered, also after an error.
 
     The first exception is raised, with a note for each plugin that failed after it. If only leaving

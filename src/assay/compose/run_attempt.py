@@ -198,7 +198,7 @@ def _describe_unsaved(prepared: PreparedRun, step: int) -> str:
 
 def _run_engine(prepared: PreparedRun, recorder: AnyRecorder, launch: Launch) -> State:
     """Run the engine with all callbacks, the trace and the plugins."""
-    from assay.build import enter_plugins
+    from assay.build import entered
     from assay.engine.numerics.deterministic import deterministic
 
     engine, scope = prepared.engine, prepared.scope
@@ -213,7 +213,7 @@ def _run_engine(prepared: PreparedRun, recorder: AnyRecorder, launch: Launch) ->
     with (
         under_way(recorder),
         trace_run(prepared, recorder, launch),
-        enter_plugins(scope.plugins),
+        entered(scope.plugins),
         deterministic(engine.process.model, enabled=on),
     ):
         engine.bus.extend(handler for plugin in scope.plugins for handler in plugin.handlers())

@@ -185,7 +185,7 @@ def _evaluate(
     evaluation: Mapping[str, Any],
 ) -> dict[str, float]:
     """Evaluate every loader, record the results, and return all metrics by name."""
-    from assay.build import enter_plugins
+    from assay.build import entered
     from assay.engine import evaluate
     from assay.engine.callbacks.evaluate import tell_unmeasured
     from assay.engine.numerics.deterministic import deterministic
@@ -194,7 +194,7 @@ def _evaluate(
     step = evaluation["step"]
     value: dict[str, float] = {}
     on = scope.sections.train.deterministic
-    with enter_plugins(scope.plugins), deterministic(process.model, enabled=on):
+    with entered(scope.plugins), deterministic(process.model, enabled=on):
         fire = _evaluation_events(scope, step)
         for split, loader in loaders.items():
             fire(Event.EVAL_BEGIN)
