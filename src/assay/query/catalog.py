@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,21 +80,13 @@ class Page:
     newest: tuple[RunRow, ...] = ()
 
 
-@dataclass(slots=True)
-class Reading:
-    """Progress of an index in the making: `done` of `total` folders."""
-
-    done: int = 0
-    total: int = 0
-
-
-@dataclass(slots=True)
 class _Known:
     """Facts about the runs at one version of the index."""
 
-    names: KnownNames | None = None
-    varying: list[str] | None = None
-    places: dict[tuple[Any, ...], list[Place]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.names: KnownNames | None = None
+        self.varying: list[str] | None = None
+        self.places: dict[tuple[Any, ...], list[Place]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +189,8 @@ class Catalog:
         """
         homes = [projects] if isinstance(projects, Project) else projects
         self.version = 0
-        self.reading = Reading()
+        self.reading: tuple[int, int] | None = None
+        """Folders that were read and all folders, of an index in the making."""
         self.readable = threading.Event()
         """Set as soon as the index holds runs, though more are to be read."""
         self._indexes = [Index(home) for home in homes]
@@ -231,7 +224,7 @@ class Catalog:
                 found += index.synchronize(
                     only, texts=texts, summarize=self._summarize, on_read=on_read
                 )
-            self.reading = Reading()
+            self.reading = None
             if found:
                 self._change()
             self.readable.set()
@@ -413,7 +406,7 @@ class Catalog:
         return Selection(self, places, self._look())
 
     def _read(self, done: int, total: int) -> None:
-        self.reading = Reading(done, total)
+        self.reading = done, total
         self._change()
         self.readable.set()
 

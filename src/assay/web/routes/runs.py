@@ -133,7 +133,6 @@ AskedOf = Annotated[Asked, Depends(asked)]
 def runs(home: HomeOf, question: AskedOf) -> Response:
     """Return a page of runs, or of groups of runs."""
     page = home.catalog.page(question)
-    reading = home.catalog.reading
     return as_json(
         RunsPage(
             version=home.catalog.version,
@@ -142,7 +141,7 @@ def runs(home: HomeOf, question: AskedOf) -> Response:
             columns=[_head(column) for column in page.columns],
             rows=[line_of(row.run, row.cells) for row in page.rows],
             groups=list(map(_group, page.groups, page.newest)),
-            reading=(reading.done, reading.total) if reading.total else None,
+            reading=home.catalog.reading,
         )
     )
 
