@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,16 +17,14 @@ from assay.compose.run_scope import RunScope, evaluation_of
 from assay.config import plain
 from assay.core.event_log import Warned
 from assay.core.events import At, Event, Handler
-from assay.core.heartbeats import FileHeartbeats, NoHeartbeats
 from assay.core.ports import NullRecorder
 from assay.core.run_file import Best
 from assay.core.schema import parse_period
-from assay.core.stacks import offering_stacks
 from assay.core.trace_file import Level
+from assay.record.outside_inputs import look_for_inputs
 from assay.record.recorder import RunRecorder
 from assay.record.trace_writer import TraceWriter
-from assay.store.layout import Project, RunFolder
-from assay.store.mounts import is_network
+from assay.store.layout import RunFolder
 
 if TYPE_CHECKING:
     from assay.engine import Display, Engine, Evaluate, Save
@@ -66,37 +63,14 @@ def add_callbacks(
     prepared.say = display.say
     bus.extend(display.handlers())
     if launch.debug:
+        from assay.engine.callbacks.debug import debug_handlers
+
         bus.extend(debug_handlers(logger, splits_of(scope.root)))
     if launch.stop_at is not None:
         bus.add(_stop_handler(prepared.engine, launch))
     bus.add(_opening_handler(prepared, recorder, display))
     if isinstance(recorder, RunRecorder):
-        _look_for_inputs(prepared, recorder)
-
-
-def _look_for_inputs(prepared: PreparedRun, recorder: RunRecorder) -> None:
-    """Let the recorder's thread look once for what the code reads, and again at the end."""
-    from assay.record.outside_inputs import OutsideInputs, texts_of
-
-    project = Project(Path(recorder.run.project))
-    inputs = OutsideInputs(
-        project.root,
-        prepared.scope.config.user_dirs,
-        texts_of(plain(prepared.scope.root)),
-        written=project.runs_dir,
-        since_ns=recorder.run.newest.started_ns,
-    )
-    looked: list[bool] = []
-
-    def look_once() -> None:
-        if not looked:
-            looked.append(True)
-            look()
-
-    def look() -> None:
-        recorder.set_inputs(inputs.find())
-
-    recorder.each_second(look_once, at_end=look)
+        look_for_inputs(recorder, scope.config.user_dirs, plain(scope.root))
 
 
 def _add_evaluation(prepared: PreparedRun) -> Evaluate:
@@ -175,13 +149,14 @@ def _stop_handler(engine: Engine, launch: Launch) -> Handler:
 def _opening_handler(prepared: PreparedRun, recorder: AnyRecorder, display: Display) -> Handler:
     """Return the handler that prints what is run, and how exactly it can be resumed."""
     from assay.engine import Loader
+    from assay.engine.callbacks.display import describe_run
 
     engine, loaders = prepared.engine, prepared.loaders
     warn = partial(_warn, prepared, recorder)
 
     def open_run() -> None:
         is_evaluated = bool(loaders) or evaluation_plan(prepared.scope)[0] == "never"
-        for line in [*prepared.notes, *_describe_run(engine, is_evaluated=is_evaluated)]:
+        for line in [*prepared.notes, *describe_run(engine, is_evaluated=is_evaluated)]:
             display.say(line)
         # Asked for now: the record has everything that the run prints.
         exactness = engine.source.exactness(engine.state.epoch)
@@ -217,49 +192,6 @@ def _code_state(prepared: PreparedRun, recorder: AnyRecorder) -> CodeState:
             recorder.set_code_state(finding)
 
     return CodeState(report)
-
-
-def _describe_run(engine: Engine, *, is_evaluated: bool) -> list[str]:
-    """Return lines on the length of the run, and on parameter groups where there are several."""
-    from assay.engine import Loader
-    from assay.engine.loop.run_length import arithmetic
-    from assay.engine.optim.groups import described
-
-    state, source, lines = engine.state, engine.source, []
-    if isinstance(source, Loader):
-        lines += arithmetic(source, epochs=state.max_epochs, total=state.max_steps)
-    if not is_evaluated:
-        lines.append("nothing is evaluated: there is no data.valid")
-    groups = described(engine.process.backward.optimizers, engine.process.model)
-    return lines + (groups if groups[1:] else [])
-
-
-@contextmanager
-def signs_of_life(prepared: PreparedRun, recorder: AnyRecorder) -> Iterator[None]:
-    """Inside, write heartbeats into the run's folder, and the stacks of all threads on request.
-
-    Ranks do so in the folder of their launcher. On a disk of the network other machines could not
-    read the beats, and a memory map may end the process: there is none.
-    """
-    ranks = prepared.engine.ranks
-    is_lone = isinstance(ranks.beats, NoHeartbeats)
-    if not (is_lone and isinstance(recorder, RunRecorder)) or is_network(recorder.folder.path):
-        yield
-        return
-    folder = recorder.folder
-    with ExitStack() as stack:
-        try:
-            ranks.beats = FileHeartbeats(folder.heartbeat)
-            stack.callback(_stop_beating, prepared, folder.heartbeat)
-            stack.enter_context(offering_stacks(folder.stacks))
-        except OSError:  # the disk is full: the run does without
-            ranks.beats = NoHeartbeats()
-        yield
-
-
-def _stop_beating(prepared: PreparedRun, file: Path) -> None:
-    prepared.engine.ranks.beats = NoHeartbeats()
-    file.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -328,60 +260,3 @@ def _record_place(
         text = scope.ranks.all_gather_world(text)[0]
     path, attempt = json.loads(text)
     return (RunFolder(Path(path)), attempt) if path else None
-
-
-def debug_handlers(
-    logger: logging.Logger | logging.LoggerAdapter[logging.Logger], splits: Iterable[str]
-) -> list[Handler]:
-    """Return handlers that log the model, the generators with their seeds, and each step."""
-    from assay.engine.numerics.seed import streams
-
-    since = [0.0]
-
-    def begin(engine: Engine) -> None:
-        model = engine.process.model
-        count = sum(parameter.numel() for parameter in model.parameters())
-        logger.debug(
-            "%s with %s parameters on %s, seed %d",
-            type(model).__name__,
-            f"{count:,}",
-            engine.device,
-            engine.seed,
-        )
-        for purpose, seed in streams(engine.seed, splits).items():
-            logger.debug("generator for %s: seed %d", purpose, seed)
-        since[0] = time.perf_counter()
-
-    def step(engine: Engine) -> None:
-        state = engine.state
-        now = time.perf_counter()
-        spent, since[0] = now - since[0], now
-        logger.debug(
-            "step %d: loss %.6g, %s, %.1f ms",
-            state.step,
-            state.loss,
-            _describe_batch(state.batch),
-            1000 * spent,
-        )
-
-    return [
-        Handler(event=Event.RUN_BEGIN, fn=begin, priority=-90, name="Debug"),
-        Handler(event=Event.STEP_END, fn=step, priority=-90, name="Debug"),
-    ]
-
-
-def _describe_batch(batch: Any) -> str:
-    """Return types and shapes of the tensors of a batch: `float32 (8, 4) and int64 (8,)`."""
-    items = (
-        batch.values()
-        if isinstance(batch, dict)
-        else batch
-        if isinstance(batch, list | tuple)
-        else [batch]
-    )
-    shown = [
-        f"{str(item.dtype).removeprefix('torch.')} {tuple(item.shape)}"
-        for item in items
-        if hasattr(item, "shape")
-    ]
-    return " and ".join(shown) or f"a {type(batch).__name__}"

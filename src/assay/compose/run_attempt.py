@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from assay.compose.callbacks import AnyRecorder, add_callbacks, signs_of_life, trace_run
+from assay.compose.callbacks import AnyRecorder, add_callbacks, trace_run
 from assay.compose.launch import Launch, RunResult
 from assay.compose.prepared_run import PreparedRun
 from assay.compose.ranks import ECHO_S, rank_report, tell_folder
@@ -19,12 +19,14 @@ from assay.compose.run_scope import keep_meta
 from assay.config.loading import Config
 from assay.core.errors import CheckpointError, RankError
 from assay.core.event_log import EndStatus, Warned
+from assay.core.exit_guard import guarding_exit
 from assay.core.ports import NullRecorder
 from assay.core.run_file import UNSAVED
 from assay.core.signals import heard_line, stopping
 from assay.core.stop import Stop
 from assay.core.terminal import for_terminal
 from assay.record.recorder import RunRecorder
+from assay.record.signs_of_life import signs_of_life
 from assay.script import under_way
 
 if TYPE_CHECKING:
@@ -47,8 +49,8 @@ def run_attempt(
         try:
             with signals.held():  # a record that is half begun could not be ended
                 attempt.recorder = begin()
-            stack.enter_context(signs_of_life(prepared, attempt.recorder))
-            stack.enter_context(_guard_exit(attempt.end_by_exit))
+            stack.enter_context(signs_of_life(prepared.engine.ranks, attempt.recorder))
+            stack.enter_context(guarding_exit(attempt.end_by_exit))
             state = _run_engine(prepared, attempt.recorder, launch)
         except BaseException as error:  # the result carries it, KeyboardInterrupt too
             with signals.held():
@@ -164,28 +166,6 @@ class _Attempt:
         if scope.rank_folder is not None:
             report = rank_report(replace(result, exit_code=code), scope.rank)
             scope.rank_folder.report(scope.rank, replace(report, error=error))
-
-
-@contextmanager
-def _guard_exit(end: Callable[[int], int]) -> Iterator[None]:
-    """Call `end` with the code of an `os._exit` inside, of which nobody hears otherwise.
-
-    Children are forked with it and end by it: theirs stays what it was.
-    """
-    real, pid = os._exit, os.getpid()
-
-    def end_and_exit(status: int) -> NoReturn:
-        os._exit = real
-        try:
-            status = end(status) if os.getpid() == pid else status
-        finally:
-            real(status)
-
-    os._exit = end_and_exit
-    try:
-        yield
-    finally:
-        os._exit = real
 
 
 def _describe_unsaved(prepared: PreparedRun, step: int) -> str:

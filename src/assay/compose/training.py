@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import shlex
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from assay.compose.callbacks import AnyRecorder, add_callbacks, tracing_handlers
 from assay.compose.checks import check_and_settle, ensure_sound, sections_to_train
@@ -293,7 +293,7 @@ def _restore(
     prepared: PreparedRun, view: RunView, name: str, changed: Sequence[str], *, verify: bool
 ) -> _Start | None:
     """Load a checkpoint into the engine; None where the run has none."""
-    from assay.engine.loop.engine_state import is_of_engine
+    from assay.engine.loop.engine_state import is_of_engine, restore_changed
 
     saver = prepared.saver()
     complete, skipped = saver.complete()
@@ -305,27 +305,10 @@ def _restore(
         parts = saver.load(name, verify=verify)
     else:
         manifest, parts, skipped = saver.newest(verify=verify)
-    _restore_engine(prepared, parts, changed)
+    restore_changed(prepared.engine, parts, changed)
     prepared.loaded = {name: part for name, part in parts.items() if not is_of_engine(name)}
     prepared.expected = parts if verify and not changed else None
     return _Start(step=manifest.step, checkpoint=manifest.name, skipped=skipped)
-
-
-def _restore_engine(
-    prepared: PreparedRun, parts: Mapping[str, Any], changed: Sequence[str]
-) -> None:
-    """Restore the engine, but keep the settings of optimizers that the user has changed since."""
-    from assay.engine.checkpoint.optimizer_state import put_settings, settings_of
-    from assay.engine.loop.engine_state import restore
-
-    optimizers = list(prepared.engine.process.backward.optimizers.values())
-    asked = [settings_of(each) for each in optimizers]
-    # A buffer of another size is no grown one where the model itself is another.
-    is_same_model = not any(key.partition(".")[0] == "model" for key in changed)
-    restore(prepared.engine, parts, resizes=is_same_model)
-    names = {key.rpartition(".")[2] for key in changed if key.startswith("optimizer.")}
-    for optimizer, settings in zip(optimizers, asked, strict=True):
-        put_settings(optimizer, settings, names)
 
 
 def _refuse_finished(prepared: PreparedRun, view: RunView, step: int) -> None:

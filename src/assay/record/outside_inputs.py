@@ -16,7 +16,9 @@ from hashlib import blake2b
 from pathlib import Path
 
 from assay.record.environment import VARIABLES
+from assay.record.recorder import RunRecorder
 from assay.record.snapshot import is_secret
+from assay.store.layout import Project
 
 _TEXT = re.compile(r"""["']([^"'\n\\]{1,200})["']""")
 _READS_VARIABLES = ("environ", "getenv")
@@ -34,6 +36,32 @@ _PACKAGES = f"{os.sep}site-packages{os.sep}"
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 Inputs = dict[str, dict[str, str]]
+
+
+def look_for_inputs(recorder: RunRecorder, folders: Sequence[Path], values: object) -> None:
+    """Let the recorder's thread look once for what the code of a run reads, and again at the end.
+
+    `folders` are those of the user's modules, `values` those of the config.
+    """
+    project = Project(Path(recorder.run.project))
+    inputs = OutsideInputs(
+        project.root,
+        folders,
+        texts_of(values),
+        written=project.runs_dir,
+        since_ns=recorder.run.newest.started_ns,
+    )
+    has_looked: list[bool] = []
+
+    def look_once() -> None:
+        if not has_looked:
+            has_looked.append(True)
+            look()
+
+    def look() -> None:
+        recorder.set_inputs(inputs.find())
+
+    recorder.each_second(look_once, at_end=look)
 
 
 class OutsideInputs:

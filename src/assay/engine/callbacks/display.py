@@ -17,9 +17,12 @@ from assay.core.schema import parse_period
 from assay.core.terminal import folded, in_notebook, visible
 from assay.engine.callbacks.ema import EMA
 from assay.engine.callbacks.notebook_page import NotebookPage
+from assay.engine.data.loader import Loader
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.periods import every as each
+from assay.engine.loop.run_length import arithmetic
 from assay.engine.loop.state import MeanLoss, State
+from assay.engine.optim.groups import described
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -393,3 +396,14 @@ def _debugger_without_bar(close: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         sys.breakpointhook = before
+
+
+def describe_run(engine: Engine, *, is_evaluated: bool) -> list[str]:
+    """Return lines on the length of the run, and on parameter groups where there are several."""
+    state, source, lines = engine.state, engine.source, []
+    if isinstance(source, Loader):
+        lines += arithmetic(source, epochs=state.max_epochs, total=state.max_steps)
+    if not is_evaluated:
+        lines.append("nothing is evaluated: there is no data.valid")
+    groups = described(engine.process.backward.optimizers, engine.process.model)
+    return lines + (groups if groups[1:] else [])

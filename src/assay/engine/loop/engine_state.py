@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from torch import nn
@@ -13,6 +13,7 @@ from assay.core.errors import CheckpointError, InputError
 from assay.core.event_log import Warned
 from assay.core.ports import Recorder
 from assay.engine.checkpoint.codec import digest
+from assay.engine.checkpoint.optimizer_state import put_settings, settings_of
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.weights import load_model_state
 from assay.engine.data.source import Source
@@ -107,6 +108,21 @@ def restore(engine: EngineParts, parts: Mapping[str, Any], *, resizes: bool = Tr
     load_process_state(engine.process, parts)
     engine.state.load_state_dict(parts["state"])
     restore_listeners(engine, parts)
+
+
+def restore_changed(engine: EngineParts, parts: Mapping[str, Any], changed: Sequence[str]) -> None:
+    """Load a checkpoint like `restore`, but keep settings of optimizers that were changed since.
+
+    `changed` are the keys of the config that differ from those of the checkpoint.
+    """
+    optimizers = list(engine.process.backward.optimizers.values())
+    asked = [settings_of(each) for each in optimizers]
+    # A buffer of another size is no grown one where the model itself is another.
+    is_same_model = not any(key.partition(".")[0] == "model" for key in changed)
+    restore(engine, parts, resizes=is_same_model)
+    names = {key.rpartition(".")[2] for key in changed if key.startswith("optimizer.")}
+    for optimizer, settings in zip(optimizers, asked, strict=True):
+        put_settings(optimizer, settings, names)
 
 
 def resume(engine: EngineParts, saver: Saver, name: str | int = "") -> int:

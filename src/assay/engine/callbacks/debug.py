@@ -1,0 +1,67 @@
+"""Lines of `--debug`: the model, the generators with their seeds, and each step."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from assay.core.events import Event, Handler
+from assay.engine.loop.engine import Engine
+from assay.engine.numerics.seed import streams
+
+
+def debug_handlers(
+    logger: logging.Logger | logging.LoggerAdapter[logging.Logger], splits: Iterable[str]
+) -> list[Handler]:
+    """Return handlers that log the model, the generators with their seeds, and each step."""
+    since = [0.0]
+
+    def begin(engine: Engine) -> None:
+        model = engine.process.model
+        count = sum(parameter.numel() for parameter in model.parameters())
+        logger.debug(
+            "%s with %s parameters on %s, seed %d",
+            type(model).__name__,
+            f"{count:,}",
+            engine.device,
+            engine.seed,
+        )
+        for purpose, seed in streams(engine.seed, splits).items():
+            logger.debug("generator for %s: seed %d", purpose, seed)
+        since[0] = time.perf_counter()
+
+    def step(engine: Engine) -> None:
+        state = engine.state
+        now = time.perf_counter()
+        spent, since[0] = now - since[0], now
+        logger.debug(
+            "step %d: loss %.6g, %s, %.1f ms",
+            state.step,
+            state.loss,
+            _describe_batch(state.batch),
+            1000 * spent,
+        )
+
+    return [
+        Handler(event=Event.RUN_BEGIN, fn=begin, priority=-90, name="Debug"),
+        Handler(event=Event.STEP_END, fn=step, priority=-90, name="Debug"),
+    ]
+
+
+def _describe_batch(batch: Any) -> str:
+    """Return types and shapes of the tensors of a batch: `float32 (8, 4) and int64 (8,)`."""
+    items = (
+        batch.values()
+        if isinstance(batch, dict)
+        else batch
+        if isinstance(batch, list | tuple)
+        else [batch]
+    )
+    shown = [
+        f"{str(item.dtype).removeprefix('torch.')} {tuple(item.shape)}"
+        for item in items
+        if hasattr(item, "shape")
+    ]
+    return " and ".join(shown) or f"a {type(batch).__name__}"
