@@ -129,6 +129,7 @@ def test_30_points_of_the_digits_example_are_jobs_that_share_the_cpu_two_at_a_ti
     shutil.copytree(DIGITS, toy, dirs_exist_ok=True)
     monkeypatch.delenv("ASSAY_FAKE_DEVICES")
     monkeypatch.setenv("ASSAY_CORES", "8")
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
     rates = [1e-3 * (i + 1) for i in range(10)]
     space = [f"sweep.optimizer.lr={rates}", "sweep.model.width=[4, 6, 8]"]
     words = ["digits.toml", *space, "train.steps=2", "evaluate.limit=1", "--device", "cpu"]
