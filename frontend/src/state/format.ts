@@ -91,7 +91,8 @@ export function moment(unix: number): string {
 export function bytes(size: number): string {
   let amount = size;
   for (const unit of ["B", "kB", "MB", "GB", "TB"]) {
-    if (amount < 999.5 || unit === "TB") return `${unit === "B" || amount >= 9.95 ? amount.toFixed(0) : amount.toFixed(1)} ${unit}`;
+    if (amount < 999.5) return `${Number(amount.toPrecision(3))} ${unit}`;
+    if (unit === "TB") return `${amount.toFixed(0)} ${unit}`;
     amount /= 1000;
   }
   return "";

@@ -75,7 +75,7 @@ describe("numbers", () => {
 
   it("have units", () => {
     expect([0.5, 33, 75, 3700, 90000].map(duration)).toEqual(["0.5 s", "33 s", "1 min 15 s", "1 h 1 min", "1 d 1 h"]);
-    expect([12, 1500, 2.5e9].map(bytes)).toEqual(["12 B", "1.5 kB", "2.5 GB"]);
+    expect([12, 1500, 1_234_567, 5e10, 12e14].map(bytes)).toEqual(["12 B", "1.5 kB", "1.23 MB", "50 GB", "1200 TB"]);
     expect(age(0, 90)).toBe("1 min ago");
   });
 });
