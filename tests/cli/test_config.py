@@ -191,7 +191,7 @@ def test_a_listing_is_never_wider_than_a_terminal(assay, config: Path) -> None:
 
 def test_the_listing_for_programs_has_values_and_whole_hashes(assay, config: Path) -> None:
     config.write_text(
-        f'{CONFIG}"optimizer.lr" = inf\nschedule = {{ type = "assay.engine.WarmupCosine" }}\n"train" = "@delete"\n'
+        f'{CONFIG}"optimizer.weight_decay" = inf\nschedule = {{ type = "assay.engine.WarmupCosine" }}\n"train" = "@delete"\n'
     )
 
     found = json.loads(assay("check", "a.toml", "--list", "--json").out)["configs"]
@@ -200,7 +200,7 @@ def test_the_listing_for_programs_has_values_and_whole_hashes(assay, config: Pat
     assert len({each["hash"] for each in found}) == 2 and len(found[0]["hash"]) == 64
     changes = {each["key"]: each for each in found[1]["changes"]}
     assert changes["model.in_features"] == {"key": "model.in_features", "before": 2, "after": 512}
-    assert changes["optimizer.lr"]["after"] == "inf"
+    assert changes["optimizer.weight_decay"]["after"] == "inf"
     assert changes["train"]["removed"] is True
 
 
