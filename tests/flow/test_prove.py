@@ -107,6 +107,29 @@ def test_other_samples_and_other_content_are_told_apart(assay, toy: Path) -> Non
     assert "cause: data order" in unshuffled.stdout
 
 
+OUTSIDE = """
+import os
+
+class Scaled(Net):
+    def forward(self, x):
+        return super().forward(x) * float(os.environ.get("GAIN", "1"))
+"""
+
+
+def test_a_golden_file_written_since_a_run_is_no_change_of_its_code(assay, toy: Path) -> None:
+    config = (toy / "toy.toml").read_text().replace('"net.Net"', '"net.Scaled"')
+    (toy / "toy.toml").write_text(config)
+    (toy / "net.py").write_text((toy / "net.py").read_text() + OUTSIDE)
+    assert assay("run", "toy.toml", "--quiet").returncode == 0
+    assert assay("prove", "toy.toml", "--write", "golden.json", "--steps", "2").returncode == 0
+
+    done = assay("prove", "toy.toml", "--against", "last", "--steps", "2", "--json", GAIN="2")
+
+    verdict = json.loads(done.stdout)
+    assert set(verdict["changed_inputs"]) == {"environment variables.GAIN"}
+    assert verdict["cause"] == "environment"
+
+
 def test_what_is_no_golden_file_is_one_clear_error(assay, toy: Path) -> None:
     (toy / "golden.json").write_text('{"format": 1, "steps": 1, "algorithm": "crc32"')
 

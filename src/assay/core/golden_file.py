@@ -7,6 +7,7 @@ order of a step; the module is `-` for a whole phase, and `order` for the indice
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ FORMAT = 1
 MAX_BYTES = 1 << 20
 WHOLE = "-"
 ORDER = "order"
+_CHANGED_LINE = re.compile(rf'^[+-]\s*"\d+ (?:{"|".join(PHASES)}) \S+ [^ "]+",?$', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,15 @@ class GoldenLine(NamedTuple):
     phase: Phase
     module: str
     digest: str
+
+
+def has_changed_digests(diff: str) -> bool:
+    """Return whether a unified diff adds or removes digests of a golden file.
+
+    >>> has_changed_digests('+ "1 loss - 0.25",'), has_changed_digests('+ "1 lose - 0.25",')
+    (True, False)
+    """
+    return _CHANGED_LINE.search(diff) is not None
 
 
 def parse_line(line: str) -> GoldenLine:

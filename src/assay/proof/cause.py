@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import Any
 
+from assay.core.golden_file import has_changed_digests
 from assay.core.run_file import Attempt
 from assay.core.trace_file import SAMPLE_INDICES
 from assay.core.verdict import Cause, Difference
@@ -44,7 +45,11 @@ def changed_inputs(
         for each in differences.config
         if each.key.partition(".")[0] not in ignored
     }
-    changed |= {f"code {each.path}": ("", each.how) for each in differences.code}
+    changed |= {
+        f"code {each.path}": ("", each.how)
+        for each in differences.code
+        if not (each.path.endswith(".json") and has_changed_digests(each.diff))  # a golden file
+    }
     left, right = (view.file.newest for view in (a, b))
     for name, values in _environment_changes(left.environment, right.environment).items():
         changed[f"environment {name}"] = values
