@@ -185,11 +185,11 @@ def test_what_a_worker_of_ours_raises_shows_the_users_line_alone(
         ),
         (
             ["train.accumulate=3"],
-            "A batch of 8 cannot be split into 3 equal micro-batches.\n  fix: accumulate can be",
+            "| train.accumulate=3\n  |                  ^\n  = accumulate can be",
         ),
         (
             ["data.train.micro_batch_size=3"],
-            "A batch of 8 cannot be split into micro-batches of 3.\n  fix: micro_batch_size can be 1, 2, 4, 8.",
+            "                            ^\n  = micro_batch_size can be 1, 2, 4, 8.",
         ),
     ],
 )
