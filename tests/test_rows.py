@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections import Counter
 from pathlib import Path
 
@@ -74,7 +75,7 @@ def test_a_row_is_proven_once_every_test_of_it_has_passed_in_full_runs(
 ) -> None:
     pytester.makeini(
         "[pytest]\ntestpaths = .\nmarkers =\n    row(*ids): rows\n    thorough: slow\n"
-        f"pythonpath = {rows.TESTS}"
+        f"pythonpath = {shlex.quote(str(rows.TESTS))}"
     )
     pytester.makeconftest("pytest_plugins = ['rows']")
     pytester.makepyfile(
