@@ -485,10 +485,9 @@ STEALTHY_FAULTS = {
     "another decay of the average": Fault(
         base=(EVALUATED, "+plugins=[{ type = 'assay.engine.EMA', decay = 0.9 }]"),
         overrides=(EVALUATED, "+plugins=[{ type = 'assay.engine.EMA', decay = 0.8 }]"),
-        place=("evaluation", "", "valid/loss"),
-        cause="evaluation",
+        place=("average", "EMA.inside", "weight"),
+        cause="optimizer",
         inputs=("config plugins.0.decay",),
-        step=6,
     ),
     "another rate of dropout": Fault(
         base=("+model.rate=0.1",),
@@ -658,6 +657,7 @@ def test_a_planted_fault_is_found_and_classified(planted: PlantedProject, name: 
 IN_FILES = (
     *("one swapped sample", "another order", "one ulp in one weight at init"),
     *("another epsilon of the optimizer", "another rate of dropout", "weight decay"),
+    "another decay of the average",
 )
 """Faults whose cause a golden file can tell, which has neither code nor environment."""
 

@@ -65,6 +65,7 @@ TABLE: list[tuple[Cause, Alignment, dict[str, Any], bool | None]] = [
     ("forward or backward: not traced", parted("backward", known=DEFAULT), CONFIG, None),
     ("optimizer", parted("optimizer", known=DEFAULT), CONFIG, None),
     ("optimizer", parted("optimizer", "train/lr", known=NOTHING, before=NOTHING), CONFIG, None),
+    ("optimizer", parted("average", known=DEFAULT, before=NOTHING), CONFIG, None),
     ("evaluation", parted("evaluation", "valid/loss", known=NOTHING), CONFIG, None),
     ("environment", parted("forward"), VARIABLE, None),
     ("environment", UNTRACED, {**VARIABLE, **FILE}, None),
@@ -83,6 +84,7 @@ TABLE: list[tuple[Cause, Alignment, dict[str, Any], bool | None]] = [
         CONFIG,
         None,
     ),
+    ("this step or one before it: not traced", parted("average", known=NOTHING), CONFIG, None),
 ]
 
 
@@ -112,7 +114,7 @@ def test_a_phase_is_never_named_unless_what_comes_before_it_is_compared(
 ) -> None:
     cause = cause_of(parted(phase, known=frozenset(known), before=frozenset(before)), CONFIG)
 
-    if phase != "evaluation" and not before & {"init", "optimizer"}:
+    if phase not in ("evaluation", "average") and not before & {"init", "optimizer"}:
         assert cause is not None and cause.endswith(": not traced")
     if phase in ("forward", "loss", "state", "backward") and "data" not in known:
         assert cause is not None and cause.endswith(": not traced")

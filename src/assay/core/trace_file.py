@@ -44,12 +44,14 @@ Phase = Literal[
     "backward",
     "optimizer",
     "state",
+    "average",
     "evaluation",
 ]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 """Phases in the order of a step; `init` comes before step 1 and before a resumed attempt.
 
-`evaluation` has the buffers that an evaluation after the step wrote, and is there only for these.
+`average` has the averaged weights after the update, and `evaluation` the buffers that an evaluation
+after the step wrote; either is there only for these.
 """
 
 SAMPLE_INDICES = "sample indices"

@@ -171,6 +171,9 @@ def _cause_by_phase(found: Alignment, first: Difference) -> Cause:
             return "backward" if is_known else "forward or backward: not traced"
         case "optimizer" if first.name.startswith("train/lr"):
             return "optimizer"
+        case "average":
+            # The weights of the step are equal, else one of them were the first difference.
+            return "optimizer" if "optimizer" in known else "this step or one before it: not traced"
         case "optimizer" if _knows_before(found, first, known, "backward"):
             return "optimizer"
     is_at_start = first.step <= 1 and first.phase in ("forward", "loss")

@@ -12,7 +12,6 @@ import numpy as np
 from assay.core.errors import CheckpointError, InputError
 from assay.core.formatting import count
 from assay.core.manifest import folder_of_step
-from assay.core.trace_file import Phase
 from assay.core.verdict import Difference, Verdict
 from assay.proof.cause import cause_of
 from assay.proof.differences import (
@@ -30,6 +29,7 @@ from assay.proof.differences import (
     first_in_traces,
     moment,
     phase_of_curve,
+    phase_of_part,
 )
 from assay.proof.step_range import StepRange
 from assay.query.run import RunView
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from assay.store.series import Series
 
 _TITLES: Mapping[str, str] = {ORDER: "sample order", CONTENT: "batches"}
-_PHASES: Mapping[str, Phase] = {"weights": "optimizer", "optimizer": "optimizer", "state": "state"}
 
 
 def compare_runs(
@@ -146,7 +145,9 @@ def _compare_parts(
     compared, differences = [], []
     for name in PARTS:
         own = [(step, each) for step, parts in found.items() for each in parts[name]]
-        differences += [Difference(step=step, phase=_PHASES[name], name=each) for step, each in own]
+        differences += [
+            Difference(step=step, phase=phase_of_part(each), name=each) for step, each in own
+        ]
         first_step = own[0][0] if own else 0
         told = tuple(each for step, each in own if step == first_step)
         if told:

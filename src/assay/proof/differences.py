@@ -31,6 +31,8 @@ CLOCKED = ("speed/", "time/", "memory/", "compile/")
 
 PARTS = ("weights", "optimizer", "state")
 _NAMED = 3
+_AVERAGE = "EMA"
+"""Part of a checkpoint with averaged weights, by the name of its class in `assay.engine`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,18 @@ def _group(part: str) -> str:
     if kind in ("model", "criterion"):
         return "weights"
     return "optimizer" if kind in ("optimizer", "scaler", "backward") else "state"
+
+
+def phase_of_part(part: str) -> Phase:
+    """Return the phase of a step that computes a part of a checkpoint.
+
+    >>> phase_of_part("model: body.weight"), phase_of_part("EMA: weights.body.weight")
+    ('optimizer', 'average')
+    """
+    name = part.partition(":")[0]
+    if name.partition(".")[0] == _AVERAGE:
+        return "average"
+    return "state" if _group(name) == "state" else "optimizer"
 
 
 def curve_difference(left: Series | None, right: Series | None) -> CurveDifference | None:

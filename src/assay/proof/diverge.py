@@ -110,7 +110,7 @@ def _is_exact(alignment: Alignment, changed: Mapping[str, tuple[str, str]]) -> b
     assert first is not None
     if first.phase == "init":
         return True
-    if first.phase in ("data", "randomness"):
+    if first.phase in ("data", "randomness", "average"):
         return first.step == alignment.equal_until + 1
     is_at_its_place = alignment.kind != "tensor" or first.phase == "evaluation"
     return is_at_its_place and bool(changed)

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
+from typing import TypeAlias
 from zlib import crc32
 
 from assay.compose.checks import ensure_sound
@@ -52,6 +53,7 @@ _MAX_MODULES = 40
 _WITH_MODULES: tuple[Phase, ...] = ("init", "backward", "optimizer", "state")
 _NAMED = 3
 _VALUE = struct.Struct("<Q")
+_Place: TypeAlias = tuple[int, Phase, str]
 
 
 def golden_lines(view: RunView, steps: int) -> list[GoldenLine]:
@@ -120,8 +122,9 @@ def align_golden(golden: Sequence[GoldenLine], found: Sequence[GoldenLine]) -> A
     InputError where the lines are of other places, so that they do not compare.
     """
     left, right = _by_place(golden), _by_place(found)
-    if not any(place[2] == ORDER for place in left):  # as in files of before
-        right = {place: digest for place, digest in right.items() if place[2] != ORDER}
+    for is_newer in (_is_order, _is_average):  # not in files of before
+        if not any(map(is_newer, left)):
+            right = {place: digest for place, digest in right.items() if not is_newer(place)}
     alignment = Alignment(first_step=0)
     for place in [*left, *(each for each in right if each not in left)]:
         step, phase, module = place
@@ -144,13 +147,19 @@ def align_golden(golden: Sequence[GoldenLine], found: Sequence[GoldenLine]) -> A
     return alignment
 
 
-def _by_place(lines: Sequence[GoldenLine]) -> dict[tuple[int, Phase, str], str]:
+def _is_order(place: _Place) -> bool:
+    return place[2] == ORDER
+
+
+def _is_average(place: _Place) -> bool:
+    return place[1] == "average"
+
+
+def _by_place(lines: Sequence[GoldenLine]) -> dict[_Place, str]:
     return {(line.step, line.phase, line.module): line.digest for line in lines}
 
 
-def _refuse_other_places(
-    left: Mapping[tuple[int, Phase, str], str], right: Mapping[tuple[int, Phase, str], str]
-) -> None:
+def _refuse_other_places(left: Mapping[_Place, str], right: Mapping[_Place, str]) -> None:
     """InputError for runs of another length, and for a model with modules of other names."""
     last, now = (max(step for step, *_ in lines) for lines in (left, right))
     if last != now:

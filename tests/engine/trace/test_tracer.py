@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from assay.core import frames
 from assay.core.trace_file import FORM, Level
-from assay.engine import Engine, Evaluate, Loader, Supervised
+from assay.engine import EMA, Engine, Evaluate, Loader, Supervised
 from assay.engine.trace.tracer import Tracer
 from assay.query.traces import Alignment, TracedStep, align, steps_in
 from engine.toys import Noisy, hard_net, points, supervised
@@ -342,3 +342,35 @@ def test_a_buffer_that_an_evaluation_writes_is_in_the_trace_and_no_operation_of_
         if each.site.kind != "tensor" and each.site.phase == "forward" and not each.site.module
     ]
     assert outside == []
+
+
+def averaged(decay: float, *, every: int = 1) -> Callable[[Engine], object]:
+    """Return what adds an average of the weights to an engine."""
+    return lambda engine: engine.bus.extend(EMA(decay, every=every).handlers())
+
+
+def test_another_decay_of_the_average_parts_two_traces_at_its_update() -> None:
+    for level in ("default", "full"):
+        first = trained(change=averaged(0.9, every=2), level=level)
+        other = trained(change=averaged(0.8, every=2), level=level)
+
+        found = parted(first, other)
+
+        assert found.difference is not None
+        assert (found.difference.step, found.difference.phase) == (2, "average")
+        assert found.difference.module.startswith("EMA.")
+        assert found.equal_until == 1
+        assert parted(first, trained(change=averaged(0.9, every=2), level=level)).difference is None
+
+
+def test_a_trace_without_averages_compares_with_one_that_has_them() -> None:
+    found = parted(trained(change=averaged(0.9)), trained())
+
+    assert found.difference is None and found.last_step == 6
+
+
+def test_an_average_is_traced_in_the_steps_whose_weights_are() -> None:
+    made = steps(trained(change=averaged(0.9), level="default", every=3, steps=7))
+
+    traced = [each.step for each in made if any(d.site.phase == "average" for d in each.digests)]
+    assert traced == [1, 3, 6]

@@ -28,6 +28,7 @@ from assay.core.trace_file import (
     pack_head,
     pack_site,
 )
+from assay.engine.callbacks.ema import EMA
 from assay.engine.checkpoint.codec import digest
 from assay.engine.data.loader import planned_indices
 from assay.engine.loop.engine import Engine
@@ -39,6 +40,8 @@ from assay.engine.trace.operations import Operations
 _NUMBER = struct.Struct("<d")
 _FIRST = -1000
 """Priority of a handler that sees a step before any other handler may change something."""
+_AFTER_AVERAGING = -49
+"""Priority of a handler that sees the averages of a step before anything is evaluated."""
 
 
 class Tracer:
@@ -46,9 +49,10 @@ class Tracer:
 
     Of such a step: the indices of the samples and the tensors of each batch, the state of the
     generator, the loss, the norm and each gradient, each parameter and buffer after the update.
-    Parameters are there also when the run begins and at every checkpoint, and buffers that an
-    evaluation has written. The `full` level adds each operation, forward, backward and in the
-    optimizer, from the step `first` on; a step takes a few times as long.
+    Parameters are there also when the run begins and at every checkpoint, averaged weights after
+    the update of a traced step, and buffers that an evaluation has written. The `full` level adds
+    each operation, forward, backward and in the optimizer, from the step `first` on; a step takes a
+    few times as long.
 
     `write` gets the frames of a step at once. Nothing is drawn from a generator, and no bit of the
     run changes.
@@ -77,6 +81,7 @@ class Tracer:
         self._micro = 0
         self._parameters_of = -1
         self._evaluated: list[int] = []
+        self._averages: list[EMA] = []
         self._operations: Operations | None = None
         self._opened = ExitStack()
 
@@ -115,6 +120,23 @@ class Tracer:
         )
         self._see_weights(engine, "init", "init")
         self._flush(engine.state.step)
+        if not self._averages:
+            self._listen_to_averages(engine)
+
+    def _listen_to_averages(self, engine: Engine) -> None:
+        owners = [getattr(handler.fn, "__self__", None) for handler in engine.bus.order()]
+        found = {id(owner): owner for owner in owners if isinstance(owner, EMA)}
+        self._averages = list(found.values())
+        traced: list[When] = [At(frozenset({1})), Every(self.every)] if self.every > 1 else [ALWAYS]
+        for when in traced if self._averages else ():
+            engine.bus.add(
+                Handler(
+                    event=Event.STEP_END,
+                    fn=self.see_averages,
+                    when=when,
+                    priority=_AFTER_AVERAGING,
+                )
+            )
 
     def open_step(self, engine: Engine) -> None:
         """Listen to the step that begins."""
@@ -177,6 +199,18 @@ class Tracer:
             self._add("backward", "", "gradient norm", "float64", (), _bits(norm))
         self._see_weights(engine, "optimizer", "state")
         self._flush(step)
+        engine.add_seconds("trace.after", perf_counter() - begun)
+
+    def see_averages(self, engine: Engine) -> None:
+        """Write the averaged weights of a step, which are there once its handlers averaged them."""
+        if engine.state.step < self.first:
+            return
+        begun = perf_counter()
+        for average in self._averages:
+            for path, tensor in average.weights.items():
+                module, _, name = f"{type(average).__name__}.{path}".rpartition(".")
+                self._see("average", module, name, tensor)
+        self._flush(engine.state.step)
         engine.add_seconds("trace.after", perf_counter() - begun)
 
     def checkpoint(self, engine: Engine) -> None:
