@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,9 +112,15 @@ OUTSIDE = """
 import os
 
 class Scaled(Net):
+    def __init__(self, width, token=""):
+        super().__init__(width)
+
     def forward(self, x):
         return super().forward(x) * float(os.environ.get("GAIN", "1"))
 """
+
+FROM_OUTSIDE = '''width = "${env:WIDTH}"
+token = "${env:TOKEN}"'''
 
 
 def test_a_golden_file_written_since_a_run_is_no_change_of_its_code(assay, toy: Path) -> None:
@@ -128,6 +135,74 @@ def test_a_golden_file_written_since_a_run_is_no_change_of_its_code(assay, toy: 
     verdict = json.loads(done.stdout)
     assert set(verdict["changed_inputs"]) == {"environment variables.GAIN"}
     assert verdict["cause"] == "environment"
+
+
+def test_an_input_from_outside_is_named_against_a_golden_file(assay, toy: Path) -> None:
+    config = (toy / "toy.toml").read_text().replace('"net.Net"', '"net.Scaled"')
+    (toy / "toy.toml").write_text(config.replace("width = 8", FROM_OUTSIDE))
+    (toy / "net.py").write_text((toy / "net.py").read_text() + OUTSIDE)
+    arguments = ("prove", "toy.toml", "--steps", "2")
+    assert assay(*arguments, "--write", "golden.json", WIDTH="8", TOKEN="one").returncode == 0
+    written = json.loads((toy / "golden.json").read_text())
+    older = {name: value for name, value in written.items() if name != "inputs"}
+    (toy / "older.json").write_text(json.dumps(older))
+
+    def prove(golden: str, **variables: str) -> dict[str, Any]:
+        done = assay("prove", "toy.toml", "--against", golden, "--json", TOKEN="other", **variables)
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    wide = prove("golden.json", WIDTH="9")
+    gained = prove("golden.json", WIDTH="8", GAIN="2")
+    by_older = prove("older.json", WIDTH="8", GAIN="2")
+
+    assert set(wide["changed_inputs"]) == {"config", "config model.width (from env:WIDTH)"}
+    assert (gained["cause"], set(gained["changed_inputs"])) == (
+        "environment",
+        {"environment variables.GAIN"},
+    )
+    assert by_older["changed_inputs"] == {} and prove("older.json", WIDTH="8")["equal"]
+    assert "8" not in written["inputs"]["config"].values()
+
+
+PRIVATE = """
+import torch
+
+class Private(Net):
+    def __init__(self, width, seed=0, rate=0.5):
+        super().__init__(width)
+        self.rate = rate
+        self.draw = torch.Generator().manual_seed(seed)
+
+    def forward(self, x):
+        kept = torch.empty(x.shape).bernoulli_(self.rate, generator=self.draw)
+        return super().forward(x * kept)
+"""
+
+
+def test_a_private_seed_is_another_randomness_and_a_private_rate_another_forward(
+    assay, toy: Path
+) -> None:
+    config = (toy / "toy.toml").read_text().replace('"net.Net"', '"net.Private"')
+    (toy / "toy.toml").write_text(config)
+    (toy / "net.py").write_text((toy / "net.py").read_text() + PRIVATE)
+    assert assay("prove", "toy.toml", "--write", "golden.json", "--steps", "2").returncode == 0
+    written = json.loads((toy / "golden.json").read_text())
+    kept = [line for line in written["digests"] if " forward " not in line]
+    assert len(kept) < len(written["digests"])
+    (toy / "older.json").write_text(json.dumps({**written, "digests": kept}))
+
+    verdicts = {
+        change: json.loads(
+            assay("prove", "toy.toml", change, "--against", "golden.json", "--json").stdout
+        )
+        for change in ("+model.seed=1", "+model.rate=0.6")
+    }
+    older = assay("prove", "toy.toml", "--against", "older.json")
+
+    assert [each["cause"] for each in verdicts.values()] == ["randomness", "forward"]
+    assert verdicts["+model.seed=1"]["difference"]["name"] == "random numbers"
+    assert older.returncode == 0, older.stdout
 
 
 def test_what_is_no_golden_file_is_one_clear_error(assay, toy: Path) -> None:

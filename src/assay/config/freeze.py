@@ -118,6 +118,16 @@ def _with_comments(text: str, root: Table) -> str:
     return "\n".join(lines)
 
 
+def outside_origins(root: Table) -> dict[KeyPath, str]:
+    """Return the origin of each value that no file of a config holds, such as `from env:X`."""
+    found = {
+        path: _FROM_OUTSIDE.search(node.origin.note)
+        for path, node in walk(root)
+        if isinstance(node, Leaf)
+    }
+    return {path: origin[0] for path, origin in found.items() if origin is not None}
+
+
 def _lasting_origin(note: str, root: Table) -> str:
     """Return the part of a note that says where a value came from that `root` does not hold."""
     if found := _FROM_OUTSIDE.search(note):

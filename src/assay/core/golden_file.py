@@ -1,8 +1,9 @@
 """Format of a golden file, version 1: digests of the first steps of a config, a few kilobytes.
 
 JSON that belongs into version control. A line of `digests` is `STEP PHASE MODULE DIGEST`, in the
-order of a step; the module is `-` for a whole phase, and `order` for the indices of the samples in
-`data`. The digest of a loss or norm is the number.
+order of a step; the module is `-` for a whole phase, `order` for the indices of the samples in
+`data`, and in `forward` `calls` for how random numbers are drawn and `draws` for these. The digest
+of a loss or norm is the number. Files of before lack `calls`, `draws`, `average` and `inputs`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ FORMAT = 1
 MAX_BYTES = 1 << 20
 WHOLE = "-"
 ORDER = "order"
+CALLS = "calls"
+DRAWS = "draws"
 _CHANGED_LINE = re.compile(rf'^[+-]\s*"\d+ (?:{"|".join(PHASES)}) \S+ [^ "]+",?$', re.MULTILINE)
 
 
@@ -28,7 +31,9 @@ _CHANGED_LINE = re.compile(rf'^[+-]\s*"\d+ (?:{"|".join(PHASES)}) \S+ [^ "]+",?$
 class GoldenFile:
     """Digests of steps 0 (initial weights) to `steps`, and what they were computed with.
 
-    `algorithm` is that of the fingerprints; `environment` has versions, machine and threads.
+    `algorithm` is that of the fingerprints; `environment` has versions, machine and threads;
+    `inputs` has digests of what came from outside: `config` values, `variables`, `libraries` and
+    `files`, by name.
     """
 
     format: int = FORMAT
@@ -36,6 +41,7 @@ class GoldenFile:
     algorithm: str
     config_hash: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     digests: tuple[str, ...] = ()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from types import MappingProxyType
 from typing import Any
 
 from assay.core.golden_file import has_changed_digests
@@ -74,8 +75,18 @@ def changed_outside(left: Attempt, right: Attempt) -> dict[str, tuple[str, str]]
         for name, edited in inputs.get("edited_ns", {}).items()
         if edited.isdecimal() and int(edited) > other.started_ns
     }
+    return unlike_inputs(a, b, absent)
+
+
+def unlike_inputs(
+    a: Mapping[str, Mapping[str, str]],
+    b: Mapping[str, Mapping[str, str]],
+    absent: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, tuple[str, str]]:
+    """Return inputs of two runs that differ; `absent` says what a library file is without text."""
     changes: dict[str, tuple[str, str]] = {}
     for kind, title in (
+        ("config", "config {}"),
         ("variables", "environment variables.{}"),
         ("libraries", "environment library {}"),
         ("files", "file {}"),

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from hashlib import blake2b
 from itertools import groupby
 from pathlib import Path
 from typing import TypeAlias
@@ -20,12 +21,15 @@ from zlib import crc32
 
 from assay.compose.checks import ensure_sound
 from assay.compose.launch import Launch, ProcessTask
-from assay.config import dump, from_plain, open_config, plain
+from assay.config import dotted, dump, from_plain, open_config, plain, walk
+from assay.config.freeze import outside_origins
 from assay.config.loading import Config
 from assay.config.settings import Settings
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError
 from assay.core.golden_file import (
+    CALLS,
+    DRAWS,
     ORDER,
     WHOLE,
     GoldenFile,
@@ -37,7 +41,7 @@ from assay.core.golden_file import (
 from assay.core.project import RUNS_DIR_VARIABLE
 from assay.core.trace_file import PHASES, SAMPLE_INDICES, Digest, Phase
 from assay.core.verdict import Difference, Verdict
-from assay.proof.cause import cause_of, changed_inputs
+from assay.proof.cause import cause_of, changed_inputs, unlike_inputs
 from assay.proof.differences import first_in_records
 from assay.proof.replay import keep_verdict
 from assay.proof.scratch_project import find_only_run, train_in_scratch
@@ -74,9 +78,28 @@ def _digests_by_step(view: RunView) -> dict[int, list[Digest]]:
     return by_step
 
 
-def _lines_of_step(
-    step: int, digests: Sequence[Digest], *, with_modules: bool
-) -> Iterator[GoldenLine]:
+def _lines_of_step(step: int, digests: Sequence[Digest], *, with_modules: bool) -> list[GoldenLine]:
+    """Return the lines of a step in the order of its phases."""
+    found = _drawn_in_forward(step, digests)
+    found += _computed(step, digests, with_modules=with_modules)
+    return sorted(found, key=lambda line: PHASES.index(line.phase))
+
+
+def _drawn_in_forward(step: int, digests: Sequence[Digest]) -> list[GoldenLine]:
+    drawn = [
+        each
+        for each in digests
+        if each.site.kind == "random operation" and each.site.phase == "forward"
+    ]
+    if not drawn:
+        return []
+    return [
+        GoldenLine(step, "forward", CALLS, _fold_calls(drawn)),
+        GoldenLine(step, "forward", DRAWS, _fold(drawn)),
+    ]
+
+
+def _computed(step: int, digests: Sequence[Digest], *, with_modules: bool) -> Iterator[GoldenLine]:
     tensors = [each for each in digests if each.site.kind == "tensor"]
     tensors.sort(key=lambda each: PHASES.index(each.site.phase))
     for phase, group in groupby(tensors, key=lambda each: each.site.phase):
@@ -116,25 +139,46 @@ def _fold(digests: Sequence[Digest]) -> str:
     return f"{mark:08x}"
 
 
+def _fold_calls(digests: Sequence[Digest]) -> str:
+    """Return one digest of how random numbers are drawn, whatever they are."""
+    sites = [each.site for each in digests]
+    texts = [f"{site.module} {site.name} {site.shape} {site.arguments} " for site in sites]
+    return f"{crc32(''.join(texts).encode()):08x}"
+
+
 def align_golden(golden: Sequence[GoldenLine], found: Sequence[GoldenLine]) -> Alignment:
     """Return the first line that differs, with what was compared before it.
 
     InputError where the lines are of other places, so that they do not compare.
     """
     left, right = _by_place(golden), _by_place(found)
-    for is_newer in (_is_order, _is_average):  # not in files of before
-        if not any(map(is_newer, left)):
-            right = {place: digest for place, digest in right.items() if not is_newer(place)}
+    for is_kind in (_is_order, _is_average, _is_random):  # files of before have none of them
+        if any(map(is_kind, left)) != any(map(is_kind, right)):
+            left, right = (
+                {place: digest for place, digest in lines.items() if not is_kind(place)}
+                for lines in (left, right)
+            )
     alignment = Alignment(first_step=0)
+    unlike_draws: _Place | None = None
     for place in [*left, *(each for each in right if each not in left)]:
         step, phase, module = place
         digests = left.get(place, ABSENT), right.get(place, ABSENT)
+        if _is_random(place):  # they count if a result of the step differs
+            is_first = unlike_draws is None or unlike_draws[0] != step
+            if is_first and digests[0] != digests[1]:
+                unlike_draws = place
+            continue
         if digests[0] != digests[1]:
             _refuse_other_places(left, right)
+            if unlike_draws is not None and unlike_draws[0] == step:
+                place = unlike_draws
+                _, phase, module = place
+                digests = left.get(place, ABSENT), right.get(place, ABSENT)
+                alignment.kind = "random operation" if module == DRAWS else "operation"
             alignment.difference = Difference(
                 step=step,
                 phase=phase,
-                module="" if module in (WHOLE, ORDER) else module,
+                module="" if module in (WHOLE, ORDER, CALLS, DRAWS) else module,
                 name=_name_of(phase, module),
                 left=digests[0],
                 right=digests[1],
@@ -153,6 +197,10 @@ def _is_order(place: _Place) -> bool:
 
 def _is_average(place: _Place) -> bool:
     return place[1] == "average"
+
+
+def _is_random(place: _Place) -> bool:
+    return place[1] == "forward"
 
 
 def _by_place(lines: Sequence[GoldenLine]) -> dict[_Place, str]:
@@ -181,6 +229,8 @@ def _refuse_other_places(left: Mapping[_Place, str], right: Mapping[_Place, str]
 def _name_of(phase: Phase, module: str) -> str:
     if module == ORDER:
         return SAMPLE_INDICES
+    if module in (CALLS, DRAWS):
+        return "random numbers" if module == DRAWS else "calls for random numbers"
     return "parameters" if module != WHOLE else f"{phase} digest"
 
 
@@ -196,7 +246,7 @@ def write_golden_run(
     file cannot be written.
     """
     with _train_first_steps(config, launch, steps=steps, threads=None) as view:
-        golden = _golden_of(view, steps)
+        golden = _golden_of(view, steps, config)
     try:
         write_golden(path, golden)
     except OSError as error:
@@ -228,7 +278,7 @@ def _prove_file(config: Config, path: Path, launch: Launch) -> Verdict:
     threads = golden.environment.get("threads", "")
     count = int(threads) if threads.isdecimal() else None
     with _train_first_steps(config, launch, steps=golden.steps, threads=count) as view:
-        found = _golden_of(view, golden.steps)
+        found = _golden_of(view, golden.steps, config)
         run_id = view.id
     if found.algorithm != golden.algorithm:
         raise InputError(
@@ -337,13 +387,13 @@ def _train_first_steps(
 
 
 def _traced_config(config: Config) -> str:
-    """Return the config as TOML, with every step traced."""
+    """Return the config as TOML, with every operation of every step traced."""
     values = plain(config.root)
-    values["trace"] = {"enabled": True, "every": "1 step"}
+    values["trace"] = {"enabled": True, "every": "1 step", "level": "full"}
     return dump(from_plain(values, Origin(source="<prove>")))  # type: ignore[arg-type]
 
 
-def _golden_of(view: RunView, steps: int) -> GoldenFile:
+def _golden_of(view: RunView, steps: int, config: Config) -> GoldenFile:
     """Return the golden digests of a run that traced every step."""
     lines = golden_lines(view, steps)
     environment = view.environment
@@ -359,8 +409,36 @@ def _golden_of(view: RunView, steps: int) -> GoldenFile:
         algorithm=algorithm,
         config_hash=view.file.newest.config_hash,
         environment={name: str(value) for name, value in kept.items() if value is not None},
+        inputs=_inputs_of(view, config),
         digests=tuple(" ".join(map(str, each)) for each in lines),
     )
+
+
+def _inputs_of(view: RunView, config: Config) -> dict[str, dict[str, str]]:
+    """Return digests of the inputs from outside; values are in no file that is published.
+
+    A file that is too large to be read counts by its size: its time is another on each machine.
+    """
+    seen = view.environment.get("inputs", {})
+    origins = outside_origins(config.root)
+    values = {
+        f"{dotted(path)} ({origins[path]})": _digest_of(repr(plain(node)))
+        for path, node in walk(config.root)
+        if path in origins
+    }
+    found = {
+        "config": values,
+        "variables": {name: _digest_of(text) for name, text in seen.get("variables", {}).items()},
+        **{
+            kind: {name: text.partition(", of ")[0] for name, text in seen.get(kind, {}).items()}
+            for kind in ("libraries", "files")
+        },
+    }
+    return {kind: by_name for kind, by_name in found.items() if by_name}
+
+
+def _digest_of(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
 
 
 def _changed_since(golden: GoldenFile, now: GoldenFile) -> dict[str, tuple[str, str]]:
@@ -372,4 +450,4 @@ def _changed_since(golden: GoldenFile, now: GoldenFile) -> dict[str, tuple[str, 
     }
     if golden.config_hash != now.config_hash:
         changed["config"] = (golden.config_hash[:8], now.config_hash[:8])
-    return changed
+    return changed | (unlike_inputs(golden.inputs, now.inputs) if golden.inputs else {})
