@@ -71,6 +71,14 @@ def test_groups_of_texts_are_sorted_by_text(catalog: Catalog) -> None:
     assert [group.cells for group in page.groups] == [("digits",), ("other",)]
 
 
+def test_grouped_by_what_no_run_has_all_runs_are_one_group(catalog: Catalog) -> None:
+    page = catalog.page(Asked(group=("nothing",), columns=("tag",)))
+
+    assert (page.total, page.runs) == (1, 4)
+    (group,) = page.groups
+    assert (group.key, len(group.ids)) == ((), 4)
+
+
 def test_values_are_asked_for_by_name_and_a_wrong_one_is_told_with_the_nearest(
     catalog: Catalog,
 ) -> None:

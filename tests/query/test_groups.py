@@ -104,3 +104,21 @@ def test_the_keys_that_differ_are_named(project: Project) -> None:
 
     assert differing_keys(open_catalog(project).select(Asked())) == ["model.width", "more"]
     assert differing_keys(open_catalog(project).select(Asked(where="tag = a"))) == []
+
+
+def test_a_run_without_a_config_stays_alone_whatever_groups_may_differ_in(
+    project: Project,
+) -> None:
+    for i in range(2):
+        make_run(project, tag="only-fold", config=f"fold = {i}\n")
+    for _ in range(2):
+        make_run(project, tag="none")
+
+    asked = Asked(group=(BY_CONFIG,), ignored=("fold",))
+    groups = make_group_table(open_catalog(project), asked).groups
+
+    assert sorted((group.tag, len(group.ids)) for group in groups) == [
+        ("none", 1),
+        ("none", 1),
+        ("only-fold", 2),
+    ]

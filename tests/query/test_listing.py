@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ import assay
 from assay.core.errors import InputError
 from assay.core.event_log import Edit
 from assay.query.run import RunView
+from assay.store.index_database import index_file
 from assay.store.layout import Project
 from run_folders import edit, make_project, make_run
 
@@ -144,6 +147,19 @@ def test_a_readme_that_was_edited_is_found_by_its_new_words(project: Project) ->
         page.write("and a walrus\n")
 
     assert len(assay.runs(grep="walrus", project=project)) == 1
+
+
+def test_an_edited_readme_is_found_where_the_index_is_locked(project: Project) -> None:
+    folder = make_run(project, tag="a")
+    (folder / "README.md").write_text("# a\n\nold words\n")
+    os.utime(folder, ns=(0, 0))  # what has just changed is read again
+    assert len(assay.runs(grep="old", project=project)) == 1
+    with open(folder / "README.md", "a") as page:  # the folder itself does not change
+        page.write("and a walrus\n")
+
+    with closing(sqlite3.connect(index_file(project), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert len(assay.runs(grep="walrus", project=project)) == 1
 
 
 def test_archived_runs_are_listed_on_request(project: Project) -> None:

@@ -124,11 +124,14 @@ class Grouping:
         if ignored:
             configs = self._shorten_configs(ignored)
             lists = [
-                configs if column is _GROUP else values
+                [config or own for config, own in zip(configs, values, strict=True)]
+                if column is _GROUP
+                else values
                 for column, values in zip(asked, lists, strict=True)
             ]
-        for place, key in enumerate(zip(*lists, strict=True)):
-            self._members.setdefault(key, []).append(place)
+        # With the ids: without a column all runs are one group.
+        for place, (_, *key) in enumerate(zip(self._ids, *lists, strict=True)):
+            self._members.setdefault(tuple(key), []).append(place)
         self._keys = list(self._members)
 
     def __len__(self) -> int:
@@ -181,7 +184,10 @@ class Grouping:
         return choose_counted(self._members[key], lambda place: self._statuses[place])
 
     def _shorten_configs(self, ignored: Collection[str]) -> list[str]:
-        """Return the config of each run as text, without seed, ignored keys and their copies."""
+        """Return the config of each run as text, without seed, ignored keys and their copies.
+
+        "" for a run without a config.
+        """
         left_out = {"seed", *_match_keys(ignored, self._selection.catalog.names().config)}
         configs = zip(self._selection.items("config"), self._selection.items("copy"), strict=True)
         return [
@@ -192,6 +198,8 @@ class Grouping:
                     if not left_out.intersection((key, sources.get(key)))
                 }
             )
+            if config
+            else ""
             for config, sources in configs
         ]
 

@@ -121,7 +121,9 @@ class Index:
                 )
             except IndexFileError:
                 self._move_to_scratch()
-                return synchronize(self.project, self._file, summarize=summarize, on_read=on_read)
+                return synchronize(
+                    self.project, self._file, texts=texts, summarize=summarize, on_read=on_read
+                )
 
     def renew(self) -> None:
         """Make the file anew from the folders."""
