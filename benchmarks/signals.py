@@ -30,6 +30,7 @@ import psutil
 from figures import Figure, machine, options, show
 from soak import CONFIG, NET, POINTS, USED
 
+from assay.cli.main import TASK_COMMAND
 from assay.cli.main import main as assay
 from assay.core.manifest import pointed
 from assay.query.run import RunView
@@ -264,7 +265,7 @@ class Trial:
         found = {}
         for each in self.left() if self.ranks > 1 else ():
             with suppress(psutil.Error, KeyError):
-                if "_rank" in each.cmdline():
+                if TASK_COMMAND in each.cmdline():
                     found[int(each.environ()["RANK"])] = each.pid
         return [found[rank] for rank in sorted(found)]
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from assay.engine.data.batches import leaves, size_of
+from assay.engine.data.instance import Instance
 from assay.engine.data.randomness import same
 from assay.engine.data.shapes import shape_of
 from assay.engine.numerics.structures import mapped, tensors_by_path, tensors_in, values_in
@@ -107,3 +108,11 @@ def test_values_of_any_kind_are_found_and_replaced() -> None:
 
     assert list(values_in(found, int)) == [1, 2]
     assert mapped(found, str, int) == {"a": ["1", "b"], "c": Pair("2")}  # type: ignore[arg-type]
+
+
+def test_values_of_any_kind_are_replaced_in_an_instance_too() -> None:
+    x = torch.ones(2)
+
+    found = mapped([Instance(a=1, x=x)], str, int)[0]
+
+    assert found.a == "1" and found.x is x

@@ -134,10 +134,10 @@ class Instance:
             lambda tensor: tensor if tensor.is_meta else tensor.to(device, non_blocking=True)
         )
 
-    def mapped(self, function: Callable[[Tensor], Tensor]) -> Instance:
-        """Return the instance with `function` applied to every tensor."""
+    def mapped(self, function: Callable[[Any], Any], kind: type = Tensor) -> Instance:
+        """Return the instance with `function` applied to every tensor, or value of a kind."""
         return self._of(
-            {name: mapped(value, function) for name, value in self._fields.items()},
+            {name: mapped(value, function, kind) for name, value in self._fields.items()},
             self._placements,
         )
 

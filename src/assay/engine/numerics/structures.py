@@ -58,7 +58,7 @@ def mapped(found: Any, function: Callable[[Any], Any], kind: type = Tensor) -> A
     if isinstance(found, kind):
         return function(found)
     if callable(own := getattr(found, "mapped", None)):
-        return own(function)
+        return own(function, kind)
     if isinstance(found, Mapping):
         return {key: mapped(value, function, kind) for key, value in found.items()}
     if isinstance(found, tuple) and hasattr(found, "_fields"):
