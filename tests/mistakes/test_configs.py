@@ -169,6 +169,8 @@ MISTAKES = {
     "objects in a circle": Mistake(
         '[model]\ntype = "model.Pair"\nother = "@process"\n[process]\ntype = "model.Pair"\nother = "@model"\n'
     ),
+    "an argument that refers to itself": Mistake(NET.replace("32", '"@model.width"')),
+    "sections that are each other": Mistake('model = "@process"\nprocess = "@model"\n'),
     "a variable that is not set": Mistake('seed = "${env:ASSAY_NO_SUCH}"\n'),
     # TOML
     "a key given twice": Mistake("[train]\nepochs = 5\nepochs = 6\n"),

@@ -48,12 +48,7 @@ def expected(
     root: Table, path: KeyPath, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()
 ) -> Any:
     """Return the type of the node at `path`, None if unknown: a class, or a return type."""
-    node = get_at(root, path)
-    for _ in range(len(root.items) + 1):  # references to references end, or are told elsewhere
-        if not (isinstance(node, Leaf) and is_reference(node)):
-            break
-        path = _target_at(root, node)
-        node = get_at(root, path) if path else None
+    _, node = _follow(root, path, get_at(root, path))
     if not isinstance(node, Table) or node.target is None:
         return None
     try:
@@ -214,25 +209,21 @@ class _Graph:
                     self.problems.append(problem)
 
     def visit(self, path: KeyPath, node: Node) -> None:
-        if isinstance(node, Leaf):
-            if is_reference(node):
-                to = _target_at(self.root, node)
-                found = get_at(self.root, to) if to else None
-                if found is not None:
-                    self.visit(to, found)
+        path, found = _follow(self.root, path, node)
+        if found is None or isinstance(found, Leaf):
             return
-        if not self.enter(path, dotted(path), node.origin):
+        if not self.enter(path, dotted(path), found.origin):
             return
-        match node:
+        match found:
             case List():
-                for i, item in enumerate(node.items):
+                for i, item in enumerate(found.items):
                     self.visit((*path, i), item)
             case Table():
-                for key, item in node.items.items():
-                    if key != "type" or node.target is None:
+                for key, item in found.items.items():
+                    if key != "type" or found.target is None:
                         self.visit((*path, key), item)
-                if node.target is not None:
-                    self.call(path, node)
+                if found.target is not None:
+                    self.call(path, found)
         self.leave(path)
 
     def call(self, path: KeyPath, node: Table) -> None:
@@ -354,6 +345,19 @@ class _Graph:
 def _names_of(module: Any) -> list[str]:
     marked = [(function, provision_of(function)) for function in provided_by(module)]
     return [mark.name or function.__name__ for function, mark in marked if mark is not None]
+
+
+def _follow(root: Table, path: KeyPath, node: Node | None) -> tuple[KeyPath, Node | None]:
+    """Return where the references at `path` lead, and what is there; None for nothing or a circle.
+
+    Both are told by the check of references.
+    """
+    seen: set[KeyPath] = set()
+    while isinstance(node, Leaf) and is_reference(node):
+        path = _target_at(root, node)
+        node = get_at(root, path) if path and path not in seen else None
+        seen.add(path)
+    return path, node
 
 
 def _target_at(root: Table, leaf: Leaf) -> KeyPath:
