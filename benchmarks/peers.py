@@ -17,7 +17,10 @@ with the weights of the hand loop, else nothing is compared.
 Made for an environment of its own, since the others bend the versions of ours:
 
     python3 -m venv .venv-peers
-    .venv-peers/bin/pip install torch -r requirements/core.txt -e . -r requirements/peers.txt
+    .venv-peers/bin/pip install torch
+    .venv-peers/bin/pip install --no-deps --require-hashes -r requirements/core.txt
+    .venv-peers/bin/pip install --no-deps -e .
+    .venv-peers/bin/pip install -r requirements/peers.txt
     .venv-peers/bin/python benchmarks/peers.py
 """
 
