@@ -82,6 +82,22 @@ def also(*arguments: str) -> tuple[str, ...]:
 NET = '[model]\ntype = "model.Net"\nwidth = 32\n'
 ADAM = '[optimizer]\ntype = "torch.optim.AdamW"\nlr = 1e-3\n'
 
+LIBAI = """\
+[dataloader.train]
+_target_ = "libai.data.build_nlp_train_loader"
+dataset = { _target_ = "model.Pair" }
+
+[optim]
+_target_ = "torch.optim.AdamW"
+params = "all"
+
+[train]
+train_iter = 10
+num_accumulation_steps = "two"
+checkpointer = { period = "5 steps" }
+dist = { data_parallel_size = "two" }
+"""
+
 BEST = """\
 [data.valid]
 source = { type = "model.Pair" }
@@ -138,6 +154,12 @@ MISTAKES = {
     "a list where a table belongs": Mistake("model = [1, 2]\n"),
     "a value where a table belongs": Mistake("train = 5\n"),
     "a table where a value belongs": Mistake("[seed]\nvalue = 1\n"),
+    "words for numbers in a config of LiBai": Mistake(LIBAI),
+    "a value for a loader in a config of LiBai": Mistake(
+        LIBAI.replace("[dataloader.train]", "[dataloader]\ntest = 1\n[dataloader.train]").partition(
+            "[optim]"
+        )[0]
+    ),
     "a period without a unit": Mistake("[checkpoint]\nevery = 5\n"),
     "a period with a unit that nobody knows": Mistake('[evaluate]\nevery = "2 epoches"\n'),
     "a duration without a unit": Mistake("[train]\ntime = 90\n"),

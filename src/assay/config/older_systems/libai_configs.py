@@ -7,6 +7,7 @@ nothing here is left where it is, so that the check of the config reports it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from assay.config.tree import (
     key_origin_at,
     parse_dotted,
     plain,
+    problem_at,
     set_at,
     walk,
 )
@@ -87,6 +89,16 @@ class _Translation:
         node = self.take(path)
         return None if node is None else plain(node)
 
+    def number(self, path: str) -> Any:
+        """Remove a number and return it; None if there is none, or another value, which is told."""
+        node = self.take(path)
+        value = None if node is None else plain(node)
+        if node is None or value is None or type(value) in (int, float):
+            return value
+        message = f"`{path}` of a config of LiBai must be a number"
+        self.notes.append(problem_at("wrong-type", message, node, path))
+        return None
+
     def drop(self, path: str, *empty: Any) -> None:
         """Remove a value that says nothing, such as `load_weight=""`; keep any other."""
         node = get_at(self.root, parse_dotted(path))
@@ -100,7 +112,8 @@ class _Translation:
             return
         is_node = isinstance(value, Table | List | Leaf)
         node = value if is_node else from_plain(value, self.origin)
-        self.root = set_at(self.root, parts, node, self.origin)
+        with contextlib.suppress(KeyError):  # a value where a table is needed: the check reports it
+            self.root = set_at(self.root, parts, node, self.origin)
 
     def note(self, path: KeyPath, message: str, origin: Origin) -> None:
         """Say once what became of a key."""
@@ -204,10 +217,11 @@ def _join(datasets: Node) -> Node:
 
 def _move_batch_sizes(made: _Translation, tests: list[str]) -> None:
     """Set the batch of one step: micro-batch x accumulation x processes, or the global batch."""
-    micro = made.value("train.train_micro_batch_size") or 32
-    accumulate = made.value("train.num_accumulation_steps")
-    whole = made.value("train.global_batch_size")
-    ranks = _plain_at(made, "train.dist.data_parallel_size") or 1
+    micro = made.number("train.train_micro_batch_size") or 32
+    accumulate = made.number("train.num_accumulation_steps")
+    whole = made.number("train.global_batch_size")
+    ranks = _plain_at(made, "train.dist.data_parallel_size")
+    ranks = ranks if type(ranks) is int and ranks else 1  # another value is told with the axes
     if whole is not None and accumulate is None and whole == micro * ranks:
         micro = None
     made.put("data.train.batch_size", whole or micro * (accumulate or 1) * ranks)
@@ -215,7 +229,7 @@ def _move_batch_sizes(made: _Translation, tests: list[str]) -> None:
         made.put("train.accumulate", accumulate)
     elif whole is not None and micro is not None:
         made.put("data.train.micro_batch_size", micro)
-    size = made.value("train.test_micro_batch_size") or 32
+    size = made.number("train.test_micro_batch_size") or 32
     for name in tests:
         made.put(f"data.{name}.batch_size", size)
 
@@ -228,10 +242,10 @@ def _plain_at(made: _Translation, path: str) -> Any:
 
 def _move_length(made: _Translation) -> None:
     """Set the number of steps where the length of an epoch is given too."""
-    per_epoch = made.value("train.iter_per_epoch")
+    per_epoch = made.number("train.iter_per_epoch")
     if per_epoch:
-        epochs = made.value("train.train_epoch") or 0
-        made.put("train.steps", max(made.value("train.train_iter") or 0, epochs * per_epoch))
+        epochs = made.number("train.train_epoch") or 0
+        made.put("train.steps", max(made.number("train.train_iter") or 0, epochs * per_epoch))
     for key in ("consumed_train_samples", "consumed_valid_samples", "start_iter"):
         made.drop(f"train.{key}", 0)
     made.drop("train.train_samples")
@@ -260,10 +274,10 @@ def _move_evaluation(made: _Translation, tests: list[str]) -> None:
         made.put("process.metrics.evaluator", evaluator)
     made.put("evaluate.enabled", enabled)
     made.put("evaluate.splits", tests)
-    period = made.value("train.evaluation.eval_period")
+    period = made.number("train.evaluation.eval_period")
     if period is not None and get_at(made.root, ("train", "eval_period")) is None:
         made.put("evaluate.every", f"{int(period)} steps")
-    limit = made.value("train.evaluation.eval_iter")
+    limit = made.number("train.evaluation.eval_iter")
     if limit is not None and limit < _ENDLESS:
         made.put("evaluate.limit", int(limit))
     metric = made.value("train.evaluation.eval_metric") or next(iter(metrics), None)
@@ -289,7 +303,10 @@ def _move_optimizer(made: _Translation) -> None:
         if get_at(optimizer, (key,)) is not None:
             optimizer = delete_at(optimizer, (key,))
     made.put("optimizer", optimizer)
-    given = plain(groups) if groups is not None else {}
+    given = plain(groups) if isinstance(groups, Table) else {}
+    if groups is not None and not isinstance(groups, Table):
+        message = "`optim.params` of a config of LiBai must be a call"
+        made.notes.append(problem_at("wrong-type", message, groups, "optim.params"))
     made.put("train.clip_norm", given.get("clip_grad_max_norm"))
     rules = [
         {"kind": kind, "weight_decay": given[f"weight_decay_{kind}"]}
@@ -313,7 +330,7 @@ def _move_schedule(made: _Translation) -> None:
 
 
 def _move_checkpoints(made: _Translation) -> None:
-    period = made.value("train.checkpointer.period")
+    period = made.number("train.checkpointer.period")
     if period is not None:
         made.put("checkpoint.every", f"{int(period)} steps")
     made.put("checkpoint.keep", made.value("train.checkpointer.max_to_keep"))
@@ -325,7 +342,7 @@ def _move_checkpoints(made: _Translation) -> None:
 
 def _move_parallel(made: _Translation) -> None:
     for axis in ("data", "tensor", "pipeline"):
-        size = made.value(f"train.dist.{axis}_parallel_size")
+        size = made.number(f"train.dist.{axis}_parallel_size")
         if size is not None and size > 1:
             made.put(f"parallel.{axis}", size)
     for key in ("pipeline_num_layers", "custom_pipeline_stage_id"):
