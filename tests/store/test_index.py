@@ -360,6 +360,8 @@ def as_schema_1(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as database:
         for table in ("metrics", "items", "texts"):
             database.execute(f"DROP TABLE {table}")
+        for column in ("sweep", "point"):
+            database.execute(f"ALTER TABLE runs DROP COLUMN {column}")
         database.execute("PRAGMA user_version = 1")
         database.commit()
 
@@ -375,6 +377,35 @@ def test_an_older_index_is_migrated(project: Project) -> None:
     assert found.all_rows() == expected
     assert schema_of(index_file(project)) == SCHEMA
     assert (found.metric_names(), found.all_rows()[0].id) == (["acc", "loss"], run.id)
+
+
+def test_runs_of_a_lost_project_are_remembered_by_an_older_index(project: Project) -> None:
+    run = finished(project, "old one")
+    refresh(project)
+    as_schema_1(index_file(project))
+    shutil.rmtree(project.root)
+    index = Index(project, is_lost=True)
+
+    index.synchronize()
+
+    assert [row.id for row in index.all_rows()] == [run.id]
+    assert (index.item_names("config"), schema_of(index_file(project))) == ([], SCHEMA)
+
+
+def test_a_damaged_index_of_a_lost_project_remembers_nothing_and_stops_nobody(
+    project: Project,
+) -> None:
+    finished(project)
+    refresh(project)
+    shutil.rmtree(project.root)
+    with open(index_file(project), "r+b") as file:
+        file.seek(4096)  # behind the head: it can still be opened
+        file.write(b"\xff" * 4096)
+    index = Index(project, is_lost=True)
+
+    index.synchronize()
+
+    assert index.all_rows() == []
 
 
 def test_every_migration_leads_to_the_schema_that_a_new_index_has(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from assay.store.index_database import (
     is_damage,
     names_in,
     open_database,
+    read_states,
     write_runs,
 )
 from assay.store.index_rows import IndexRow, Kind, storable
@@ -67,7 +68,7 @@ def _renew_damaged(
         try:
             return question(self, *args, **kwargs)
         except sqlite3.DatabaseError as error:
-            if self.is_lost or not is_damage(error):
+            if not is_damage(error):
                 raise
             self.renew()
             return question(self, *args, **kwargs)
@@ -108,6 +109,8 @@ class Index:
         others see `store.refresh_index.synchronize`.
         """
         if self.is_lost:
+            with contextlib.suppress(OSError, sqlite3.Error, NewerIndexError):
+                read_states(self._file, ())  # migrates the file of an older assay
             return Synchronized()
         with self._lock:
             try:
@@ -126,7 +129,7 @@ class Index:
                 )
 
     def renew(self) -> None:
-        """Make the file anew from the folders."""
+        """Make the file anew from the folders; of a lost project nothing is remembered then."""
         delete_file(self._file)
         self.synchronize()
 
