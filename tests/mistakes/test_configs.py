@@ -160,6 +160,19 @@ MISTAKES = {
             "[optim]"
         )[0]
     ),
+    "no list of parts and of metrics in a config of LiBai": Mistake(
+        """
+        [dataloader.train]
+        type = "libai.data.build_nlp_train_val_test_loader"
+        dataset = { type = "model.Pair" }
+        splits = 3
+
+        [train]
+        train_iter = 10
+        train_micro_batch_size = nan
+        topk = 3
+        """
+    ),
     "a period without a unit": Mistake("[checkpoint]\nevery = 5\n"),
     "a period with a unit that nobody knows": Mistake('[evaluate]\nevery = "2 epoches"\n'),
     "a duration without a unit": Mistake("[train]\ntime = 90\n"),

@@ -8,6 +8,7 @@ nothing here is left where it is, so that the check of the config reports it.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -93,8 +94,9 @@ class _Translation:
         """Remove a number and return it; None if there is none, or another value, which is told."""
         node = self.take(path)
         value = None if node is None else plain(node)
-        if node is None or value is None or type(value) in (int, float):
+        if value is None or (type(value) in (int, float) and math.isfinite(value)):
             return value
+        assert node is not None
         message = f"`{path}` of a config of LiBai must be a number"
         self.notes.append(problem_at("wrong-type", message, node, path))
         return None
@@ -165,7 +167,9 @@ def _part(call: Table, number: int) -> Table:
     section = _split(Table(given, call.origin, call.key_origins))
     splits = call.items.get("splits")
     seed = call.items.get("seed")
-    sizes = part_sizes(plain(splits)) if splits is not None else []
+    sizes = plain(splits) if splits is not None else []
+    if isinstance(splits, List):  # the check of `sizes` tells any other value
+        sizes = part_sizes(sizes)
     stage = {
         "type": "assay.engine.data.map_style.RandomSplit",
         "sizes": sizes,
@@ -174,7 +178,9 @@ def _part(call: Table, number: int) -> Table:
     }
     first = from_plain({"type": "assay.engine.data.map_style.SequenceWrapper"}, call.origin)
     assert isinstance(first, Table)
-    source = section.items["source"]
+    source = section.items.get("source")
+    if source is None:
+        return section  # the check says what is missing
     pipes = List(
         (set_at(first, ("datapipe",), source, source.origin), from_plain(stage, call.origin)),
         call.origin,
@@ -264,6 +270,10 @@ def _move_evaluation(made: _Translation, tests: list[str]) -> None:
         made.note(("train", "topk"), "one metric `Acc@k` of `process` for each", origin)
         tops = made.value("train.topk")
     enabled = made.value("train.evaluation.enabled")
+    if tops is not None and not isinstance(tops, list):
+        message = "`topk` of a config of LiBai must be a list of numbers"
+        made.notes.append(problem_at("wrong-type", message, made.origin, "topk"))
+        tops = []
     if tops is None:
         tops = [1, 5] if evaluator is None else []
     if enabled is False:
@@ -389,4 +399,6 @@ def part_sizes(splits: Sequence[Any]) -> list[int | float]:
     if all(isinstance(size, int) for size in sizes):
         return sizes
     whole = sum(sizes)
+    if not whole:
+        raise InputError("splits sum to 0.", fix="Give the shares of train, valid and test.")
     return [size / whole for size in sizes]
