@@ -153,11 +153,8 @@ def align_golden(golden: Sequence[GoldenLine], found: Sequence[GoldenLine]) -> A
     """
     left, right = _by_place(golden), _by_place(found)
     for is_kind in (_is_order, _is_average, _is_random):  # files of before have none of them
-        if any(map(is_kind, left)) != any(map(is_kind, right)):
-            left, right = (
-                {place: digest for place, digest in lines.items() if not is_kind(place)}
-                for lines in (left, right)
-            )
+        if not any(map(is_kind, left)):
+            right = {place: digest for place, digest in right.items() if not is_kind(place)}
     alignment = Alignment(first_step=0)
     unlike_draws: _Place | None = None
     for place in [*left, *(each for each in right if each not in left)]:
