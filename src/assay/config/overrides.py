@@ -22,6 +22,7 @@ from assay.config.tree import (
     problem_at,
     set_at,
     walk,
+    without_names,
 )
 from assay.core import schema
 from assay.core.diagnostics import Origin
@@ -319,6 +320,6 @@ def suggest_other_section(word: str, root: Table, *, above: KeyPath = ()) -> str
 def _paths_of_keys(root: Table) -> list[KeyPath]:
     return [
         path
-        for path, _ in walk(root)
-        if path and isinstance(path[-1], str) and path[0] not in schema.MAKERS
+        for path, _ in walk(without_names(root, schema.MAKERS))
+        if path and isinstance(path[-1], str)
     ]
