@@ -157,8 +157,7 @@ export function GroupCell({ group, name, value, now }: { group: GroupLine; name:
 
 /** Mean and sample deviation of several runs. */
 export function Spread({ value, isTime = false }: { value: Schema["Spread"]; isTime?: boolean }) {
-  const mean = Number(value.mean);
-  const std = value.std === null ? null : Number(value.std);
+  const { mean, std } = value;
   if (isTime) return <span title={`mean of ${value.count}`}>{duration(mean)}</span>;
   const digits = std ? Math.min(8, Math.max(0, 1 - Math.floor(Math.log10(std)))) : null;
   const shown = digits === null || Math.abs(mean) >= 1e6 ? number(mean) : mean.toFixed(digits);
