@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,7 +43,11 @@ class TestRay(BackendContract):
             include_dashboard=False,
             logging_level="ERROR",
             log_to_driver=False,
-            runtime_env={"env_vars": {"PYTHONPATH": src}},
+            # Ray puts the interpreter into a line of the shell as it is.
+            runtime_env={
+                "env_vars": {"PYTHONPATH": src},
+                "py_executable": shlex.quote(sys.executable),
+            },
         )
         yield
         ray.shutdown()
