@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -58,8 +59,9 @@ def test_a_cluster_of_kubernetes_trains_the_code_that_was_submitted(
     home, programs = tmp_path / "cluster", tmp_path / "bin"
     home.mkdir()
     programs.mkdir()
-    for name, words in (("kubectl", f"{kubectl.__file__} "), ("python3", "")):
-        (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n')
+    for name, words in (("kubectl", [kubectl.__file__]), ("python3", [])):
+        command = shlex.join([sys.executable, *words])
+        (programs / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         (programs / name).chmod(0o755)
     settings = Project(two).settings
     settings.parent.mkdir(exist_ok=True)
