@@ -502,3 +502,28 @@ def test_one_content_has_one_hash_however_targets_and_numbers_are_written(assay:
     assert hashed(CONFIG) == hashed(other) == hashed(CONFIG.replace("1e-3", "0.001"))
     assert hashed(CONFIG) != hashed(CONFIG, "optimizer.lr=0.01")
     assert hashed(CONFIG, "optimizer.betas=0.8,0.9") == hashed(CONFIG, "optimizer.betas=[0.8, 0.9]")
+
+
+SECRET = "sk-a1b2c3d4e5f6g7h8i9j0k1l2m3n4"
+
+
+@pytest.mark.parametrize("variable", ["API_KEY", "ANYTHING"])
+@pytest.mark.parametrize(
+    "key",
+    ["train.clip_norm", "train.precision", "model.width", "model.act", "model.sizes", "model.type"],
+)
+@pytest.mark.parametrize("format", [(), ("--json",)])
+def test_a_secret_that_does_not_fit_is_not_shown(
+    assay: Assay, monkeypatch: pytest.MonkeyPatch, key: str, variable: str, format: Sequence[str]
+) -> None:
+    """Shorter than 40 characters and longer: what is cut off would be no secret that is known."""
+    Path("model.py").write_text(MODEL)
+    Path("a.toml").write_text('[model]\ntype = "model.Net"\nwidth = 4\n')
+
+    for secret in (SECRET, 2 * SECRET):
+        monkeypatch.setenv(variable, secret)
+        said = assay("check", "a.toml", f"{key}=${{env:{variable}}}", *format)
+
+        assert said.code == 2
+        assert secret[:20] not in said.out + said.err
+        assert "<redacted>" in said.out + said.err

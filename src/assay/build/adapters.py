@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from assay.build.parameters import UNKNOWN, Parameter, injectable
-from assay.config.references import escape
+from assay.config.references import escape, holds_secret
 from assay.config.sources.literals import value_of
 from assay.config.tree import (
     NONE,
@@ -42,6 +42,7 @@ from assay.config.tree import (
 )
 from assay.core.diagnostics import Origin
 from assay.core.errors import did_you_mean
+from assay.core.secret_names import REDACTED
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -179,6 +180,8 @@ def _with_part(node: Node, inside: KeyPath, part: Node) -> Node:
 
 def _mend(node: Node) -> Iterator[tuple[str, Node]]:
     """Yield likely corrections of a value that does not fit: the fix in words, the new value."""
+    if holds_secret(node):  # which one words would repeat
+        return
     match node:
         case Leaf(str() as text):
             other = value_of(text)
@@ -416,6 +419,8 @@ def _join(phrases: list[str]) -> str:
 
 
 def _short(node: Node) -> str:
+    if holds_secret(node):
+        return REDACTED
     text = json.dumps(data(node), default=_iso, ensure_ascii=False)
     return text if len(text) <= 40 else f"{text[:37]}..."
 

@@ -15,7 +15,7 @@ import click
 from assay.cli.launch import given
 from assay.cli.one_config import one_config, read_config
 from assay.cli.one_run import LAST
-from assay.cli.rehearsal import layout_overrides, rehearsal_options, wanted
+from assay.cli.rehearsal import layout_overrides, rehearsal_options, request_of
 from assay.cli.rehearsal import lines as lines_of
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.diagnostics import Problem, render, summary, to_json
@@ -100,7 +100,7 @@ def command(
 ) -> int:
     conditions = {"--layout": layout, "--memory": memory, "--device": device, "--batch": batch}
     _refuse_without_rehearsal(conditions, rehearse=rehearse)
-    asked = wanted(memory, device, batch) if rehearse else None
+    asked = request_of(memory, device, batch) if rehearse else None
     if shape:
         _refuse_with_shape(arguments, defaults=defaults, data=data, rehearse=rehearse)
     given_more = [*arguments, *layout_overrides(layout)]

@@ -65,7 +65,7 @@ def rehearsal_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def wanted(memory: str | None, device: str | None, batch: str) -> RehearsalRequest:
+def request_of(memory: str | None, device: str | None, batch: str) -> RehearsalRequest:
     """Return the conditions that the options describe. InputError for what cannot be read."""
     from assay.compose.rehearsal import RehearsalRequest
 

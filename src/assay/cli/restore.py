@@ -19,7 +19,7 @@ from assay.core.json_codec import write_atomic
 from assay.query.diff import code_store
 from assay.query.find import checkpoint_of, find
 from assay.query.run import RunView
-from assay.store.code_trees import make_room, read_tree, restored, write_tree
+from assay.store.code_trees import make_room, path_in_copy, read_tree, write_tree
 from assay.store.layout import make_project
 
 
@@ -82,11 +82,11 @@ def _run_again(view: RunView, folder: Path) -> list[str]:
     given = Path(view.file.config_path).parent
     # The config of a run that was trained again lay in that run's folder, where no modules are.
     home = kept[0] if kept and id_of_folder(given.name) is not None else given
-    beside = restored(home, root, folder)
+    beside = path_in_copy(home, root, folder)
     config = beside / f"run-{view.id}.toml"
     beside.mkdir(parents=True, exist_ok=True)
     write_atomic(config, view.config_text.encode("utf-8", "surrogateescape"), durable=False)
-    modules = [restored(path, root, folder) for path in kept[:1]]
+    modules = [path_in_copy(path, root, folder) for path in kept[:1]]
     elsewhere = [
         f"--user-dir={os.fspath(path)}" for path in modules if path != beside and path.is_dir()
     ]

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 _DECISIVE = ("python", "machine", "packages.torch", "packages.numpy", "torch.", "variables.")
-"""What of the environment may change a bit."""
+"""Keys of the environment whose change may change bits of a run."""
 
 
 def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:

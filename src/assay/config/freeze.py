@@ -270,7 +270,7 @@ def _origin_of(node: Node) -> dict[str, Any]:
 def with_origins(root: Node, origins: Mapping[str, Any]) -> Node:
     """Return an equal tree with origins from `origins_of`."""
 
-    def placed(node: Node, path: KeyPath) -> Node:
+    def place(node: Node, path: KeyPath) -> Node:
         known = origins[dotted(path)]
         node = replace(node, origin=from_plain(Origin, known["at"]))
         if isinstance(node, Table):
@@ -278,4 +278,4 @@ def with_origins(root: Node, origins: Mapping[str, Any]) -> Node:
             return replace(node, key_origins=keys)
         return replace(node, typed=known.get("typed")) if isinstance(node, Leaf) else node
 
-    return transform(root, placed)
+    return transform(root, place)

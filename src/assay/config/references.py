@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import date, time
+from typing import Any
 
 from assay.config.tree import (
     IN_TEXT,
@@ -26,6 +27,8 @@ from assay.config.tree import (
     walk,
 )
 from assay.core.diagnostics import Origin
+from assay.core.secret import Secrets
+from assay.core.secret_names import sureness
 
 OUTSIDE = re.compile(
     r"(?P<kind>env|global):(?P<name>(?a:[A-Za-z_][\w-]*))(?:,(?P<default>.*))?", re.DOTALL
@@ -33,6 +36,7 @@ OUTSIDE = re.compile(
 LENGTH = re.compile(r"length:data\.(?P<split>[A-Za-z_][\w-]*)", re.ASCII)
 RANDOM = re.compile(r"random:(?P<kind>int|float):(?P<low>[^:]+):(?P<high>[^:]+)")
 
+_NOTED = re.compile(r"\b(?:env|global):(?P<name>[\w-]+)")
 MACHINE = ("device:count",)
 """References that the machine of the run resolves: the devices. Recorded when a run starts."""
 
@@ -187,3 +191,18 @@ def text_of(value: Scalar) -> str:
             return value.isoformat()
         case _:
             return str(value)
+
+
+def is_secret_variable(name: str, value: Any) -> bool:
+    """Return True if the name or the value of a variable says that it is a secret."""
+    return bool(sureness(name)) or Secrets().tree(value, name) != value
+
+
+def holds_secret(node: Node) -> bool:
+    """Return True if a value in `node` came from a variable that holds a secret, by its origin."""
+    return any(
+        is_secret_variable(noted["name"], leaf.value)
+        for _, leaf in walk(node)
+        if isinstance(leaf, Leaf)
+        for noted in _NOTED.finditer(leaf.origin.note)
+    )

@@ -25,6 +25,7 @@ from assay.config.references import (
     escape,
     insides,
     is_kept,
+    is_secret_variable,
     is_well_formed,
     objects_used,
     outside_used,
@@ -55,7 +56,7 @@ from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean, nearest
 from assay.core.secret import Secrets
-from assay.core.secret_names import is_redacted, sureness
+from assay.core.secret_names import is_redacted
 
 # Values that references may add to a tree: ten lines could ask for a billion.
 _MAX_NODES = 100_000
@@ -598,29 +599,30 @@ class _External:
 
     def value(self, named: re.Match[str]) -> Any:
         """Return the value of a variable that is there; its default is written as an override."""
-        known = self.known(named)
-        if named["name"] in known:
-            return known[named["name"]]
+        variables = self.variables_for(named)
+        if named["name"] in variables:
+            return variables[named["name"]]
         return value_of(named["default"].strip())
 
-    def known(self, named: re.Match[str]) -> Mapping[str, Any]:
+    def variables_for(self, named: re.Match[str]) -> Mapping[str, Any]:
         return self.variables if named["kind"] == "global" else self.environ
 
     def note(self, named: re.Match[str]) -> str:
         """Return the origin of a value, which stands behind it in a saved config."""
         name = f"{named['kind']}:{named['name']}"
-        return f"from {name}" if named["name"] in self.known(named) else f"default of {name}"
+        return (
+            f"from {name}" if named["name"] in self.variables_for(named) else f"default of {name}"
+        )
 
     def stays(self, named: re.Match[str]) -> bool:
         """Return whether a variable is a secret that is not to be put in."""
         if self.with_secrets:
             return False
-        name, value = named["name"], self.value(named)
-        return bool(sureness(name)) or Secrets().tree(value, name) != value
+        return is_secret_variable(named["name"], self.value(named))
 
     def is_there(self, named: re.Match[str], leaf: Leaf, path: KeyPath) -> bool:
         name = named["name"]
-        known: Iterable[str] = self.known(named)
+        known: Iterable[str] = self.variables_for(named)
         if name in known or (self.takes_defaults and named["default"] is not None):
             return True
         if named["kind"] == "global":

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import date, time
 
 from assay.config.overrides import keys_named
+from assay.config.references import holds_secret
 from assay.config.translation import suggest_alias
 from assay.config.tree import (
     KeyPath,
@@ -25,6 +26,7 @@ from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean, nearest, suggested
 from assay.core.keys import Key
+from assay.core.secret_names import REDACTED
 
 
 def key_problems(
@@ -458,7 +460,9 @@ def wrong_type(node: Node, path: KeyPath, wanted: str) -> Problem:
 
 
 def show(node: Node) -> str:
-    """Return a value as its owner would write it, in few characters."""
+    """Return a value as its owner would write it, in few characters; a secret stays one."""
+    if holds_secret(node):
+        return REDACTED
     match node:
         case Table():
             return "a table"

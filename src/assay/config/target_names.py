@@ -16,6 +16,7 @@ from assay.config.allow_list import (
     trust_command,
 )
 from assay.config.older_systems.names import explain_unmapped, older_name, system_of
+from assay.config.references import holds_secret
 from assay.config.standard_keys import show, wrong_type
 from assay.config.tree import (
     KeyPath,
@@ -48,7 +49,7 @@ def target_problems(
             continue
         leaf = node.items["type"]
         here = (*path, "type")
-        if not isinstance(leaf, Leaf) or not isinstance(leaf.value, str):
+        if not isinstance(leaf, Leaf) or not isinstance(leaf.value, str) or holds_secret(leaf):
             yield problem_at(
                 "wrong-type",
                 f"`{dotted(here)}` must be a target, not {show(leaf)}",

@@ -201,13 +201,13 @@ def transform(node: Node, change: Callable[[Node, KeyPath], Node], path: KeyPath
 def relocate(root: Node, place: Callable[[Origin], Origin]) -> Node:
     """Return an equal tree whose parts stand where `place` says, given where they stood."""
 
-    def moved(node: Node, _: KeyPath) -> Node:
+    def move(node: Node, _: KeyPath) -> Node:
         if isinstance(node, Table):
             keys = {key: place(origin) for key, origin in node.key_origins.items()}
             return replace(node, origin=place(node.origin), key_origins=keys)
         return replace(node, origin=place(node.origin))
 
-    return transform(root, moved)
+    return transform(root, move)
 
 
 def plain(node: Node) -> Any:
@@ -334,14 +334,14 @@ def change_texts(
 ) -> Tree:
     """Return the node at `path` with every string that holds `${` changed."""
 
-    def changed(node: Node, here: KeyPath) -> Node:
+    def change_text(node: Node, here: KeyPath) -> Node:
         text = node.value if isinstance(node, Leaf) else None
         if not isinstance(text, str) or "${" not in text:
             return node
         assert isinstance(node, Leaf)
         return change(node, text, here)
 
-    return cast("Tree", transform(root, changed, path))
+    return cast("Tree", transform(root, change_text, path))
 
 
 # --- paths as text --------------------------------------------------------------------------------

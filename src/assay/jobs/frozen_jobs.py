@@ -25,7 +25,7 @@ from assay.core.regular_file import read_bytes
 from assay.core.run_file import Code
 from assay.query.diff import write_value
 from assay.record.snapshot import STAT_CACHE, snapshot
-from assay.store.code_trees import code_blobs, link_rest, read_tree, restored, write_tree
+from assay.store.code_trees import code_blobs, link_rest, path_in_copy, read_tree, write_tree
 from assay.store.job_journal import FILE_NAME, JobJournal, queue_dir
 from assay.store.layout import Project
 
@@ -115,7 +115,7 @@ class FrozenCode:
 
     def move(self, path: Path) -> Path:
         """Return the frozen file or folder of a path in the project; others stay as they are."""
-        moved = restored(path.resolve(), self.root, self.tree)
+        moved = path_in_copy(path.resolve(), self.root, self.tree)
         return moved if moved.exists() else path
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:

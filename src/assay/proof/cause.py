@@ -26,7 +26,7 @@ _DECISIVE = (
     *("python", "machine", "packages.torch", "packages.numpy", "packages.assay"),
     *("torch.version", "torch.cuda", "torch.cudnn", "torch.cpu", "torch.devices"),
 )
-"""What has to be here as it was for equal bits to be expected."""
+"""Keys of the environment that must be equal for equal bits to be expected."""
 
 
 def changed_inputs(

@@ -81,7 +81,7 @@ def _digests_by_step(view: RunView) -> dict[int, list[Digest]]:
 def _lines_of_step(step: int, digests: Sequence[Digest], *, with_modules: bool) -> list[GoldenLine]:
     """Return the lines of a step in the order of its phases."""
     found = _drawn_in_forward(step, digests)
-    found += _computed(step, digests, with_modules=with_modules)
+    found += _model_lines(step, digests, with_modules=with_modules)
     return sorted(found, key=lambda line: PHASES.index(line.phase))
 
 
@@ -99,7 +99,9 @@ def _drawn_in_forward(step: int, digests: Sequence[Digest]) -> list[GoldenLine]:
     ]
 
 
-def _computed(step: int, digests: Sequence[Digest], *, with_modules: bool) -> Iterator[GoldenLine]:
+def _model_lines(
+    step: int, digests: Sequence[Digest], *, with_modules: bool
+) -> Iterator[GoldenLine]:
     tensors = [each for each in digests if each.site.kind == "tensor"]
     tensors.sort(key=lambda each: PHASES.index(each.site.phase))
     for phase, group in groupby(tensors, key=lambda each: each.site.phase):

@@ -17,7 +17,7 @@ from assay.core.run_file import Attempt
 from assay.query.run import RunView
 from assay.record.environment import VARIABLES
 from assay.store import authorship
-from assay.store.code_trees import code_blobs, link_rest, read_tree, restored, write_tree
+from assay.store.code_trees import code_blobs, link_rest, path_in_copy, read_tree, write_tree
 from assay.store.layout import Project, find_project, make_project, scan_runs
 
 _SHOWN_LINES = 20
@@ -53,11 +53,11 @@ def make_scratch_project(run: RunView, attempt: Attempt, folder: Path) -> Scratc
     _write_code(run, attempt, home, folder)
     if home is not None:
         link_rest(home.root, folder, skipped=home.runs_dir)
-    dirs = [restored(Path(path), was, folder) for path in kept_dirs(run)]
+    dirs = [path_in_copy(Path(path), was, folder) for path in kept_dirs(run)]
     is_ours = authorship.is_own(run.folder, run.file, attempt)  # else its paths are not followed
     cwd = Path(attempt.cwd) if attempt.cwd else was
     if any(cwd.is_relative_to(root) for root in (was, was.resolve())):
-        cwd = restored(cwd, was, folder)
+        cwd = path_in_copy(cwd, was, folder)
     return ScratchProject(
         project=project,
         user_dirs=tuple(path for path in dirs if path.is_dir()),
@@ -102,7 +102,9 @@ def _environment(attempt: Attempt, was: Path, folder: Path) -> dict[str, str]:
         if name in VARIABLES and name not in _OF_THE_PLACE
     }
     paths = [Path(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    inside = [restored(path, was, folder) if path.is_relative_to(was) else path for path in paths]
+    inside = [
+        path_in_copy(path, was, folder) if path.is_relative_to(was) else path for path in paths
+    ]
     variables["PYTHONPATH"] = os.pathsep.join(map(str, inside))
     # Without it modules of the working directory come before those that were kept.
     variables["PYTHONSAFEPATH"] = "1"

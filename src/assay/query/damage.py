@@ -103,7 +103,7 @@ def metrics_damage(path: Path, expected: Mapping[str, Summary] | None) -> str:
         places = [
             each for each in metrics_reader.damages(data) if expected is not None or not each.torn
         ]
-        lost = _lost(data, expected, is_damaged=bool(places)) if expected else ""
+        lost = _count_lost(data, expected, is_damaged=bool(places)) if expected else ""
     except RecordError as error:
         return f"metrics.bin cannot be read: {error.what}"
     if not places:
@@ -125,7 +125,7 @@ def _where(places: list[Damage]) -> str:
     return f"in {len(places)} places ({size} bytes, the first at byte {places[0].offset})"
 
 
-def _lost(data: bytes, expected: Mapping[str, Summary], *, is_damaged: bool) -> str:
+def _count_lost(data: bytes, expected: Mapping[str, Summary], *, is_damaged: bool) -> str:
     """Count the missing points by metric; of an undamaged file only what can be counted quickly."""
     counts = metrics_reader.points_on_curve(data)
     if counts is None:

@@ -88,7 +88,7 @@ def place_of(name: str, to: Path) -> Path:
     )
 
 
-def restored(path: Path, root: Path, to: Path) -> Path:
+def path_in_copy(path: Path, root: Path, to: Path) -> Path:
     """Return the place below `to` of a path in the project `root`, or outside of it."""
     for home in (root, root.resolve()):
         if path.is_relative_to(home):

@@ -94,7 +94,7 @@ class Block:
     _back: tuple[int, int, int] | None = None
     """The step that the last attempt went back to, its number, and how many rows were there."""
     unplaced: int = 0
-    """How many of the first rows have no place: compacted before, they are in order by time."""
+    """Number of the first rows without a place: those of an older file, in order by time."""
     _places: list[Sequence[int]] = field(default_factory=list)
     _is_split: bool = False
     """Whether rows are on another branch than 0."""

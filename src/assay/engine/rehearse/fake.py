@@ -89,7 +89,7 @@ def is_device_mismatch(error: BaseException) -> bool:
 
 
 STAND_IN = torch.device("cpu")
-"""Where the tensors of a trial are, on every machine and for every device of a run.
+"""Device of the tensors of a trial, on every machine and for every device of a run.
 
 The backward pass of fake CUDA tensors asks CUDA for its streams, and ends the process where there
 is none; what a machine with a GPU says of a config is what one without says.
