@@ -168,7 +168,7 @@ def test_a_point_that_cannot_be_built_keeps_its_record_and_cause_and_the_rest_go
     assert [file.newest.launch["point"] for file in files] == ["1/4", "2/4", "3/4", "4/4"]
     assert [file.status for file in files] == ["failed", "failed", "finished", "failed"]
     assert files[0].newest.reason.startswith(
-        "ConfigError: error: `torch.optim.AdamW` refuses it: Invalid learning rate: -1.0"
+        "ConfigError: `torch.optim.AdamW` refuses it: Invalid learning rate: -1.0"
     )
     assert files[1].newest.reason == "AssertionError: too wide for this machine"
     assert 'picky.py", line 6, in __init__' in (runs(toy)[1] / "log.txt").read_text()

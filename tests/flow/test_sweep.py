@@ -155,7 +155,7 @@ def test_parallel_trials_have_devices_of_their_own_and_a_failing_one_is_told_wit
     assert (good["values"], good["n"]) == ({"optimizer.lr": "0.01"}, 2)
     scores = [run["score"] for run in good["runs"]]
     assert good["mean"] == sum(scores) / 2 and [run["seed"] for run in good["runs"]] == [3, 4]
-    refused = "ConfigError: error: `torch.optim.AdamW` refuses it: Invalid learning rate: -1.0"
+    refused = "ConfigError: `torch.optim.AdamW` refuses it: Invalid learning rate: -1.0"
     assert [run["cause"] for run in bad["runs"]] == [refused] * 2
     files = files_of(toy)
     assert len({file.newest.pid for file in files}) == 4

@@ -43,7 +43,7 @@ class TestRay(BackendContract):
             include_dashboard=False,
             logging_level="ERROR",
             log_to_driver=False,
-            # Ray puts the interpreter into a line of the shell as it is.
+            # With an environment of its own Ray starts workers by a line of the shell, unquoted.
             runtime_env={
                 "env_vars": {"PYTHONPATH": src},
                 "py_executable": shlex.quote(sys.executable),

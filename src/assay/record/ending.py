@@ -19,6 +19,7 @@ def ending(error: BaseException | None) -> tuple[EndStatus, str, str]:
 
     reason = type(error).__name__
     first_line = str(error).strip().split("\n", 1)[0]
+    first_line = first_line.removeprefix("error: ")  # written before each mistake of a config
     if first_line:
         reason = f"{reason}: {first_line}"
     return "failed", reason, shortened(error)
