@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NoReturn, assert_never, get_args
 
-from assay.core.errors import InputError, did_you_mean
+from assay.core.errors import InputError, choose
 from assay.core.run_file import Kind, Status
 from assay.core.terminal import elided
 from assay.store.conditions import (
@@ -58,7 +58,6 @@ _CLOSED: dict[str, tuple[str, ...]] = {
 }
 _WORDS = {"and", "or", "not", "in"}
 _CONFIG = "config."
-_LISTED = 12
 _SHOWN_CELLS = 80
 
 # Possessive: no token is tried again in parts, so that the time grows with the length alone.
@@ -152,10 +151,9 @@ def unknown_name(name: str, names: KnownNames) -> tuple[str, str]:
             f"there are {', '.join(f'.{each}' for each in STATISTICS)}",
         )
     known = names.all
-    listed = f"there are {', '.join(known[:_LISTED])}{', ...' * (len(known) > _LISTED)}"
     nested = [f"`{each}`" for each in known if each.endswith(f".{name}")][:3]
-    meant = f"did you mean {' or '.join(nested)}?" if nested else did_you_mean(name, known, 3)
-    return f"no run has anything called `{elided(name, _SHOWN_CELLS)}`", meant or listed
+    fix = f"did you mean {' or '.join(nested)}?" if nested else choose(name, known, n=3)
+    return f"no run has anything called `{elided(name, _SHOWN_CELLS)}`", fix
 
 
 def mentions(text: str) -> Mentions:
@@ -435,8 +433,8 @@ class _ExpressionParser:
             value = value if isinstance(value, str) else token.text
             known = _CLOSED.get(field.name, ()) if operator in ("=", "!=") else ()
             if known and value not in known:
-                fix = did_you_mean(value, known) or f"there are {', '.join(known)}"
-                self._wrong(token, f"no run can have the {field.name} {_quote(token)}", fix)
+                what = f"no run can have the {field.name} {_quote(token)}"
+                self._wrong(token, what, choose(value, known))
         return value
 
     def _moment(self, value: Value, token: _Lexeme) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from assay.core.errors import AssayError, CheckpointError, InputError, did_you_mean, nearest
+from assay.core.errors import AssayError, CheckpointError, InputError, choose, nearest
 from assay.core.formatting import age
 from assay.core.ids import id_of_folder
 from assay.core.manifest import Checkpoint, describe_damage, named
@@ -229,9 +229,7 @@ def _best(address: str, trained: Sequence[RunRow], project: Project) -> RunRow:
     having = [row for row in trained if metric in row.summaries]
     if not having:
         metrics = list(dict.fromkeys(name for row in trained for name in row.summaries))
-        fix = did_you_mean(metric, metrics) or (
-            f"there are {', '.join(metrics[:_LISTED])}" if metrics else _how_to_train()
-        )
+        fix = choose(metric, metrics) or _how_to_train()
         raise InputError(f"No run has a metric `{metric}`.", where=str(project.runs_dir), fix=fix)
     mode = given or _recorded_mode(metric, having)
 

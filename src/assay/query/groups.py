@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from assay.core.errors import InputError, did_you_mean
+from assay.core.errors import InputError, choose
 from assay.core.formatting import number
 from assay.core.json_codec import dumps
 from assay.query.columns import COLUMNS, Column
@@ -22,7 +22,6 @@ BY_CONFIG = "config"
 """The grouping of runs that differ in nothing but their seed."""
 
 _GROUP = Column(BY_CONFIG, Field("run", "group"))
-_LISTED = 20
 _OF_NEWEST = ("tag", "created", "age")
 _Run = TypeVar("_Run")
 
@@ -218,8 +217,8 @@ def _match_keys(patterns: Collection[str], known: Sequence[str]) -> list[str]:
     for pattern in patterns:
         matching = [name for name in known if fnmatchcase(name, pattern)]
         if not matching:
-            fix = did_you_mean(pattern, known) or f"keys are {', '.join(known[:_LISTED])}"
-            raise InputError(f"No run has a key `{pattern}` in its config.", fix=fix)
+            what = f"No run has a key `{pattern}` in its config."
+            raise InputError(what, fix=choose(pattern, known, "keys are"))
         found += matching
     return found
 
