@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from zlib import crc32
 
-from assay.core import frames, metrics_file
-from assay.core.frames import TICK_NS
 from assay.core.ids import new_run_id
+from assay.formats import frames, metrics_file
+from assay.formats.frames import TICK_NS
 from assay.record.attempt import AttemptSpec
 from assay.record.compaction import write_compacted
 from assay.record.opening import start_run

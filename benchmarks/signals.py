@@ -32,7 +32,7 @@ from soak import CONFIG, NET, POINTS, USED
 
 from assay.cli.main import TASK_COMMAND
 from assay.cli.main import main as assay
-from assay.core.manifest import pointed
+from assay.formats.manifest import pointed
 from assay.query.run import RunView
 from assay.store.layout import RUNS_DIR_VARIABLE, make_project, scan_runs
 from assay.store.series import read_series

@@ -29,8 +29,9 @@ from pathlib import Path
 from figures import Figure, machine, options, show
 
 from assay.cli.main import main as assay
-from assay.core import run_file
-from assay.core.event_log import Started, read_events
+from assay.core.facts import Started
+from assay.formats import run_file
+from assay.formats.event_log import read_events
 from assay.proof.differences import ORDER
 from assay.proof.verify_resume import compare_finished_runs
 from assay.store.layout import RUNS_DIR_VARIABLE, RunFolder, make_project, scan_runs

@@ -23,9 +23,9 @@ from loops import Batches, Loop, Pair, Side, check_equal, over_processes, settle
 from torch import nn
 from torch.optim import AdamW
 
-from assay.core.trace_file import Level
 from assay.engine import Engine, OptimizerStep, Supervised
 from assay.engine.trace.tracer import Tracer
+from assay.formats.trace_file import Level
 from assay.record.trace_writer import TraceWriter
 
 

@@ -143,7 +143,7 @@ def _of_page() -> Iterator[dict[str, Any]]:
 
 
 def _rules() -> dict[str, Any]:
-    path = ROOT / "src" / "assay" / "core" / "secret_rules.py"
+    path = ROOT / "src" / "assay" / "core" / "secrets" / "rules.py"
     match = re.search(r'^SOURCE = "gitleaks (\w+)"', path.read_text(encoding="utf-8"), re.MULTILINE)
     assert match is not None
     reference = f"pkg:github/gitleaks/gitleaks@{match[1]}"

@@ -11,13 +11,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from assay.core import frames, lease, manifest, metrics_file, run_file
-from assay.core.event_log import Edit, Ended, RunFact, edit_line, event_line
+from assay.core.facts import Ended, RunFact
 from assay.core.ids import folder_name, new_run_id
-from assay.core.json_codec import write_json
-from assay.core.manifest import Manifest, ManifestFile
-from assay.core.metrics_file import KeySet
-from assay.core.run_file import Attempt, RunFile, Summary
+from assay.formats import frames, lease, manifest, metrics_file, run_file
+from assay.formats.event_log import Edit, edit_line, event_line
+from assay.formats.json_codec import write_json
+from assay.formats.manifest import Manifest, ManifestFile
+from assay.formats.metrics_file import KeySet
+from assay.formats.run_file import Attempt, RunFile, Summary
 from assay.store.layout import Project, open_project
 from assay.store.series import summaries
 

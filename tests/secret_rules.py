@@ -1,4 +1,4 @@
-"""`src/assay/core/secret_rules.py`, made of the rules of gitleaks.
+"""`src/assay/core/secrets/rules.py`, made of the rules of gitleaks.
 
 `python tests/secret_rules.py GITLEAKS_TOML LICENSE COMMIT` writes it.
 
@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-MODULE = Path(__file__).resolve().parent.parent / "src" / "assay" / "core" / "secret_rules.py"
+MODULE = Path(__file__).resolve().parent.parent / "src" / "assay" / "core" / "secrets" / "rules.py"
 MOST = 1_000
 """Limit for what a pattern of gitleaks repeats without one."""
 
 LEFT_OUT = {
-    "`assay.core.secret_texts` finds these by its own rules, also where no quotes are": (
+    "`assay.core.secrets.texts` finds these by its own rules, also where no quotes are": (
         *(
             "generic-api-key",
             "hashicorp-tf-password",

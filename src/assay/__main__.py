@@ -42,7 +42,7 @@ def _import_nothing_from_records() -> None:
 
     `python -m` puts that folder first, here and in all processes that are started from here.
     """
-    from assay.core.project import records_around
+    from assay.formats.project import records_around
 
     with contextlib.suppress(OSError):  # a working directory that is gone holds no module
         here = os.getcwd()

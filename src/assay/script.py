@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from assay.core.errors import AssayError, InputError
 from assay.core.job import queue_job
 from assay.core.ports import Recorder
-from assay.core.secret import Secrets, secrets_under
+from assay.core.secrets.replacement import Secrets, secrets_under
 from assay.core.signals import obey_sigterm
 from assay.core.terminal import in_notebook, visible
 from assay.record.attempt import AttemptSpec

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from assay import runs
-from assay.core import frames
 from assay.core.errors import InputError, RecordError
-from assay.core.frames import FrameGroup
-from assay.core.metrics_reader import frame_groups
+from assay.formats import frames
+from assay.formats.frames import FrameGroup
+from assay.formats.metrics_reader import frame_groups
 from assay.query.find import find_run
 from assay.query.run import RunView
 from assay.query.table import list_runs

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from assay.core.event_log import Edit
-from assay.core.json_codec import to_plain
-from assay.core.verdict import Verdict
+from assay.formats.event_log import Edit
+from assay.formats.json_codec import to_plain
+from assay.formats.verdict import Verdict
 from assay.query.determinism import KINDS, conditions
 from assay.query.run import RunView
 from assay.store.layout import Project

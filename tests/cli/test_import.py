@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from assay.core.run_file import IMPORTED
+from assay.formats.run_file import IMPORTED
 from assay.interop.event_file import EventFile
 from assay.interop.foreign_run import ForeignFile, ForeignRun, ForeignSource, curve
 from assay.interop.import_run import write_run

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.core.event_log import Ended, Started, Warned
+from assay.core.facts import Ended, Started, Warned
 from assay.store.layout import Project
 from cli.conftest import Assay
 from run_folders import hold_lease, make_run, tell_now

@@ -9,7 +9,7 @@ import pytest
 
 from assay.cli.launch import told
 from assay.compose import RunResult
-from assay.core.run_file import Best
+from assay.formats.run_file import Best
 from assay.store.layout import Project
 from run_folders import make_checkpoint, make_run
 

@@ -144,7 +144,7 @@ def test_every_logged_row_is_an_object_with_its_step(project: Project, assay: As
         (1, 3.0, None), (2, 2.0, None), (1, None, 0.5)
     ]  # fmt: skip
     assert all(row["time"] > 0 for row in rows)
-    from assay.core.event_log import Warned
+    from assay.core.facts import Warned
 
     tell(folder, Warned(message="hot"))
     (event,) = [json.loads(line) for line in assay("log", "last", "--json", "--events").lines]

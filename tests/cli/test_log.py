@@ -11,8 +11,8 @@ import threading
 import time
 from pathlib import Path
 
-from assay.core import lease
-from assay.core.event_log import Ended, Evaluated, Saved, Started, Warned
+from assay.core.facts import Ended, Evaluated, Saved, Started, Warned
+from assay.formats import lease
 from assay.script import start
 from assay.store.layout import Project
 from run_folders import hold_lease, make_run, tell

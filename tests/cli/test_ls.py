@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.core.run_file import Best
+from assay.formats.run_file import Best
 from assay.script import start
 from assay.store.layout import Project
 from expression_corpus import texts_of

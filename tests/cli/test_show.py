@@ -9,8 +9,9 @@ import shutil
 import time
 from pathlib import Path
 
-from assay.core.event_log import Edit, Warned
-from assay.core.run_file import Best, Code
+from assay.core.facts import Warned
+from assay.formats.event_log import Edit
+from assay.formats.run_file import Best, Code
 from assay.store.layout import Project
 from run_folders import edit, hold_lease, make_checkpoint, make_run, tell
 

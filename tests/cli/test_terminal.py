@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from assay.core.event_log import Edit, Ended, Saved, Started, Warned
-from assay.core.run_file import Best
+from assay.core.facts import Ended, Saved, Started, Warned
+from assay.formats.event_log import Edit
+from assay.formats.run_file import Best
 from assay.store.artifacts import keep_artifact
 from assay.store.layout import Project, RunFolder
 from cli.conftest import Assay

@@ -15,9 +15,10 @@ import pytest
 
 from assay.build import Context
 from assay.config import check_shape, load, open_config, plain
-from assay.core import run_file
 from assay.core.errors import InputError
-from assay.core.event_log import Evaluated, read_events
+from assay.core.facts import Evaluated
+from assay.formats import run_file
+from assay.formats.event_log import read_events
 from assay.query.run import RunView
 from assay.record.attempt import AttemptSpec
 from assay.record.opening import start_run

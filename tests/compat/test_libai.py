@@ -27,9 +27,9 @@ from assay.compat.libai.loaders import (
 from assay.compat.parts.features import to_tensors
 from assay.compat.parts.text import TextExample, TextProcessor, WordPieces, pair_features
 from assay.config import check_shape, load, plain
-from assay.core import run_file
 from assay.core.errors import ConfigError, InputError
 from assay.engine import DistTensorData, Instance
+from assay.formats import run_file
 from assay.store.series import read_series
 from examples import EXAMPLES, SRC
 from snippets import executed

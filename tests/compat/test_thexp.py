@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from assay.config import load, plain
-from assay.core import run_file
-from assay.core.event_log import Evaluated, read_events
+from assay.core.facts import Evaluated
+from assay.formats import run_file
+from assay.formats.event_log import read_events
 from assay.query.run import RunView
 from assay.store.blobs import FileBlobs
 from assay.store.file_changes import files_left

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from assay.core.errors import RecordError
-from assay.core.event_log import RunFact, Saved, Started, Warned, read_events
+from assay.core.facts import RunFact, Saved, Started, Warned
 from assay.core.ports import MemoryRecorder, NullRecorder, Recorder
+from assay.formats.event_log import read_events
 from assay.record.attempt import AttemptSpec
 from assay.record.opening import start_run
 from assay.store.layout import open_project

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from assay.core.errors import RecordError
-from assay.core.event_log import Warned
+from assay.core.facts import Warned
 from assay.core.ports import MemoryBlobs, MemoryRecorder, NullRecorder, Recorder
 
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.core.json_codec import dumps
 from assay.core.terminal import (
     cell_count,
     elided,
@@ -19,6 +18,7 @@ from assay.core.terminal import (
     style,
     visible,
 )
+from assay.formats.json_codec import dumps
 
 OBEYED = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 """Categories that no letter is of: control codes, changes of direction, line ends, halves of characters."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from assay.core import run_file
-from assay.core.run_file import RunFile
+from assay.formats import run_file
+from assay.formats.run_file import RunFile
 from flow.test_train import last_digest, only_run
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 
 import assay
 from assay.cli.main import main
-from assay.core import run_file
+from assay.formats import run_file
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,10 @@ import pytest
 
 import assay
 from assay.compose import Launch, testing
-from assay.core import manifest as manifests
-from assay.core import run_file
 from assay.core.errors import AssayError, CheckpointError, InputError
-from assay.core.run_file import Best
+from assay.formats import manifest as manifests
+from assay.formats import run_file
+from assay.formats.run_file import Best
 from assay.query.run import RunView
 from assay.store.blobs import FileBlobs
 from assay.store.code_trees import code_blobs, read_tree

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import assay
-from assay.core import run_file
 from assay.core.errors import InputError
+from assay.formats import run_file
 from assay.store.series import read_series
 from event_reader import pixels_of, read
 

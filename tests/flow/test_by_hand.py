@@ -18,9 +18,9 @@ from torch.optim import AdamW, Optimizer
 
 import assay
 from assay.build import Context, inject, provides, user_code
-from assay.core import run_file
 from assay.engine import Accuracy, Engine, Loader, OptimizerStep, Supervised, WarmupCosine, seed_all
 from assay.engine.numerics.seed import INIT, key
+from assay.formats import run_file
 from examples import EXAMPLES
 
 EXAMPLE = EXAMPLES / "02_by_hand" / "train.py"

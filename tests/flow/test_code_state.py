@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from assay.cli.main import main
-from assay.core import run_file
+from assay.formats import run_file
 from flow.conftest import SRC
 
 MODEL = """

@@ -22,7 +22,7 @@ from assay.compose.launch import Launch
 from assay.compose.loaders import make_loader
 from assay.compose.run_scope import open_run_scope
 from assay.config import open_config
-from assay.core import run_file
+from assay.formats import run_file
 from flow.conftest import CONFIG, SRC
 from flow.test_train import last_digest, only_run
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.core import run_file
+from assay.formats import run_file
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from assay.core.errors import InputError
-from assay.core.verdict import Difference
+from assay.formats.verdict import Difference
 from assay.proof import diverge
 from assay.query.find import find_run
 from assay.store import authorship

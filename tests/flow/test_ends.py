@@ -10,8 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from assay.core import run_file
-from assay.core.event_log import Ended, read_events
+from assay.core.facts import Ended
+from assay.formats import run_file
+from assay.formats.event_log import read_events
 from flow.conftest import Assay, begun, wait_for
 from flow.test_train import last_digest, only_run
 

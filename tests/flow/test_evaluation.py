@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from assay.core import manifest, run_file
-from assay.core.event_log import Evaluated, read_events
+from assay.core.facts import Evaluated
+from assay.formats import manifest, run_file
+from assay.formats.event_log import read_events
 from assay.store.artifacts import artifacts
 from assay.store.blobs import FileBlobs
 from assay.store.layout import RunFolder

@@ -19,7 +19,7 @@ import torch
 
 import assay as house
 from assay.config import load, plain
-from assay.core import run_file
+from assay.formats import run_file
 from assay.store.series import read_series
 from examples import EXAMPLES, SRC
 from languages import WRITERS

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from assay.cli.main import main
-from assay.core import manifest, run_file
-from assay.core.event_log import Ended, Warned, read_events
+from assay.core.facts import Ended, Warned
+from assay.formats import manifest, run_file
+from assay.formats.event_log import read_events
 from assay.store.series import read_series
 from flow.conftest import SRC, Assay
 from flow.test_flags import without

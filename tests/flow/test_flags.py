@@ -16,8 +16,9 @@ import torch
 from assay.cli.main import main
 from assay.compose.run_scope import BLOCKING_VARIABLE
 from assay.config import load, plain
-from assay.core import run_file
-from assay.core.event_log import Evaluated, Saved, read_events
+from assay.core.facts import Evaluated, Saved
+from assay.formats import run_file
+from assay.formats.event_log import read_events
 from assay.store.series import read_series
 from flow.conftest import SRC
 from flow.test_train import last_digest, only_run

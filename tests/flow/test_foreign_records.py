@@ -16,7 +16,7 @@ import pytest
 
 from assay.cli.permission import say
 from assay.compose.trust import Foreign
-from assay.core import run_file
+from assay.formats import run_file
 from assay.store import authorship
 from assay.store.layout import RunFolder
 from flow.conftest import SRC, Assay

@@ -12,12 +12,13 @@ from torch import nn
 from assay.compose import Launch, RunResult, resume, train
 from assay.compose import test as evaluated
 from assay.config import open_config
-from assay.core import run_file
 from assay.core.errors import CheckpointError, ConfigError, InputError
-from assay.core.event_log import Warned, read_events
+from assay.core.facts import Warned
 from assay.engine import save_weights
 from assay.engine.checkpoint.folder import load
 from assay.engine.checkpoint.saver import Saver
+from assay.formats import run_file
+from assay.formats.event_log import read_events
 from assay.store.series import read_series
 from flow.test_train import only_run
 

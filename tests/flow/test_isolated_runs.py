@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import assay as house
-from assay.core import run_file
 from assay.core.job import JobSpec
+from assay.formats import run_file
 from assay.jobs.devices import choose_slots
 from assay.jobs.isolated_process import CrashError, IsolatedRunError
 from assay.store.device_leases import holder_of

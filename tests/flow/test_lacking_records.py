@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 HARMED = """
 import os, shutil, sys
 from assay.cli.main import main
-from assay.core.event_log import Saved
+from assay.core.facts import Saved
 from assay.record.recorder import RunRecorder
 
 tell, harm = RunRecorder.tell, sys.argv.pop(1)

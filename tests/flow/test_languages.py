@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.core import manifest, run_file
+from assay.formats import manifest, run_file
 from languages import WRITERS
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ import pytest
 
 from assay.compose.ranks import outcome_of
 from assay.core.errors import PeerError
-from assay.core.task_report import TaskReport
 from assay.engine.parallel.rank_folder import SECONDS_TO_OBEY, EndOrder, RankFolder, cause_of
+from assay.formats.task_report import TaskReport
 
 
 def test_a_rank_that_torch_ended_after_a_death_does_not_lend_the_run_its_exit_code(

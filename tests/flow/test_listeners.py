@@ -10,9 +10,10 @@ import torch
 from safetensors.torch import load as tensors_in
 
 import assay as library
-from assay.core import run_file
-from assay.core.event_log import Changed, Evaluated, read_events
+from assay.core.facts import Changed, Evaluated
 from assay.engine.checkpoint.folder import load
+from assay.formats import run_file
+from assay.formats.event_log import read_events
 from assay.query.find import find
 from assay.store.artifacts import artifacts
 from assay.store.blobs import FileBlobs

@@ -21,9 +21,10 @@ import torch
 import assay as house
 from assay.cli.main import main
 from assay.config import changed_keys, load, plain
-from assay.core import run_file
 from assay.core.errors import InputError
-from assay.core.event_log import Ended, read_events
+from assay.core.facts import Ended
+from assay.formats import run_file
+from assay.formats.event_log import read_events
 from assay.jobs.isolated_process import IsolatedRunError
 from flow.conftest import SRC
 from run_folders import id_of

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from assay.cli.main import main
-from assay.core import run_file
+from assay.formats import run_file
 from flow.conftest import SRC
 from flow.test_train import only_run
 from warm_python import Run

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import assay
 from assay.cli.main import main
-from assay.core.event_log import Edit
-from assay.core.run_file import Best
+from assay.formats.event_log import Edit
+from assay.formats.run_file import Best
 from assay.query.find import find_run
 from assay.report.figure import lines as figure_lines
 from assay.store.layout import Project

@@ -24,8 +24,8 @@ from assay.config.freeze import origins_noted
 from assay.config.secret_keys import without_secrets
 from assay.config.sources.toml import read
 from assay.config.tree import Table
-from assay.core import run_file
 from assay.core.errors import ConfigError
+from assay.formats import run_file
 from assay.query.config_rows import config_rows
 from assay.query.diff import diff
 from assay.query.run import RunView

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import assay as assay_package
-from assay.core import run_file
+from assay.formats import run_file
 from assay.store.series import read_series
 from flow.conftest import PLAIN, SRC, as_it_was, begun, wait_for
 from flow.test_train import last_digest, only_run

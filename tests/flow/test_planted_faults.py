@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.core.verdict import Verdict
+from assay.formats.verdict import Verdict
 from assay.proof import diverge, replay
 from assay.query.find import find_run
 from assay.store.layout import scan_runs

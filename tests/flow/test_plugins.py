@@ -15,7 +15,7 @@ import pytest
 import assay
 from assay import compose
 from assay.compose import RunResult
-from assay.core import run_file
+from assay.formats import run_file
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from assay.build import instantiate, user_code
 from assay.cli.main import main
 from assay.config import config_hash, load, plain
 from assay.config.tree import same
-from assay.core import run_file
+from assay.formats import run_file
 
 pytestmark = pytest.mark.slow
 

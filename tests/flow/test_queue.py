@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import assay as house
-from assay.core import run_file
 from assay.core.job import Job
+from assay.formats import run_file
 from assay.store.job_journal import JobJournal
 
 pytestmark = pytest.mark.thorough

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import assay as face
-from assay.core import run_file
 from assay.core.errors import InputError
+from assay.formats import run_file
 from assay.proof import replay
 from assay.query.find import find_run
 from assay.query.run import RunView

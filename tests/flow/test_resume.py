@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.core import run_file
+from assay.formats import run_file
 from assay.store.series import read_series
 from flow.conftest import SRC
 from flow.test_train import last_digest, only_run

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import assay as house
-from assay.core import run_file
+from assay.formats import run_file
 from assay.store.job_journal import JobJournal
 from assay.store.layout import Project
 from flow.conftest import Assay

@@ -13,9 +13,10 @@ import pytest
 
 import assay
 from assay.cli.main import main
-from assay.core import run_file
 from assay.core.errors import InputError, LeaseError
-from assay.core.event_log import Started, read_events
+from assay.core.facts import Started
+from assay.formats import run_file
+from assay.formats.event_log import read_events
 from assay.query.run import RunView
 from assay.store.series import read_series
 from flow.conftest import SRC

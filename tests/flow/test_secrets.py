@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.core.secret_names import REDACTED
+from assay.core.secrets.names import REDACTED
 from assay.query.run import RunView
 from assay.store.blobs import FileBlobs
 from assay.store.code_trees import read_tree

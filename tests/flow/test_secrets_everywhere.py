@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from assay.core.secret_names import REDACTED
+from assay.core.secrets.names import REDACTED
 from assay.query.run import RunView
 from assay.record import edits
 from assay.store.blobs import FileBlobs

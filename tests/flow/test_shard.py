@@ -9,8 +9,8 @@ import torch
 from safetensors import safe_open
 
 import assay as assay_package
-from assay.core import manifest, run_file
 from assay.engine.checkpoint.folder import load
+from assay.formats import manifest, run_file
 from assay.store.series import read_series
 from flow.conftest import as_it_was
 from flow.test_train import last_digest, only_run

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from assay.core import run_file
-from assay.core.event_log import Saved, read_events
-from assay.core.manifest import read as read_manifest
+from assay.core.facts import Saved
+from assay.formats import run_file
+from assay.formats.event_log import read_events
+from assay.formats.manifest import read as read_manifest
 from assay.store.series import read_series
 from flow.test_train import last_digest, only_run
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import assay as library
-from assay.core import run_file
+from assay.formats import run_file
 from flow.test_train import last_digest, only_run
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ import pytest
 from assay.config.expansion import plan_of
 from assay.config.loading import loads
 from assay.config.tree import plain
-from assay.core import run_file
+from assay.formats import run_file
 from assay.jobs.study import SearchSpec, make_study
 from assay.jobs.trials import SearchTrial, TrialRun, read_trials, recorded_values
 from assay.query.run import RunView

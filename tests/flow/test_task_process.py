@@ -12,7 +12,7 @@ from assay.compose.launch import Launch, ProcessTask, RunResult, report_of
 from assay.config import open_config, plain
 from assay.config.tree import get_at
 from assay.core.errors import InputError, PeerError
-from assay.core.task_report import read_report, report_file, write_report
+from assay.formats.task_report import read_report, report_file, write_report
 
 CONFIG = """\
 seed = 3

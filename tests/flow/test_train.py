@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.core import manifest, run_file
+from assay.formats import manifest, run_file
 from assay.store.series import read_series
 
 Assay = Callable[..., "object"]

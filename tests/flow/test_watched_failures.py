@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from assay.core import lease as leases
-from assay.core.heartbeats import read_heartbeat
+from assay.formats import lease as leases
+from assay.formats.heartbeats import read_heartbeat
 from assay.jobs.job_folder import JobFolder
 from assay.jobs.watch import Watcher, notifier_of
 from assay.query.standstill import standstill_of

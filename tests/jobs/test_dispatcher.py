@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from assay.core import run_file
 from assay.core.errors import AssayError, InputError, RecordError
 from assay.core.job import QUEUE_JOB, Job, JobSpec
-from assay.core.lease import process_start
+from assay.formats import run_file
+from assay.formats.lease import process_start
 from assay.jobs.devices import FakeDevices
 from assay.jobs.dispatcher import Dispatcher, only_dispatcher
 from assay.jobs.job_folder import JobFolder, LogReader

@@ -10,7 +10,7 @@ import pytest
 from assay.compose.launch import Launch
 from assay.config.loading import Config, loads
 from assay.core.errors import InputError
-from assay.core.rehearsal import Disk, Finding, PeakMemory, Rehearsal
+from assay.formats.rehearsal import Disk, Finding, PeakMemory, Rehearsal
 from assay.jobs import submit as module
 from assay.jobs.submit import Forecast, preflight
 

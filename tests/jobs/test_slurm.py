@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from assay.core import run_file
 from assay.core.errors import AssayError, InputError
+from assay.formats import run_file
 from assay.jobs.backend import Backend
 from assay.jobs.backends import slurm
 from assay.jobs.backends.slurm import SlurmBackend

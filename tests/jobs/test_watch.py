@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from assay.core.event_log import Ended
+from assay.core.facts import Ended
 from assay.jobs.watch import LOCK_NAME, REQUESTS_NAME, Watcher, notifier_of, only_watcher
 from assay.store.layout import Project
 from run_folders import make_project, make_run, tell_now

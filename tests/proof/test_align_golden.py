@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from assay.core.golden_file import CALLS, DRAWS, ORDER, WHOLE, GoldenLine
+from assay.formats.golden_file import CALLS, DRAWS, ORDER, WHOLE, GoldenLine
 from assay.proof.prove import align_golden
 from assay.query.traces import ABSENT
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.core.trace_file import PHASES, Phase
-from assay.core.verdict import Cause, Difference
+from assay.formats.trace_file import PHASES, Phase
+from assay.formats.verdict import Cause, Difference
 from assay.proof.cause import OUTSIDE, cause_of
 from assay.query.traces import ABSENT, Alignment, Compared
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from assay.core.errors import InputError
-from assay.core.run_file import Best
+from assay.formats.run_file import Best
 from assay.query.catalog import Asked, Catalog
 from assay.query.groups import BY_CONFIG, Spread
 from assay.store.layout import Project

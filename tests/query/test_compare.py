@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from assay.core import run_file
-from assay.core.event_log import Edit
-from assay.core.json_codec import to_plain
-from assay.core.verdict import Verdict
+from assay.formats import run_file
+from assay.formats.event_log import Edit
+from assay.formats.json_codec import to_plain
+from assay.formats.verdict import Verdict
 from assay.query.catalog import Catalog
 from assay.query.compare import CurveDivergence, compare, first_parting
 from assay.query.diff import diff

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from assay.core import defaults_file
-from assay.core.defaults_file import Taken
+from assay.formats import defaults_file
+from assay.formats.defaults_file import Taken
 from assay.query.config_rows import config_files, config_rows, flat_config
 from assay.query.rerun import commands_for
 from assay.query.run import RunView

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.core import run_file
 from assay.core.errors import InputError
-from assay.core.event_log import Edit
-from assay.core.run_file import Best
+from assay.formats import run_file
+from assay.formats.event_log import Edit
+from assay.formats.run_file import Best
 from assay.query.catalog import open_catalog
 from assay.query.expression import (
     MAX_LENGTH,

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from assay.compose.training import refuse_without_checkpoints
-from assay.core import run_file
 from assay.core.errors import AssayError, CheckpointError, InputError
-from assay.core.event_log import Edit
-from assay.core.run_file import Best
 from assay.engine.checkpoint.saver import Saver
+from assay.formats import run_file
+from assay.formats.event_log import Edit
+from assay.formats.run_file import Best
 from assay.query.find import (
     checkpoint_of,
     describe_newer_damage,

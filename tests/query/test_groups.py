@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.core.run_file import Best
+from assay.formats.run_file import Best
 from assay.query.catalog import Asked, open_catalog
 from assay.query.groups import BY_CONFIG, compute_spread
 from assay.query.table import GroupTable, differing_keys, make_group_table

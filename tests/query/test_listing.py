@@ -16,7 +16,7 @@ import pytest
 
 import assay
 from assay.core.errors import InputError
-from assay.core.event_log import Edit
+from assay.formats.event_log import Edit
 from assay.query.run import RunView
 from assay.store.index_database import index_file
 from assay.store.layout import Project

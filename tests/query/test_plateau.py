@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.core.run_file import Summary
+from assay.formats.run_file import Summary
 from assay.query.standstill import plateau_of
 from assay.store.layout import RunFolder
 from run_folders import make_project, make_run

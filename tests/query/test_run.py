@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from assay.config.tree import plain
-from assay.core import lease
 from assay.core.errors import ConfigError, InputError, RecordError
-from assay.core.event_log import Edit, Ended, Started
-from assay.core.run_file import Best, Code, RunFile
+from assay.core.facts import Ended, Started
+from assay.formats import lease
+from assay.formats.event_log import Edit
+from assay.formats.run_file import Best, Code, RunFile
 from assay.query.catalog import open_catalog
 from assay.query.run import RunView
 from assay.record.attempt import AttemptSpec

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from assay.core import lease
 from assay.core.errors import InputError
+from assay.formats import lease
 from assay.query.run import RunView
 from assay.script import start
 from assay.store.layout import Project

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from assay.core.errors import InputError
-from assay.core.event_log import Edit
-from assay.core.run_file import Best
+from assay.formats.event_log import Edit
+from assay.formats.run_file import Best
 from assay.query.catalog import open_catalog
 from assay.query.columns import COLUMNS, DEFAULT_COLUMNS
 from assay.query.table import list_runs

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.core.trace_file import Digest, Level, Phase, SiteKind, TraceSite
+from assay.formats.trace_file import Digest, Level, Phase, SiteKind, TraceSite
 from assay.query.traces import ABSENT, TracedStep, align
 
 Entry = tuple[Phase, str, str, int]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.core import frames
+from assay.formats import frames
 from assay.record import compaction
 from assay.record.compaction import compact
 from assay.record.writer import MetricsWriter

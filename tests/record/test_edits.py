@@ -15,8 +15,8 @@ import pytest
 
 from assay.core.directory import open_directory
 from assay.core.errors import ConflictError, InputError, RecordError
-from assay.core.event_log import read_edits, read_lines
-from assay.core.run_file import Attempt, RunFile
+from assay.formats.event_log import read_edits, read_lines
+from assay.formats.run_file import Attempt, RunFile
 from assay.record import edits, readme
 from assay.store.layout import RunFolder
 

@@ -35,9 +35,10 @@ from PIL import Image
 
 import assay
 from assay.config import loads, plain
-from assay.core import run_file
 from assay.core.errors import AssayError, InputError, RecordError
-from assay.core.event_log import Ended, read_events
+from assay.core.facts import Ended
+from assay.formats import run_file
+from assay.formats.event_log import read_events
 from assay.record.recordable import MAX_ITEMS, recordable
 from assay.record.start import Run
 from assay.store.artifacts import artifacts

@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 
 import assay
-from assay.core import run_file
 from assay.core.errors import InputError
+from assay.formats import run_file
 from assay.record import deferred, media
 from assay.record.start import Run
 from assay.store.artifacts import Artifact, artifacts

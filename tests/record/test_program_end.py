@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.core import run_file
+from assay.formats import run_file
 from assay.script import start
 from assay.store.layout import open_project, run_folders
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.core.run_file import Attempt, RunFile
+from assay.formats.run_file import Attempt, RunFile
 from assay.record.readme import BEGIN, END, first_text, refresh, write_first
 
 

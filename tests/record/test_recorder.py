@@ -19,11 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from assay.core import lease as leases
-from assay.core import run_file
 from assay.core.errors import InputError, LeaseError, RecordError
-from assay.core.event_log import Ended, Evaluated, Started, Warned, read_events
-from assay.core.run_file import Best
+from assay.core.facts import Ended, Evaluated, Started, Warned
+from assay.formats import lease as leases
+from assay.formats import run_file
+from assay.formats.event_log import read_events
+from assay.formats.run_file import Best
 from assay.query.run import RunView
 from assay.record import recorder as recorder_module
 from assay.record import recorder_thread
@@ -359,7 +360,7 @@ def test_a_killed_attempt_lasted_as_long_as_it_ran_though_the_wall_clock_was_set
     code = f"""
 import os, time
 import assay
-from assay.core import lease
+from assay.formats import lease
 
 with assay.start(project={str(project.root)!r}) as run:
     folder, real = run.folder.path, time.time_ns

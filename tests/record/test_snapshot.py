@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from assay.core import run_file
 from assay.core.ports import MemoryBlobs
-from assay.core.run_file import Code
+from assay.formats import run_file
+from assay.formats.run_file import Code
 from assay.record.attempt import AttemptSpec
 from assay.record.opening import start_run
 from assay.record.snapshot import MAX_FILE_BYTES, STAT_CACHE, is_code, is_secret, snapshot

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from assay.core import run_file
 from assay.core.errors import InputError
-from assay.core.event_log import Warned
+from assay.core.facts import Warned
+from assay.formats import run_file
 from assay.script import start
 from assay.store.layout import open_project, run_folders
 from assay.store.series import read_series

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from assay.core import trace_file
-from assay.core.trace_file import Digest, TraceSite
+from assay.formats import trace_file
+from assay.formats.trace_file import Digest, TraceSite
 from assay.record.trace_writer import TraceWriter
 
 SITE = TraceSite(id=0, phase="loss", module="", name="loss", dtype="float64", shape=())

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import assay
-from assay.core import run_file
 from assay.core.errors import InputError
+from assay.formats import run_file
 from assay.record import watched_folders as watch_module
 from assay.record.start import Run
 from assay.record.watched_folders import FolderWatcher

@@ -21,9 +21,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.core import frames, metrics_file, metrics_reader
 from assay.core.errors import InputError, RecordError
-from assay.core.metrics_file import Row
+from assay.formats import frames, metrics_file, metrics_reader
+from assay.formats.metrics_file import Row
 from assay.record import compaction
 from assay.record import writer as writer_module
 from assay.record.compaction import compact

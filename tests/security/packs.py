@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.cli.main import main as assay
-from assay.core.json_codec import dumps
+from assay.formats.json_codec import dumps
 from assay.store.packing import Pack, PackedFile
 
 WATCHED = {

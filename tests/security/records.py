@@ -27,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from assay.cli.main import main
 from assay.core.errors import AssayError
-from assay.core.event_log import Edit, Evaluated, Saved, Warned
+from assay.core.facts import Evaluated, Saved, Warned
+from assay.formats.event_log import Edit
 from assay.query.catalog import Catalog
 from assay.query.find import find_run
 from assay.query.run import RunView

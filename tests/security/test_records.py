@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.core.lease import FILE_NAME as LEASE_NAME
+from assay.formats.lease import FILE_NAME as LEASE_NAME
 from run_folders import id_of, make_project
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))

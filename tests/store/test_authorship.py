@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from assay.core import run_file
-from assay.core.run_file import Attempt, Code, RunFile
+from assay.formats import run_file
+from assay.formats.run_file import Attempt, Code, RunFile
 from assay.store import authorship
 from assay.store.layout import RunFolder
 

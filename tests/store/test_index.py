@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from assay.core import run_file
 from assay.core.errors import InputError
-from assay.core.run_file import Best
+from assay.formats import run_file
+from assay.formats.run_file import Best
 from assay.record import edits
 from assay.record.attempt import AttemptSpec
 from assay.record.opening import start_attempt, start_run

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from assay.core import frames, metrics_file
+from assay.formats import frames, metrics_file
 from assay.record.attempt import AttemptSpec
 from assay.record.opening import start_run
 from assay.record.recorder import RunRecorder

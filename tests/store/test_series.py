@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from assay.core import frames, metrics_file
-from assay.core.metrics_file import KeySet
-from assay.core.run_file import Summary
+from assay.formats import frames, metrics_file
+from assay.formats.metrics_file import KeySet
+from assay.formats.run_file import Summary
 from assay.store.series import read_contents, read_series, summaries
 
 Logged = list[tuple[tuple[str, ...], int, tuple[float, ...]]]

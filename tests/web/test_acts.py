@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from assay.core.event_log import Saved, Started
+from assay.core.facts import Saved, Started
 from assay.store.layout import Project
 from run_folders import id_of, make_project, make_run, tell_now
 from web.conftest import Visitor, hold_requests, wait_for_answers

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 from schemathesis.generation import GenerationMode
 
-from assay.core.event_log import Ended
+from assay.core.facts import Ended
 from assay.record import edits
 from assay.store.job_journal import QUEUE_DIR_VARIABLE
 from assay.store.layout import RunFolder

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import assay
-from assay.core.run_file import Best
+from assay.formats.run_file import Best
 from assay.store.layout import Project
 from run_folders import make_project, make_run
 from web.conftest import Visitor, wait_for_answers

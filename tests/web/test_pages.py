@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from assay.core.event_log import Edit, Ended
-from assay.core.json_codec import to_plain
-from assay.core.verdict import Difference, Verdict
+from assay.core.facts import Ended
+from assay.formats.event_log import Edit
+from assay.formats.json_codec import to_plain
+from assay.formats.verdict import Difference, Verdict
 from assay.query.picture import decode_png
 from assay.record import edits
 from assay.store.layout import Project, RunFolder

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from assay.core import run_file
 from assay.core.job import JobSpec
+from assay.formats import run_file
 from assay.jobs.devices import FakeDevices
 from assay.jobs.dispatcher import Dispatcher
 from assay.store.job_journal import JobJournal

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from assay.core.run_file import Best
+from assay.formats.run_file import Best
 from assay.query.run import RunView
 from assay.store.layout import Project
 from run_folders import id_of, make_project, make_run

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import pytest
 import uvicorn
 
-from assay.core.event_log import Ended
+from assay.core.facts import Ended
 from assay.query.catalog import Asked
 from assay.query.run import RunView
 from assay.record import edits

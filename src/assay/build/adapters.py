@@ -42,7 +42,7 @@ from assay.config.tree import (
 )
 from assay.core.diagnostics import Origin
 from assay.core.errors import did_you_mean
-from assay.core.secret_names import REDACTED
+from assay.core.secrets.names import REDACTED
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError

@@ -20,7 +20,7 @@ from assay.cli.rehearsal import lines as lines_of
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.diagnostics import Problem, render, summary, to_json
 from assay.core.errors import InputError
-from assay.core.json_codec import to_plain
+from assay.formats.json_codec import to_plain
 
 if TYPE_CHECKING:
     from assay.build import Examined
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from assay.compose.rehearsal import RehearsalRequest
     from assay.config import Config
     from assay.config.tree import Table
-    from assay.core.rehearsal import Rehearsal
     from assay.engine.data.audit import Audit
+    from assay.formats.rehearsal import Rehearsal
 
 
 @contextlib.contextmanager

@@ -320,7 +320,7 @@ def _edit(file: Path, key: str, value: str | None) -> None:
 
     from assay.config.edit import with_key, without_key
     from assay.config.overrides import value_for
-    from assay.core.json_codec import write_atomic
+    from assay.formats.json_codec import write_atomic
 
     text = _read(file)
     _, path = _key_of_file(file, key)
@@ -343,7 +343,7 @@ def _explained(config: Config, key: str) -> dict[str, Any]:
     from assay.config.references import external_names
     from assay.config.resolver import with_external_values
     from assay.config.tree import dotted, fit_path
-    from assay.core.secret_names import REDACTED, sureness
+    from assay.core.secrets.names import REDACTED, sureness
 
     path = fit_path(config.root, _path(key))
     raw = get_at(config.root, path) or get_at(config.written, path)

@@ -13,8 +13,8 @@ from assay.cli.one_run import LAST
 from assay.cli.terminal import echo, echo_json, paint, use_color
 from assay.core.errors import InputError
 from assay.core.formatting import age, number
-from assay.core.run_file import Summary
 from assay.core.terminal import elided, visible
+from assay.formats.run_file import Summary
 from assay.query.diff import (
     PARTS,
     ChangedKey,

@@ -10,9 +10,9 @@ import click
 from assay.cli.completion import complete_runs
 from assay.cli.permission import permission, trust_option
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
-from assay.core.json_codec import to_plain
 from assay.core.terminal import folded
-from assay.core.verdict import Verdict
+from assay.formats.json_codec import to_plain
+from assay.formats.verdict import Verdict
 
 
 @click.command(

@@ -12,8 +12,8 @@ import click
 
 from assay.cli.terminal import echo, paint, use_color
 from assay.core.formatting import age
-from assay.core.json_codec import dumps, to_plain
 from assay.core.terminal import visible
+from assay.formats.json_codec import dumps, to_plain
 from assay.query.catalog import Catalog
 from assay.query.inbox import Inbox, Message
 from assay.store.known_projects import all_projects, projects_here

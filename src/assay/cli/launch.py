@@ -15,8 +15,8 @@ from assay.cli.failure_hint import failure_hint
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.cli.usage_errors import did_you_mean_option
 from assay.core.errors import AssayError, InputError
-from assay.core.manifest import checkpoints
 from assay.core.terminal import folded
+from assay.formats.manifest import checkpoints
 
 if TYPE_CHECKING:
     from assay.compose import Launch, RunResult

@@ -14,22 +14,12 @@ import click
 from assay.cli.one_run import run_argument
 from assay.cli.terminal import echo
 from assay.core.errors import InputError
-from assay.core.event_log import (
-    Changed,
-    Ended,
-    Evaluated,
-    RunFact,
-    Saved,
-    Started,
-    Timed,
-    Warned,
-    event_line,
-    read_events,
-)
+from assay.core.facts import Changed, Ended, Evaluated, RunFact, Saved, Started, Warned
 from assay.core.formatting import duration, moment, number, size
-from assay.core.json_codec import dumps
 from assay.core.regular_file import open_regular
 from assay.core.terminal import visible
+from assay.formats.event_log import Timed, event_line, read_events
+from assay.formats.json_codec import dumps
 from assay.query.find import find_run
 from assay.query.run import RunView
 from assay.store.layout import refusal

@@ -13,9 +13,9 @@ from assay.cli.one_config import config_to_open, config_to_train
 from assay.cli.permission import trust_option
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.errors import InputError
-from assay.core.json_codec import to_plain
 from assay.core.terminal import folded
-from assay.core.verdict import Verdict
+from assay.formats.json_codec import to_plain
+from assay.formats.verdict import Verdict
 
 
 @click.command(

@@ -26,8 +26,8 @@ from assay.cli.terminal import echo, echo_json, paint, use_color
 from assay.core.errors import InputError
 from assay.core.formatting import duration
 from assay.core.job import FAILURES, TRANSIENT, Job
-from assay.core.lease import process_start
 from assay.core.terminal import elided, visible
+from assay.formats.lease import process_start
 from assay.store.job_journal import JobJournal
 from assay.store.layout import refusal
 from assay.store.queue_files import append_to_log, dispatcher_pid, job_folder, job_log

@@ -13,10 +13,10 @@ import click
 from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.errors import InputError, did_you_mean
 from assay.core.formatting import duration, size
-from assay.core.rehearsal import Finding, PeakMemory, PipelineRank, Rehearsal
 from assay.core.schema import parse_size_bytes
 from assay.core.sections import PARALLEL_AXES
 from assay.core.terminal import visible
+from assay.formats.rehearsal import Finding, PeakMemory, PipelineRank, Rehearsal
 
 if TYPE_CHECKING:
     from assay.compose import Launch

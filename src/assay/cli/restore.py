@@ -15,7 +15,7 @@ from assay.cli.terminal import echo
 from assay.core.errors import InputError, RecordError
 from assay.core.formatting import count
 from assay.core.ids import id_of_folder
-from assay.core.json_codec import write_atomic
+from assay.formats.json_codec import write_atomic
 from assay.query.diff import code_store
 from assay.query.find import checkpoint_of, find
 from assay.query.run import RunView

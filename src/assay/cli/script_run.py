@@ -10,7 +10,7 @@ from pathlib import Path
 
 from assay.cli.permission import say
 from assay.core.errors import InputError
-from assay.core.secret_names import REDACTED
+from assay.core.secrets.names import REDACTED
 from assay.query.find import find_run
 from assay.query.run import RunView
 from assay.script import RESUME_VARIABLE, resumable_command

@@ -18,11 +18,11 @@ from assay.cli.one_run import run_argument
 from assay.cli.terminal import STATUS_STYLES, echo, echo_json, paint, use_color
 from assay.cli.text import WIDTH, wrapped
 from assay.core.errors import InputError
-from assay.core.event_log import Warned
+from assay.core.facts import Warned
 from assay.core.formatting import age, count, duration, moment, number, size
-from assay.core.json_codec import dumps, to_plain
-from assay.core.run_file import IMPORTED, Summary
 from assay.core.terminal import elided, escaped_json, visible
+from assay.formats.json_codec import dumps, to_plain
+from assay.formats.run_file import IMPORTED, Summary
 from assay.query.determinism import KINDS, Condition, Kind, conditions
 from assay.query.find import find
 from assay.query.run import RunView

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from assay.cli.terminal import STATUS_STYLES, echo, paint, use_color, width
 from assay.core.errors import AssayError
-from assay.core.run_file import Summary
 from assay.core.terminal import elided
+from assay.formats.run_file import Summary
 from assay.query.sweep_summary import Mode, SweepRun, SweepSummary, score_of, usual_metric
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from assay.cli.completion import complete_expression, complete_runs, complete_ta
 from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.errors import InputError, RecordError, did_you_mean
 from assay.core.formatting import count, moment
-from assay.core.json_codec import dumps
 from assay.core.regular_file import read_bytes
 from assay.core.terminal import visible
 from assay.core.text_table import align_rows
+from assay.formats.json_codec import dumps
 from assay.query.catalog import Asked, Catalog
 from assay.query.find import select_runs
 from assay.query.result_tables import (

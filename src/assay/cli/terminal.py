@@ -70,7 +70,7 @@ def echo(text: str = "", *, err: bool = False, end: str = "\n") -> None:
 
 def echo_json(data: Any, *, indent: int | None = 1) -> None:
     """Write plain data as JSON; what is not printed is escaped in it."""
-    from assay.core.json_codec import dumps
+    from assay.formats.json_codec import dumps
 
     _write(sys.stdout, dumps(data, indent=indent) + "\n")
 

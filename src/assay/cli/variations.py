@@ -21,8 +21,8 @@ from assay.config import (
 from assay.config.sweep import sweep_of
 from assay.config.variants import ALL, variants_of
 from assay.core.formatting import count
-from assay.core.json_codec import dumps
 from assay.core.terminal import elided, visible
+from assay.formats.json_codec import dumps
 from assay.query.diff import write_value
 
 WIDTH = 80

@@ -15,12 +15,12 @@ from assay.compose.loaders import splits_of
 from assay.compose.prepared_run import PreparedRun, evaluation_plan
 from assay.compose.run_scope import RunScope, evaluation_of
 from assay.config import plain
-from assay.core.event_log import Warned
 from assay.core.events import At, Event, Handler
+from assay.core.facts import Warned
 from assay.core.ports import NullRecorder
-from assay.core.run_file import Best
 from assay.core.schema import parse_period
-from assay.core.trace_file import Level
+from assay.formats.run_file import Best
+from assay.formats.trace_file import Level
 from assay.record.outside_inputs import look_for_inputs
 from assay.record.recorder import RunRecorder
 from assay.record.trace_writer import TraceWriter

@@ -22,13 +22,13 @@ from assay.config.settings import Settings
 from assay.config.tree import Table
 from assay.core.devices import device_names
 from assay.core.errors import AssayError, InputError, PeerError, RankError, RecordError
-from assay.core.event_log import EndStatus
+from assay.core.facts import EndStatus
 from assay.core.failure import failure_of
-from assay.core.json_codec import from_plain, parse_json, write_atomic, write_json
 from assay.core.regular_file import read_bytes
-from assay.core.run_file import Code
 from assay.core.signals import Obeyed
-from assay.core.task_report import TaskReport
+from assay.formats.json_codec import from_plain, parse_json, write_atomic, write_json
+from assay.formats.run_file import Code
+from assay.formats.task_report import TaskReport
 from assay.query.run import RunView
 from assay.record.ending import ending
 

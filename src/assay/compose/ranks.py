@@ -27,7 +27,7 @@ from assay.config.typed_sections import sections_of
 from assay.core.directory import make_directory, open_directory
 from assay.core.errors import AssayError, InputError, RankError
 from assay.core.sections import ParallelSection, SplitSection
-from assay.core.task_report import TaskReport
+from assay.formats.task_report import TaskReport
 from assay.query.find import find
 from assay.record.ending import ending
 from assay.store.layout import RunFolder

@@ -31,8 +31,8 @@ from assay.config.typed_sections import sections_of
 from assay.core.errors import InputError
 from assay.core.events import Event
 from assay.core.ports import NullRecorder
-from assay.core.rehearsal import Rehearsal
-from assay.core.task_report import read_report, report_file
+from assay.formats.rehearsal import Rehearsal
+from assay.formats.task_report import read_report, report_file
 from assay.store.layout import find_project
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ from assay.compose.run_record import end_record, fail_record, set_recorder
 from assay.compose.run_scope import keep_meta
 from assay.config.loading import Config
 from assay.core.errors import CheckpointError, RankError
-from assay.core.event_log import EndStatus, Warned
 from assay.core.exit_guard import guarding_exit
+from assay.core.facts import EndStatus, Warned
 from assay.core.ports import NullRecorder
-from assay.core.run_file import UNSAVED
 from assay.core.signals import heard_line, stopping
 from assay.core.stop import Stop
 from assay.core.terminal import for_terminal
+from assay.formats.run_file import UNSAVED
 from assay.record.recorder import RunRecorder
 from assay.record.signs_of_life import signs_of_life
 from assay.script import under_way

@@ -19,16 +19,16 @@ from assay.config.secret_keys import without_secrets
 from assay.config.sources.outside_reads import ARGV
 from assay.config.tree import Leaf, dotted, plain, walk
 from assay.config.typed_sections import sections_of
-from assay.core import defaults_file
-from assay.core.defaults_file import Taken
 from assay.core.errors import AssayError
-from assay.core.event_log import EndStatus
+from assay.core.facts import EndStatus
 from assay.core.job import ATTEMPT_VARIABLE, queue_job
-from assay.core.lease import process_start
 from assay.core.ports import NullRecorder
-from assay.core.secret import Secrets, secrets_under
-from assay.core.secret_names import REDACTED, sureness
+from assay.core.secrets.names import REDACTED, sureness
+from assay.core.secrets.replacement import Secrets, secrets_under
 from assay.core.signals import Terminated, number_of
+from assay.formats import defaults_file
+from assay.formats.defaults_file import Taken
+from assay.formats.lease import process_start
 from assay.query.diff import since_previous
 from assay.query.run import RunView
 from assay.record.attempt import AttemptSpec

@@ -17,19 +17,19 @@ from assay.config.resolver import with_external_values
 from assay.config.tree import KeyPath, List, Table, dotted, get_at, plain
 from assay.config.typed_sections import sections_of
 from assay.core.errors import AssayError, ConfigError, InputError
-from assay.core.event_log import Warned
+from assay.core.facts import Warned
 from assay.core.ports import Recorder
 from assay.core.sections import StandardSections
 from assay.record.logfile import debugging as debugging_log
 
 if TYPE_CHECKING:
     from assay.build import Context, Plugin
-    from assay.core.heartbeats import Heartbeats
     from assay.engine.loop.device import Device
     from assay.engine.metrics.outputs import Pipes
     from assay.engine.parallel.distributed_group import DistributedGroup
     from assay.engine.parallel.mesh import Mesh
     from assay.engine.parallel.rank_folder import RankFolder
+    from assay.formats.heartbeats import Heartbeats
 
 
 BLOCKING_VARIABLE = "CUDA_LAUNCH_BLOCKING"
@@ -171,10 +171,10 @@ def _device_of_rank(launch: Launch) -> Device:
 
 def _join_process_group(scope: RunScope, launch: Launch, resumes: str) -> None:
     """Join the process group of the run, and report heartbeats. Collective."""
-    from assay.core.heartbeats import FileHeartbeats
     from assay.engine.parallel.layout import Layout
     from assay.engine.parallel.process_group import process_group, world
     from assay.engine.parallel.standstill import watched_from_inside
+    from assay.formats.heartbeats import FileHeartbeats
 
     here = world()
     parallel = scope.sections.parallel

@@ -24,7 +24,7 @@ from assay.core.job import (
 )
 from assay.core.ports import NullRecorder
 from assay.core.signals import obeying
-from assay.core.task_report import report_file, write_report
+from assay.formats.task_report import report_file, write_report
 from assay.query.find import find
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ from assay.config.loading import Config
 from assay.config.tree import Table, delete_at, from_plain, get_at, plain
 from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError, choose
-from assay.core.event_log import Evaluated
 from assay.core.events import Event
+from assay.core.facts import Evaluated
 from assay.core.ports import NullRecorder
 from assay.core.schema import is_for_inference, is_for_tests
 from assay.core.signals import obeying

@@ -35,11 +35,11 @@ from assay.config.secret_keys import without_secrets
 from assay.config.tree import Leaf, Table
 from assay.config.typed_sections import sections_of
 from assay.core.errors import AssayError, InputError
-from assay.core.event_log import Saved, Warned
 from assay.core.events import Handler
-from assay.core.manifest import describe_damage
+from assay.core.facts import Saved, Warned
 from assay.core.ports import NullRecorder
-from assay.core.run_file import Attempt
+from assay.formats.manifest import describe_damage
+from assay.formats.run_file import Attempt
 from assay.query.diff import flat, write_value
 from assay.query.find import best_or_latest, checkpoint_of, describe_newer_damage, find
 from assay.query.run import RunView
@@ -48,8 +48,8 @@ from assay.record.recorder import RunRecorder
 from assay.store.layout import find_project, run_folders
 
 if TYPE_CHECKING:
-    from assay.core.manifest import Checkpoint, Manifest
     from assay.engine.loop.process import Model
+    from assay.formats.manifest import Checkpoint, Manifest
 
 
 _DECISIVE = ("python", "machine", "packages.torch", "packages.numpy", "torch.", "variables.")

@@ -22,9 +22,9 @@ from assay.config.settings import Settings
 from assay.config.tree import Table, dotted, walk
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError
-from assay.core.project import records_around
-from assay.core.run_file import FILE_NAME as RUN_FILE
-from assay.core.run_file import Attempt
+from assay.formats.project import records_around
+from assay.formats.run_file import FILE_NAME as RUN_FILE
+from assay.formats.run_file import Attempt
 from assay.query.damage import describe_altered_config
 from assay.query.run import RunView
 from assay.store import authorship

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from assay.config.references import run_of
 from assay.config.tree import Table, get_at
 from assay.config.typed_sections import sections_of
-from assay.core import manifest as manifests
-from assay.core import run_file
 from assay.core.errors import CheckpointError, InputError, RecordError, did_you_mean
+from assay.formats import manifest as manifests
+from assay.formats import run_file
 from assay.query.find import best_or_latest, checkpoint_of, describe_newer_damage, find
 
 if TYPE_CHECKING:

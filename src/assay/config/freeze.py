@@ -35,8 +35,8 @@ from assay.config.tree import (
 from assay.core import schema
 from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError
-from assay.core.json_codec import from_plain, to_plain
 from assay.core.keys import Key
+from assay.formats.json_codec import from_plain, to_plain
 
 _TRAINED_SPLIT = "train"
 

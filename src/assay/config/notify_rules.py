@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from assay.config.tree import List, Node, Table, plain, problem_at
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import choose
-from assay.core.secret_texts import secrets_in
+from assay.core.secrets.texts import secrets_in
 
 Channel = Literal["email", "webhook", "command", "desktop", "apprise"]
 Shape = Literal["text", "texts", "secret", "port", "count", "flag", "security", "kinds"]

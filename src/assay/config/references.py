@@ -27,8 +27,8 @@ from assay.config.tree import (
     walk,
 )
 from assay.core.diagnostics import Origin
-from assay.core.secret import Secrets
-from assay.core.secret_names import sureness
+from assay.core.secrets.names import sureness
+from assay.core.secrets.replacement import Secrets
 
 OUTSIDE = re.compile(
     r"(?P<kind>env|global):(?P<name>(?a:[A-Za-z_][\w-]*))(?:,(?P<default>.*))?", re.DOTALL

@@ -55,8 +55,8 @@ from assay.config.tree import (
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean, nearest
-from assay.core.secret import Secrets
-from assay.core.secret_names import is_redacted
+from assay.core.secrets.names import is_redacted
+from assay.core.secrets.replacement import Secrets
 
 # Values that references may add to a tree: ten lines could ask for a billion.
 _MAX_NODES = 100_000

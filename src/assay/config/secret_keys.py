@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 
 from assay.config.tree import KeyPath, Leaf, List, Node, Table, walk
-from assay.core.secret import Secrets, name_below
-from assay.core.secret_names import is_redacted
+from assay.core.secrets.names import is_redacted
+from assay.core.secrets.replacement import Secrets, name_below
 
 _REFERENCE = re.compile(r"@[A-Za-z_][\w.\[\]-]*")
 

@@ -35,9 +35,9 @@ from assay.config.tree import (
 from assay.core.diagnostics import Origin, Problem
 from assay.core.directory import PRIVATE, file_mode, make_directory
 from assay.core.errors import ConfigError, InputError, did_you_mean
-from assay.core.json_codec import write_atomic
-from assay.core.project import FOLDER_MODES, SETTINGS_NAME, project_root, settings_file
 from assay.core.regular_file import read_start
+from assay.formats.json_codec import write_atomic
+from assay.formats.project import FOLDER_MODES, SETTINGS_NAME, project_root, settings_file
 
 Scope = Literal["local", "global"]
 SCOPES: tuple[Scope, ...] = ("local", "global")

@@ -26,7 +26,7 @@ from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean, nearest, suggested
 from assay.core.keys import Key
-from assay.core.secret_names import REDACTED
+from assay.core.secrets.names import REDACTED
 
 
 def key_problems(

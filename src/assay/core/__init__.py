@@ -1,4 +1,4 @@
-"""Vocabulary of every other room: errors, events, ports and formats on disk.
+"""Vocabulary of every other room: errors, facts, events, ports, quantities and secrets.
 
 Standard library only.
 """

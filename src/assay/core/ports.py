@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from assay.core.errors import RecordError
-from assay.core.event_log import RunFact
-from assay.core.metrics_file import check_name
+from assay.core.facts import RunFact, check_name
 
 
 class MediaKeeper(Protocol):

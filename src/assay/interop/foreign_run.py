@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from assay.core.errors import RecordError
-from assay.core.event_log import EndStatus
+from assay.core.facts import EndStatus
 from assay.core.ids import run_id_of
-from assay.core.metrics_file import KeySet
 from assay.core.regular_file import FileTooLargeError, read_bytes
+from assay.formats.metrics_file import KeySet
 from assay.store.series import Block
 
 Tool = Literal["tensorboard", "mlflow", "wandb"]

@@ -18,17 +18,17 @@ from typing import Any, BinaryIO
 from assay.config.freeze import dump, hash_of_all_keys
 from assay.config.secret_keys import without_secrets
 from assay.config.tree import Table, from_plain
-from assay.core import run_file
 from assay.core.diagnostics import Origin
 from assay.core.directory import create_file, discard, make_directory
 from assay.core.errors import AssayError, RecordError
-from assay.core.event_log import Edit, Ended, RunFact, Started, Warned, event_line
+from assay.core.facts import Ended, RunFact, Started, Warned, check_name
 from assay.core.ids import folder_name
-from assay.core.json_codec import dumps, write_atomic
-from assay.core.metrics_file import check_name
 from assay.core.regular_file import hollowness, open_regular, read_bytes
-from assay.core.run_file import Attempt, Code, RunFile
-from assay.core.secret import Secrets
+from assay.core.secrets.replacement import Secrets
+from assay.formats import run_file
+from assay.formats.event_log import Edit, event_line
+from assay.formats.json_codec import dumps, write_atomic
+from assay.formats.run_file import Attempt, Code, RunFile
 from assay.interop.foreign_run import ForeignFile, ForeignRun, ForeignSource, foreign_run_id
 from assay.record import edits, readme
 from assay.record.compaction import write_compacted

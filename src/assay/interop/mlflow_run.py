@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from assay.core.event_log import EndStatus
-from assay.core.json_codec import parse_json
+from assay.core.facts import EndStatus
+from assay.formats.json_codec import parse_json
 from assay.interop.foreign_run import (
     ForeignFile,
     ForeignRun,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import InputError
-from assay.core.event_log import EndStatus
+from assay.core.facts import EndStatus
 from assay.core.regular_file import read_start
 from assay.interop import protobuf
 from assay.interop.checksummed_records import Trouble, tf_records

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import InputError, RecordError
-from assay.core.event_log import EndStatus
-from assay.core.json_codec import parse_json
+from assay.core.facts import EndStatus
 from assay.core.regular_file import read_start
+from assay.formats.json_codec import parse_json
 from assay.interop.checksummed_records import Trouble, log_records
 from assay.interop.foreign_run import (
     ForeignFile,

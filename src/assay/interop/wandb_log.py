@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import Any
 
-from assay.core.json_codec import parse_json
-from assay.core.metrics_file import KeySet
+from assay.formats.json_codec import parse_json
+from assay.formats.metrics_file import KeySet
 from assay.interop import protobuf
 from assay.interop.foreign_run import ns_of
 from assay.interop.nested_keys import flat

@@ -30,9 +30,9 @@ from assay.core.job import (
     JobStatus,
     boot_ns,
 )
-from assay.core.lease import this_place
 from assay.core.regular_file import NotRegularFileError, open_regular
 from assay.core.signals import Signals, answered
+from assay.formats.lease import this_place
 from assay.jobs.devices import DevicePool, choose_slots, cpu_jobs, job_variables, this_machine
 from assay.jobs.job_folder import JobFolder
 from assay.jobs.job_process import (

@@ -20,9 +20,9 @@ from assay.config.loading import Config
 from assay.config.typed_sections import sections_of
 from assay.core.directory import PRIVATE, make_directory
 from assay.core.job import JobSpec
-from assay.core.json_codec import parse_json, to_plain
 from assay.core.regular_file import read_bytes
-from assay.core.run_file import Code
+from assay.formats.json_codec import parse_json, to_plain
+from assay.formats.run_file import Code
 from assay.query.diff import write_value
 from assay.record.snapshot import STAT_CACHE, snapshot
 from assay.store.code_trees import code_blobs, link_rest, path_in_copy, read_tree, write_tree

@@ -19,7 +19,6 @@ import psutil  # type: ignore[import-untyped]
 
 from assay.compose.launch import TASK_NAME, Launch, ProcessTask, RunResult, task_arguments
 from assay.config.loading import Config
-from assay.core import lease as leases
 from assay.core.errors import AssayError, InputError
 from assay.core.failure import classify, describe_end
 from assay.core.job import (
@@ -30,7 +29,8 @@ from assay.core.job import (
     FailureClass,
     JobSpec,
 )
-from assay.core.task_report import TaskReport
+from assay.formats import lease as leases
+from assay.formats.task_report import TaskReport
 from assay.jobs.devices import (
     CPU,
     choose_own_slot,

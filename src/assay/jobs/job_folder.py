@@ -12,7 +12,7 @@ from assay.core.directory import PRIVATE, make_directory, open_directory
 from assay.core.errors import RecordError
 from assay.core.job import ATTEMPT_VARIABLE, FOLDER_VARIABLE, JOB_VARIABLE
 from assay.core.regular_file import open_regular
-from assay.core.task_report import TaskReport, read_report, report_file
+from assay.formats.task_report import TaskReport, read_report, report_file
 from assay.store.queue_files import append_to_log, job_folder, job_log
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay.core.errors import InputError, RecordError
-from assay.core.json_codec import from_plain
-from assay.core.lease import process_start, this_place
 from assay.core.regular_file import read_bytes
+from assay.formats.json_codec import from_plain
+from assay.formats.lease import process_start, this_place
 from assay.jobs import supervise
 from assay.store.device_leases import LeaseHolder, holder_of
 from assay.store.queue_files import append_to_log

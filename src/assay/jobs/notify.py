@@ -11,7 +11,7 @@ from pathlib import Path
 
 from assay.config.notify_rules import NotifyRule
 from assay.core.errors import RecordError
-from assay.core.json_codec import dumps, read_json, write_json
+from assay.formats.json_codec import dumps, read_json, write_json
 from assay.jobs.notice import Notice, NotifyError, notices_of, with_line
 from assay.jobs.notify_channels import send
 from assay.query.inbox import Message

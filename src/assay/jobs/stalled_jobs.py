@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from assay.core import lease as leases
 from assay.core.stacks import request_stacks
+from assay.formats import lease as leases
 from assay.jobs.job_process import is_suspended, members_of
 from assay.query.standstill import standstill_of
 from assay.store.device_leases import LeaseHolder, RunningJob

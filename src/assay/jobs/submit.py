@@ -16,7 +16,7 @@ from assay.config.loading import Config
 from assay.core.errors import ConfigError, InputError
 from assay.core.formatting import size
 from assay.core.job import JobSpec
-from assay.core.rehearsal import Rehearsal
+from assay.formats.rehearsal import Rehearsal
 from assay.jobs.devices import this_machine, wanted_devices
 from assay.jobs.frozen_jobs import delete_ended_trees, freeze_code, training_spec
 from assay.store.job_journal import JobJournal

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assay.config.settings import Settings
-from assay.core import lease as leases
 from assay.core.directory import PRIVATE, create_file, make_directory
-from assay.core.lease import process_start
 from assay.core.regular_file import open_regular
+from assay.formats import lease as leases
+from assay.formats.lease import process_start
 from assay.jobs.notify import Notifier
 from assay.jobs.stalled_jobs import stacks_of
 from assay.query.catalog import Catalog

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Set
 from types import MappingProxyType
 from typing import Any
 
-from assay.core.golden_file import has_changed_digests
-from assay.core.run_file import Attempt
-from assay.core.trace_file import SAMPLE_INDICES
-from assay.core.verdict import Cause, Difference
+from assay.formats.golden_file import has_changed_digests
+from assay.formats.run_file import Attempt
+from assay.formats.trace_file import SAMPLE_INDICES
+from assay.formats.verdict import Cause, Difference
 from assay.proof.differences import ORDER
 from assay.query.diff import diff, flat
 from assay.query.run import RunView

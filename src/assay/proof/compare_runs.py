@@ -11,8 +11,8 @@ import numpy as np
 
 from assay.core.errors import CheckpointError, InputError
 from assay.core.formatting import count
-from assay.core.manifest import folder_of_step
-from assay.core.verdict import Difference, Verdict
+from assay.formats.manifest import folder_of_step
+from assay.formats.verdict import Difference, Verdict
 from assay.proof.cause import cause_of
 from assay.proof.differences import (
     CLOCKED,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from assay.core.event_log import Evaluated
-from assay.core.trace_file import PHASES, Phase
-from assay.core.verdict import Difference
+from assay.core.facts import Evaluated
+from assay.formats.trace_file import PHASES, Phase
+from assay.formats.verdict import Difference
 from assay.query.run import RunView
 from assay.query.traces import Alignment, Compared, align, ranks_of, steps_of
 from assay.store.series import read_series

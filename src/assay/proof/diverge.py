@@ -12,8 +12,8 @@ from pathlib import Path
 
 from assay.compose.trust import Trust
 from assay.core.errors import AssayError, InputError
-from assay.core.manifest import folder_of_step
-from assay.core.verdict import Verdict
+from assay.formats.manifest import folder_of_step
+from assay.formats.verdict import Verdict
 from assay.proof.cause import cause_of, changed_inputs
 from assay.proof.differences import compare_checkpoints, first_in_records
 from assay.proof.replay import keep_verdict, permit_again, train_again

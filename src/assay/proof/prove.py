@@ -27,7 +27,7 @@ from assay.config.loading import Config
 from assay.config.settings import Settings
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError
-from assay.core.golden_file import (
+from assay.formats.golden_file import (
     CALLS,
     DRAWS,
     ORDER,
@@ -38,9 +38,9 @@ from assay.core.golden_file import (
     read_golden,
     write_golden,
 )
-from assay.core.project import RUNS_DIR_VARIABLE
-from assay.core.trace_file import PHASES, SAMPLE_INDICES, Digest, Phase
-from assay.core.verdict import Difference, Verdict
+from assay.formats.project import RUNS_DIR_VARIABLE
+from assay.formats.trace_file import PHASES, SAMPLE_INDICES, Digest, Phase
+from assay.formats.verdict import Difference, Verdict
 from assay.proof.cause import cause_of, changed_inputs, unlike_inputs
 from assay.proof.differences import first_in_records
 from assay.proof.replay import keep_verdict

@@ -22,12 +22,12 @@ from assay.compose.trust import Trust, home_of, permit, refuse_redacted
 from assay.config import dump, open_config
 from assay.config.loading import Config
 from assay.config.settings import Settings
-from assay.core import run_file
 from assay.core.errors import AssayError, InputError
-from assay.core.event_log import Edit
-from assay.core.json_codec import to_plain
-from assay.core.run_file import Attempt
-from assay.core.verdict import Verdict
+from assay.formats import run_file
+from assay.formats.event_log import Edit
+from assay.formats.json_codec import to_plain
+from assay.formats.run_file import Attempt
+from assay.formats.verdict import Verdict
 from assay.proof.cause import changed_outside, decisive_changes
 from assay.proof.compare_runs import compare_runs
 from assay.proof.differences import Comparison, first_in_records

@@ -12,8 +12,8 @@ from pathlib import Path
 from assay.compose.launch import ProcessTask, run_task
 from assay.compose.trust import home_of, kept_dirs
 from assay.core.errors import InputError
-from assay.core.project import RUNS_DIR_VARIABLE
-from assay.core.run_file import Attempt
+from assay.formats.project import RUNS_DIR_VARIABLE
+from assay.formats.run_file import Attempt
 from assay.query.run import RunView
 from assay.record.environment import VARIABLES
 from assay.store import authorship

@@ -10,7 +10,7 @@ from typing import Any
 from assay.compose.training import refuse_without_config
 from assay.config import load, plain
 from assay.core.errors import CheckpointError, InputError
-from assay.core.run_file import Attempt
+from assay.formats.run_file import Attempt
 from assay.query.find import checkpoint_of
 from assay.query.run import RunView
 

@@ -23,13 +23,14 @@ from assay.compose.checks import ensure_sound
 from assay.compose.launch import Launch
 from assay.config import dump, from_plain, plain
 from assay.config.loading import Config
-from assay.core import run_file
 from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError
-from assay.core.event_log import Started, read_events
-from assay.core.manifest import pointed
-from assay.core.project import RUNS_DIR_VARIABLE
-from assay.core.verdict import Cause, Difference
+from assay.core.facts import Started
+from assay.formats import run_file
+from assay.formats.event_log import read_events
+from assay.formats.manifest import pointed
+from assay.formats.project import RUNS_DIR_VARIABLE
+from assay.formats.verdict import Cause, Difference
 from assay.proof.cause import cause_of
 from assay.proof.differences import (
     CLOCKED,

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from assay.core.formatting import age, duration, number
-from assay.core.json_codec import dumps, parse_numbers
 from assay.core.terminal import cell_count, elided
+from assay.formats.json_codec import dumps, parse_numbers
 from assay.query.expression import KnownNames, field_named
 from assay.store.conditions import RUN_FIELDS, Field
 

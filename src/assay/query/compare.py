@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from assay.core.errors import AssayError
-from assay.core.run_file import Summary
-from assay.core.verdict import Verdict
+from assay.formats.run_file import Summary
+from assay.formats.verdict import Verdict
 from assay.query.config_rows import flat_config
 from assay.query.diff import COSTS, code_store, comparable_environments, flat
 from assay.query.groups import Spread, Welch, compute_spread, welch

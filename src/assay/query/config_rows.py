@@ -21,8 +21,8 @@ from assay.config.tree import (
     same,
     walk,
 )
-from assay.core import defaults_file
 from assay.core.errors import AssayError
+from assay.formats import defaults_file
 from assay.query.diff import write_value
 from assay.query.run import RunView
 from assay.query.text_files import read_text

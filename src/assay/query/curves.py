@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.core.json_codec import dumps
+from assay.formats.json_codec import dumps
 from assay.store.layout import RunFolder
 from assay.store.metrics_tail import Tail
 from assay.store.series import read_series

@@ -6,12 +6,12 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from assay.core import metrics_reader, run_file
 from assay.core.errors import AssayError, RecordError
-from assay.core.event_log import read_lines
-from assay.core.frames import Damage
 from assay.core.regular_file import read_bytes
-from assay.core.run_file import RunFile, Status, Summary
+from assay.formats import metrics_reader, run_file
+from assay.formats.event_log import read_lines
+from assay.formats.frames import Damage
+from assay.formats.run_file import RunFile, Status, Summary
 from assay.store.artifacts import artifacts
 from assay.store.best_damage import best_damage
 from assay.store.layout import RunFolder

@@ -15,9 +15,9 @@ from assay.config.diff import changed_keys
 from assay.config.tree import Leaf, List, Node, Table
 from assay.core.errors import AssayError, InputError
 from assay.core.ids import slug
-from assay.core.json_codec import to_plain
 from assay.core.ports import Blobs
-from assay.core.run_file import Summary
+from assay.formats.json_codec import to_plain
+from assay.formats.run_file import Summary
 from assay.query.run import RunView
 from assay.store import authorship
 from assay.store.blobs import FileBlobs

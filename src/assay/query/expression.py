@@ -15,8 +15,8 @@ from datetime import datetime
 from typing import NoReturn, assert_never, get_args
 
 from assay.core.errors import InputError, choose
-from assay.core.run_file import Kind, Status
 from assay.core.terminal import elided
+from assay.formats.run_file import Kind, Status
 from assay.store.conditions import (
     RUN_FIELDS,
     STATISTICS,

@@ -12,9 +12,9 @@ from typing import Literal
 from assay.core.errors import AssayError, CheckpointError, InputError, choose, nearest
 from assay.core.formatting import age
 from assay.core.ids import id_of_folder
-from assay.core.manifest import Checkpoint, describe_damage, named
-from assay.core.run_file import FILE_NAME
 from assay.core.terminal import elided
+from assay.formats.manifest import Checkpoint, describe_damage, named
+from assay.formats.run_file import FILE_NAME
 from assay.query.catalog import Asked, open_catalog
 from assay.query.run import RunView
 from assay.query.run_row import RunRow

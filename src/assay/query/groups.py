@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from assay.core.errors import InputError, choose
 from assay.core.formatting import number
-from assay.core.json_codec import dumps
+from assay.formats.json_codec import dumps
 from assay.query.columns import COLUMNS, Column
 from assay.store.cells import in_order, to_cell
 from assay.store.conditions import Field

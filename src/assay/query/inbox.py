@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Literal
 
 from assay.core.errors import AssayError, InputError
-from assay.core.event_log import Ended, Started, Timed, Warned, read_events
+from assay.core.facts import Ended, Started, Warned
 from assay.core.formatting import duration, number
 from assay.core.regular_file import read_bytes
+from assay.formats.event_log import Timed, read_events
 from assay.query.catalog import Catalog
 from assay.query.run_row import RunRow
 from assay.query.standstill import STALLED_S, RunStandstill, plateau_of, standstill_of

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from assay.core import manifest as manifests
 from assay.core.errors import AssayError, InputError
 from assay.core.regular_file import open_regular, read_bytes
+from assay.formats import manifest as manifests
 from assay.query.run import RunView
 from assay.store.code_trees import code_blobs, read_tree
 from assay.store.file_changes import file_changes, files_left

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from assay.core.errors import AssayError
 from assay.core.formatting import number
-from assay.core.json_codec import dumps
 from assay.core.text_table import csv_text
+from assay.formats.json_codec import dumps
 from assay.query.catalog import Asked, Catalog
 from assay.query.groups import Spread, choose_counted, compute_spread, welch
 from assay.store.tables import Link, ResultTable, TableColumn

@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Any
 from assay.config.references import outside_used
 from assay.config.sources import toml
 from assay.config.tree import Table
-from assay.core import lease as leases
-from assay.core import manifest as manifests
-from assay.core import run_file
 from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError, RecordError, choose
-from assay.core.event_log import Edit, Timed, labels_of, read_edits, read_events
 from assay.core.formatting import duration, number
 from assay.core.ids import id_of_folder
-from assay.core.json_codec import from_plain, parse_numbers
-from assay.core.manifest import Checkpoint
 from assay.core.regular_file import read_bytes
-from assay.core.run_file import (
+from assay.core.secrets.names import is_redacted
+from assay.formats import lease as leases
+from assay.formats import manifest as manifests
+from assay.formats import run_file
+from assay.formats.event_log import Edit, Timed, labels_of, read_edits, read_events
+from assay.formats.json_codec import from_plain, parse_numbers
+from assay.formats.manifest import Checkpoint
+from assay.formats.run_file import (
     IMPORTED,
     UNSAVED,
     Attempt,
@@ -36,8 +37,7 @@ from assay.core.run_file import (
     Status,
     Summary,
 )
-from assay.core.secret_names import is_redacted
-from assay.core.verdict import Verdict
+from assay.formats.verdict import Verdict
 from assay.query.drawing import CurveDrawing, html_line, middles
 from assay.query.status import RunState, seconds_of, state_of, stop_run
 from assay.store.artifacts import Artifact, artifacts

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from assay.core import lease as leases
-from assay.core.event_log import Edit, labels_of
-from assay.core.run_file import Summary
+from assay.formats import lease as leases
+from assay.formats.event_log import Edit, labels_of
+from assay.formats.run_file import Summary
 from assay.query.status import RunState, seconds_of, state_of
 from assay.store.index import Index
 from assay.store.index_rows import IndexRow

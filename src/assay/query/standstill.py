@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from assay.core import lease as leases
 from assay.core.errors import RecordError
 from assay.core.formatting import duration, number
-from assay.core.heartbeats import Heartbeat, Phase, read_heartbeat
-from assay.core.run_file import Summary
 from assay.core.stacks import is_suspended
+from assay.formats import lease as leases
+from assay.formats.heartbeats import Heartbeat, Phase, read_heartbeat
+from assay.formats.run_file import Summary
 from assay.store.layout import RunFolder
 from assay.store.series import read_series
 

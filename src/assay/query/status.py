@@ -9,12 +9,12 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from assay.core import lease as leases
-from assay.core import run_file
 from assay.core.errors import InputError, RecordError
 from assay.core.job import QUEUE_JOB
-from assay.core.lease import Lease
-from assay.core.run_file import RunFile, Status, WrittenStatus
+from assay.formats import lease as leases
+from assay.formats import run_file
+from assay.formats.lease import Lease
+from assay.formats.run_file import RunFile, Status, WrittenStatus
 from assay.store.last_signs import heard_ns, open_seconds
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from assay.core.formatting import number
-from assay.core.run_file import Summary
 from assay.core.terminal import elided, visible
 from assay.core.text_table import align_rows
+from assay.formats.run_file import Summary
 from assay.query.groups import Spread, compute_spread, confidence_interval
 
 Mode = Literal["min", "max"]

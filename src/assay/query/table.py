@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import InputError
 from assay.core.formatting import number
-from assay.core.json_codec import dumps
-from assay.core.run_file import UNSAVED
 from assay.core.terminal import cell_count, elided, visible
 from assay.core.text_table import TextColumn, align_columns, align_rows, csv_text
+from assay.formats.json_codec import dumps
+from assay.formats.run_file import UNSAVED
 from assay.query.catalog import NEWEST_FIRST, Asked, Catalog, Selection, open_catalog
 from assay.query.columns import COLUMNS, DEFAULT_COLUMNS, Column
 from assay.query.groups import RunGroup, Spread, count_values

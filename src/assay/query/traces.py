@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from assay.core.errors import RecordError
 from assay.core.regular_file import read_bytes
-from assay.core.trace_file import (
+from assay.formats.trace_file import (
     PHASES,
     SAMPLE_INDICES,
     Digest,
@@ -20,7 +20,7 @@ from assay.core.trace_file import (
     SiteKind,
     read,
 )
-from assay.core.verdict import Difference
+from assay.formats.verdict import Difference
 from assay.query.run import RunView
 
 _NUMBER = struct.Struct("<d")

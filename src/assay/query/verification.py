@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from assay.core.errors import AssayError
-from assay.core.manifest import Checkpoint
 from assay.core.regular_file import open_regular
+from assay.formats.manifest import Checkpoint
 from assay.query.run import RunView
 from assay.store.authorship import is_own
 from assay.store.blobs import FileBlobs

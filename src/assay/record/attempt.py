@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from assay.core import run_file
 from assay.core.errors import AssayError, InputError
-from assay.core.json_codec import write_atomic
-from assay.core.run_file import Attempt, Code, RunFile
-from assay.core.secret import Secrets
+from assay.core.secrets.replacement import Secrets
+from assay.formats import run_file
+from assay.formats.json_codec import write_atomic
+from assay.formats.run_file import Attempt, Code, RunFile
 from assay.record.environment import environment
 from assay.store.code_trees import code_blobs, read_tree
 from assay.store.layout import Project, RunFolder

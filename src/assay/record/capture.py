@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from assay.core.secret import from_line, to_line
+from assay.core.secrets.replacement import from_line, to_line
 
 if sys.platform != "win32":
     import fcntl

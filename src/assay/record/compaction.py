@@ -10,10 +10,10 @@ from dataclasses import replace
 from itertools import compress, pairwise
 from pathlib import Path
 
-from assay.core import frames, metrics_file
 from assay.core.directory import create_file
 from assay.core.errors import AssayError
-from assay.core.metrics_file import Chunk
+from assay.formats import frames, metrics_file
+from assay.formats.metrics_file import Chunk
 from assay.store.series import Block, read_contents
 
 EXTENT_BYTES = 1 << 20

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from assay.core.directory import make_directory
-from assay.core.json_codec import write_atomic
 from assay.core.regular_file import read_bytes
-from assay.core.secret import Secrets
+from assay.core.secrets.replacement import Secrets
+from assay.formats.json_codec import write_atomic
 from assay.record.redaction import kind_of
 from assay.store.layout import RunFolder
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from assay.core.directory import open_directory
 from assay.core.errors import InputError
-from assay.core.event_log import Edit, edit_line, labels_of, read_edits
-from assay.core.secret import Secrets
+from assay.core.secrets.replacement import Secrets
+from assay.formats.event_log import Edit, edit_line, labels_of, read_edits
 from assay.record import readme
 from assay.store.layout import RunFolder, refusal
 

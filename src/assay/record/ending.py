@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from assay.core.event_log import EndStatus
+from assay.core.facts import EndStatus
 from assay.core.signals import Obeyed, number_of
 
 

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from assay.core.secret import Secrets
+from assay.core.secrets.replacement import Secrets
 from assay.record.redaction import kind_of
 
 MAX_PATCH_BYTES = 5 << 20

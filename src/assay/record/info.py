@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from assay.core.run_file import RunFile
+from assay.formats.run_file import RunFile
 
 
 def info_lines(run: RunFile, config_toml: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from assay.core.errors import InputError
-from assay.core.secret import Secrets
+from assay.core.secrets.replacement import Secrets
 from assay.record.recordable import shown
 
 

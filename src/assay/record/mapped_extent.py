@@ -8,7 +8,7 @@ import os
 import sys
 from dataclasses import dataclass
 
-from assay.core import frames
+from assay.formats import frames
 
 EXTENT_BYTES = 1 << 18
 MAX_EXTENT_BYTES = 1 << 21

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from assay.core import frames, metrics_file, metrics_reader
 from assay.core.directory import open_directory
 from assay.core.errors import RecordError
-from assay.core.frames import Damage, Extent
-from assay.core.json_codec import write_atomic
+from assay.formats import frames, metrics_file, metrics_reader
+from assay.formats.frames import Damage, Extent
+from assay.formats.json_codec import write_atomic
 from assay.record.mapped_extent import EXTENT_BYTES, MAX_EXTENT_BYTES
 from assay.store.layout import refusal
 

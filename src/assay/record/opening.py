@@ -10,12 +10,12 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from assay.core import lease as leases
-from assay.core import run_file
-from assay.core.event_log import Started
+from assay.core.facts import Started
 from assay.core.ids import new_run_id
-from assay.core.run_file import Attempt, Code, Kind, RunFile
-from assay.core.secret import Secrets
+from assay.core.secrets.replacement import Secrets
+from assay.formats import lease as leases
+from assay.formats import run_file
+from assay.formats.run_file import Attempt, Code, Kind, RunFile
 from assay.record import logfile, readme
 from assay.record.attempt import AttemptSpec, changed_files, keep_snapshot, new_attempt, read_run
 from assay.record.config_files import write_config

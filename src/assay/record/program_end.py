@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from assay.core import signals
-from assay.core.event_log import EndStatus
+from assay.core.facts import EndStatus
 from assay.record.ending import ending
 
 End = tuple[EndStatus, str, str]

@@ -16,7 +16,7 @@ import termios
 
 from assay.core import signals
 from assay.core.directory import open_directory
-from assay.core.secret import Secrets, from_line, to_line
+from assay.core.secrets.replacement import Secrets, from_line, to_line
 from assay.record.screen import Screen
 
 STDIN, STDOUT = 0, 1

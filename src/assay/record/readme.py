@@ -13,9 +13,9 @@ from pathlib import Path
 from assay.core.directory import open_directory
 from assay.core.errors import ConflictError
 from assay.core.formatting import duration
-from assay.core.json_codec import write_atomic
 from assay.core.regular_file import read_bytes
-from assay.core.run_file import RunFile
+from assay.formats.json_codec import write_atomic
+from assay.formats.run_file import RunFile
 
 MAX_BYTES = 16 << 20
 _PATIENCE_S = 1.0

@@ -12,7 +12,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, Sim
 from typing import Any, NoReturn
 
 from assay.core.errors import InputError, RecordError
-from assay.core.metrics_file import check_name
+from assay.core.facts import check_name
 
 MAX_DEPTH = 50
 MAX_ITEMS = 10_000

@@ -13,15 +13,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from assay.core import lease as leases
-from assay.core import metrics_file, run_file
 from assay.core.errors import AssayError, InputError, LeaseError, RecordError
-from assay.core.event_log import Ended, EndStatus, RunFact, Started, Warned, event_line
-from assay.core.json_codec import sync_file, write_atomic, write_json
+from assay.core.facts import Ended, EndStatus, RunFact, Started, Warned, check_name
 from assay.core.ports import MediaKeeper
 from assay.core.regular_file import read_bytes
-from assay.core.run_file import Best, RunFile, Summary
-from assay.core.secret import Secrets
+from assay.core.secrets.replacement import Secrets
+from assay.formats import lease as leases
+from assay.formats import run_file
+from assay.formats.event_log import event_line
+from assay.formats.json_codec import sync_file, write_atomic, write_json
+from assay.formats.run_file import Best, RunFile, Summary
 from assay.record import logfile, readme
 from assay.record.background import BackgroundWork
 from assay.record.capture import Capture, capture
@@ -174,7 +175,7 @@ class RunRecorder(MediaKeeper):
         """Make metric `name` the x axis of the metrics that are logged together with it."""
         self._refuse_if_over()
         check_text(name, "the name of an axis")
-        metrics_file.check_name(name)
+        check_name(name)
         self._metrics.axis(name)
 
     def listen(self, listener: Listener) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from assay.core import lease as leases
+from assay.formats import lease as leases
 
 SYNC_S = leases.CHECK_S
 STOP_S = 10.0

@@ -13,9 +13,9 @@ from assay.store.code_trees import put_tree, read_tree
 
 if TYPE_CHECKING:
     from assay.core.ports import Blobs
-    from assay.core.run_file import Code
-    from assay.core.secret import Secrets
-    from assay.core.secret_places import Kind
+    from assay.core.secrets.places import Kind
+    from assay.core.secrets.replacement import Secrets
+    from assay.formats.run_file import Code
     from assay.store.layout import RunFolder
 
 # fmt: off

@@ -8,9 +8,9 @@ import os
 import stat
 import time
 
-from assay.core import lease as leases
 from assay.core.directory import create_file, open_directory
 from assay.core.errors import LeaseError
+from assay.formats import lease as leases
 from assay.record.writer import STEP_NS
 from assay.store.layout import RunFolder
 

@@ -7,9 +7,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from assay.core.heartbeats import FileHeartbeats, Heartbeats, NoHeartbeats
 from assay.core.ports import Recorder
 from assay.core.stacks import offering_stacks
+from assay.formats.heartbeats import FileHeartbeats, Heartbeats, NoHeartbeats
 from assay.record.recorder import RunRecorder
 from assay.store.mounts import is_network
 

@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import AssayError
-from assay.core.json_codec import write_atomic
 from assay.core.ports import Blobs
 from assay.core.regular_file import read_bytes
-from assay.core.run_file import Code
-from assay.core.secret import Secrets
-from assay.core.secret_names import REDACTED
-from assay.core.secret_texts import edition
+from assay.core.secrets.names import REDACTED
+from assay.core.secrets.replacement import Secrets
+from assay.core.secrets.texts import edition
+from assay.formats.json_codec import write_atomic
+from assay.formats.run_file import Code
 from assay.record.git_patch import dirty_patch
 from assay.record.redaction import kind_of
 from assay.store.code_trees import CodeFile, put_tree, write_tree

@@ -12,9 +12,9 @@ from typing import Any, Protocol, Self, TypeVar, overload
 
 from assay.core import signals
 from assay.core.errors import InputError
-from assay.core.event_log import END_STATUSES, EndStatus, RunFact
+from assay.core.facts import END_STATUSES, EndStatus, RunFact
 from assay.core.ports import MediaKeeper
-from assay.core.run_file import RunFile
+from assay.formats.run_file import RunFile
 from assay.record.ending import ending
 from assay.record.program_end import ProgramEnd
 from assay.record.recordable import NO_STEP, shown, text_of

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from assay.core.directory import open_directory
 from assay.core.errors import ConflictError, InputError, RecordError
 from assay.core.ids import slug
-from assay.core.json_codec import dumps, to_plain
+from assay.formats.json_codec import dumps, to_plain
 from assay.record.edits import append_line, user
 from assay.store.layout import Project, refusal, shared_folder
 from assay.store.tables import (

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from assay.core import frames
 from assay.core.directory import create_file, make_directory
-from assay.core.trace_file import FORM
+from assay.formats import frames
+from assay.formats.trace_file import FORM
 from assay.store.layout import refusal
 
 

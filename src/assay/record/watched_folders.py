@@ -14,8 +14,8 @@ from pathlib import Path
 from assay.core.directory import make_directory
 from assay.core.errors import InputError
 from assay.core.ids import is_plain_name
-from assay.core.json_codec import dumps
 from assay.core.regular_file import open_regular
+from assay.formats.json_codec import dumps
 from assay.record.edits import append_line
 from assay.store.file_changes import FileChange, FileEvent
 

@@ -24,10 +24,10 @@ from pathlib import Path
 from time import monotonic_ns
 from zlib import crc32
 
-from assay.core import frames, metrics_file, metrics_reader
 from assay.core.errors import RecordError
-from assay.core.frames import TICK_NS
-from assay.core.metrics_file import KeySet
+from assay.formats import frames, metrics_file, metrics_reader
+from assay.formats.frames import TICK_NS
+from assay.formats.metrics_file import KeySet
 from assay.record.bus_error import guard
 from assay.record.lost_points import LostPoints
 from assay.record.mapped_extent import (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from assay.core.errors import RecordError
-from assay.core.json_codec import read_json, write_json
+from assay.formats.json_codec import read_json, write_json
 from assay.store.blobs import FileBlobs
 from assay.store.layout import RunFolder, refusal
 

@@ -22,10 +22,10 @@ from typing import Any
 from platformdirs import user_data_path
 
 from assay.core.directory import PRIVATE, make_directory
-from assay.core.json_codec import dumps
 from assay.core.regular_file import read_bytes
-from assay.core.run_file import MAX_BYTES, Attempt, RunFile
-from assay.core.secret_names import REDACTED
+from assay.core.secrets.names import REDACTED
+from assay.formats.json_codec import dumps
+from assay.formats.run_file import MAX_BYTES, Attempt, RunFile
 from assay.store.layout import RunFolder
 
 KEY_NAME = "authorship.key"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from assay.core import manifest as manifests
-from assay.core.manifest import Checkpoint, folder_of_step
-from assay.core.run_file import Best, RunFile, Summary
+from assay.formats import manifest as manifests
+from assay.formats.manifest import Checkpoint, folder_of_step
+from assay.formats.run_file import Best, RunFile, Summary
 from assay.store.layout import RunFolder
 
 

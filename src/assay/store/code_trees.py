@@ -9,8 +9,8 @@ from pathlib import Path
 
 from assay.core.errors import InputError, RecordError
 from assay.core.formatting import size
-from assay.core.json_codec import dumps, from_plain, parse_json
 from assay.core.ports import Blobs
+from assay.formats.json_codec import dumps, from_plain, parse_json
 from assay.store.blobs import FileBlobs
 from assay.store.layout import Project, refusal
 from assay.store.safe_path import safe_path

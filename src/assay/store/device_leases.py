@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from assay.core.job import Job
-from assay.core.lease import process_start, this_place
+from assay.formats.lease import process_start, this_place
 
 
 class LeaseHolder(NamedTuple):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from assay.core.errors import RecordError
-from assay.core.event_log import read_lines
-from assay.core.json_codec import from_plain
+from assay.formats.event_log import read_lines
+from assay.formats.json_codec import from_plain
 from assay.store.layout import RunFolder
 
 FileEvent = Literal["created", "changed", "deleted", "kept"]

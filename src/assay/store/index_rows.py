@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from assay.core.event_log import Edit
-from assay.core.json_codec import from_plain
-from assay.core.run_file import Summary
+from assay.formats.event_log import Edit
+from assay.formats.json_codec import from_plain
+from assay.formats.run_file import Summary
 from assay.store.cells import Cell
 
 Kind = Literal["config", "copy", "result", "label", "note", "desc"]

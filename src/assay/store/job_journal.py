@@ -23,7 +23,7 @@ from platformdirs import user_state_path
 from assay.core.directory import PRIVATE, make_directory
 from assay.core.errors import InputError, RecordError
 from assay.core.job import Job, JobSpec, JobState, JobStatus, boot_ns
-from assay.core.json_codec import dumps
+from assay.formats.json_codec import dumps
 from assay.store.device_leases import (
     Choose,
     DeviceLease,

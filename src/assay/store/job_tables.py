@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from assay.core.job import Job, JobSpec, JobStatus, boot_ns
-from assay.core.json_codec import from_plain
-from assay.core.lease import this_place
+from assay.formats.json_codec import from_plain
+from assay.formats.lease import this_place
 
 SCHEMA = 2
 MIGRATIONS = ("ALTER TABLE jobs ADD COLUMN seconds",)

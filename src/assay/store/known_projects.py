@@ -14,8 +14,8 @@ from platformdirs import user_data_path
 
 from assay.core.directory import PRIVATE, file_mode, make_directory, open_directory
 from assay.core.errors import InputError
-from assay.core.json_codec import write_atomic
 from assay.core.regular_file import read_bytes
+from assay.formats.json_codec import write_atomic
 from assay.store.layout import Project, find_project
 
 FILE_NAME = "projects.txt"

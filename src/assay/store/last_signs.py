@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from assay.core import lease as leases
-from assay.core.lease import Lease
+from assay.formats import lease as leases
+from assay.formats.lease import Lease
 
 _WRITTEN = ("metrics.bin", "log.txt", "events.jsonl")
 

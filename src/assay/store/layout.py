@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from assay.core import run_file
 from assay.core.directory import LinkedFolderError, file_mode, make_directory, open_directory
 from assay.core.errors import AssayError, InputError, RecordError, did_you_mean
 from assay.core.ids import folder_name, id_of_folder
-from assay.core.json_codec import write_atomic
-from assay.core.lease import FILE_NAME as LEASE_NAME
-from assay.core.project import (
+from assay.core.regular_file import NotRegularFileError, kind_of_mode
+from assay.formats import run_file
+from assay.formats.json_codec import write_atomic
+from assay.formats.lease import FILE_NAME as LEASE_NAME
+from assay.formats.project import (
     ASSAY_DIR,
     FOLDER_MODES,
     RUNS_DIR_VARIABLE,
@@ -27,8 +28,7 @@ from assay.core.project import (
     settings_file,
     why_not_ours,
 )
-from assay.core.regular_file import NotRegularFileError, kind_of_mode
-from assay.core.run_file import RunFile
+from assay.formats.run_file import RunFile
 
 _WATCHED = "files"  # folders that the user's own program fills
 

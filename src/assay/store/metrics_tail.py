@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.core import frames, metrics_file, metrics_reader
 from assay.core.errors import RecordError
-from assay.core.frames import Damage
 from assay.core.regular_file import open_regular
-from assay.core.run_file import Summary
+from assay.formats import frames, metrics_file, metrics_reader
+from assay.formats.frames import Damage
+from assay.formats.run_file import Summary
 from assay.store.series import MAX_BYTES, Gathered, Series, mean, series_of, spread_fast
 
 _CANCELS = 1000

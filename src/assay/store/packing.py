@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from assay.core import lease as leases
-from assay.core import run_file
 from assay.core.directory import (
     Directory,
     create_file,
@@ -33,11 +31,13 @@ from assay.core.directory import (
 from assay.core.errors import InputError, RecordError, did_you_mean
 from assay.core.formatting import size
 from assay.core.ids import id_of_folder
-from assay.core.json_codec import dumps, from_plain, parse_json
 from assay.core.ports import Blobs
 from assay.core.regular_file import hollowness, open_regular
-from assay.core.run_file import RunFile
 from assay.core.terminal import visible
+from assay.formats import lease as leases
+from assay.formats import run_file
+from assay.formats.json_codec import dumps, from_plain, parse_json
+from assay.formats.run_file import RunFile
 from assay.store.code_trees import code_blobs
 from assay.store.layout import Project, RunFolder, make_project, refusal, why_not_of_record
 from assay.store.referenced_blobs import (

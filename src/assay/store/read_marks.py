@@ -14,7 +14,7 @@ from platformdirs import user_data_path
 
 from assay.core.directory import PRIVATE, make_directory
 from assay.core.errors import RecordError
-from assay.core.json_codec import read_json, write_json
+from assay.formats.json_codec import read_json, write_json
 from assay.store.layout import Project, refusal
 
 if sys.platform != "win32":

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import AssayError
-from assay.core.event_log import Edit, labels_of, read_edits
 from assay.core.ids import id_of_folder
-from assay.core.json_codec import dumps, parse_numbers
 from assay.core.regular_file import read_bytes, read_start
-from assay.core.run_file import Attempt, RunFile
+from assay.formats.event_log import Edit, labels_of, read_edits
+from assay.formats.json_codec import dumps, parse_numbers
+from assay.formats.run_file import Attempt, RunFile
 from assay.store.best_damage import best_damage
 from assay.store.cells import Cell, to_cell
 from assay.store.index_rows import ChangedRun, IndexRow, Item, storable

@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from assay.core import run_file
 from assay.core.errors import RecordError
-from assay.core.event_log import MAX_BYTES
-from assay.core.json_codec import parse_json
 from assay.core.ports import Blobs
 from assay.core.regular_file import read_bytes
+from assay.formats import run_file
+from assay.formats.event_log import MAX_BYTES
+from assay.formats.json_codec import parse_json
 from assay.store.artifacts import INDEX_NAME
 from assay.store.layout import RunFolder
 

@@ -12,8 +12,8 @@ from typing import Any
 import tomli_w
 
 from assay.core.errors import InputError, RecordError, choose
-from assay.core.json_codec import from_plain, to_plain, write_atomic
 from assay.core.regular_file import read_bytes
+from assay.formats.json_codec import from_plain, to_plain, write_atomic
 from assay.store.layout import Project, refusal, shared_folder
 from assay.store.tables import check_name
 

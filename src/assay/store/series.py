@@ -10,13 +10,13 @@ from itertools import chain, compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.core import metrics_file, metrics_reader
 from assay.core.errors import ArgumentError, RecordError
-from assay.core.frames import Damage
-from assay.core.metrics_file import Chunk, KeySet, Rewind, Row, Rows
-from assay.core.metrics_reader import Spread
 from assay.core.regular_file import read_bytes
-from assay.core.run_file import Summary
+from assay.formats import metrics_file, metrics_reader
+from assay.formats.frames import Damage
+from assay.formats.metrics_file import Chunk, KeySet, Rewind, Row, Rows
+from assay.formats.metrics_reader import Spread
+from assay.formats.run_file import Summary
 
 if TYPE_CHECKING:
     import numpy as np

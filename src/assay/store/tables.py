@@ -21,8 +21,8 @@ import tomli_w
 
 from assay.core.errors import InputError, RecordError
 from assay.core.formatting import size
-from assay.core.json_codec import from_plain, to_plain, write_atomic
 from assay.core.regular_file import read_bytes
+from assay.formats.json_codec import from_plain, to_plain, write_atomic
 from assay.store.layout import Project, refusal, shared_folder
 
 FORMAT = 1

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from assay.core import lease as leases
 from assay.core.directory import open_directory
 from assay.core.errors import InputError
 from assay.core.ids import id_of_folder
+from assay.formats import lease as leases
 from assay.store.code_trees import code_blobs
 from assay.store.known_projects import forget, lost_roots
 from assay.store.layout import Project, RunFolder, no_folder, refusal, run_folders, run_in

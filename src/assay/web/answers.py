@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic.alias_generators import to_camel
 
 from assay.core.errors import AssayError, ConflictError, InputError, RecordError
-from assay.core.json_codec import spell_numbers
+from assay.formats.json_codec import spell_numbers
 from assay.query.catalog import Catalog
 from assay.query.expression import ExpressionError
 from assay.query.run import RunView

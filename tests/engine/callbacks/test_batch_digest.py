@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from assay.core.event_log import Warned
+from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import BatchDigest, Engine, Instance, Loader, OptimizerStep, Process, Saver
 from assay.engine.checkpoint.compare import differing

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
-from assay.core.event_log import Changed
+from assay.core.facts import Changed
 from assay.core.ports import MemoryRecorder
 from assay.engine import (
     Engine,

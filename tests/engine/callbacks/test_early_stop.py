@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from assay.core.errors import InputError
-from assay.core.event_log import Warned
+from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import EarlyStop, Engine, Evaluate, Save, Saver
 from assay.engine.checkpoint.folder import load

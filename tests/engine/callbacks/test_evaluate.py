@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from assay.core.errors import InputError
-from assay.core.event_log import Evaluated, Warned
+from assay.core.facts import Evaluated, Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import (
     F1,

@@ -13,7 +13,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from assay.core.errors import InputError, RecordError
-from assay.core.event_log import Warned
+from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, Loader, Probe, Profile
 from engine.toys import engine, loader, net, points, supervised

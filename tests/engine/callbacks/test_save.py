@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from assay.core.errors import CheckpointError, InputError
-from assay.core.event_log import Saved, Warned
+from assay.core.facts import Saved, Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import (
     Engine,

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from assay.core.event_log import Saved, Warned
+from assay.core.facts import Saved, Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, Evaluate, Save, Saver
 from assay.engine.checkpoint.background import Background
@@ -223,7 +223,7 @@ background.submit(lambda: (time.sleep(0.5), write()))
 def test_a_full_disk_keeps_the_last_good_one_and_the_training_goes_on(tmp_path: Path) -> None:
     program = """
 import resource, sys, torch
-from assay.core.event_log import Saved, Warned
+from assay.core.facts import Saved, Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, Save, Saver, Supervised
 torch.set_num_threads(1)

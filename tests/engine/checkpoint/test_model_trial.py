@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import CheckpointError
-from assay.core.event_log import Warned
+from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, OptimizerStep, Process, Save, Saver
 from assay.engine.callbacks.load_to_evaluate import load_to_evaluate

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from assay.core.errors import CheckpointError
-from assay.core.event_log import Warned
+from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, Evaluate, Loader, OptimizerStep, Save, Saver, WarmupCosine
 from assay.engine.loop.engine_state import capture

@@ -20,11 +20,11 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from assay.core import manifest as manifests
 from assay.core.errors import CheckpointError, InputError
 from assay.engine.checkpoint.codec import digest
 from assay.engine.checkpoint.folder import Where, load
 from assay.engine.checkpoint.saver import Saver
+from assay.formats import manifest as manifests
 
 SRC = Path(__file__).resolve().parents[3] / "src"
 

@@ -17,10 +17,10 @@ import pytest
 import torch
 
 from assay.core.errors import CheckpointError, InputError
-from assay.core.manifest import Shard, ShardedTensor
 from assay.engine.checkpoint.pieces import assembled
 from assay.engine.checkpoint.tensor_file import write_tensors
 from assay.engine.checkpoint.weights import read_foreign
+from assay.formats.manifest import Shard, ShardedTensor
 
 
 def safetensors_file(header: Any, data: bytes = bytes(64), size: int | None = None) -> bytes:

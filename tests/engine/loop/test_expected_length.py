@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from assay.core.event_log import Warned
+from assay.core.facts import Warned
 from assay.core.ports import NullRecorder
 from assay.engine import Engine, Loader, OptimizerStep, Supervised, WarmupCosine, WarmupStep
 from assay.engine.data.stream_loader import StreamLoader

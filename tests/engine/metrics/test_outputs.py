@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from assay.core.errors import InputError, RecordError
-from assay.core.event_log import Warned
+from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import (
     Accuracy,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from assay.core.event_log import Warned
+from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import (
     EMA,

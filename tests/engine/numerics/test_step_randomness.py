@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from assay.core.event_log import Warned
 from assay.core.events import At, Event, Handler
+from assay.core.facts import Warned
 from assay.engine import Engine, Loader, OptimizerStep, Supervised
 from assay.engine.data.adopt import as_source
 from assay.engine.data.source import StatefulData

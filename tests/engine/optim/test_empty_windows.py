@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from assay.core.event_log import Warned
+from assay.core.facts import Warned
 from assay.engine import Engine, Loader, MultiOptimizerStep, OptimizerStep, Supervised
 from assay.engine.loop.process import Process
 from assay.engine.numerics.nan_debug import NonFiniteError

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from assay.core.errors import InputError
-from assay.core.event_log import Warned
+from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, Save, Saver
 from assay.engine.loop.engine_state import capture, restore

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from assay.core.errors import AssayError
-from assay.core.event_log import Warned
+from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import (
     EMA,

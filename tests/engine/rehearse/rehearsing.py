@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from assay.core.rehearsal import Rehearsal
 from assay.engine import Supervised
 from assay.engine.callbacks.evaluate import metrics_of
 from assay.engine.data.batches import size_of
 from assay.engine.data.source import Window
 from assay.engine.rehearse.ladder import BuildFailedError, Parts, Site, rehearse
+from assay.formats.rehearsal import Rehearsal
 
 Model = Callable[[], nn.Module]
 

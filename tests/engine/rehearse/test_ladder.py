@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from assay.core.rehearsal import Rehearsal
 from assay.engine import Accuracy, OwnLoss
 from assay.engine.rehearse import ladder
+from assay.formats.rehearsal import Rehearsal
 from engine.rehearse.rehearsing import classes, pair, rehearsed
 from warm_python import Run
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from assay.core.rehearsal import PeakMemory
+from assay.formats.rehearsal import PeakMemory
 from engine.rehearse.rehearsing import rehearsed
 from engine.rehearse.test_ladder import allocated
 

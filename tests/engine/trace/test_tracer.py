@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from assay.core import frames
-from assay.core.trace_file import FORM, Level
 from assay.engine import EMA, Engine, Evaluate, Loader, Supervised
 from assay.engine.trace.tracer import Tracer
+from assay.formats import frames
+from assay.formats.trace_file import FORM, Level
 from assay.query.traces import Alignment, TracedStep, align, steps_in
 from engine.toys import Noisy, hard_net, points, supervised
 

@@ -14,7 +14,7 @@ from assay.config import dump
 from assay.config.loading import Config
 from assay.config.secret_keys import without_secrets
 from assay.core.errors import InputError
-from assay.core.event_log import Warned
+from assay.core.facts import Warned
 from assay.plugins import TensorBoard
 from assay.record.info import info_lines
 from assay.record.logfile import LOGGER, formatter

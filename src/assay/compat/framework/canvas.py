@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from assay.core.json_codec import write_atomic
 from assay.core.terminal import in_notebook, visible
+from assay.formats.json_codec import write_atomic
 from assay.record.media import picture, png
 from assay.record.recorder import RunRecorder
 from assay.record.start import Run

@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from assay.core.errors import CheckpointError, InputError
-from assay.core.json_codec import write_atomic
 from assay.engine.checkpoint.codec import Encoded, decode, digest, encode
 from assay.engine.checkpoint.tensor_file import read_tensors
+from assay.formats.json_codec import write_atomic
 
 if sys.platform != "win32":
     import fcntl

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from assay.compat.thexp.trainer import Callback, Trainer
 from assay.core.errors import InputError
-from assay.core.json_codec import write_atomic
+from assay.formats.json_codec import write_atomic
 from assay.query.run import RunView
 from assay.store.file_changes import files_left
 

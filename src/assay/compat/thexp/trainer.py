@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from assay.core.errors import InputError
-from assay.core.event_log import Warned
 from assay.core.events import Event, Handler
+from assay.core.facts import Warned
 from assay.core.ports import NullRecorder, Recorder
 from assay.core.signals import stopping
 from assay.engine import Engine, Evaluate, Save, Saver, State

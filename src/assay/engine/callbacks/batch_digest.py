@@ -7,8 +7,8 @@ from hashlib import blake2b
 from torch import Tensor
 
 from assay.core.errors import CheckpointError
-from assay.core.event_log import Warned
 from assay.core.events import Event, Handler
+from assay.core.facts import Warned
 from assay.engine.checkpoint.codec import digest, digest_tensor
 from assay.engine.data.loader import planned_indices
 from assay.engine.loop.engine import Engine

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 from torch import nn
 
 from assay.core.errors import InputError, did_you_mean
-from assay.core.event_log import Changed
 from assay.core.events import At, Event, Handler
+from assay.core.facts import Changed
 from assay.engine.loop.engine import Engine
 from assay.engine.optim.multi_optimizer_step import MultiOptimizerStep
 from assay.engine.optim.optimizer_step import OptimizerStep

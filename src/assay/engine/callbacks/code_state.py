@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from assay.core.event_log import Warned
 from assay.core.events import At, Event, Handler
+from assay.core.facts import Warned
 from assay.core.ports import NullRecorder
 from assay.engine.checkpoint.hidden_state import (
     Hidden,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from assay.core.errors import InputError, did_you_mean
-from assay.core.event_log import Warned
 from assay.core.events import Event, Handler
+from assay.core.facts import Warned
 from assay.engine.loop.engine import Engine
 
 

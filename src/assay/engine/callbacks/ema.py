@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from assay.core import manifest as manifests
 from assay.core.errors import CheckpointError, InputError
 from assay.core.events import Event, Every, Handler
 from assay.engine.checkpoint.folder import load
@@ -18,6 +17,7 @@ from assay.engine.loop.state import State
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.deferred import copy_unless_
 from assay.engine.numerics.dtensor import distribute_like, local_tensor
+from assay.formats import manifest as manifests
 
 _FIRST = -50  # before who evaluates and saves
 

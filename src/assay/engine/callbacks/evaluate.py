@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from assay.core.errors import InputError
-from assay.core.event_log import Evaluated, Warned
 from assay.core.events import Event, Handler
+from assay.core.facts import Evaluated, Warned
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.data.adopt import refuse_samples
 from assay.engine.data.batches import blame_device, size_of, to_device

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from assay.core import manifest as manifests
 from assay.engine.callbacks.ema import evaluated_weights
 from assay.engine.checkpoint.folder import load
 from assay.engine.checkpoint.weights import Report, fit_weights, load_weights
 from assay.engine.loop.process import Process
 from assay.engine.optim.criterion import PARTS, load_process_state
+from assay.formats import manifest as manifests
 
 
 def load_to_evaluate(

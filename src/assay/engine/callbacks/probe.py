@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from assay.core.errors import InputError, did_you_mean
-from assay.core.event_log import Warned
 from assay.core.events import At, Event, Handler
+from assay.core.facts import Warned
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.periods import Before
 from assay.engine.metrics.artifact import keep_artifact

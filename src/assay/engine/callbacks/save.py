@@ -14,9 +14,8 @@ from typing import Any, Literal
 from torch import nn
 
 from assay.core.errors import CheckpointError, InputError, PeerError, did_you_mean
-from assay.core.event_log import Saved, Warned
 from assay.core.events import NEVER, Event, Handler
-from assay.core.manifest import Kind, Manifest, folder_of_step, pointed
+from assay.core.facts import Saved, Warned
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.callbacks.code_state import CodeState
 from assay.engine.callbacks.evaluate import evaluated_splits
@@ -35,6 +34,7 @@ from assay.engine.loop.state import State
 from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.sparse import entries
+from assay.formats.manifest import Kind, Manifest, folder_of_step, pointed
 
 Mode = Literal["min", "max"]
 _LAST = 1000

@@ -16,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from assay.core import manifest as manifests
 from assay.core.directory import create_file
 from assay.core.errors import CheckpointError
-from assay.core.manifest import CheckpointPart, Kind, Manifest, ManifestFile, MeshAxis
 from assay.core.regular_file import read_bytes
 from assay.engine.checkpoint.codec import Encoded, decode, digest_encoded, digest_tensor, encode
 from assay.engine.checkpoint.pieces import assembled, digest_of_pieces, pieces_of
 from assay.engine.checkpoint.tensor_file import read_tensors, sha256_of, write_tensors
+from assay.formats import manifest as manifests
+from assay.formats.manifest import CheckpointPart, Kind, Manifest, ManifestFile, MeshAxis
 
 _WORTH_A_LINK = 1 << 20
 _MOST_TREE_BYTES = 1 << 30

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from assay.core import manifest as manifests
 from assay.core.errors import CheckpointError, InputError
 from assay.engine.checkpoint.codec import Encoded
 from assay.engine.checkpoint.folder import separate
 from assay.engine.checkpoint.tensor_file import Staging
+from assay.formats import manifest as manifests
 
 WHOLE = "whole"
 """The one part of a state that is no table of parts."""

@@ -8,8 +8,8 @@ from hashlib import blake2b
 from torch import Tensor
 
 from assay.core.errors import CheckpointError
-from assay.core.manifest import Shard, ShardedTensor
 from assay.engine.checkpoint.codec import digest_tensor
+from assay.formats.manifest import Shard, ShardedTensor
 
 Piece = tuple[tuple[int, ...], str]
 """Where a piece begins, and the digest of what it holds."""

@@ -11,10 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from assay.core import manifest as manifests
 from assay.core.directory import make_directory
 from assay.core.errors import CheckpointError, InputError
-from assay.core.manifest import Checkpoint, Kind, Manifest, folder_of_step
 from assay.engine.checkpoint import folder as folders
 from assay.engine.checkpoint import together
 from assay.engine.checkpoint.codec import encode
@@ -31,6 +29,8 @@ from assay.engine.checkpoint.given_state import (
 from assay.engine.checkpoint.tensor_file import Staging
 from assay.engine.checkpoint.together import Writers, outcome_of, raise_first_error, refuse_together
 from assay.engine.checkpoint.weights import load_into
+from assay.formats import manifest as manifests
+from assay.formats.manifest import Checkpoint, Kind, Manifest, folder_of_step
 
 Existing = Literal["keep", "replace", "refuse"]
 Name = str | int | Path | Checkpoint | Manifest

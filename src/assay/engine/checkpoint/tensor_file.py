@@ -15,9 +15,9 @@ from torch import Tensor
 
 from assay.core.directory import create_file
 from assay.core.errors import AssayError, CheckpointError
-from assay.core.manifest import ManifestFile
 from assay.core.regular_file import open_regular
 from assay.engine.checkpoint.codec import FILE_DTYPES, as_bytes, hasher_of
+from assay.formats.manifest import ManifestFile
 
 _CHUNK = 1 << 20
 _MOST_DIMENSIONS = 64

@@ -14,7 +14,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from assay.core.errors import AssayError, CheckpointError
-from assay.core.manifest import (
+from assay.engine.checkpoint.codec import digest_encoded
+from assay.engine.checkpoint.folder import Contents, publish, write_tree
+from assay.engine.checkpoint.pieces import digest_of_pieces
+from assay.engine.checkpoint.tensor_file import write_tensors
+from assay.formats.manifest import (
     CheckpointPart,
     Manifest,
     ManifestFile,
@@ -22,10 +26,6 @@ from assay.core.manifest import (
     Shard,
     ShardedTensor,
 )
-from assay.engine.checkpoint.codec import digest_encoded
-from assay.engine.checkpoint.folder import Contents, publish, write_tree
-from assay.engine.checkpoint.pieces import digest_of_pieces
-from assay.engine.checkpoint.tensor_file import write_tensors
 
 Offer = Mapping[str, Mapping[str, Any]]
 """By part and tensor: where the piece begins, its shape, the shape of the whole, its dtype."""

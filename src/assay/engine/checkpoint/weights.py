@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from assay.core import manifest as manifests
 from assay.core.errors import CheckpointError, InputError
 from assay.engine.checkpoint.folder import load, separate
 from assay.engine.checkpoint.optimizer_state import load_optimizer_state
@@ -37,6 +36,7 @@ from assay.engine.numerics.dtensor import (
     is_dtensor,
     local_tensor,
 )
+from assay.formats import manifest as manifests
 
 _OF_MODELS = ("model", "state_dict", "model_state_dict", "weights", "net")
 _WRAPPED = ("module.", "_orig_mod.")  # what DataParallel and compiled models put before every name

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
-from assay.core.event_log import Warned
 from assay.core.events import ALWAYS, Event, Every, Handler
+from assay.core.facts import Warned
 from assay.core.ports import Bind, NullRecorder, Recorder
 from assay.core.signals import NO_SIGNALS, Signals, obeyed, stopping
 from assay.core.stop import Stop

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from assay.core.errors import CheckpointError, InputError
-from assay.core.event_log import Warned
+from assay.core.facts import Warned
 from assay.core.ports import Recorder
 from assay.engine.checkpoint.codec import digest
 from assay.engine.checkpoint.optimizer_state import put_settings, settings_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assay.core.event_log import Warned
+from assay.core.facts import Warned
 from assay.core.ports import Recorder
 from assay.engine.loop.bounds import Bounds, ExpectedSteps
 from assay.engine.loop.epoch_windows import EpochWindows

@@ -9,8 +9,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from assay.core.event_log import Warned
 from assay.core.events import Event
+from assay.core.facts import Warned
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.data.source import Window
 from assay.engine.loop.bus import Bus

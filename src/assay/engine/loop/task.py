@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from assay.core.errors import InputError, choose
-from assay.core.json_codec import dumps
 from assay.engine.metrics.metric import Metric
 from assay.engine.metrics.outputs import as_plain
+from assay.formats.json_codec import dumps
 
 
 class Task:

@@ -7,8 +7,8 @@ from time import perf_counter
 from typing import Protocol
 
 from assay.core.errors import PeerError
-from assay.core.event_log import Warned
 from assay.core.events import Event
+from assay.core.facts import Warned
 from assay.core.ports import Recorder
 from assay.engine.data.source import Window
 from assay.engine.loop.bus import Bus

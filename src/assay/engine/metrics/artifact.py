@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from assay.core.errors import AssayError
-from assay.core.event_log import Warned
+from assay.core.facts import Warned
 from assay.core.ports import Recorder
 from assay.engine.metrics.metric import Matrix
 

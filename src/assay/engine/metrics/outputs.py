@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import InputError, choose, did_you_mean
-from assay.core.json_codec import dumps
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.metrics.artifact import keep_artifact, keep_matrix
 from assay.engine.metrics.metric import Matrix, parts_of
 from assay.engine.optim.losses import LOSS
+from assay.formats.json_codec import dumps
 
 _MISSING = object()
 

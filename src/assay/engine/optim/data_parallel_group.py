@@ -11,11 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from assay.core.errors import PeerError
-from assay.core.heartbeats import Heartbeats, NoHeartbeats
 from assay.core.stop import Stop
 from assay.engine.data.source import Window
 from assay.engine.numerics.dtensor import clip_dtensor_norm_, is_dtensor
 from assay.engine.optim.clip import clip_norm_
+from assay.formats.heartbeats import Heartbeats, NoHeartbeats
 
 
 class DataParallelGroup:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from assay.core.manifest import MeshAxis
 from assay.engine.parallel.distributed_group import host_backend, peer_errors
+from assay.formats.manifest import MeshAxis
 
 
 class CheckpointGroup:

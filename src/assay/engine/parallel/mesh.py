@@ -9,13 +9,13 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 from assay.core.errors import InputError
-from assay.core.manifest import MeshAxis
 from assay.core.sections import PARALLEL_AXES as AXES
 from assay.engine.parallel.checkpoint_group import CheckpointGroup
 from assay.engine.parallel.distributed_group import BUCKET_BYTES, DistributedGroup
 from assay.engine.parallel.layout import Layout
 from assay.engine.parallel.pipeline import Pipeline
 from assay.engine.parallel.staged_group import StagedGroup
+from assay.formats.manifest import MeshAxis
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assay.core.errors import PeerError, RankError
-from assay.core.json_codec import from_plain, parse_json, write_json
-from assay.core.lease import process_start
 from assay.core.signals import Obeyed, obeyed
-from assay.core.task_report import TaskReport, read_report, write_report
 from assay.engine.parallel.rank_exit import describe_exit
 from assay.engine.parallel.stacks import offer_stack
 from assay.engine.parallel.watchdog import WatchedRank
+from assay.formats.json_codec import from_plain, parse_json, write_json
+from assay.formats.lease import process_start
+from assay.formats.task_report import TaskReport, read_report, write_report
 
 _HEARD = "heard"
 _ORDER = "order.json"

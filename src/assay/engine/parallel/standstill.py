@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.code_places import is_of_house, is_of_user
-from assay.core.heartbeats import FIRST_STEP_S, Phase
-from assay.core.lease import this_place
 from assay.core.schema import parse_duration_s
 from assay.engine.parallel.distributed_group import DistributedGroup
 from assay.engine.parallel.rank_folder import EndOrder, RankFolder
@@ -24,6 +22,8 @@ from assay.engine.parallel.watchdog import (
     SuspendedRanks,
     describe_suspension,
 )
+from assay.formats.heartbeats import FIRST_STEP_S, Phase
+from assay.formats.lease import this_place
 
 _SHOWN_FRAMES = 5
 

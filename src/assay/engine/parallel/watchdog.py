@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from assay.core.heartbeats import FIRST_STEP_S, Heartbeat, Phase, read_heartbeat
 from assay.core.stacks import is_suspended
 from assay.engine.parallel.stacks import RankStack, request_stack
+from assay.formats.heartbeats import FIRST_STEP_S, Heartbeat, Phase, read_heartbeat
 
 CHECK_S = 0.25
 STOPPED_CHECKS = 20

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from assay.core.rehearsal import Finding
 from assay.engine.data.shapes import shape_of
 from assay.engine.numerics.structures import mapped, values_in
 from assay.engine.rehearse.findings import finding_of, is_from_torch
 from assay.engine.rehearse.module_stack import ModuleCall
 from assay.engine.rehearse.observer import Observer
+from assay.formats.rehearsal import Finding
 
 _MOST_BYTES = 2**28
 

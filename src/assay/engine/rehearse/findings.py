@@ -13,10 +13,10 @@ from traceback import walk_tb
 import torch
 
 from assay.core.errors import AssayError
-from assay.core.rehearsal import Finding, Kind
 from assay.engine.optim.criterion_misfit import CriterionError
 from assay.engine.rehearse.fake import is_data_dependent, is_device_mismatch
 from assay.engine.rehearse.module_stack import ModuleCall
+from assay.formats.rehearsal import Finding, Kind
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _ASSAY = str(Path(__file__).parents[2]) + os.sep

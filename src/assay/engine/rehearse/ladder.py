@@ -13,7 +13,6 @@ import psutil  # type: ignore[import-untyped]
 import torch
 
 from assay.core.errors import AssayError
-from assay.core.rehearsal import DataStage, Disk, Finding, Largest, PeakMemory, Rehearsal, Rung
 from assay.engine.data.batches import size_of
 from assay.engine.data.shapes import shape_of
 from assay.engine.data.source import Window
@@ -33,6 +32,7 @@ from assay.engine.rehearse.largest import USABLE, largest, resized
 from assay.engine.rehearse.observer import Observer, StepTooLargeError
 from assay.engine.rehearse.stages import step_stages
 from assay.engine.rehearse.trial import StepFailedError, Trial
+from assay.formats.rehearsal import DataStage, Disk, Finding, Largest, PeakMemory, Rehearsal, Rung
 
 REAL_SECONDS = 30.0
 """Seconds that a step that is tried for real may take."""

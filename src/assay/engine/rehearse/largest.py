@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from assay.core.rehearsal import Largest
 from assay.engine.numerics.structures import mapped
 from assay.engine.rehearse.known_values import MOST_WHOLE
+from assay.formats.rehearsal import Largest
 
 USABLE = 0.9
 """Share of a device's memory that a step may use. The rest is for the allocator's fragments, for

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from assay.core.rehearsal import PeakMemory
+from assay.formats.rehearsal import PeakMemory
 
 _WORKSPACE = 0  # in place of the number of a storage, which count from 1
 

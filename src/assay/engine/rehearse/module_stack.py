@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from assay.core.rehearsal import Layer
 from assay.engine.data.shapes import shape_of
 from assay.engine.numerics.structures import tensors_in
+from assay.formats.rehearsal import Layer
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from assay.core.rehearsal import Finding, PeakMemory, PipelineRank, Rehearsal
 from assay.engine.parallel.layout import Layout
 from assay.engine.rehearse.ladder import (
     Build,
@@ -20,6 +19,7 @@ from assay.engine.rehearse.ladder import (
     rehearse_rank,
 )
 from assay.engine.rehearse.staged_forward import StagedForward
+from assay.formats.rehearsal import Finding, PeakMemory, PipelineRank, Rehearsal
 
 
 class BuildRank(Protocol):

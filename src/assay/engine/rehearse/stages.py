@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from assay.core.rehearsal import DataStage, Layer
 from assay.engine.data.shapes import shape_of
 from assay.engine.loop.process import Process
 from assay.engine.numerics.seed import undisturbed
 from assay.engine.rehearse.module_stack import ModuleCall
+from assay.formats.rehearsal import DataStage, Layer
 
 _CHAINED = ("assay.engine.data.streams.", "assay.engine.data.map_style")
 

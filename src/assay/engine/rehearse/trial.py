@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import AssayError
-from assay.core.rehearsal import Finding, PeakMemory
 from assay.engine.data.batches import size_of
 from assay.engine.data.shapes import shape_of
 from assay.engine.metrics.metric import Metric
@@ -33,6 +32,7 @@ from assay.engine.rehearse.known_values import HOST
 from assay.engine.rehearse.module_stack import ModuleStack
 from assay.engine.rehearse.observer import Observer
 from assay.engine.rehearse.recorded_call import MOST_BYTES
+from assay.formats.rehearsal import Finding, PeakMemory
 
 _ACCELERATOR = re.compile(
     r"\b(cuda|nvidia|nccl|gpu|hip|rocm|triton|flash[-_ ]?attn)\b", re.IGNORECASE

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from assay.core.trace_file import Phase, SiteKind
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.private_torch import DispatchMode
 from assay.engine.numerics.structures import tensors_in
 from assay.engine.rehearse.fake import is_foreign
 from assay.engine.rehearse.module_stack import ModuleStack
+from assay.formats.trace_file import Phase, SiteKind
 
 See = Callable[[Phase, str, str, Tensor, SiteKind, str], None]
 """Hears phase, module, operation, result, kind, and the arguments of a random operation."""

@@ -16,7 +16,15 @@ from torch import Tensor, nn
 
 from assay.core.errors import CheckpointError
 from assay.core.events import ALWAYS, At, Event, Every, Handler, When
-from assay.core.trace_file import (
+from assay.engine.callbacks.ema import EMA
+from assay.engine.checkpoint.codec import digest
+from assay.engine.data.loader import planned_indices
+from assay.engine.loop.engine import Engine
+from assay.engine.numerics import private_torch
+from assay.engine.numerics.structures import tensors_by_path
+from assay.engine.trace.fingerprint import algorithm_of, fingerprint, read
+from assay.engine.trace.operations import Operations
+from assay.formats.trace_file import (
     PHASES,
     SAMPLE_INDICES,
     Head,
@@ -28,14 +36,6 @@ from assay.core.trace_file import (
     pack_head,
     pack_site,
 )
-from assay.engine.callbacks.ema import EMA
-from assay.engine.checkpoint.codec import digest
-from assay.engine.data.loader import planned_indices
-from assay.engine.loop.engine import Engine
-from assay.engine.numerics import private_torch
-from assay.engine.numerics.structures import tensors_by_path
-from assay.engine.trace.fingerprint import algorithm_of, fingerprint, read
-from assay.engine.trace.operations import Operations
 
 _NUMBER = struct.Struct("<d")
 _FIRST = -1000

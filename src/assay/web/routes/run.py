@@ -6,11 +6,12 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from assay.core.event_log import Edit, Ended, Warned
-from assay.core.json_codec import to_plain
-from assay.core.manifest import Checkpoint
-from assay.core.run_file import IMPORTED, Attempt, Summary
-from assay.core.verdict import Verdict
+from assay.core.facts import Ended, Warned
+from assay.formats.event_log import Edit
+from assay.formats.json_codec import to_plain
+from assay.formats.manifest import Checkpoint
+from assay.formats.run_file import IMPORTED, Attempt, Summary
+from assay.formats.verdict import Verdict
 from assay.query.diff import flat
 from assay.query.media_kind import Media
 from assay.query.rerun import commands_for, rerun_of

@@ -10,7 +10,7 @@ from fastapi import Path, Query, Response
 from pydantic import Field
 
 from assay.core.errors import AssayError, InputError
-from assay.core.json_codec import to_plain
+from assay.formats.json_codec import to_plain
 from assay.query.catalog import Asked
 from assay.query.result_tables import ShownCell, ShownTable, follow, follow_links, seen_now
 from assay.record import table_edits

@@ -14,8 +14,8 @@ from assay import AvgMeter, Meter
 from assay.compat.thexp import Trainer
 from assay.compat.thexp.trainer import Callback, EvalCallback, LoggerCallback
 from assay.core.errors import InputError
-from assay.core.event_log import Evaluated, Warned
 from assay.core.events import Event
+from assay.core.facts import Evaluated, Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, OptimizerStep, evaluate
 from engine.toys import heard, loader, net, points

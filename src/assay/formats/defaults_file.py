@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from assay.core.json_codec import read_json, write_json
+from assay.formats.json_codec import read_json, write_json
 
 FORMAT = 1
 MAX_BYTES = 16 << 20

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from assay.core import project as projects
 from assay.core.errors import InputError
-from assay.core.project import project_root, records_around
+from assay.formats import project as projects
+from assay.formats.project import project_root, records_around
 from assay.store.layout import find_project, make_project, open_project
 
 NOBODY = 65534

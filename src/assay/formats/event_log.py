@@ -10,84 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from assay.core.errors import RecordError
-from assay.core.json_codec import dumps, from_plain, parse_json, to_plain
+from assay.core.facts import Changed, Ended, Evaluated, RunFact, Saved, Started, Warned
 from assay.core.regular_file import read_bytes
+from assay.formats.json_codec import dumps, from_plain, parse_json, to_plain
 
 _VERSION = 1
 MAX_BYTES = 64 << 20
 
-EndStatus = Literal["finished", "failed", "stopped"]
-END_STATUSES: tuple[EndStatus, ...] = get_args(EndStatus)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
-    """Begin of an attempt: the first launch of a run (attempt 1) or a resume, from `step`."""
-
-    attempt: int
-    step: int = 0
-    checkpoint: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
-    """Evaluation of a split. `partial` says how much of the split was used, when not all of it."""
-
-    split: str
-    step: int
-    metrics: Mapping[str, float]
-    samples: int = 0
-    seconds: float = 0.0
-    partial: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
-    """Checkpoint complete on disk. `best`: the best so far by the run's own criterion."""
-
-    name: str
-    kind: Literal["checkpoint", "keypoint", "best", "model"]
-    step: int
-    size_bytes: int = 0
-    seconds: float = 0.0
-    best: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Warned:
-    """Warning to the user: nothing stopped because of it."""
-
-    message: str
-    step: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
-    """Change of the training while it ran, at `step`: `what` was `before` and is `after`."""
-
-    what: str
-    step: int
-    before: str = ""
-    after: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """End of an attempt.
-
-    `reason` is one line, `traceback` the user's part of the stack on failure.
-    """
-
-    status: EndStatus
-    step: int
-    reason: str = ""
-    traceback: str = ""
-
-
-RunFact = Started | Evaluated | Saved | Warned | Changed | Ended
 _RUN_FACTS: Mapping[str, type[RunFact]] = {
     "started": Started,
     "evaluated": Evaluated,

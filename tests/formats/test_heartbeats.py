@@ -7,12 +7,12 @@ import sys
 import time
 from pathlib import Path
 
-from assay.core.heartbeats import read_heartbeat
+from assay.formats.heartbeats import read_heartbeat
 
 BEATING = """
 import itertools, sys
 from pathlib import Path
-from assay.core.heartbeats import FileHeartbeats
+from assay.formats.heartbeats import FileHeartbeats
 beats = FileHeartbeats(Path(sys.argv[1]))
 for step in itertools.count():
     beats.step(step)

@@ -1,4 +1,4 @@
-"""The byte format of `metrics.bin`, version 1. The grammar of frames is in `core/frames.py`.
+"""The byte format of `metrics.bin`, version 1. The grammar of frames is in `formats/frames.py`.
 
     tag                  a         b         payload
     0 .. 0xFEFF  VALUES  step u32  tick u32  n f64, one for each name of key set `tag`, in its order
@@ -32,9 +32,10 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from assay.core import frames
 from assay.core.errors import RecordError
-from assay.core.frames import TICK_NS
+from assay.core.facts import MAX_NAME_BYTES
+from assay.formats import frames
+from assay.formats.frames import TICK_NS
 
 FORM = frames.Form(kind=b"M", version=1)
 
@@ -46,7 +47,6 @@ CHUNK = 0xFFFB
 
 _NO_AXIS = 0xFFFF
 MAX_NAMES = 0x5000  # so that one row of all names fits into each kind of frame
-_MAX_NAME_BYTES = 0xFFFF
 MAX_STEP = 0xFFFFFFFF
 
 MAX_COLUMNS = 250_000
@@ -130,9 +130,9 @@ class Chunk:
 def pack_keys(keys: KeySet) -> bytes:
     """Return the frames that define a key set; several when the names do not fit into one."""
     encoded = [name.encode("utf-8", "surrogatepass") for name in keys.names]
-    if len(encoded) > MAX_NAMES or any(len(name) > _MAX_NAME_BYTES for name in encoded):
+    if len(encoded) > MAX_NAMES or any(len(name) > MAX_NAME_BYTES for name in encoded):
         raise ValueError(
-            f"a key set holds at most {MAX_NAMES} names of at most {_MAX_NAME_BYTES} bytes"
+            f"a key set holds at most {MAX_NAMES} names of at most {MAX_NAME_BYTES} bytes"
         )
     axis = _NO_AXIS if keys.axis is None else keys.axis
     out, first, body = [], 0, b""
@@ -242,15 +242,4 @@ def check_columns(count: int, *, where: str) -> None:
             where=where,
             fix="Log the same metrics in the same order every time;"
             " a changing part belongs into the value.",
-        )
-
-
-def check_name(name: str) -> None:
-    """Raise RecordError unless a metric's name is text, not empty and not absurdly long."""
-    if not isinstance(name, str):
-        raise RecordError(f"A metric's name must be text, not {type(name).__name__} ({name!r}).")
-    if not name or len(name.encode("utf-8", "surrogatepass")) > _MAX_NAME_BYTES:
-        raise RecordError(
-            f"A metric's name has 1 to {_MAX_NAME_BYTES} bytes;"
-            f" this one has {len(name)} characters."
         )

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.core import frames, metrics_file, metrics_reader
 from assay.core.errors import RecordError
-from assay.core.frames import TICK_NS, Damage
-from assay.core.metrics_file import Chunk, KeySet, Rewind, Row
+from assay.core.facts import check_name
+from assay.formats import frames, metrics_file, metrics_reader
+from assay.formats.frames import TICK_NS, Damage
+from assay.formats.metrics_file import Chunk, KeySet, Rewind, Row
 from assay.store import series
 
 U32 = st.integers(0, 2**32 - 1)
@@ -450,19 +451,19 @@ def test_a_newer_version_is_refused_with_where_it_lies() -> None:
 @pytest.mark.parametrize("name", ["", "x" * 65_536, "ü" * 32_768])
 def test_a_name_that_cannot_be_kept_is_refused(name: str) -> None:
     with pytest.raises(RecordError, match="1 to 65535 bytes"):
-        metrics_file.check_name(name)
+        check_name(name)
 
 
 def test_a_name_that_is_no_text_is_refused_and_any_text_is_fine() -> None:
     with pytest.raises(RecordError, match="must be text, not int"):
-        metrics_file.check_name(3)  # type: ignore[arg-type]
+        check_name(3)  # type: ignore[arg-type]
 
     for name in ("a", "train/loss", "\n", "x" * 65_535):
-        metrics_file.check_name(name)
+        check_name(name)
 
 
 # ----------------------------------------------------------------------------------------------------------- golden
-# Checked by hand against the description at the head of core/metrics_file.py and core/frames.py. If
+# Checked by hand against the description at the head of formats/metrics_file.py and formats/frames.py. If
 # these bytes have
 # to change, the records people have must stay readable: that is a new version, and this one stays
 # here.

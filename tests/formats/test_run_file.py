@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from assay.core import run_file
 from assay.core.errors import RecordError
-from assay.core.json_codec import from_plain, to_plain
-from assay.core.rehearsal import Finding, PeakMemory, Rehearsal
-from assay.core.run_file import Attempt, Best, Code, RunFile, Summary
-from assay.core.verdict import Difference, Verdict
+from assay.formats import run_file
+from assay.formats.json_codec import from_plain, to_plain
+from assay.formats.rehearsal import Finding, PeakMemory, Rehearsal
+from assay.formats.run_file import Attempt, Best, Code, RunFile, Summary
+from assay.formats.verdict import Difference, Verdict
 
 INT = st.integers(-(2**53), 2**53)
 TEXT = st.text(max_size=12)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from assay.core.event_log import EndStatus
+from assay.core.facts import EndStatus
 from assay.core.job import FailureClass
-from assay.core.json_codec import read_json, write_json
-from assay.core.rehearsal import Rehearsal
+from assay.formats.json_codec import read_json, write_json
+from assay.formats.rehearsal import Rehearsal
 
 FORMAT = 1
 _MAX_BYTES = 64 << 20

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from assay.core.trace_file import Phase
+from assay.formats.trace_file import Phase
 
 FORMAT = 1
 

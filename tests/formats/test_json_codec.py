@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.core.errors import RecordError
-from assay.core.json_codec import (
+from assay.formats.json_codec import (
     dumps,
     from_plain,
     number,

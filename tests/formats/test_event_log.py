@@ -9,16 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from assay.core.event_log import (
-    Changed,
+from assay.core.facts import Changed, Ended, Evaluated, RunFact, Saved, Started, Warned
+from assay.formats.event_log import (
     Edit,
-    Ended,
-    Evaluated,
-    RunFact,
-    Saved,
-    Started,
     Timed,
-    Warned,
     edit_line,
     event_line,
     read_edits,

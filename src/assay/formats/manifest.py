@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from assay.core.errors import CheckpointError, RecordError
-from assay.core.json_codec import parse_json, read_json, write_atomic, write_json
 from assay.core.regular_file import kind_of_mode, read_bytes
+from assay.formats.json_codec import parse_json, read_json, write_atomic, write_json
 
 FORMAT = 1
 FILE_NAME = "manifest.json"

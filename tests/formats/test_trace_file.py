@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.core import frames, trace_file
 from assay.core.errors import RecordError
-from assay.core.frames import Damage
-from assay.core.trace_file import PHASES, Digest, Head, TraceSite
+from assay.formats import frames, trace_file
+from assay.formats.frames import Damage
+from assay.formats.trace_file import PHASES, Digest, Head, TraceSite
 
 U32 = st.integers(0, 2**32 - 1)
 HEAD = Head(algorithm="fold64", level="full", every=100, rank=3)

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from assay.core import frames
-from assay.core.frames import TICK_NS, Damage, Extent, Frame
-from assay.core.metrics_file import (
+from assay.formats import frames
+from assay.formats.frames import TICK_NS, Damage, Extent, Frame
+from assay.formats.metrics_file import (
     CHUNK,
     CHUNK_HEAD,
     FORM,

@@ -20,8 +20,8 @@ from typing import Literal
 
 from assay.core.directory import create_file
 from assay.core.errors import LeaseError, RecordError
-from assay.core.json_codec import dumps, read_json
 from assay.core.regular_file import open_regular
+from assay.formats.json_codec import dumps, read_json
 
 FORMAT = 1
 FILE_NAME = "lease.json"

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from assay.core.errors import InputError, RecordError
-from assay.core.json_codec import read_json, write_json
-from assay.core.trace_file import PHASES, Phase
+from assay.formats.json_codec import read_json, write_json
+from assay.formats.trace_file import PHASES, Phase
 
 FORMAT = 1
 MAX_BYTES = 1 << 20

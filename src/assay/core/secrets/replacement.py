@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from assay.core.secret_names import (
+from assay.core.secrets.names import (
     REDACTED,
     is_distinct,
     is_given,
@@ -17,8 +17,8 @@ from assay.core.secret_names import (
     is_secret,
     sureness,
 )
-from assay.core.secret_places import Kind
-from assay.core.secret_texts import secrets_in
+from assay.core.secrets.places import Kind
+from assay.core.secrets.texts import secrets_in
 
 _ASSIGNMENT = re.compile(r"(?:--?|\+)?([A-Za-z_][\w.\[\]-]*)=(?=.)", re.DOTALL)
 # Characters that an address has as they are.

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from assay.core.event_log import EndStatus
-from assay.core.json_codec import decode_json, read_json, write_json
+from assay.core.facts import EndStatus
 from assay.core.regular_file import read_bytes
+from assay.formats.json_codec import decode_json, read_json, write_json
 
 FORMAT = 1
 FILE_NAME = "run.json"

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.core import frames
 from assay.core.errors import RecordError
-from assay.core.frames import FILE_HEAD_BYTES, Damage, Extent, Frame
+from assay.formats import frames
+from assay.formats.frames import FILE_HEAD_BYTES, Damage, Extent, Frame
 
 FORM = frames.Form(b"X", 1)
 HEAD = frames.file_head(FORM)

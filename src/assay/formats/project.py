@@ -14,7 +14,7 @@ from pathlib import Path
 from assay.core.errors import InputError
 from assay.core.ids import id_of_folder
 from assay.core.regular_file import read_bytes, read_start
-from assay.core.run_file import FILE_NAME as RUN_FILE
+from assay.formats.run_file import FILE_NAME as RUN_FILE
 
 ASSAY_DIR = ".assay"
 SETTINGS_NAME = "settings.toml"

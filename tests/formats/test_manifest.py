@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.core import manifest
 from assay.core.errors import CheckpointError
-from assay.core.manifest import (
+from assay.formats import manifest
+from assay.formats.manifest import (
     CheckpointPart,
     Manifest,
     ManifestFile,

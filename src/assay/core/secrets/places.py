@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Literal
 
-from assay.core.secret_names import is_given, is_like_password, is_opaque, is_secret
+from assay.core.secrets.names import is_given, is_like_password, is_opaque, is_secret
 
 Kind = Literal["text", "data", "code"]
 """Kind of a text: prose or output; values, as YAML; code, in which only strings are values."""

@@ -1,7 +1,7 @@
 """The byte format of a trace, version 1: fingerprints of a run, step by step, module by module.
 
 One file an attempt and rank: `trace/<attempt>-<rank>.bin`. The grammar of frames is in
-`core/frames.py`.
+`formats/frames.py`.
 
     tag             a        b        payload
     1       DIGESTS step     entries  entries of: u32 site, u32 occurrence, u64 fingerprint, in the
@@ -23,10 +23,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from assay.core import frames
 from assay.core.errors import RecordError
-from assay.core.frames import Damage, Extent, Frame
-from assay.core.json_codec import from_plain
+from assay.formats import frames
+from assay.formats.frames import Damage, Extent, Frame
+from assay.formats.json_codec import from_plain
 
 FORM = frames.Form(kind=b"T", version=1)
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from assay.core.secret_names import (
+from assay.core.secrets.names import (
     PATTERNS,
     entropy,
     is_like_password,
@@ -19,10 +19,10 @@ from assay.core.secret_names import (
     is_secret,
     sureness,
 )
-from assay.core.secret_places import PLACES, Kind, Places, Span
+from assay.core.secrets.places import PLACES, Kind, Places, Span
 
 if TYPE_CHECKING:
-    from assay.core.secret_rules import Rule
+    from assay.core.secrets.rules import Rule
 
 
 # Tokens as gitleaks has them, but of any length, and those of services that it does not know;
@@ -163,7 +163,7 @@ def secrets_in(text: str, kind: Kind) -> list[Span]:
 
 def edition() -> str:
     """Return a text that changes with the rules by which secrets are found."""
-    from assay.core.secret_rules import SOURCE  # as below
+    from assay.core.secrets.rules import SOURCE  # as below
 
     return repr((SOURCE, _OWN_RULES, _HINT.pattern, _BEHIND_NAME.pattern, *PATTERNS, *PLACES))
 
@@ -196,7 +196,7 @@ def _search() -> tuple[re.Pattern[str], dict[str, list[Rule]]]:
 
     Of two words with the same begin it finds the shorter, which then stands for both.
     """
-    from assay.core.secret_rules import RULES  # large: a process that writes nothing needs none
+    from assay.core.secrets.rules import RULES  # large: a process that writes nothing needs none
 
     rules_of: dict[str, list[Rule]] = {}
     of_words = [(word, rule) for rule in (*_OWN_RULES, *RULES) for word in rule[1]]

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from assay.core import lease
 from assay.core.errors import LeaseError
-from assay.core.json_codec import write_json
+from assay.formats import lease
+from assay.formats.json_codec import write_json
 
 Holder = subprocess.Popen[str]
 Start = Callable[[Path, int], Holder]
@@ -25,7 +25,7 @@ HOLD = """
 import sys
 import threading
 from pathlib import Path
-from assay.core import lease
+from assay.formats import lease
 from assay.core.errors import LeaseError
 print("ready", flush=True)
 sys.stdin.readline()
