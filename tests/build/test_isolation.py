@@ -16,6 +16,7 @@ import pytest
 
 from assay.build.isolation import is_user_module, lies_under, roots_of, user_code
 from assay.build.signatures import check_signatures
+from assay.build.targets import find, resolve
 from assay.config.tree import Table, from_plain
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError
@@ -33,6 +34,24 @@ def test_two_runs_with_different_code_under_one_name_never_share_it(write: Write
 
     assert seen == [1, 2, 1]
     assert "shared_name" not in sys.modules
+
+
+def test_a_target_is_looked_up_once_while_the_code_is_open_and_anew_afterwards(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = write(model="class Net: ...")
+    with user_code([project]):
+        net = find("model.Net", user_dirs=[project])
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                "os.path.realpath", lambda path: pytest.fail(f"{path} is looked at again")
+            )
+            assert find("model.Net", user_dirs=[project]) is net
+
+    write(model="class Net:\n    layers = 2\n")
+    importlib.invalidate_caches()
+    other = resolve("model.Net", user_dirs=[project])
+    assert other is not net and other.layers == 2
 
 
 def test_packages_and_folders_without_init_leave_too(write: Write) -> None:

@@ -8,11 +8,12 @@ import re
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from assay.build import adapters, parameters
 from assay.build.registry import Names, registry
@@ -37,6 +38,9 @@ _NEVER_AGAIN = frozenset({"__main__", "assay", "numpy", "torch"})
 
 def roots_of(user_dirs: Sequence[Path]) -> tuple[str, ...]:
     """Return folders in the form of `lies_under`: absolute, as given and with links resolved."""
+    opening = _find_opening(user_dirs)
+    if opening is not None:
+        return opening.roots
     given = [os.path.abspath(folder) for folder in user_dirs]
     return tuple(dict.fromkeys([*map(os.path.realpath, given), *given]))
 
@@ -88,12 +92,23 @@ def user_code(user_dirs: Sequence[Path]) -> Iterator[None]:
         _close(opening)
 
 
+def results_until_closed(user_dirs: Sequence[Path]) -> dict[Hashable, Any]:
+    """Return a mapping that lives as long as `user_code(user_dirs)` is open.
+
+    While it is, no module is imported anew. A new mapping where it is not open.
+    """
+    opening = _find_opening(user_dirs)
+    return opening.results if opening is not None else {}
+
+
 class _Opening:
     """User folders of one run, and the modules set aside for them."""
 
     def __init__(self, user_dirs: Sequence[Path], folders: list[str]) -> None:
+        self.user_dirs = tuple(user_dirs)
         self.roots = roots_of(user_dirs)
         self.folders = folders
+        self.results: dict[Hashable, Any] = {}
         self.names = (
             frozenset(UserModules(user_dirs).names()) - sys.stdlib_module_names - _NEVER_AGAIN
         )
@@ -105,6 +120,12 @@ class _Opening:
 
 _openings: list[_Opening] = []
 _lock = threading.RLock()
+
+
+def _find_opening(user_dirs: Sequence[Path]) -> _Opening | None:
+    """Return the innermost opening that was made for exactly these folders."""
+    same = tuple(user_dirs)
+    return next((each for each in reversed(_openings) if each.user_dirs == same), None)
 
 
 def _open(user_dirs: Sequence[Path]) -> _Opening:

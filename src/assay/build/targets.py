@@ -21,7 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from assay.build.isolation import is_user_module, lies_under, roots_of, user_code
+from assay.build.isolation import (
+    is_user_module,
+    lies_under,
+    results_until_closed,
+    roots_of,
+    user_code,
+)
 from assay.build.target_owners import (
     defined_name,
     home_of,
@@ -77,13 +83,17 @@ def resolve(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] 
 
 def find(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> Any:
     """Resolve a target with imports as they are now; see `resolve`."""
-    search = _Search(
-        _name_here(target, user_dirs, trusted),
-        tuple(user_dirs),
-        roots_of(user_dirs),
-        frozenset(trusted),
-    )
-    return search.run()
+    results = results_until_closed(user_dirs)
+    asked = (find, target, frozenset(trusted))
+    if asked not in results:
+        search = _Search(
+            _name_here(target, user_dirs, trusted),
+            tuple(user_dirs),
+            roots_of(user_dirs),
+            frozenset(trusted),
+        )
+        results[asked] = search.run()
+    return results[asked]
 
 
 def _name_here(target: str, user_dirs: Sequence[Path], trusted: Collection[str]) -> str:
