@@ -270,6 +270,33 @@ def test_repeats_under_other_seeds_are_one_line_with_mean_deviation_and_interval
     assert swept.returncode == 2 and "The sweep varies `seed` itself." in swept.stderr
 
 
+@pytest.mark.row("C77")
+def test_seeds_that_are_named_are_run_and_the_failed_and_the_missing_one_are_shown(
+    assay, toy: Path
+) -> None:
+    (toy / "picky.py").write_text(
+        PICKY.replace("self, width", "self, width, seed", 1).replace("width < 20", "seed != 1")
+    )
+    short(toy, "")
+    text = (toy / "many.toml").read_text().replace("net.Net", "picky.Net")
+    text = text.replace("width = 8", 'width = 8\nseed = "${seed}"')
+    (toy / "many.toml").write_text(text)
+    asked = ("--seeds", "7,1,4", "--stop-at-first", "--no-isolate")
+
+    ran = assay("run", "many.toml", *asked)
+
+    assert ran.returncode == 1
+    assert [plain(load(run / "config.toml").root)["seed"] for run in runs(toy)] == [7, 1]
+    table = ran.stderr[ran.stderr.index("   3 runs   valid/acc") :].splitlines()
+    assert table[2].split()[-2:] == ["of", "3"] or "1 of 3" in table[2]
+    below = table[table.index("did not finish:") + 1 :]
+    assert [line.split()[1:3] for line in below[:1]] == [["failed", "seed=1"]]
+    assert below[1].split() == ["-", "not", "run", "seed=4"]
+    for wrong in ("1,1", "a", "0", "1,,2", "-1"):
+        said = assay("run", "many.toml", "--seeds", wrong)
+        assert said.returncode == 2 and "--seeds" in said.stderr, wrong
+
+
 @pytest.mark.thorough
 def test_points_that_were_not_run_are_named_after_a_signal(assay, toy: Path) -> None:
     (toy / "picky.py").write_text(

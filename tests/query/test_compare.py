@@ -14,9 +14,9 @@ from assay.formats.verdict import Verdict
 from assay.query.catalog import Catalog
 from assay.query.compare import CurveDivergence, compare, first_parting
 from assay.query.diff import diff
-from assay.query.groups import welch
 from assay.query.importance import importances
 from assay.query.run import RunView
+from assay.query.significance import welch
 from assay.record.edits import append
 from assay.store.layout import Project
 from run_folders import make_project, make_run

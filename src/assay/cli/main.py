@@ -40,6 +40,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "find": ("assay.cli.find", "Find the run that made a file."),
     },
     "Compare": {
+        "compare": ("assay.cli.compare", "Compare groups of runs: means, intervals, tests."),
         "diff": ("assay.cli.diff", "Compare two runs: config, metrics, environment, code."),
         "replay": ("assay.cli.replay", "Train a recorded run again, and compare the bits."),
         "diverge": ("assay.cli.diverge", "Find the first step and operation in which runs differ."),
@@ -89,7 +90,6 @@ ELSEWHERE = {
     **dict.fromkeys(("delete", "remove"), "rm"),
     **dict.fromkeys(("tune", "search"), "sweep"),
     "clean": "gc",
-    "compare": "diff",
     "export": "pack",
     "rehearse": "check --rehearse",
     "rename": "tag",

@@ -22,6 +22,7 @@ from assay.cli.completion import (
 )
 from assay.cli.launch import given
 from assay.cli.permission import permission, say, trust_option
+from assay.cli.seeds import METAVAR, parse_seeds
 from assay.cli.terminal import echo, echo_json, paint, use_color
 from assay.core.errors import InputError
 from assay.core.formatting import duration
@@ -134,9 +135,9 @@ def command() -> None:
 )
 @click.option(
     "--seeds",
-    type=click.IntRange(min=1, max=1000),
-    metavar="N",
-    help="Queue each N times, with the seed of the config and those that follow it.",
+    type=parse_seeds,
+    metavar=METAVAR,
+    help="Queue each N times, with the seed of the config and those that follow it, or these.",
 )
 @click.option("--user-dir", "user_dirs", type=click.Path(), multiple=True, help="Your modules.")
 @trust_option
@@ -144,7 +145,7 @@ def command() -> None:
 def add(
     arguments: tuple[str, ...],
     variants: tuple[str, ...],
-    seeds: int | None,
+    seeds: int | tuple[int, ...] | None,
     user_dirs: tuple[str, ...],
     trust: bool,
     **options: Any,
@@ -274,7 +275,7 @@ def _expanded(
     files: Sequence[str],
     overrides: Sequence[str],
     variants: Sequence[str],
-    seeds: int | None,
+    seeds: int | tuple[int, ...] | None,
     user_dir: Sequence[str] | None,
     trust: bool,
 ) -> list[Config]:
@@ -291,7 +292,7 @@ def _expanded(
             made += expand(opened, variants)
             continue
         first = sections_of(opened.root).seed
-        for seed in range(first, first + seeds):
+        for seed in range(first, first + seeds) if isinstance(seeds, int) else seeds:
             again = open_given(file, [*overrides, f"seed={seed}"], **how)
             made += expand(again, variants)
     return made

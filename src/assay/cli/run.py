@@ -24,6 +24,7 @@ from assay.cli.launch import (
     told_both,
 )
 from assay.cli.permission import permission, say, trust_option
+from assay.cli.seeds import METAVAR, parse_seeds
 from assay.cli.sweep_table import print_summary, summary_of
 from assay.cli.terminal import echo, paint, use_color
 from assay.core.diagnostics import Problem
@@ -97,10 +98,10 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
 )
 @click.option(
     "--seeds",
-    type=click.IntRange(1, 1000),
+    type=parse_seeds,
+    metavar=METAVAR,
     default=1,
-    metavar="N",
-    help="Repeat each config under N successive seeds: mean, deviation and 95 % interval.",
+    help="Repeat each config under N successive seeds, or these: mean, deviation, 95 % interval.",
 )
 @click.option(
     "--fast-dev-run",
@@ -149,7 +150,7 @@ def command(
     user_dirs: tuple[str, ...],
     tag: str | None,
     seed: int | None,
-    seeds: int,
+    seeds: int | tuple[int, ...],
     fast: bool,
     resumed: str | None,
     rehearse: bool,
@@ -232,7 +233,7 @@ def _opened(
     user_dirs: Sequence[str],
     *,
     sweep: bool,
-    seeds: int,
+    seeds: int | tuple[int, ...],
     trust: bool,
 ) -> list[list[Config]]:
     """Return the configs of each file; the problems of all their shapes are raised together."""

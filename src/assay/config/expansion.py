@@ -37,9 +37,13 @@ def expand(config: Config, variants: Sequence[str] = (), *, sweep: bool = True) 
 
 
 def repeat(
-    config: Config, variants: Sequence[str] = (), *, sweep: bool = True, seeds: int = 1
+    config: Config,
+    variants: Sequence[str] = (),
+    *,
+    sweep: bool = True,
+    seeds: int | Sequence[int] = 1,
 ) -> list[Config]:
-    """Return the configs of `expand`, each under `seeds` successive seeds, its own one first.
+    """Return the configs of `expand`, each under these seeds, or so many from its own one on.
 
     The repeats of one point follow each other. InputError when the sweep varies the seed itself.
     """
@@ -54,7 +58,7 @@ def repeat(
     found = []
     for i, each in enumerate(once):
         own = sections_of(each.root).seed
-        for seed in range(own, own + seeds):
+        for seed in range(own, own + seeds) if isinstance(seeds, int) else seeds:
             if seed not in by_seed:
                 by_seed[seed] = expand(_reseed(config, seed), variants, sweep=sweep)
             made = by_seed[seed][i]

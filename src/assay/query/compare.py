@@ -15,8 +15,9 @@ from assay.formats.run_file import Summary
 from assay.formats.verdict import Verdict
 from assay.query.config_rows import flat_config
 from assay.query.diff import COSTS, code_store, comparable_environments, flat
-from assay.query.groups import Spread, Welch, compute_spread, welch
+from assay.query.groups import Spread, compute_spread
 from assay.query.run import RunView
+from assay.query.significance import TTest, welch
 from assay.store.code_trees import CodeFile, read_tree
 from assay.store.series import read_series
 
@@ -55,7 +56,7 @@ class MetricRow:
     name: str
     summaries: tuple[Summary | None, ...]
     groups: tuple[Spread | None, ...]
-    tests: tuple[Welch | None, ...]
+    tests: tuple[TTest | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +194,7 @@ def _metrics(
     rows = []
     for name in names:
         spreads: tuple[Spread | None, ...] = (None,) * len(runs)
-        tests: tuple[Welch | None, ...] = (None,) * len(runs)
+        tests: tuple[TTest | None, ...] = (None,) * len(runs)
         if name in values:
             samples = [_finite(values[name], group) for group in groups]
             spreads = tuple(compute_spread(sample) if sample else None for sample in samples)

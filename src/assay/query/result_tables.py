@@ -12,7 +12,8 @@ from assay.core.formatting import number
 from assay.core.text_table import csv_text
 from assay.formats.json_codec import dumps
 from assay.query.catalog import Asked, Catalog
-from assay.query.groups import Spread, choose_counted, compute_spread, welch
+from assay.query.groups import Spread, choose_counted, compute_spread
+from assay.query.significance import welch
 from assay.store.tables import Link, ResultTable, TableColumn
 
 State = Literal["text", "ok", "stale", "open", "gone", "empty"]

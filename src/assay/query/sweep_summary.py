@@ -11,7 +11,8 @@ from assay.core.formatting import number
 from assay.core.terminal import elided, visible
 from assay.core.text_table import align_rows
 from assay.formats.run_file import Summary
-from assay.query.groups import Spread, compute_spread, confidence_interval
+from assay.query.groups import Spread, compute_spread
+from assay.query.significance import confidence_interval
 
 Mode = Literal["min", "max"]
 

@@ -1,0 +1,183 @@
+"""`assay compare`."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from assay.cli.completion import complete_expression, complete_metrics
+from assay.cli.terminal import echo, echo_json, paint, use_color, width
+from assay.core.errors import InputError
+from assay.core.formatting import count, number
+from assay.core.terminal import cell_count, elided, visible
+from assay.core.text_table import align_rows
+
+if TYPE_CHECKING:
+    from assay.report.sample_comparison import Interval, SampleComparison, SampleDifference
+
+_LEAST_P = 0.001
+_WIDTH = 80
+_NAMED = 8
+
+
+@click.command(
+    name="compare",
+    help="""Compare groups of runs in one metric: the runs of the first expression with those of
+    each other one. A group is what `assay ls EXPR` lists; its failed runs are left out.
+
+    \b
+    assay compare 'tag = a' 'tag = b' -m valid/acc.max
+
+    Runs are paired by seed (and fold) where all of the smaller group have a partner, and then a
+    paired t-test is made; else Welch's. p is corrected for the number of groups by Holm's
+    method.""",
+)
+@click.argument("expressions", metavar="EXPR EXPR...", nargs=-1, shell_complete=complete_expression)
+@click.option(
+    "-m",
+    "--metric",
+    metavar="NAME",
+    required=True,
+    shell_complete=complete_metrics,
+    help="A column of `assay ls`: valid/acc (its last value), valid/acc.max, a result.",
+)
+@click.option(
+    "--test",
+    type=click.Choice(["paired-t", "wilcoxon", "welch"]),
+    help="Make this test, whether or not the runs make pairs.",
+)
+@click.option(
+    "--detect",
+    metavar="X",
+    type=float,
+    help="Say how many seeds would show a difference of X, with a power of 80 %.",
+)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def command(
+    expressions: tuple[str, ...], metric: str, test: str | None, detect: float | None, as_json: bool
+) -> int:
+    from assay.query.catalog import open_catalog
+    from assay.report.sample_comparison import compare_samples
+    from assay.store.known_projects import project_here
+
+    if len(expressions) < 2:
+        raise InputError(
+            "Two groups of runs make a comparison.",
+            fix=f"assay compare 'tag = a' 'tag = b' -m {metric}",
+        )
+    if detect is not None and not 0 < abs(detect) < float("inf"):
+        raise InputError("`--detect` takes a difference other than 0.")
+    catalog = open_catalog(project_here())
+    found = compare_samples(
+        catalog,
+        expressions,
+        metric,
+        test=test,  # type: ignore[arg-type]
+        detect=detect,
+    )
+    if as_json:
+        echo_json(found.to_json())
+        return 0
+    for line in _lines(found, use_color(sys.stdout)):
+        echo(line)
+    for line in found.warnings:
+        _tell(line)
+    return 0
+
+
+def _tell(line: str) -> None:
+    color = use_color(sys.stderr)
+    echo(f"{paint('warning:', 'yellow', on=color)} {visible(line)}", err=True)
+
+
+def _lines(found: SampleComparison, color: bool) -> Iterator[str]:
+    from assay.query.significance import LEVEL
+    from assay.report.sample_comparison import MEAN_INTERVAL
+
+    room = width(sys.stdout) or _WIDTH
+    rows = [["group", "n", "mean", "std", "median", "IQM", f"{_percent(LEVEL)} interval"]]
+    for sample, figures in zip(found.samples, found.figures, strict=True):
+        spread = figures.spread
+        numbers = [spread.mean, spread.std or 0.0, figures.median, figures.iqm]
+        cells = [str(spread.count), *(f"{each:.4g}" for each in numbers), _span(figures.interval)]
+        rows.append([visible(sample.label), *cells])
+    longest = max(sum(map(len, row[1:])) for row in rows) + 2 * len(rows[0])
+    for row in rows[1:]:
+        row[0] = elided(row[0], max(room - longest, 12))
+    yield paint(f"{found.metric}", "bold", on=color)
+    head, *lines = align_rows(rows, to_right=range(1, 6))
+    yield paint(head, "dim", on=color)
+    yield from lines
+    legend = f"std: sample deviation; IQM: mean of the middle half; interval: {MEAN_INTERVAL}."
+    yield from textwrap.wrap(legend, room)
+    for sample in found.samples:
+        if sample.left_out:
+            yield from _wrapped(f"left out of {sample.label}", _named(sample.left_out), room)
+    for each in found.differences:
+        yield ""
+        title = f"{visible(each.label)} against {visible(found.samples[0].label)}"
+        yield paint(title, "bold", on=color)
+        yield from _difference(each, found, room)
+
+
+def _difference(each: SampleDifference, found: SampleComparison, room: int) -> Iterator[str]:
+    from assay.query.significance import LEVEL
+    from assay.report.sample_comparison import ALPHA, POWER, TESTS
+
+    size = " and ".join(map(str, each.counts))
+    counts = f"n = {size} pairs by {each.paired_by}" if each.paired_by else f"n = {size} runs"
+    span = f"{_percent(LEVEL)} interval {_span(each.interval)}"
+    shown = f"{each.difference:+.4g}, {span} ({each.interval_method})"
+    yield from _wrapped("difference", shown, room)
+    tests = f"{TESTS[each.test]}, {counts}: {_p('p', each.p)}"
+    if len(found.differences) > 1:
+        tests += f"; {_p('p', each.holm_p)} by Holm for {len(found.differences)} tests"
+    yield from _wrapped("test", tests, room)
+    effect = "without end: no deviation" if each.effect is None else f"{each.effect:+.3g}"
+    yield from _wrapped("effect", f"{each.effect_name} {effect}", room)
+    if each.unpaired:
+        yield from _wrapped("not paired", _named(dict.fromkeys(each.unpaired, "")), room)
+    if each.detect is not None:
+        what = "pairs" if each.paired_by else "seeds of each"
+        needed = f"over 100,000 {what}" if each.needed is None else f"{each.needed:,} {what}"
+        level = f"p < {found.alpha:.3g}"
+        if len(found.differences) > 1:
+            level += f" ({ALPHA:g} / {len(found.differences)} tests)"
+        difference = f"a difference of {number(each.detect)}"
+        text = f"{needed} show {difference} in {_percent(POWER)} of cases, with {level}"
+        yield from _wrapped("needed", text, room)
+
+
+def _wrapped(name: str, text: str, room: int) -> list[str]:
+    """Return `name  text` in lines that fit, those that follow below the text."""
+    begin = f"  {visible(name):<10}  "
+    return textwrap.wrap(
+        visible(text),
+        room,
+        initial_indent=begin,
+        subsequent_indent=" " * min(cell_count(begin), 14),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _named(runs: Mapping[str, str]) -> str:
+    shown = [f"{run} ({why})" if why else run for run, why in list(runs.items())[:_NAMED]]
+    more = f" and {count(len(runs) - _NAMED, 'run')} more" if len(runs) > _NAMED else ""
+    return f"{', '.join(shown)}{more}"
+
+
+def _percent(part: float) -> str:
+    return f"{part * 100:.0f} %"
+
+
+def _span(interval: Interval | None) -> str:
+    return "-" if interval is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
+
+
+def _p(name: str, value: float) -> str:
+    return f"{name} = {value:.2g}" if value >= _LEAST_P else f"{name} < {_LEAST_P:g}"
