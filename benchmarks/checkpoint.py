@@ -27,7 +27,7 @@ from torch import nn
 
 from assay.compose import Launch, resume, train
 from assay.config import open_config
-from assay.engine.checkpoint.background import Background
+from assay.engine.callbacks.save import Background
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.tensor_file import Staging

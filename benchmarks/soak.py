@@ -123,7 +123,7 @@ USED = (
     *(
         "assay.engine.model.compiling",
         "assay.engine.callbacks.display",
-        "assay.engine.parallel.partition",
+        "assay.engine.parallel.join",
     ),
 )
 WORKERS = (0, 2, 4)

@@ -74,12 +74,12 @@ engine/data/adopt.py: refuse_samples
 engine/data/batch_size.py: _check_sizes*2 _contradiction batch_size*4
 engine/data/batches.py: blame_device
 engine/data/chain.py: _over*3 chain*3
-engine/data/collate.py: refuse_none
+engine/data/batches.py: refuse_none
 engine/data/instance.py: Instance.stack*2 _check_alike _check_placed_alike
 engine/data/loader.py: _check_dataset _check_options*4
 engine/data/map_style.py: Cache.over RandomSplit.__init__*2 RandomSplit.over Select.over
     SequenceWrapper.__init__
-engine/data/parts.py: part_of
+engine/data/instance.py: part_of
 engine/data/randomness.py: Fetch._is_same_twice
 engine/data/samplers.py: ByLength.__init__ Listed._listed Subset._chosen Weighted.order*2
     _values*2 order_of
@@ -87,9 +87,9 @@ engine/data/stream_loader.py: StreamLoader.__init__*3 StreamLoader._drew
 engine/data/streams/blocks.py: Bucket.__init__
 engine/data/streams/items.py: Length.__init__
 engine/data/streams/joined.py: Mix.__init__*2 _Joined.__init__ _all_or_none_sharded
-engine/data/streams/prefetch.py: Prefetch.over
-engine/data/streams/shards.py: _Split.__init__
-engine/data/streams/stage.py: at_least_one
+engine/data/streams/items.py: Prefetch.over
+engine/data/streams/items.py: _Split.__init__
+engine/data/streams/stream.py: at_least_one
 engine/data/streams/stream.py: as_stream*2
 engine/data/worker_shares.py: _refuse
 engine/loop/bounds.py: Bounds.__post_init__ Bounds.refuse_uncounted
@@ -105,16 +105,16 @@ engine/loop/task.py: Task.dataset
 engine/loop/trainable.py: check_trainable*2
 engine/metrics/classes.py: Accuracy.__init__ Confusion.__init__ Confusion._settle*2 Score.__init__
     _classes_of*2
-engine/metrics/logged_means.py: LoggedMeans.add
+engine/metrics/means.py: LoggedMeans.add
 engine/metrics/means.py: Mean.update
 engine/metrics/metric.py: as_metric taken
 engine/metrics/outputs.py: Pipes.__call__ Pipes.__init__ Pipes.end SaveOutputs.__init__
     per_sample*3
-engine/model/blocks.py: modules_named
+engine/model/modules.py: modules_named
 engine/model/compiling.py: _check_home
 engine/model/keras_model.py: KerasModel.__init__*2
-engine/model/lazy_modules.py: refuse_lazy
-engine/model/vocabulary.py: padded_vocabulary
+engine/model/modules.py: refuse_lazy
+engine/model/modules.py: padded_vocabulary
 engine/optim/clip.py: _checked
 engine/optim/criterion_call.py: CriterionCall.__init__ _Binder._ambiguous _Binder._asked_for
     _Binder._missing _Binder._unused
@@ -131,18 +131,18 @@ engine/optim/schedules.py: LearningRate._in_epochs LearningRate.walk Noam.__init
     _Warmup._known _Warmup.check_length _applicable*2 _refuse_non_finite
 engine/optim/window_losses.py: WindowLosses.begin _two_kinds check_names*2 read_losses
 engine/rehearse/fake.py: Fakes.__init__
-engine/rehearse/imagined.py: imagined_mesh
+engine/rehearse/imagined_ranks.py: imagined_mesh
 
 [check --rehearse --layout]
 engine/loop/failed_step.py: FailedStep.explain
 engine/parallel/data.py: _checked*4
-engine/parallel/evaluation_gather.py: check_mergeable*2
+engine/metrics/outputs.py: check_mergeable*2
 engine/parallel/layout.py: Layout._check_stages*3 Layout.check_micro_batches*2
 engine/parallel/pipeline.py: Pipeline._called*2 Pipeline._loss Pipeline._uncalled Pipeline.join
-engine/parallel/pipeline_split.py: _asked*3 _balanced _parts*3 pipeline_parts*2 split_model
+engine/parallel/pipeline_stages.py: _asked*3 _balanced _parts*3 pipeline_parts*2 split_model
 engine/parallel/sharding.py: Sharding.begin_backward _check*2 _refuse_shared _roots _said*2
     shard_model
-engine/parallel/stage_shapes.py: sendable
+engine/parallel/pipeline_stages.py: sendable
 engine/parallel/tensor_parallel.py: _carried _check_counts _check_input _resolved*4 check_plan*2
     plan_of
 
@@ -166,15 +166,15 @@ engine/data/stream_loader.py: StreamLoader.load_state_dict
 engine/loop/device.py: pick_device*4
 engine/loop/process.py: Process.inference_step
 engine/parallel/launcher.py: launch_ranks
-engine/parallel/mesh.py: init_mesh
+engine/parallel/process_group.py: init_mesh
 engine/parallel/nodes.py: check_shared nodes_of*3
 engine/parallel/process_group.py: device_of_rank world
 
 [ranks]
 engine/optim/gradients.py: Gradients.all_reduce_
 engine/parallel/distributed_group.py: DistributedGroup.all_reduce_losses
-engine/parallel/gradient_agreement.py: GradientAgreement.check
-engine/parallel/staged_group.py: StagedGroup.clip_grad_norm_
+engine/parallel/tensor_parallel.py: GradientAgreement.check
+engine/parallel/distributed_group.py: StagedGroup.clip_grad_norm_
 
 [program]
 engine/loop/engine_state.py: as_stateful
@@ -201,7 +201,7 @@ engine/metrics/classes.py: Confusion.matrix
 engine/metrics/outputs.py: as_plain
 
 [device]
-engine/numerics/deterministic.py: deterministic
+engine/numerics/precision.py: deterministic
 """
 
 PARTS = """\

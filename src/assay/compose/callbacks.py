@@ -42,7 +42,7 @@ def add_callbacks(
     Handlers of one priority are called in the order in which they are added here.
     """
     from assay.engine import Memory, Throughput
-    from assay.engine.callbacks.compile_report import CompileReport
+    from assay.engine.callbacks.debug_lines import CompileReport
 
     scope, bus = prepared.scope, prepared.engine.bus
     logger: Any = logging.getLogger("assay")
@@ -63,7 +63,7 @@ def add_callbacks(
     prepared.say = display.say
     bus.extend(display.handlers())
     if launch.debug:
-        from assay.engine.callbacks.debug import debug_handlers
+        from assay.engine.callbacks.debug_lines import debug_handlers
 
         bus.extend(debug_handlers(logger, splits_of(scope.root)))
     if launch.stop_at is not None:

@@ -128,7 +128,7 @@ def build_engine(
 
 def _describe_limits(scope: RunScope) -> str:
     from assay.engine.loop.device import threads_in_use
-    from assay.engine.numerics.deterministic import limits
+    from assay.engine.numerics.precision import limits
 
     return limits(
         scope.device,
@@ -188,7 +188,7 @@ def _make_model(scope: RunScope, *, is_pipeline: bool) -> Model:
     """Build the model, move it to the device and keep this rank's part of it."""
     from assay.engine import seed_all
     from assay.engine.loop.device import channels_last, move, use_threads
-    from assay.engine.model.lazy_modules import refuse_lazy
+    from assay.engine.model.modules import refuse_lazy
     from assay.engine.numerics.seed import INIT, key
 
     sections = scope.sections
@@ -205,7 +205,7 @@ def _make_model(scope: RunScope, *, is_pipeline: bool) -> Model:
         # Patterns name blocks of the whole model; a rank is about to have a few of them.
         _compile(model, sections.train, is_pipeline=True)
     if scope.mesh is not None:
-        from assay.engine.parallel.partition import partition_model
+        from assay.engine.parallel.join import partition_model
 
         partition_model(model, scope.mesh, sections.parallel)
     return model
@@ -233,8 +233,7 @@ def _wrap_process(scope: RunScope, model: Model, backward: Any) -> Process:
 
 def _compile(model: Model, train: TrainSection, *, is_pipeline: bool = False) -> None:
     """Apply activation checkpointing and torch.compile as [train] says."""
-    from assay.engine.model.compiling import compiled
-    from assay.engine.model.recompute import recompute
+    from assay.engine.model.compiling import compiled, recompute
 
     if is_pipeline and train.compile is True:
         raise InputError(

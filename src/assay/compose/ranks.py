@@ -34,8 +34,7 @@ from assay.store.layout import RunFolder
 
 if TYPE_CHECKING:
     from assay.compose.run_scope import RunScope
-    from assay.engine.parallel.rank_exit import RankExit
-    from assay.engine.parallel.rank_folder import RankFolder
+    from assay.engine.parallel.rank_folder import RankExit, RankFolder
 
 ECHO_S = 1.0
 """A scheduler may signal a rank itself, too, and the launcher a moment later passes the same on."""
@@ -143,7 +142,7 @@ def check_division(config: Config) -> None:
     if size == 1 and (parallel.pipeline or 1) == 1:
         return
     from assay.engine.parallel.layout import Layout
-    from assay.engine.parallel.pipeline_split import split_model
+    from assay.engine.parallel.pipeline_stages import split_model
     from assay.engine.parallel.tensor_parallel import check_plan, plan_of
 
     model = _outline(config)
@@ -208,7 +207,7 @@ def _spread(task: ProcessTask, config: Config, launch: Launch) -> RunResult:
     """Launch the ranks of this machine under a watchdog, wait for them, and read their reports."""
     from assay.engine.parallel.launcher import launch_watched
     from assay.engine.parallel.nodes import nodes_of
-    from assay.engine.parallel.rank_exit import JOB_PREFIX
+    from assay.engine.parallel.rank_folder import JOB_PREFIX
 
     nodes = nodes_of(launch.nnodes, launch.node_rank, launch.rendezvous)
     count = asked_processes(config, launch) // nodes.count
@@ -278,7 +277,7 @@ def _keep_output(
     folder: Path, record: RunFolder, least: int, local_count: int, config: Config
 ) -> None:
     """Append the output of every rank but the machine's first to its file in the record."""
-    from assay.engine.parallel.rank_exit import read_output
+    from assay.engine.parallel.rank_folder import read_output
 
     for local in range(1, local_count):
         kept = record.ranks / f"{least + local}.txt"

@@ -37,8 +37,7 @@ from assay.store.layout import find_project
 
 if TYPE_CHECKING:
     from assay.engine import Engine, Evaluate
-    from assay.engine.data.audit import Audit
-    from assay.engine.data.bench import Speed
+    from assay.engine.data.audit import Audit, Speed
     from assay.engine.loop.process import Process
     from assay.engine.parallel.layout import Layout
     from assay.engine.rehearse.ladder import Parts, Site
@@ -79,7 +78,7 @@ def rehearse(config: Config, wanted: RehearsalRequest | None = None) -> Rehearsa
     layout = _layout(config, wanted.processes)
     build = _builder(config, wanted, layout, device)
     if layout.pipeline > 1:
-        from assay.engine.rehearse.pipeline_ranks import rehearse_pipeline
+        from assay.engine.rehearse.imagined_ranks import rehearse_pipeline
 
         whole = partial(build, layout=layout.without_pipeline)
         report = rehearse_pipeline(whole, build, layout, limit_bytes=limit)
@@ -101,7 +100,7 @@ def _builder(
         with ExitStack() as stack:
             scope = stack.enter_context(open_run_scope(config, Launch(), device=STAND_IN))
             if layout.processes > 1:
-                from assay.engine.rehearse.imagined import imagined_mesh
+                from assay.engine.rehearse.imagined_ranks import imagined_mesh
 
                 bucket = scope.sections.parallel.bucket_mb
                 scope.mesh = stack.enter_context(
@@ -148,10 +147,9 @@ def _build_parts(scope: RunScope, site: Site, wanted: RehearsalRequest, device: 
     from assay.engine.callbacks.evaluate import metrics_of
     from assay.engine.data.shapes import declared_batch
     from assay.engine.loop.trainable import check_trainable
-    from assay.engine.parallel.evaluation_gather import check_mergeable
-    from assay.engine.rehearse.first_steps import first_windows, without_workers
+    from assay.engine.metrics.outputs import check_mergeable
     from assay.engine.rehearse.ladder import Parts
-    from assay.engine.rehearse.stages import data_stages
+    from assay.engine.rehearse.stages import data_stages, first_windows, without_workers
 
     make_task(scope)
     loaders: dict[str, Any] = {}
@@ -276,7 +274,7 @@ def audit_data(config: Config) -> list[Audit]:
 def bench_data(config: Config, *, seconds: float, workers: tuple[int, ...] = ()) -> list[Speed]:
     """Measure the speed of data.train, with and without pinned memory, by number of workers."""
     from assay.engine import Loader
-    from assay.engine.data.bench import bench
+    from assay.engine.data.audit import bench
 
     with open_run_scope(ensure_sound(config), Launch()) as scope:
         promise_no_training(scope.context)

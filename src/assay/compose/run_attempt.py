@@ -179,7 +179,7 @@ def _describe_unsaved(prepared: PreparedRun, step: int) -> str:
 def _run_engine(prepared: PreparedRun, recorder: AnyRecorder, launch: Launch) -> State:
     """Run the engine with all callbacks, the trace and the plugins."""
     from assay.build import entered
-    from assay.engine.numerics.deterministic import deterministic
+    from assay.engine.numerics.precision import deterministic
 
     engine, scope = prepared.engine, prepared.scope
     engine.recorder = recorder

@@ -221,7 +221,7 @@ def project_around(path: Path | None) -> Project:
 
 def job_of(variables: Mapping[str, str] | None = None) -> tuple[str, int]:
     """Return the Slurm, torchrun or queue job of this process, "" for none, and its restarts."""
-    from assay.engine.parallel.rank_exit import JOB_PREFIX
+    from assay.engine.parallel.rank_folder import JOB_PREFIX
 
     variables = os.environ if variables is None else variables
     restarts = int(variables.get("SLURM_RESTART_COUNT", 0))

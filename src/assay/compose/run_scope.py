@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from assay.engine.loop.device import Device
     from assay.engine.metrics.outputs import Pipes
     from assay.engine.parallel.distributed_group import DistributedGroup
-    from assay.engine.parallel.mesh import Mesh
+    from assay.engine.parallel.process_group import Mesh
     from assay.engine.parallel.rank_folder import RankFolder
     from assay.formats.heartbeats import Heartbeats
 

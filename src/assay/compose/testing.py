@@ -119,7 +119,7 @@ def test_config(
     infer: bool = False,
 ) -> RunResult:
     """Evaluate a config with given weights; see `test`."""
-    from assay.engine.callbacks.load_to_evaluate import load_to_evaluate
+    from assay.engine.callbacks.ema import load_to_evaluate
 
     assert weights.path is not None
     wanted = _choose_splits(config, splits, infer=infer)
@@ -188,7 +188,7 @@ def _evaluate(
     from assay.build import entered
     from assay.engine import evaluate
     from assay.engine.callbacks.evaluate import tell_unmeasured
-    from assay.engine.numerics.deterministic import deterministic
+    from assay.engine.numerics.precision import deterministic
 
     recorder = evaluation["recorder"]
     step = evaluation["step"]

@@ -21,22 +21,21 @@ from assay.engine.callbacks.display import Display
 from assay.engine.callbacks.early_stop import EarlyStop
 from assay.engine.callbacks.ema import EMA
 from assay.engine.callbacks.evaluate import Evaluate, evaluate
-from assay.engine.callbacks.memory import Memory
 from assay.engine.callbacks.norms import Norms
 from assay.engine.callbacks.pipelines import Pipelines
 from assay.engine.callbacks.probe import Probe
 from assay.engine.callbacks.profile import Profile
+from assay.engine.callbacks.resources import Memory, Throughput
 from assay.engine.callbacks.save import Save
-from assay.engine.callbacks.throughput import Throughput
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.weights import load_checkpoint, load_weights, save_weights
 from assay.engine.data.chain import chain
 from assay.engine.data.instance import DistTensorData, Instance
 from assay.engine.data.loader import Loader
-from assay.engine.data.patience import WorkerError
 from assay.engine.data.plan import Plan
 from assay.engine.data.samplers import Balanced, ByLength, Subset, Weighted
+from assay.engine.data.worker_faults import WorkerError
 from assay.engine.loop.bus import on
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.periods import every
@@ -60,8 +59,7 @@ from assay.engine.metrics import (
 )
 from assay.engine.metrics.outputs import Collect, Evaluation, SaveOutputs
 from assay.engine.model.keras_model import KerasModel
-from assay.engine.model.unwrap import unwrap
-from assay.engine.model.vocabulary import padded_vocabulary
+from assay.engine.model.modules import padded_vocabulary, unwrap
 from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.seed import get_state, seed_all, set_state
 from assay.engine.optim.groups import Groups

@@ -62,7 +62,7 @@ def compare_checkpoints(left: Path, right: Path) -> dict[str, list[str]]:
 
     CheckpointError for one that is damaged.
     """
-    from assay.engine.checkpoint.compare import differing
+    from assay.engine.checkpoint.folder import differing
 
     by_part: dict[str, list[str]] = {name: [] for name in PARTS}
     for part, names in differing(left, right).items():

@@ -10,7 +10,7 @@ import torch
 from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import BatchDigest, Engine, Instance, Loader, OptimizerStep, Process, Saver
-from assay.engine.checkpoint.compare import differing
+from assay.engine.checkpoint.folder import differing
 from engine.toys import net
 
 

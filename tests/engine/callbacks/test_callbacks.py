@@ -41,7 +41,7 @@ from assay.engine import (
 )
 from assay.engine.callbacks.batch_digest import BatchDigest
 from assay.engine.callbacks.code_state import CodeState
-from assay.engine.callbacks.compile_report import CompileReport
+from assay.engine.callbacks.debug_lines import CompileReport
 from assay.engine.loop.engine_state import capture, restore, unlike
 from engine.toys import Noisy, engine, hard_net, loader, same_bits, supervised
 

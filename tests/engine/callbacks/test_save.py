@@ -28,7 +28,7 @@ from assay.engine import (
 )
 from assay.engine.checkpoint.codec import digest
 from assay.engine.checkpoint.folder import load
-from assay.engine.data.patience import WorkerError
+from assay.engine.data.worker_faults import WorkerError
 from assay.engine.loop.engine_state import capture, restore
 from engine.toys import (
     Noisy,

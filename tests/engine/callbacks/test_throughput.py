@@ -11,7 +11,7 @@ import torch
 
 from assay.core.ports import MemoryRecorder
 from assay.engine import Evaluate, Memory, Save, Saver, Throughput
-from assay.engine.callbacks import throughput
+from assay.engine.callbacks import resources
 from engine.toys import engine, hard_net, loader, same_bits, supervised, weights_of
 
 STEP = ("data", "move", "forward", "backward", "optimizer")
@@ -34,13 +34,13 @@ def test_the_parts_of_an_epoch_sum_up_to_its_time(
     every: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[float] = []
-    clock = throughput.perf_counter
+    clock = resources.perf_counter
 
     def watched() -> float:
         asked.append(clock())
         return asked[-1]
 
-    monkeypatch.setattr(throughput, "perf_counter", watched)
+    monkeypatch.setattr(resources, "perf_counter", watched)
     recorder = recorded(tmp_path, every)
 
     walls = [after - before for before, after in itertools.pairwise(asked)]
@@ -113,5 +113,5 @@ def test_what_is_not_known_of_a_device_is_not_made_up(monkeypatch: pytest.Monkey
     names = iter(["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "Some Other GPU"])
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: next(names))
 
-    assert [throughput.peak_tflops(torch.device("cuda")) for _ in range(3)] == [989.0, 312.0, None]
-    assert throughput.peak_tflops(torch.device("cpu")) is None
+    assert [resources.peak_tflops(torch.device("cuda")) for _ in range(3)] == [989.0, 312.0, None]
+    assert resources.peak_tflops(torch.device("cpu")) is None

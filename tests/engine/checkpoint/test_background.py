@@ -18,7 +18,7 @@ from torch import nn
 from assay.core.facts import Saved, Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, Evaluate, Save, Saver
-from assay.engine.checkpoint.background import Background
+from assay.engine.callbacks.save import Background
 from assay.engine.checkpoint.codec import digest
 from assay.engine.checkpoint.folder import Where, load
 from assay.engine.checkpoint.tensor_file import Staging
@@ -204,7 +204,7 @@ def test_python_ends_when_the_last_checkpoint_is_on_disk(tmp_path: Path) -> None
     program = """
 import sys, time, torch
 from assay.engine import Saver
-from assay.engine.checkpoint.background import Background
+from assay.engine.callbacks.save import Background
 from assay.engine.checkpoint.folder import Where
 background = Background("save")
 write = Saver(sys.argv[1]).prepared({"model": torch.ones(1000)}, Where(step=1))
@@ -356,7 +356,7 @@ def test_a_job_is_done_even_if_its_thread_was_interrupted_as_it_began(
 
 def test_without_a_thread_to_begin_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     background, done = Background("test"), []
-    monkeypatch.setattr("assay.engine.checkpoint.background._SECONDS_TO_BEGIN", 0.01)
+    monkeypatch.setattr("assay.engine.callbacks.save._SECONDS_TO_BEGIN", 0.01)
 
     def refused(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

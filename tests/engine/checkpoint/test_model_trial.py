@@ -16,9 +16,9 @@ from assay.core.errors import CheckpointError
 from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, OptimizerStep, Process, Save, Saver
-from assay.engine.callbacks.load_to_evaluate import load_to_evaluate
-from assay.engine.checkpoint import model_trial
-from assay.engine.checkpoint.model_trial import ModelTrial
+from assay.engine.callbacks.ema import load_to_evaluate
+from assay.engine.checkpoint import state_trials
+from assay.engine.checkpoint.state_trials import ModelTrial
 from assay.engine.loop.engine_state import capture
 from engine.toys import engine, loader, same_bits, supervised
 
@@ -176,7 +176,7 @@ def test_what_a_model_has_grown_to_can_be_evaluated(kind: str, tmp_path: Path) -
 def test_a_state_that_the_model_does_not_take_is_refused_before_the_first_step(
     kind: type[nn.Module], most_numel: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_trial, "_MOST_NUMEL", most_numel)
+    monkeypatch.setattr(state_trials, "_MOST_NUMEL", most_numel)
     with pytest.raises(CheckpointError, match="cannot load its own state") as caught:
         trained(kind, tmp_path)
 

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from assay.core.errors import CheckpointError
 from assay.engine import Engine, Memory, Save, Saver
-from assay.engine.checkpoint.optimizer_trial import try_optimizer_state
+from assay.engine.checkpoint.state_trials import try_optimizer_state
 from engine.toys import engine, loader, net, supervised, weights_of
 
 Made = Any

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from assay.core.errors import CheckpointError, InputError
-from assay.engine.checkpoint.pieces import assembled
+from assay.engine.checkpoint.folder import assembled
 from assay.engine.checkpoint.tensor_file import write_tensors
 from assay.engine.checkpoint.weights import read_foreign
 from assay.formats.manifest import Shard, ShardedTensor

@@ -12,9 +12,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from assay.engine import Loader, Subset
-from assay.engine.data.audit import Audit, audit
+from assay.engine.data.audit import Audit, audit, bench
 from assay.engine.data.batches import digest, leaves
-from assay.engine.data.bench import bench
 
 
 class Points:

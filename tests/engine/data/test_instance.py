@@ -13,8 +13,7 @@ from torch.utils.data import TensorDataset
 
 from assay.core.errors import InputError
 from assay.engine import DistTensorData, Instance, Loader, Process
-from assay.engine.data.batches import size_of, to_device
-from assay.engine.data.collate import collate
+from assay.engine.data.batches import collate, size_of, to_device
 from assay.engine.data.instance import Placement
 from engine.toys import engine, points
 

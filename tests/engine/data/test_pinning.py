@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from assay.engine.data import pinning
-from assay.engine.data.pinning import pinned_ahead
+from assay.engine.data import ahead
+from assay.engine.data.ahead import pinned_ahead
 
 
 @pytest.fixture(autouse=True)
 def without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pinning needs a device; that a batch went through it shows by 100 more."""
-    monkeypatch.setattr(pinning, "pinned", lambda batch: batch + 100)
+    monkeypatch.setattr(ahead, "pinned", lambda batch: batch + 100)
 
 
 def batches(count: int) -> Iterator[torch.Tensor]:

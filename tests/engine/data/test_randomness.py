@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from assay.engine.data.batches import size_of, to_device
-from assay.engine.data.collate import collate
+from assay.engine.data.batches import collate, size_of, to_device
 from assay.engine.data.loader import Loader
 from assay.engine.data.randomness import private_generators, same
 

@@ -24,10 +24,10 @@ from hypothesis import strategies as st
 from torch.utils.data import get_worker_info
 
 from assay.core.errors import InputError
-from assay.engine.data import patience
+from assay.engine.data import worker_faults
 from assay.engine.data import workers as workers_module
 from assay.engine.data.loader import Loader
-from assay.engine.data.patience import WorkerError
+from assay.engine.data.worker_faults import WorkerError
 
 # Without another word Python forks here. The tests that spawn import torch once more in each
 # process.
@@ -459,7 +459,7 @@ class Hangs(Noisy):
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Minutes become seconds, which is still more than a batch takes on a busy machine."""
     for name, seconds in {"SAY_S": 0.4, "END_S": 2.0, "FIRST_S": 60.0}.items():
-        monkeypatch.setattr(patience, name, seconds)
+        monkeypatch.setattr(worker_faults, name, seconds)
     monkeypatch.setattr(workers_module, "_SLICE_S", 0.1)
 
 
@@ -526,9 +526,9 @@ def test_a_batch_that_is_late_is_waited_for_and_nothing_is_lost(
     impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        patience, "SAY_TIMES", 0.0
+        worker_faults, "SAY_TIMES", 0.0
     )  # on a busy machine the batches before are slow too
-    monkeypatch.setattr(patience, "END_S", 60.0)
+    monkeypatch.setattr(worker_faults, "END_S", 60.0)
 
     class Late(Noisy):
         def __getitem__(self, index: int) -> Any:
@@ -550,15 +550,19 @@ def test_a_batch_that_is_late_is_waited_for_and_nothing_is_lost(
 
 @given(st.lists(st.floats(0, 1e4), max_size=5))
 def test_the_time_that_a_batch_may_take_follows_the_longest_so_far(seconds: list[float]) -> None:
-    learned = patience.Patience()
+    learned = worker_faults.Patience()
     for each in seconds:
         learned.took(each)
 
     assert learned.say_s is not None and learned.end_s is not None
     assert learned.say_s < learned.end_s
-    assert learned.say_s >= max([patience.SAY_S, *(patience.SAY_TIMES * each for each in seconds)])
-    assert learned.end_s >= max([patience.END_S, *(patience.END_TIMES * each for each in seconds)])
-    assert (patience.Patience(0).say_s, patience.Patience(7).end_s) == (None, 7)
+    assert learned.say_s >= max(
+        [worker_faults.SAY_S, *(worker_faults.SAY_TIMES * each for each in seconds)]
+    )
+    assert learned.end_s >= max(
+        [worker_faults.END_S, *(worker_faults.END_TIMES * each for each in seconds)]
+    )
+    assert (worker_faults.Patience(0).say_s, worker_faults.Patience(7).end_s) == (None, 7)
 
 
 def test_a_worker_that_cannot_be_prepared_is_told() -> None:

@@ -10,7 +10,7 @@ import torch
 from assay.core.errors import InputError
 from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, Supervised, evaluate
-from assay.engine.metrics.logged_means import LoggedMeans
+from assay.engine.metrics.means import LoggedMeans
 from assay.engine.numerics.deferred import fetch_means
 from engine.toys import engine, loader, net, points, same_bits, supervised, weights_of
 

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from assay.core.errors import InputError
 from assay.core.ports import MemoryRecorder
 from assay.engine import Loader
-from assay.engine.callbacks.compile_report import CompileReport
+from assay.engine.callbacks.debug_lines import CompileReport
 from assay.engine.loop.device import channels_last
-from assay.engine.model.compiling import _check_home, compiled
-from assay.engine.model.recompute import recompute
+from assay.engine.model.compiling import _check_home, compiled, recompute
 from engine.model.test_recompute import Deep
 from engine.toys import engine, net, points, supervised, weights_of
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from assay.core.errors import InputError
-from assay.engine.model.lazy_modules import refuse_lazy
+from assay.engine.model.modules import refuse_lazy
 
 
 def test_a_model_with_a_lazy_module_inside_is_refused_until_it_has_seen_a_batch() -> None:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from assay.core.errors import InputError
 from assay.engine import Loader
-from assay.engine.model.blocks import blocks_of
-from assay.engine.model.recompute import recompute
+from assay.engine.model.compiling import recompute
+from assay.engine.model.modules import blocks_of
 from engine.toys import engine, hard_net, points, same_bits, supervised, weights_of
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
-from assay.engine.numerics.deterministic import deterministic, limits
+from assay.engine.numerics.precision import deterministic, limits
 from engine.toys import engine, net, same_bits, supervised, weights_of
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from assay.core.errors import CheckpointError
 from assay.engine import Engine, Loader, Saver, Supervised, Where
-from assay.engine.callbacks.load_to_evaluate import load_to_evaluate
+from assay.engine.callbacks.ema import load_to_evaluate
 from assay.engine.loop.engine_state import capture, restore
 from engine.callbacks.test_evaluate import classes
 from engine.toys import engine, net, same_bits

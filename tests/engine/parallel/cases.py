@@ -54,9 +54,9 @@ from assay.engine.numerics.dtensor import full_tensor, local_tensor
 from assay.engine.numerics.precision import in_precision
 from assay.engine.parallel import data_parallel
 from assay.engine.parallel.data import join_data_parallel
+from assay.engine.parallel.join import partition_model
 from assay.engine.parallel.layout import Layout
-from assay.engine.parallel.mesh import Mesh, init_mesh
-from assay.engine.parallel.partition import partition_model
+from assay.engine.parallel.process_group import Mesh, init_mesh
 
 
 def points(size: int) -> TensorDataset:

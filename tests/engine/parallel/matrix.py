@@ -19,11 +19,11 @@ from torch.utils.data import TensorDataset
 
 from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, Loader, OptimizerStep, Process
-from assay.engine.model.recompute import recompute
+from assay.engine.model.compiling import recompute
 from assay.engine.parallel.data import join_data_parallel
+from assay.engine.parallel.join import partition_model
 from assay.engine.parallel.layout import Layout
-from assay.engine.parallel.mesh import Mesh, init_mesh
-from assay.engine.parallel.partition import partition_model
+from assay.engine.parallel.process_group import Mesh, init_mesh
 
 LAYOUTS: dict[int, tuple[Layout, ...]] = {
     2: (

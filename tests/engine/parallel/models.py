@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from assay.core.sections import ParallelSection
 from assay.engine.numerics.dtensor import full_tensor
+from assay.engine.parallel.join import partition_model
 from assay.engine.parallel.layout import Layout
-from assay.engine.parallel.mesh import Mesh, init_mesh
-from assay.engine.parallel.partition import partition_model
+from assay.engine.parallel.process_group import Mesh, init_mesh
 
 GPT = Path(__file__).parents[3] / "examples" / "03_gpt" / "model.py"
 Made = tuple[nn.Module, Callable[[Any, Tensor], Tensor], Tensor]

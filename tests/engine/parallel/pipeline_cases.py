@@ -39,9 +39,9 @@ from assay.engine.loop.engine_state import capture, restore
 from assay.engine.metrics.outputs import Collect
 from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 from assay.engine.parallel.data import join_data_parallel
+from assay.engine.parallel.join import partition_model
 from assay.engine.parallel.layout import Layout
-from assay.engine.parallel.mesh import init_mesh
-from assay.engine.parallel.partition import partition_model
+from assay.engine.parallel.process_group import init_mesh
 
 WIDTH = 6
 PIPELINE = Layout(pipeline=2)

@@ -74,7 +74,7 @@ import json, os, sys, time
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from assay.engine.parallel.mesh import Layout
+from assay.engine.parallel.process_group import Layout
 from assay.engine.parallel.process_group import process_group, world
 
 folder, rank, ranks = sys.argv[1:]

@@ -19,9 +19,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from assay.core.errors import InputError
 from assay.core.sections import ParallelSection
+from assay.engine.parallel.join import partition_model
 from assay.engine.parallel.layout import Layout
-from assay.engine.parallel.mesh import Mesh, init_mesh
-from assay.engine.parallel.partition import partition_model
+from assay.engine.parallel.process_group import Mesh, init_mesh
 from assay.engine.parallel.tensor_parallel import check_plan, plan_of
 
 

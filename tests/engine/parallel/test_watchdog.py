@@ -9,9 +9,14 @@ from pathlib import Path
 import pytest
 
 from assay.engine.parallel import watchdog
-from assay.engine.parallel.stacks import RankStack, StackFrame
 from assay.engine.parallel.standstill import describe_standstill
-from assay.engine.parallel.watchdog import StalledRanks, Standstill, WatchedRank
+from assay.engine.parallel.watchdog import (
+    RankStack,
+    StackFrame,
+    StalledRanks,
+    Standstill,
+    WatchedRank,
+)
 from assay.formats.heartbeats import FIRST_STEP_S, FileHeartbeats
 
 TIMEOUT_S = 600.0

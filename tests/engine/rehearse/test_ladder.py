@@ -756,7 +756,7 @@ def peak_rss() -> int:
 
 
 def test_what_is_recomputed_takes_less_memory_and_more_flops() -> None:
-    from assay.engine.model.recompute import recompute
+    from assay.engine.model.compiling import recompute
 
     def deep(which: bool) -> nn.Module:
         blocks = [

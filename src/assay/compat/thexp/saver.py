@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import CheckpointError, InputError
-from assay.engine.checkpoint.torch_file import write_torch_file
+from assay.engine.checkpoint.weights import write_torch_file
 
 
 class TorchFileSaver:

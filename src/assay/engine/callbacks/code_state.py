@@ -12,11 +12,11 @@ from assay.core.facts import Warned
 from assay.core.ports import NullRecorder
 from assay.engine.checkpoint.hidden_state import (
     Hidden,
+    KeptFiles,
     Snapshot,
     compare_snapshots,
     take_snapshot,
 )
-from assay.engine.checkpoint.kept_files import KeptFiles
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.engine_state import OwnState, own_parts, stateful
 from assay.engine.numerics.structures import tensors_in

@@ -8,7 +8,9 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TextIO
 
 from assay.core.events import Event, Handler
@@ -16,7 +18,6 @@ from assay.core.formatting import duration
 from assay.core.schema import parse_period
 from assay.core.terminal import folded, in_notebook, visible
 from assay.engine.callbacks.ema import EMA
-from assay.engine.callbacks.notebook_page import NotebookPage
 from assay.engine.data.loader import Loader
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.periods import every as each
@@ -27,6 +28,7 @@ from assay.engine.optim.groups import described
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
+
 
 _ROOM = 4
 """Columns for ^C, twice."""
@@ -407,3 +409,64 @@ def describe_run(engine: Engine, *, is_evaluated: bool) -> list[str]:
         lines.append("nothing is evaluated: there is no data.valid")
     groups = described(engine.process.backward.optimizers, engine.process.model)
     return lines + (groups if groups[1:] else [])
+
+
+_SHOWN_LINES = 20
+
+
+class NotebookPage:
+    """One output of a cell, which is updated while the run goes on."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._rows: list[dict[str, str]] = []
+        self._bar = ""
+        self._handle: Any = None
+
+    def say(self, line: str) -> None:
+        """Show a line above the table."""
+        self._lines.append(line)
+        self.draw()
+
+    def add_row(self, parts: Sequence[str]) -> None:
+        """Add a row of parts such as "step  10" and "valid/acc 0.5": name and value."""
+        row: dict[str, str] = {}
+        for part in parts:
+            name, _, value = part.partition(" ")
+            is_seconds = value == "s"
+            row["seconds" if is_seconds else name] = name if is_seconds else value.strip()
+        self._rows.append(row)
+        self.draw()
+
+    def set_progress(self, title: str, step: int, total: int | None, text: str) -> None:
+        """Show the bar of the run at a step; without a total it has no length."""
+        length = f' max="{total}" value="{step}"' if total else ""
+        of = f"/{total:,}" if total else ""
+        self._bar = f"<progress{length}></progress> {escape(title)} · {step:,}{of} · {escape(text)}"
+        self.draw()
+
+    def close(self) -> None:
+        """Leave the table without the bar."""
+        self._bar = ""
+        self.draw()
+
+    def draw(self) -> None:
+        """Show the page, or update what is shown."""
+        # Not a dependency: whoever has a kernel has it.
+        shown: Any = import_module("IPython.display")
+        page = shown.HTML(self.html())
+        if self._handle is None:
+            self._handle = shown.display(page, display_id=True)
+        else:
+            self._handle.update(page)
+
+    def html(self) -> str:
+        names = list(dict.fromkeys(name for row in self._rows for name in row))
+        head = "".join(f"<th>{escape(visible(name))}</th>" for name in names)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{escape(row.get(name, ''))}</td>" for name in names) + "</tr>"
+            for row in self._rows
+        )
+        lines = "\n".join(escape(visible(line)) for line in self._lines[-_SHOWN_LINES:])
+        table = f"<table><tr>{head}</tr>{rows}</table>" if self._rows else ""
+        return f"<pre>{lines}</pre>{table}<div>{self._bar}</div>"

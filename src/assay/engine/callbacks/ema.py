@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights, kept beside them."""
+"""An exponential moving average of the weights, and the weights that a checkpoint is judged by."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from torch import Tensor, nn
 from assay.core.errors import CheckpointError, InputError
 from assay.core.events import Event, Every, Handler
 from assay.engine.checkpoint.folder import load
+from assay.engine.checkpoint.weights import Report, fit_weights, load_weights
 from assay.engine.loop.engine import Engine
+from assay.engine.loop.process import Process
 from assay.engine.loop.state import State
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.deferred import copy_unless_
 from assay.engine.numerics.dtensor import distribute_like, local_tensor
+from assay.engine.optim.criterion import PARTS, load_process_state
 from assay.formats import manifest as manifests
 
 _FIRST = -50  # before who evaluates and saves
@@ -203,3 +206,22 @@ def evaluated_weights(folder: Path) -> dict[str, Any]:
         if parts[name].get("evaluate") is True:
             weights.update(parts[name]["weights"])
     return weights
+
+
+def load_to_evaluate(
+    process: Process, path: Path, options: Mapping[str, Any] | None = None
+) -> Report:
+    """Load a checkpoint folder, or a file of weights, into a process; return what did not fit.
+
+    A checkpoint also restores the criterion and the modules of the process. `options`: those of
+    `load_weights`. CheckpointError when the weights cannot be read or do not fit.
+    """
+    how = dict(options or {})
+    if path.is_dir() and any(part.name == "model" for part in manifests.read(path).parts):
+        how.pop("pickled", None)
+        report = fit_weights(process.model, evaluated_weights(path), resizes=not how, **how)
+        beside = tuple(p.name for p in manifests.read(path).parts if p.name in PARTS)
+        if beside:
+            load_process_state(process, load(path, parts=beside))
+        return report
+    return load_weights(process.model, path, **how)

@@ -26,14 +26,12 @@ from assay.engine.data.source import seeded
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.periods import every as each
 from assay.engine.loop.process import Process
-from assay.engine.metrics.logged_means import LoggedMeans
-from assay.engine.metrics.means import Mean
+from assay.engine.metrics.means import LoggedMeans, Mean
 from assay.engine.metrics.metric import Metric, as_metric
-from assay.engine.metrics.outputs import Evaluation, Pipes
+from assay.engine.metrics.outputs import Evaluation, Pipes, check_mergeable, gather_evaluation
 from assay.engine.numerics.seed import EVALUATE, key, seed_all, undisturbed
 from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.losses import LOSS
-from assay.engine.parallel.evaluation_gather import check_mergeable, gather_evaluation
 from assay.engine.parallel.pipeline import Pipeline
 
 _LOGGER = logging.getLogger("assay")

@@ -15,7 +15,7 @@ from assay.core.events import At, Event, Handler
 from assay.core.facts import Warned
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.periods import Before
-from assay.engine.metrics.artifact import keep_artifact
+from assay.engine.metrics.outputs import keep_artifact
 from assay.engine.numerics.structures import tensors_by_path
 
 if TYPE_CHECKING:

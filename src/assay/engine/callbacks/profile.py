@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from assay.core.errors import InputError
 from assay.core.events import At, Event, Handler
 from assay.engine.loop.engine import Engine
-from assay.engine.metrics.artifact import keep_artifact
+from assay.engine.metrics.outputs import keep_artifact
 
 
 class Profile:

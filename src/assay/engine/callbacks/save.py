@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -19,13 +21,11 @@ from assay.core.facts import Saved, Warned
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.callbacks.code_state import CodeState
 from assay.engine.callbacks.evaluate import evaluated_splits
-from assay.engine.checkpoint.background import Background
 from assay.engine.checkpoint.codec import decode, encode
 from assay.engine.checkpoint.folder import Where
-from assay.engine.checkpoint.model_trial import ModelTrial
 from assay.engine.checkpoint.optimizer_state import NamedState
-from assay.engine.checkpoint.optimizer_trial import try_optimizer_state
 from assay.engine.checkpoint.saver import Saver
+from assay.engine.checkpoint.state_trials import ModelTrial, try_optimizer_state
 from assay.engine.checkpoint.tensor_file import Staging
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.engine_state import capture
@@ -390,3 +390,61 @@ def _spoilt(model: nn.Module) -> list[str]:
     return weights + [
         name for name, buffer in model.named_buffers() if entries(buffer).isnan().any()
     ]
+
+
+_SECONDS_TO_BEGIN = 5.0
+
+
+class Background:
+    """Does one job after another, in order, in a thread that lives as long as there are any.
+
+    It is no daemon: Python waits for it before it ends. A job has to answer for its own errors.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Let a job be done after those that were submitted before."""
+        with self._lock:
+            self._jobs.append(job)
+            if self._thread is None:
+                self._begin()
+
+    @property
+    def is_busy(self) -> bool:
+        return self._thread is not None
+
+    def wait(self) -> None:
+        """Return when nothing is left to do."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _begin(self) -> None:
+        has_begun = threading.Event()
+        self._thread = threading.Thread(target=self._work, args=(has_begun,), name=self.name)
+        try:
+            self._thread.start()
+        except BaseException:
+            # Most likely Ctrl-C while it waited for the thread, which begins all the same.
+            if not has_begun.wait(_SECONDS_TO_BEGIN):
+                self._thread = None
+                self._jobs.pop()
+            raise
+
+    def _work(self, has_begun: threading.Event) -> None:
+        has_begun.set()
+        while True:
+            with self._lock:
+                if not self._jobs:
+                    self._thread = None
+                    return
+                job = self._jobs.popleft()
+            try:
+                job()
+            finally:
+                del job  # what it holds may be large

@@ -1,4 +1,4 @@
-"""One checkpoint on disk: its parts written and read, each file by its digest."""
+"""One checkpoint on disk: its parts written and read, each file by its digest; two compared."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,25 @@ from torch import Tensor
 from assay.core.directory import create_file
 from assay.core.errors import CheckpointError
 from assay.core.regular_file import read_bytes
-from assay.engine.checkpoint.codec import Encoded, decode, digest_encoded, digest_tensor, encode
-from assay.engine.checkpoint.pieces import assembled, digest_of_pieces, pieces_of
+from assay.engine.checkpoint.codec import (
+    Encoded,
+    decode,
+    digest,
+    digest_encoded,
+    digest_tensor,
+    encode,
+)
 from assay.engine.checkpoint.tensor_file import read_tensors, sha256_of, write_tensors
 from assay.formats import manifest as manifests
-from assay.formats.manifest import CheckpointPart, Kind, Manifest, ManifestFile, MeshAxis
+from assay.formats.manifest import (
+    CheckpointPart,
+    Kind,
+    Manifest,
+    ManifestFile,
+    MeshAxis,
+    Shard,
+    ShardedTensor,
+)
 
 _WORTH_A_LINK = 1 << 20
 _MOST_TREE_BYTES = 1 << 30
@@ -243,8 +257,8 @@ def _damage(what: str, folder: Path) -> CheckpointError:
 def digest_of_parts(digest_by_part: Mapping[str, str]) -> str:
     """Return the digest of a whole state from those of its parts."""
     hasher = sha256()
-    for name, digest in sorted(digest_by_part.items()):
-        hasher.update(f"{name} {digest}\n".encode())
+    for name, own in sorted(digest_by_part.items()):
+        hasher.update(f"{name} {own}\n".encode())
     return hasher.hexdigest()
 
 
@@ -267,3 +281,86 @@ def _write_file(folder: Path, name: str, data: bytes) -> ManifestFile:
         file.flush()
         os.fsync(file.fileno())
     return ManifestFile(name=name, size_bytes=len(data), sha256=sha256(data).hexdigest())
+
+
+Piece = tuple[tuple[int, ...], str]
+"""Where a piece begins, and the digest of what it holds."""
+
+
+def assembled(tensor: ShardedTensor, read: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
+    """Return a tensor made of its pieces; CheckpointError for a piece of another shape."""
+    pieces: dict[tuple[str, str], Tensor] = {}
+    for shard in tensor.shards:
+        piece = read.get(shard.file, {}).get(shard.key)
+        # Of one piece once, and of all before there is room for the whole: it is then no larger
+        # than its files.
+        is_used = (shard.file, shard.key) in pieces
+        if piece is None or is_used or tuple(piece.shape) != shard.shape:
+            raise CheckpointError(
+                f"{shard.file} does not hold the piece of {tensor.name} that it should."
+            )
+        pieces[shard.file, shard.key] = piece
+    if not pieces:
+        raise CheckpointError(f"{tensor.name} has no pieces.")
+    first, *others = pieces.values()
+    if any(piece.dtype != first.dtype for piece in others):
+        raise CheckpointError(f"The pieces of {tensor.name} are of several dtypes.")
+    whole = first.new_empty(tensor.shape)
+    for shard in tensor.shards:
+        whole[_where(shard)] = pieces[shard.file, shard.key]
+    return whole
+
+
+def pieces_of(whole: Tensor, tensor: ShardedTensor) -> list[Piece]:
+    """Return the parts of a whole tensor at the places of its pieces."""
+    return [
+        (shard.offsets, digest_tensor(whole[_where(shard)].contiguous())) for shard in tensor.shards
+    ]
+
+
+def digest_of_pieces(pieces: Iterable[Piece]) -> str:
+    """Return the digest of a tensor from those of its pieces."""
+    hasher = blake2b(digest_size=16)
+    for offsets, own in sorted(pieces):
+        hasher.update(f"{offsets} {own}\n".encode())
+    return hasher.hexdigest()
+
+
+def _where(shard: Shard) -> tuple[slice, ...]:
+    return tuple(
+        slice(low, low + size) for low, size in zip(shard.offsets, shard.shape, strict=True)
+    )
+
+
+def differing(left: Path, right: Path) -> dict[str, list[str]]:
+    """Return, for each part of two checkpoints, the names of its values that differ.
+
+    CheckpointError for one that is damaged.
+    """
+    a = load(left)
+    b = load(right)
+    return {part: _names(a.get(part), b.get(part)) for part in sorted(a.keys() | b.keys())}
+
+
+def _names(left: Any, right: Any) -> list[str]:
+    if digest(left) == digest(right):
+        return []
+    ours = dict(_leaves(left, ""))
+    theirs = dict(_leaves(right, ""))
+    return [name for name in dict.fromkeys([*ours, *theirs]) if ours.get(name) != theirs.get(name)]
+
+
+def _leaves(state: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Return the digest of every leaf of a state, by path."""
+    inside = (
+        state.items()
+        if isinstance(state, Mapping)
+        else enumerate(state)
+        if isinstance(state, list)
+        else None
+    )
+    if inside is None:
+        yield path, digest(state)
+        return
+    for key, value in inside:
+        yield from _leaves(value, f"{path}.{key}" if path else str(key))

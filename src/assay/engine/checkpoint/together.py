@@ -15,8 +15,7 @@ from typing import Any, Protocol
 
 from assay.core.errors import AssayError, CheckpointError
 from assay.engine.checkpoint.codec import digest_encoded
-from assay.engine.checkpoint.folder import Contents, publish, write_tree
-from assay.engine.checkpoint.pieces import digest_of_pieces
+from assay.engine.checkpoint.folder import Contents, digest_of_pieces, publish, write_tree
 from assay.engine.checkpoint.tensor_file import write_tensors
 from assay.formats.manifest import (
     CheckpointPart,

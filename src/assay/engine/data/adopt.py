@@ -17,7 +17,7 @@ from torch.utils.data import (
 from torch.utils.data import default_collate as torch_collate
 
 from assay.core.errors import InputError
-from assay.engine.data.collate import collate as collate_samples
+from assay.engine.data.batches import collate as collate_samples
 from assay.engine.data.loader import Loader, is_dataset
 from assay.engine.data.source import (
     Replayed,

@@ -1,14 +1,17 @@
-"""Copies of batches to a device that overlap with the step before."""
+"""Batches made ready ahead: page-locked by a thread, copied to a device during the step before."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from queue import Full, Queue
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from assay.engine.data.batches import pinned
 from assay.engine.data.source import Window
 from assay.engine.numerics.structures import mapped
 
@@ -71,3 +74,44 @@ def _arrived(window: Window, device: torch.device, stream: torch.cuda.Stream | N
         for batch in window.batches:
             mapped(batch, keep)
     return window
+
+
+_AHEAD = 1
+_LOOK_S = 0.1
+
+
+def pinned_ahead(batches: Iterator[Any]) -> Generator[Any]:
+    """Yield the batches, pinned one ahead in a thread, in which nothing may be drawn."""
+    ready: Queue[tuple[Any, BaseException | None]] = Queue(_AHEAD)
+    stopped = threading.Event()
+
+    def put(batch: Any, error: BaseException | None) -> None:
+        while not stopped.is_set():
+            try:
+                return ready.put((batch, error), timeout=_LOOK_S)
+            except Full:
+                continue
+
+    def pin() -> None:
+        try:
+            for batch in batches:
+                put(pinned(batch), None)
+                if stopped.is_set():
+                    return
+            put(None, StopIteration())
+        except BaseException as error:  # raised where the batch is wanted
+            put(None, error)
+
+    thread = threading.Thread(target=pin, name="assay-pin", daemon=True)
+    thread.start()
+    try:
+        while True:
+            batch, error = ready.get()
+            if isinstance(error, StopIteration):
+                return
+            if error is not None:
+                raise error
+            yield batch
+    finally:
+        stopped.set()
+        thread.join()

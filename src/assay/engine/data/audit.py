@@ -1,4 +1,4 @@
-"""Audit of one epoch: each sample loaded once, and the same with other workers and ranks."""
+"""Audit of an epoch: each sample loaded once, alike with other workers and ranks; its speed."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from assay.engine.data.loader import Loader
 from assay.engine.data.randomness import Fetch, private_generators
 from assay.engine.data.source import Source
 from assay.engine.data.workers import Task, Workers
+from assay.engine.numerics.structures import mapped
 
 T = TypeVar("T")
 
@@ -408,3 +409,67 @@ def _shape(leaf: Any, size: int) -> str:
         return type(leaf).__name__
     dims = ["B" if i == 0 and dim == size else str(dim) for i, dim in enumerate(shape)]
     return f"{str(leaf.dtype).removeprefix('torch.')} {'x'.join(dims) or 'one'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Measured speed of one setting.
+
+    `pinned` is None without CUDA; `batch_bytes` is the memory that pinning a batch locks.
+    """
+
+    workers: int | None
+    pinned: bool | None
+    first_batch_s: float
+    batches_per_s: float
+    batch_bytes: int
+
+
+def bench(data: Iterable[Any], *, seconds: float, workers: Sequence[int] = ()) -> list[Speed]:
+    """Measure each number of workers for about `seconds`; with CUDA also with pinned memory."""
+    if not isinstance(data, Loader):
+        first, rate = speed(data, seconds=seconds)
+        return [
+            Speed(
+                workers=None,
+                pinned=None,
+                first_batch_s=first,
+                batches_per_s=rate,
+                batch_bytes=_size(data),
+            )
+        ]
+    found = []
+    for count in workers or (data.workers,):
+        for pinned in (False, True) if torch.cuda.is_available() else (None,):
+            loader = data.changed(workers=count, pin_memory=bool(pinned))
+            try:
+                first, rate = speed((window for window in loader.windows(0, 0)), seconds=seconds)
+            finally:
+                loader.close()
+            size = _size(
+                batch
+                for window in data.changed(workers=0).windows(0, 0)
+                for batch in window.batches
+            )
+            found.append(
+                Speed(
+                    workers=count,
+                    pinned=pinned,
+                    first_batch_s=first,
+                    batches_per_s=rate,
+                    batch_bytes=size,
+                )
+            )
+    return found
+
+
+def _size(batches: Iterable[Any]) -> int:
+    total = 0
+
+    def add(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal total
+        total += tensor.nbytes
+        return tensor
+
+    mapped(next(iter(batches), None), add)
+    return total

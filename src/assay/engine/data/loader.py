@@ -16,11 +16,11 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from assay.core.errors import InputError
 from assay.core.schema import LOADER_CLASHES
+from assay.engine.data.ahead import pinned_ahead
 from assay.engine.data.batch_size import batch_size as divided
+from assay.engine.data.batches import collate as collate_samples
 from assay.engine.data.batches import digest, pinned
-from assay.engine.data.collate import collate as collate_samples
 from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_memory
-from assay.engine.data.pinning import pinned_ahead
 from assay.engine.data.plan import Order, Plan, blocks, samples_in
 from assay.engine.data.randomness import DRAWN, Fetch, MapDataset, Randomness, randomness_of
 from assay.engine.data.samplers import Listed, order_of

@@ -1,10 +1,16 @@
-"""Samples loaded under keys: random draws depend on the position of a sample alone."""
+"""Samples loaded under keys: random draws depend on the position of a sample alone.
+
+Data are searched for what has to be told: generators and `set_rng` of the key, `set_epoch` of the
+epoch, however deep it is wrapped.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any, Literal, Protocol
 from zlib import crc32
 
@@ -13,8 +19,7 @@ import torch
 
 from assay.core import object_graph
 from assay.core.errors import InputError
-from assay.engine.data.collate import refuse_none
-from assay.engine.data.epochs import epoch_followers, set_epoch
+from assay.engine.data.batches import refuse_none
 from assay.engine.numerics.seed import SAMPLE, comparable_state, key, key_all, undisturbed
 from assay.engine.numerics.structures import parts_of
 
@@ -22,7 +27,7 @@ Randomness = Literal["sample", "batch", "none"]
 
 DRAWN = "a sample is another one when it is loaded again, from whatever it is drawn"
 MAX_SEARCHED = 5_000
-"""Objects of a data set that are searched for generators; the nearest come first."""
+"""Objects of data that are searched for generators and methods; the nearest come first."""
 
 
 class MapDataset(Protocol):
@@ -272,3 +277,38 @@ def _same_array(one: torch.Tensor, other: torch.Tensor) -> bool:
         has_same_nan = torch.equal(one.isnan(), other.isnan())
         return has_same_nan and torch.equal(one.nan_to_num(), other.nan_to_num())
     return torch.equal(one, other)
+
+
+_TOLD: dict[int, tuple[weakref.ref[Any], int]] = {}
+"""The newest epoch of each object, by its id: a data set may be part of several loaders."""
+
+
+def epoch_followers(*things: object) -> list[Any]:
+    """Return the objects that are or lie inside of `things` and have a `set_epoch`."""
+    followers = {
+        id(inner): inner
+        for thing in things
+        for inner, _ in object_graph.inside(thing, limit=MAX_SEARCHED)
+        if callable(getattr(type(inner), "set_epoch", None))
+    }
+    return list(followers.values())
+
+
+def set_epoch(followers: Iterable[Any], epoch: int, *, again: bool = False) -> None:
+    """Call `set_epoch` of each of them; of one that is in that epoch only if `again`."""
+    for follower in followers:
+        if not again and _is_in(follower, epoch):
+            continue
+        follower.set_epoch(epoch)
+        # Of slots without __weakref__ nothing is kept: it is told before each batch.
+        with suppress(TypeError):
+            _TOLD[id(follower)] = weakref.ref(follower, partial(_forget, id(follower))), epoch
+
+
+def _is_in(follower: object, epoch: int) -> bool:
+    told = _TOLD.get(id(follower))
+    return told is not None and told[1] == epoch and told[0]() is follower
+
+
+def _forget(number: int, _: object) -> None:
+    _TOLD.pop(number, None)

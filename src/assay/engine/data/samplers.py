@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from assay.core.errors import InputError, did_you_mean
-from assay.engine.data.epochs import epoch_followers, set_epoch
 from assay.engine.data.plan import Order, Plan
+from assay.engine.data.randomness import epoch_followers, set_epoch
 from assay.engine.numerics.seed import ORDER, key, seed_all, undisturbed
 
 Ints = npt.NDArray[np.int64]

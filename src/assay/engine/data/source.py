@@ -16,9 +16,8 @@ from torch.utils.data import DataLoader
 from assay.core import object_graph
 from assay.core.errors import InputError
 from assay.engine.data.batches import digest, size_of
-from assay.engine.data.epochs import epoch_followers, set_epoch
 from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_memory
-from assay.engine.data.randomness import generators_in, key_generator
+from assay.engine.data.randomness import epoch_followers, generators_in, key_generator, set_epoch
 from assay.engine.data.worker_shares import WorkerShare, share_out, why_unknown
 from assay.engine.numerics.seed import BATCH, key, seed_all, undisturbed
 

@@ -18,9 +18,8 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from assay.core.errors import AssayError, InputError
 from assay.core.parent_death import end_with, main_pid
-from assay.engine.data.batches import digest, size_of
-from assay.engine.data.collate import collate as default
-from assay.engine.data.collate import refuse_none
+from assay.engine.data.batches import collate as default
+from assay.engine.data.batches import digest, refuse_none, size_of
 from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_memory
 from assay.engine.data.source import OTHERS, TRIED, Window
 from assay.engine.data.streams.stream import Cursor, Pass, Position, Stream

@@ -33,7 +33,8 @@ from assay.core import signals
 from assay.core.errors import InputError
 from assay.core.parent_death import end_with, main_pid
 from assay.core.signals import is_crash
-from assay.engine.data.patience import (
+from assay.engine.data.randomness import Fetch
+from assay.engine.data.worker_faults import (
     NOTHING,
     STARTING,
     Patience,
@@ -42,7 +43,6 @@ from assay.engine.data.patience import (
     stack_of,
     standing_still,
 )
-from assay.engine.data.randomness import Fetch
 from assay.engine.numerics import private_torch
 
 StartMethod = Literal["fork", "spawn", "forkserver"]

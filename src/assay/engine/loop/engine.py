@@ -19,8 +19,8 @@ from assay.core.signals import NO_SIGNALS, Signals, obeyed, stopping
 from assay.core.stop import Stop
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.data.adopt import as_source
-from assay.engine.data.dead_worker import died
 from assay.engine.data.source import Window, seeded
+from assay.engine.data.worker_faults import died
 from assay.engine.loop.bounds import Bounds, is_done
 from assay.engine.loop.bus import Bus, Listens, bind_by_name, roles_of
 from assay.engine.loop.by_hand import HandTrainer
@@ -35,7 +35,7 @@ from assay.engine.loop.step_results import StepResults
 from assay.engine.loop.styles.adapt import as_process
 from assay.engine.loop.trainable import check_trainable
 from assay.engine.loop.windows import EpochLoop, MicroBatches, TrainStep, WindowTrainer, trainer_of
-from assay.engine.metrics.logged_means import LoggedMeans
+from assay.engine.metrics.means import LoggedMeans
 from assay.engine.numerics.buffers import NoBuffers, kept_buffers
 from assay.engine.numerics.seed import StepRandomness, checked_seed
 from assay.engine.optim.data_parallel_group import DataParallelGroup

@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 
 from assay.core.errors import InputError
 from assay.engine.data.batches import size_of
-from assay.engine.data.parts import Part, describe_parts, has_parts, names_in, part_of
+from assay.engine.data.instance import Part, describe_parts, has_parts, names_in, part_of
 from assay.engine.loop.state import State
-from assay.engine.metrics.logged_means import LoggedMeans
+from assay.engine.metrics.means import LoggedMeans
 from assay.engine.metrics.metric import Metric
 from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.nan_debug import NonFiniteError

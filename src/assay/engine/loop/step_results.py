@@ -15,7 +15,7 @@ from assay.core.ports import NullRecorder, Recorder
 from assay.engine.data.source import Window
 from assay.engine.loop.bus import Bus
 from assay.engine.loop.state import State
-from assay.engine.metrics.logged_means import LoggedMeans
+from assay.engine.metrics.means import LoggedMeans
 from assay.engine.numerics.deferred import DeferredStep, DeferredSteps, DeferredUpdate
 from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.optim.data_parallel_group import DataParallelGroup

@@ -19,7 +19,7 @@ from assay.engine.loop.failed_step import FailedStep
 from assay.engine.loop.process import Process
 from assay.engine.loop.state import State
 from assay.engine.loop.step_results import StepResults
-from assay.engine.metrics.logged_means import LoggedMeans
+from assay.engine.metrics.means import LoggedMeans
 from assay.engine.numerics.seed import WATCHED_STEPS, StepRandomness
 from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.parallel.pipeline import Pipeline

@@ -1,8 +1,12 @@
-"""Pipes that change, collect and save the outputs of an evaluation. Training has none."""
+"""Outputs of an evaluation: pipes that change, collect and save them, and the merge over ranks.
+
+What a pipe or a handler keeps in the record never ends the training.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, time
 from enum import Enum
@@ -14,12 +18,36 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from assay.core.errors import InputError, choose, did_you_mean
+from assay.core.errors import AssayError, InputError, choose, did_you_mean
+from assay.core.facts import Warned
 from assay.core.ports import NullRecorder, Recorder
-from assay.engine.metrics.artifact import keep_artifact, keep_matrix
-from assay.engine.metrics.metric import Matrix, parts_of
+from assay.engine.metrics.metric import Adapted, Matrix, parts_of
+from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.losses import LOSS
 from assay.formats.json_codec import dumps
+
+
+def keep_artifact(recorder: Recorder, data: bytes, name: str, *, step: int) -> None:
+    """Keep `data` as a file of the run; warn when that fails."""
+    with _warned(recorder, name, step):
+        recorder.artifact(data, name)
+
+
+def keep_matrix(recorder: Recorder, matrix: Matrix, name: str, *, step: int) -> None:
+    """Keep a matrix as the table `name.csv` and the picture `name.png`; warn when that fails."""
+    with _warned(recorder, name, step):
+        columns, rows = matrix.rows()
+        recorder.table(f"{name}.csv", rows, columns, step)
+        recorder.image(f"{name}.png", matrix.picture(), step)
+
+
+@contextmanager
+def _warned(recorder: Recorder, name: str, step: int) -> Iterator[None]:
+    try:
+        yield
+    except AssayError as error:
+        recorder.tell(Warned(message=f"{name} was not kept: {error.what}", step=step))
+
 
 _MISSING = object()
 
@@ -329,3 +357,48 @@ def _kept(value: Any) -> Any:
 
 def _name(pipe: Any) -> str:
     return getattr(pipe, "__name__", type(pipe).__name__)
+
+
+def check_mergeable(
+    pipes: Sequence[Any], metrics: Mapping[str, Any], *, is_staged: bool = False
+) -> None:
+    """Raise InputError for a pipe or metric whose results cannot be merged over ranks."""
+    for pipe in pipes:
+        can_merge = hasattr(pipe, "share") and hasattr(pipe, "join")
+        if callable(pipe) and hasattr(pipe, "end_eval") and not can_merge:
+            name = type(pipe).__name__
+            raise InputError(
+                f"The pipe {name} sees the outputs of one rank, and ends as if they were all.",
+                fix=f"Give {name} share(), which returns its state, and join(shares), which gets"
+                " the states of all ranks in their order; or read what Collect gathered in"
+                " end_eval.",
+            )
+    for name, metric in metrics.items():
+        # Its `sync` would add over all processes, not over the last stage only.
+        adds_up = hasattr(getattr(metric, "metric", None), "sync") and not is_staged
+        if not hasattr(metric, "merge") and not adds_up:
+            kind = type(metric.metric if isinstance(metric, Adapted) else metric).__name__
+            raise InputError(
+                f"The metric {name!r} is a {kind}, which cannot be added up over ranks.",
+                fix="Give it a method merge(other): what another one has counted is added.",
+            )
+
+
+def gather_evaluation(
+    ranks: DataParallelGroup,
+    evaluation: Evaluation,
+    pipes: Sequence[Any],
+    metrics: Mapping[str, Any],
+) -> None:
+    """Merge counts, metrics and outputs of all ranks on the CPU, in rank order. Collective."""
+    evaluation.samples = int(ranks.all_reduce_values([evaluation.samples])[0])
+    for metric in metrics.values():
+        if not hasattr(metric, "merge"):
+            continue  # one of torchmetrics, which adds up by itself when it computes
+        others = ranks.all_gather(metric)
+        metric.reset()
+        for other in others:
+            metric.merge(other)
+    for pipe in pipes:
+        if hasattr(pipe, "join"):
+            pipe.join(ranks.all_gather(pipe.share()))

@@ -1,1 +1,1 @@
-"""Weights, compilation, recomputation and the modules behind wrappers."""
+"""Modules of a model, how they compute, and models of Keras."""

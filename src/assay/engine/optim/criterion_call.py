@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from torch import nn
 
 from assay.core.errors import InputError, choose, nearest
-from assay.engine.data.parts import Part, names_in, part_of
+from assay.engine.data.instance import Part, names_in, part_of
 
 PRED, TARGET = "pred", "target"
 PREDICTION_NAMES = (

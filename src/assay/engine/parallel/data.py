@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from assay.core.errors import InputError
 from assay.engine.data.loader import Loader
+from assay.engine.data.source import Source
 from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.multi_optimizer_step import MultiOptimizerStep
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.parallel.distributed_group import BUCKET_BYTES, DistributedGroup
-from assay.engine.parallel.joined_engine import JoinedEngine
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+
+class JoinedEngine(Protocol):
+    """Attributes of an engine that an axis reads, or sets to take its part in each step."""
+
+    process: Any
+    state: Any
+    source: Source
+    ranks: DataParallelGroup
+    pipeline: Any
+    bus: Any
 
 
 def data_parallel(

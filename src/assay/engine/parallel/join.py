@@ -1,16 +1,48 @@
-"""Engine of one rank, joined with the others on each axis of the mesh."""
+"""One rank among the others: its part of the model, and its engine joined to each axis."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
-from assay.core.sections import StandardSections
+from assay.core.sections import ParallelSection, StandardSections
 from assay.engine.numerics.precision import in_precision
-from assay.engine.parallel.data import join_data_parallel
-from assay.engine.parallel.gradient_agreement import GradientAgreement
-from assay.engine.parallel.joined_engine import JoinedEngine
-from assay.engine.parallel.mesh import Mesh
-from assay.engine.parallel.tensor_parallel import describe_tensor_plan
+from assay.engine.parallel.data import JoinedEngine, join_data_parallel
+from assay.engine.parallel.distributed_group import StagedGroup
+from assay.engine.parallel.pipeline import Pipeline
+from assay.engine.parallel.process_group import Mesh
+from assay.engine.parallel.sharding import shard_model
+from assay.engine.parallel.tensor_parallel import (
+    GradientAgreement,
+    apply_tensor_plan,
+    describe_tensor_plan,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from assay.engine.parallel.process_group import Mesh
+
+
+def partition_model(model: nn.Module, mesh: Mesh, section: ParallelSection | None = None) -> None:
+    """Keep in `model` only the part of this rank, along each axis of `mesh` but `data`. In place.
+
+    `section` is [parallel]. Where weights are sharded, all ranks begin with those of
+    rank 0.
+    """
+    section = section or ParallelSection()
+    if mesh.layout.tensor > 1:
+        apply_tensor_plan(model, mesh.devices["tensor"], section.tensor_plan)
+    if mesh.layout.shard > 1:
+        mesh.ranks.broadcast_([*model.parameters(), *model.buffers()])
+        mesh.ranks.sharding = shard_model(
+            model, mesh, blocks=section.shard_blocks, stage=mesh.layout.stage
+        )
+    if mesh.layout.pipeline > 1:
+        assert isinstance(mesh.ranks, StagedGroup)
+        group = mesh.devices["pipeline"].get_group()
+        mesh.pipeline = Pipeline(model, mesh.layout, mesh.ranks, group)
 
 
 def join_mesh(

@@ -21,10 +21,12 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from assay.core.errors import InputError
 from assay.core.signals import Signals, answered
 from assay.engine.parallel.nodes import Nodes
-from assay.engine.parallel.rank_exit import JOB_PREFIX, RankExit, describe_exit
 from assay.engine.parallel.rank_folder import (
+    JOB_PREFIX,
     DeathReports,
+    RankExit,
     RankFolder,
+    describe_exit,
     newest_ranks,
     pass_on_heard,
 )

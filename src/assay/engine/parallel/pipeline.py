@@ -21,18 +21,21 @@ from assay.engine.numerics.buffers import Buffers
 from assay.engine.numerics.seed import undisturbed
 from assay.engine.numerics.structures import mapped
 from assay.engine.optim.optimizer_step import OptimizerStep
-from assay.engine.parallel.joined_engine import JoinedEngine
-from assay.engine.parallel.pipeline_split import keep_weights, split_model
-from assay.engine.parallel.stage_shapes import (
+from assay.engine.parallel.data import JoinedEngine
+from assay.engine.parallel.distributed_group import StagedGroup
+from assay.engine.parallel.pipeline_stages import (
     Shapes,
     bytes_of,
+    drop_weights,
+    keep_weights,
+    merge_states,
     sendable,
     shape_only,
     shapes_of,
+    split_model,
+    to_host,
     zeros_like_shape,
 )
-from assay.engine.parallel.stage_states import drop_weights, merge_states, to_host
-from assay.engine.parallel.staged_group import StagedGroup
 
 if TYPE_CHECKING:
     from torch.distributed.pipelining import PipelineStage

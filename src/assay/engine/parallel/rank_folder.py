@@ -1,4 +1,4 @@
-"""Folder in which the ranks of one machine tell how they are, and are told to end."""
+"""Folder in which the ranks of one machine tell how they are and how they ended, and are told to."""
 
 from __future__ import annotations
 
@@ -12,13 +12,38 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assay.core.errors import PeerError, RankError
-from assay.core.signals import Obeyed, obeyed
-from assay.engine.parallel.rank_exit import describe_exit
-from assay.engine.parallel.stacks import offer_stack
-from assay.engine.parallel.watchdog import WatchedRank
+from assay.core.signals import Obeyed, is_crash, obeyed
+from assay.engine.parallel.watchdog import WatchedRank, offer_stack
 from assay.formats.json_codec import from_plain, parse_json, write_json
 from assay.formats.lease import process_start
 from assay.formats.task_report import TaskReport, read_report, write_report
+
+JOB_PREFIX = "assay-ranks-"
+"""Beginning of the names by which torch's launcher knows the ranks started here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankExit:
+    """Unexpected end of a rank."""
+
+    rank: int
+    pid: int
+    how: str
+
+
+def read_output(folder: Path, rank: int) -> str:
+    """Return the output of a rank in `folder`."""
+    files = sorted(folder.glob(f"*/attempt_*/{rank}/std*.log"))
+    return "".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
+
+
+def describe_exit(code: int) -> str:
+    """Say how a process ended that reported nothing, from its exit code; -N is signal N."""
+    if code >= 0:
+        return f"ended with exit code {code}, without a word"
+    name = signal.Signals(-code).name
+    return f"crashed ({name})" if is_crash(-code) else f"was killed by {name}"
+
 
 _HEARD = "heard"
 _ORDER = "order.json"

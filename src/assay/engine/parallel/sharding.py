@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from assay.core.errors import InputError
-from assay.engine.model.blocks import blocks_of, modules_named
+from assay.engine.model.modules import blocks_of, modules_named
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.structures import mapped
 
 if TYPE_CHECKING:
-    from assay.engine.parallel.mesh import Mesh
+    from assay.engine.parallel.process_group import Mesh
 
 Blocks = bool | str | Sequence[str] | None
 SETTING = "[parallel] shard_blocks"

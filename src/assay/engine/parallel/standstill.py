@@ -13,9 +13,10 @@ from assay.core.code_places import is_of_house, is_of_user
 from assay.core.schema import parse_duration_s
 from assay.engine.parallel.distributed_group import DistributedGroup
 from assay.engine.parallel.rank_folder import EndOrder, RankFolder
-from assay.engine.parallel.stacks import RankStack, StackFrame
 from assay.engine.parallel.watchdog import (
+    RankStack,
     RankWatchdog,
+    StackFrame,
     StalledRank,
     StalledRanks,
     Standstill,

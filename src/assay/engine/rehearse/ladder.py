@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -11,23 +13,25 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 import torch
+from torch import Tensor
 
 from assay.core.errors import AssayError
+from assay.engine.checkpoint.codec import encode
 from assay.engine.data.batches import size_of
 from assay.engine.data.shapes import shape_of
 from assay.engine.data.source import Window
 from assay.engine.loop.process import Process
 from assay.engine.metrics.metric import Metric
 from assay.engine.metrics.outputs import Pipes
+from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.private_torch import can_see_operations
 from assay.engine.numerics.structures import tensors_in
+from assay.engine.optim.criterion import process_state
 from assay.engine.parallel.pipeline import Pipeline
-from assay.engine.parallel.stage_shapes import Shapes, scaled
-from assay.engine.rehearse.disk import checkpoint_bytes
+from assay.engine.parallel.pipeline_stages import Shapes, scaled
 from assay.engine.rehearse.fake import Fakes, can_fake, is_unfakeable
 from assay.engine.rehearse.findings import finding_of, unchecked
-from assay.engine.rehearse.indices import Bound
-from assay.engine.rehearse.known_values import Values
+from assay.engine.rehearse.known_values import Bound, Values
 from assay.engine.rehearse.largest import USABLE, largest, resized
 from assay.engine.rehearse.observer import Observer, StepTooLargeError
 from assay.engine.rehearse.stages import step_stages
@@ -425,3 +429,32 @@ def _broken(bounds: Sequence[tuple[int, Bound]], batch: Any) -> str:
             if wrong:
                 return wrong
     return ""
+
+
+def checkpoint_bytes(process: Process) -> int:
+    """Return the size of a checkpoint of all ranks together, after an update.
+
+    CheckpointError for a state that cannot be kept.
+    """
+    model, backward = process.model, process.backward
+    parts = {"model": model.state_dict()}
+    parts |= {name: part.state_dict() for name, part in backward.parts(model).items()}
+    parts |= process_state(process)
+    sizes: dict[int, int] = {}
+    for part, state in parts.items():
+        encode(_hollow(state), path=part)
+        for tensor in tensors_in(state):
+            size = math.prod(tensor.shape) * tensor.dtype.itemsize  # of a DTensor: the whole
+            sizes[id(local_tensor(tensor).untyped_storage())] = size
+    return sum(sizes.values())
+
+
+def _hollow(state: Any) -> Any:
+    """Return a state with an empty tensor for each: what is encoded has to be real."""
+    if isinstance(state, Tensor):
+        return torch.empty(0, dtype=state.dtype)
+    if type(state) in (dict, OrderedDict):
+        return {key: _hollow(value) for key, value in state.items()}
+    if type(state) in (list, tuple):
+        return type(state)(_hollow(value) for value in state)
+    return state

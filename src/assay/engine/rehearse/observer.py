@@ -14,12 +14,9 @@ from assay.engine.numerics import private_torch
 from assay.engine.numerics.private_torch import DispatchMode
 from assay.engine.numerics.structures import tensors_in
 from assay.engine.rehearse.fake import is_foreign, is_propagating
-from assay.engine.rehearse.indices import Indices
-from assay.engine.rehearse.known_values import Values
-from assay.engine.rehearse.ledger import Ledger
-from assay.engine.rehearse.mixed_dtypes import MixedDtypes
-from assay.engine.rehearse.recorded_call import RecordedCall
-from assay.engine.rehearse.workspaces import kept_workspace, workspace_bytes
+from assay.engine.rehearse.known_values import Indices, Values
+from assay.engine.rehearse.ledger import Ledger, kept_workspace, workspace_bytes
+from assay.engine.rehearse.recorded_call import MixedDtypes, RecordedCall
 
 
 class StepTooLargeError(BaseException):

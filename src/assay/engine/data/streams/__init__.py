@@ -5,12 +5,17 @@ comes, in the order in which it comes, and goes on from any position at once.
 """
 
 from assay.engine.data.streams.blocks import Batch, Bucket, Shuffle
-from assay.engine.data.streams.items import Filter, FlatMap, Length, Map, Take
+from assay.engine.data.streams.items import (
+    Filter,
+    FlatMap,
+    Length,
+    Map,
+    Prefetch,
+    SplitByWorker,
+    Take,
+)
 from assay.engine.data.streams.joined import Concat, Mix
-from assay.engine.data.streams.prefetch import Prefetch
-from assay.engine.data.streams.shards import SplitByWorker
-from assay.engine.data.streams.stage import StreamStage
-from assay.engine.data.streams.stream import Pass, Stream
+from assay.engine.data.streams.stream import Pass, Stream, StreamStage
 
 __all__ = [
     "Batch",

@@ -8,8 +8,17 @@ from random import Random
 from typing import Any
 
 from assay.core.errors import ArgumentError
-from assay.engine.data.streams.stage import OverOne, StreamStage, at_least_one, up_to
-from assay.engine.data.streams.stream import Cursor, DerivedStream, Pass, Position, Stream
+from assay.engine.data.streams.stream import (
+    Cursor,
+    DerivedStream,
+    OverOne,
+    Pass,
+    Position,
+    Stream,
+    StreamStage,
+    at_least_one,
+    up_to,
+)
 
 
 class Batch(StreamStage):

@@ -11,13 +11,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, TypeAlias
 from zlib import crc32
 
 from torch.utils.data import IterableDataset
 
-from assay.core.errors import InputError
-from assay.engine.data.epochs import epoch_followers, set_epoch
+from assay.core.errors import ArgumentError, InputError
+from assay.engine.data.randomness import epoch_followers, set_epoch
 from assay.engine.numerics.seed import PIPE, key, seed_all, undisturbed
 
 Position: TypeAlias = Any
@@ -298,3 +299,38 @@ class drawing_under:
 
     def __exit__(self, *error: Any) -> None:
         self.before.__exit__(*error)
+
+
+class StreamStage(ABC):
+    """Stage that a chain puts over a stream."""
+
+    @abstractmethod
+    def over(self, source: Stream) -> Stream:
+        """Return the stream that this stage makes of the items of `source`."""
+
+
+class OverOne(Cursor):
+    """Cursor over one other cursor, with the same position."""
+
+    def __init__(self, source: Cursor) -> None:
+        self.source = source
+
+    def position(self) -> Position:
+        return self.source.position()
+
+    def close(self) -> None:
+        self.source.close()
+
+
+def up_to(items: Iterable[Any], count: int) -> list[Any]:
+    return list(islice(items, count))
+
+
+def at_least_one(number: int, name: str) -> int:
+    if number < 1:
+        raise ArgumentError(f"`{name}` is {number}; it must be at least 1", inside=(name,))
+    return number
+
+
+def name_of(function: Any) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)

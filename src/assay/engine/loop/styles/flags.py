@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from assay.core.errors import InputError
 from assay.engine.loop.styles.own_updates import OwnProcess, pair_output
 from assay.engine.metrics.metric import Metric
-from assay.engine.model.unwrap import unwrap
+from assay.engine.model.modules import unwrap
 from assay.engine.optim.losses import Losses
 from assay.engine.optim.multi_optimizer_step import as_optimizer_step
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase

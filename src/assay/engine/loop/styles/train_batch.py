@@ -15,7 +15,7 @@ from assay.engine.data.batches import size_of
 from assay.engine.loop.state import State
 from assay.engine.loop.styles.own_updates import OwnProcess, pair_output, without_graph
 from assay.engine.metrics.classes import Accuracy
-from assay.engine.metrics.logged_means import LoggedMeans
+from assay.engine.metrics.means import LoggedMeans
 from assay.engine.metrics.metric import Metric
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 

@@ -1,15 +1,27 @@
-"""Rehearsal of a pipeline: the whole model stage after stage, then each rank with its schedule."""
+"""Rehearsal of ranks that do not exist: one process computes as one of many.
+
+Of a pipeline the whole model is tried stage after stage, then each rank with its schedule.
+"""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
+from torch import Tensor, nn
+
+from assay.core.errors import InputError
+from assay.engine.parallel.distributed_group import DistributedGroup, StagedGroup
 from assay.engine.parallel.layout import Layout
+from assay.engine.parallel.pipeline_stages import Shapes, sendable, shapes_of, split_model
+from assay.engine.parallel.process_group import Mesh, init_mesh
+from assay.engine.rehearse.fake import can_imagine_world, imagined_world
 from assay.engine.rehearse.ladder import (
     Build,
     BuildFailedError,
@@ -18,8 +30,97 @@ from assay.engine.rehearse.ladder import (
     rehearse,
     rehearse_rank,
 )
-from assay.engine.rehearse.staged_forward import StagedForward
 from assay.formats.rehearsal import Finding, PeakMemory, PipelineRank, Rehearsal
+
+
+class ImaginedGroup(DistributedGroup):
+    """Stand-in DistributedGroup in which every rank has the values of this one."""
+
+    def all_reduce_stage_values(self, values: Sequence[float]) -> list[float]:
+        return list(values)
+
+    def all_reduce_losses(
+        self, kind: str, values: Sequence[float], *, has_none: bool
+    ) -> tuple[str, list[float]]:
+        return kind, list(values)
+
+    def broadcast_(self, tensors: Iterable[Tensor]) -> None:
+        """Nobody has other values."""
+
+    def all_true(self, value: bool) -> bool:
+        return value
+
+    def all_gather_stage(self, value: Any) -> list[Any]:
+        return [value] * self.size
+
+
+class ImaginedStagedGroup(ImaginedGroup, StagedGroup):
+    """Stand-in StagedGroup: a rank without the last stage takes a mean of 1 for the loss."""
+
+    def all_reduce_values(self, values: Sequence[float]) -> list[float]:
+        return list(values)
+
+    def all_reduce_losses(
+        self, kind: str, values: Sequence[float], *, has_none: bool
+    ) -> tuple[str, list[float]]:
+        if has_none:
+            return json.dumps([False, [["", ""]], ""]), [1.0, 0.0]
+        return kind, list(values)
+
+    def all_gather(self, value: Any) -> list[Any]:
+        return [value] * self.size
+
+
+@contextmanager
+def imagined_mesh(
+    layout: Layout, device: torch.device, *, place: int = 0, bucket_mb: int = 0
+) -> Iterator[Mesh]:
+    """Lay out as many ranks as `layout` has; this process is the first at a place of the pipeline.
+
+    The pipeline is the outermost axis: see `AXES`.
+    """
+    if not can_imagine_world():
+        what = f"torch {torch.__version__} cannot stand for ranks that are not there."
+        raise InputError(what, fix="Leave out --layout and [parallel].")
+    with imagined_world(place * layout.processes // layout.pipeline, layout.processes):
+        mesh = init_mesh(layout, device, bucket_mb=bucket_mb)
+        group, size = mesh.ranks.group, mesh.ranks.bucket_bytes
+        if layout.pipeline > 1:
+            line = mesh.devices["pipeline"].get_group()
+            mesh.ranks = ImaginedStagedGroup(group, line, bucket_bytes=size)
+        else:
+            mesh.ranks = ImaginedGroup(group, bucket_bytes=size)
+        yield mesh
+
+
+class StagedForward:
+    """Replacement of a model's forward pass by its pipeline stages, one after another.
+
+    It records what each stage gives to the next, and at which stage the model is. InputError if the
+    model cannot be split as `layout` says.
+    """
+
+    def __init__(self, model: nn.Module, layout: Layout) -> None:
+        self.split = split_model(model, layout.stage_count, layout.split)
+        self.stage: int | None = None
+        """Stage at work, or the last one after all have run; None before the first call."""
+        self.boundaries: dict[bool, tuple[Shapes, ...]] = {}
+        """Shapes between the stages in the first call in training (True) and in evaluation."""
+        self._model = model
+        model.forward = self._forward
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        given: list[Shapes] = []
+        for number, parts in enumerate(self.split.stages):
+            self.stage = number
+            for part in parts:
+                args = (part.run(*args, **kwargs),)
+                kwargs = {}
+            if number + 1 < len(self.split.stages):
+                args = (sendable(args[0], parts[-1].name),)
+                given.append(shapes_of(args[0]))
+        self.boundaries.setdefault(self._model.training, tuple(given))
+        return args[0]
 
 
 class BuildRank(Protocol):

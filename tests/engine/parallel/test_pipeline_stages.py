@@ -16,11 +16,16 @@ from assay.core.keys import read_section
 from assay.core.sections import ParallelSection
 from assay.engine import Engine, Loader, OptimizerStep, Supervised
 from assay.engine.parallel.data import join_data_parallel
+from assay.engine.parallel.join import partition_model
 from assay.engine.parallel.layout import Layout
-from assay.engine.parallel.mesh import Mesh, init_mesh
-from assay.engine.parallel.partition import partition_model
-from assay.engine.parallel.pipeline_split import keep_weights, pipeline_parts, split_model
-from assay.engine.parallel.stage_states import drop_weights, merge_states
+from assay.engine.parallel.pipeline_stages import (
+    drop_weights,
+    keep_weights,
+    merge_states,
+    pipeline_parts,
+    split_model,
+)
+from assay.engine.parallel.process_group import Mesh, init_mesh
 
 
 class Net(nn.Module):

@@ -1,16 +1,20 @@
-"""Split of a model into pipeline stages, and the weights that one rank keeps."""
+"""Stages of a pipeline: the split of a model, what passes between them, and their states."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError, did_you_mean
 from assay.engine.numerics import private_torch
+from assay.engine.numerics.dtensor import full_tensor
+from assay.engine.numerics.structures import mapped
 
 _SHOWN = 6
 
@@ -255,3 +259,143 @@ def _listed(names: Sequence[str]) -> str:
     if len(names) <= _SHOWN:
         return ", ".join(names)
     return f"{', '.join(names[: _SHOWN - 3])}, ... {', '.join(names[-2:])} ({len(names)} parts)"
+
+
+Shapes = tuple[tuple[tuple[int, ...], torch.dtype], ...]
+"""Of the tensors of a batch, or of what one stage gives to the next."""
+
+
+def shapes_of(found: Any) -> Shapes:
+    """Return shape and dtype of each tensor in a batch, or in what one stage gives to the next."""
+    shapes: list[tuple[tuple[int, ...], torch.dtype]] = []
+
+    def look(tensor: Tensor) -> Tensor:
+        shapes.append((tuple(tensor.shape), tensor.dtype))
+        return tensor
+
+    mapped(found, look)
+    return tuple(shapes)
+
+
+def bytes_of(shapes: Iterable[tuple[tuple[int, ...], torch.dtype]]) -> int:
+    """Return the size of tensors of these shapes."""
+    return sum(math.prod(size) * dtype.itemsize for size, dtype in shapes)
+
+
+def scaled(shapes: Shapes, samples: int, wanted: int) -> Shapes:
+    """Return shapes for `wanted` in place of `samples`, which are the first dim where it is equal."""
+    return tuple(
+        ((wanted, *size[1:]) if size[:1] == (samples,) else size, dtype) for size, dtype in shapes
+    )
+
+
+def zeros_like_shape(
+    shape: tuple[tuple[int, ...], torch.dtype], is_training: bool, device: Any
+) -> Tensor:
+    size, dtype = shape
+    return torch.zeros(
+        size, dtype=dtype, device=device, requires_grad=is_training and dtype.is_floating_point
+    )
+
+
+def shape_only(tensor: Tensor) -> Tensor:
+    return torch.empty_like(tensor, device="meta")
+
+
+def sendable(found: Any, name: str) -> Any:
+    """Return contiguous tensors, one or a tuple; InputError for values that no stage can send."""
+    several = found if isinstance(found, tuple) else (found,)
+    if not several or not all(isinstance(each, Tensor) for each in several):
+        kinds = ", ".join(type(each).__name__ for each in several)
+        raise InputError(
+            f"{name} gives {kinds or 'nothing'}; from stage to stage of a pipeline go"
+            " tensors only.",
+            fix=(
+                "Split the model elsewhere ([parallel] split), or let this part return one tensor"
+                " or a tuple of them."
+            ),
+        )
+    sent = tuple(each.contiguous() for each in several)
+    return sent if isinstance(found, tuple) else sent[0]
+
+
+def merge_states(states: Sequence[Any], order: Mapping[str, int]) -> Any:
+    """Merge the states of several stages: tables are joined, other values are those of the first.
+
+    Tables and lists of weights follow the `order` of names. Groups of an optimizer with the same
+    settings become one.
+    """
+    first = states[0]
+    if isinstance(first, dict):
+        tables = [state for state in states if isinstance(state, dict)]
+        keys = list(dict.fromkeys(key for table in tables for key in table))
+        if any(key in order for key in keys):
+            keys.sort(key=lambda key: order.get(key, len(order)))
+        items = (
+            (key, merge_states([table[key] for table in tables if key in table], order))
+            for key in keys
+        )
+        return _like(first, items)
+    if _are_groups(first):
+        return _groups_together([group for state in states for group in state], order)
+    return first
+
+
+def drop_weights(state: Any, elsewhere: Collection[str]) -> Any:
+    """Return a state without the entries of weights that are `elsewhere`."""
+    if isinstance(state, dict):
+        return _like(
+            state,
+            (
+                (key, drop_weights(value, elsewhere))
+                for key, value in state.items()
+                if key not in elsewhere
+            ),
+        )
+    if _are_groups(state):
+        own = [
+            {**group, "params": [name for name in group["params"] if name not in elsewhere]}
+            for group in state
+        ]
+        return [group for group in own if group["params"]]
+    return state
+
+
+def to_host(state: Any) -> Any:
+    """Return a state with full tensors in host memory; collective if any is a DTensor."""
+    if isinstance(state, Tensor):
+        return full_tensor(state.detach()).cpu()
+    if isinstance(state, dict):
+        return _like(state, ((key, to_host(value)) for key, value in state.items()))
+    return type(state)(map(to_host, state)) if type(state) in (list, tuple) else state
+
+
+def _are_groups(state: Any) -> bool:
+    """Return True for a list of optimizer groups."""
+    return (
+        isinstance(state, list)
+        and bool(state)
+        and all(isinstance(one, dict) and "params" in one for one in state)
+    )
+
+
+def _groups_together(
+    groups: Sequence[Mapping[str, Any]], order: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for group in groups:
+        settings = [(key, value) for key, value in group.items() if key != "params"]
+        whole = found.setdefault(repr(sorted(settings)), {**group, "params": []})
+        names = [*whole["params"], *group["params"]]
+        whole["params"] = list(dict.fromkeys(names))
+    for whole in found.values():
+        whole["params"].sort(key=lambda name: order.get(name, len(order)))
+    return list(found.values())
+
+
+def _like(table: dict[Any, Any], items: Any) -> Any:
+    """Return a table of the same type, with the attributes that torch sets on a module's state."""
+    made = type(table)(items)
+    if hasattr(table, "__dict__"):
+        made.__dict__.update(table.__dict__)
+    return made
