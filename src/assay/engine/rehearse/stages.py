@@ -12,7 +12,7 @@ from assay.engine.data.loader import Loader
 from assay.engine.data.shapes import shape_of
 from assay.engine.data.source import Window
 from assay.engine.loop.engine import Engine
-from assay.engine.loop.epoch_windows import no_batch
+from assay.engine.loop.epoch import no_batch
 from assay.engine.loop.process import Process
 from assay.engine.numerics.seed import undisturbed
 from assay.engine.parallel.data import join_data_parallel
