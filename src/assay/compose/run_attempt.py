@@ -93,7 +93,7 @@ class _Attempt:
         from assay.engine.parallel.rank_folder import is_ending
 
         ranks = self.prepared.scope.rank_folder
-        if not (ranks is not None and ranks.heard()) and not is_ending(ranks):
+        if not (ranks is not None and ranks.launcher_signal()) and not is_ending(ranks):
             self.prepared.say(line)
 
     def fail(self, error: BaseException) -> RunResult:
@@ -172,7 +172,7 @@ def _describe_unsaved(prepared: PreparedRun, step: int) -> str:
     """Return a note on the final weights, if they were to be kept and are not."""
     if prepared.save is None or not prepared.scope.is_first:
         return ""
-    why = prepared.save.unsaved(step)
+    why = prepared.save.why_unsaved(step)
     return f"{UNSAVED}: {why}" if why else ""
 
 

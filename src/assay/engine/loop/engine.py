@@ -22,8 +22,8 @@ from assay.core.stop import Stop
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.data.adopt import as_source
 from assay.engine.data.loader import Loader
-from assay.engine.data.source import seeded
-from assay.engine.data.worker_faults import died
+from assay.engine.data.source import settle_seed
+from assay.engine.data.worker_faults import find_death
 from assay.engine.loop.bounds import Bounds
 from assay.engine.loop.bus import Bus, Listens, bind_by_name, roles_of
 from assay.engine.loop.by_hand import HandLoop
@@ -90,7 +90,7 @@ class Engine(TrainLoop):
         max_steps: int | None = None,
     ) -> None:
         self.process: Process = as_process(process)
-        data, seed = seeded(train, seed)
+        data, seed = settle_seed(train, seed)
         self.source = as_source(data, accumulate=accumulate, seed=seed)
         # Else somebody else ends its worker processes.
         self._owns_source = id(self.source) != id(train)
@@ -160,7 +160,7 @@ class Engine(TrainLoop):
             self._tell_left_out()
             self.fire(Event.RUN_END)
         except BaseException as error:
-            clear = died(error) or self.ranks.as_peer_error(error)
+            clear = find_death(error) or self.ranks.as_peer_error(error)
             state.error = clear or error
             self.fire(Event.EXCEPTION)
             if clear is not None:

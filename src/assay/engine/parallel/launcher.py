@@ -97,7 +97,7 @@ def launch_watched(
         _PassOn(lambda: ranks().pids(), heard),
         DeathReports(ranks),
         *standstill_checks(
-            ranks, timeout=timeout, heard=heard, departed=lambda: ranks().departed()
+            ranks, timeout=timeout, heard=heard, departed=lambda: ranks().first_departure()
         ),
     )
     with answered(hear), RankWatchdog(*checks):
