@@ -47,13 +47,13 @@ def run_attempt(
     with ExitStack() as stack:
         signals = attempt.listen_to_signals(stack)
         try:
-            with signals.held():  # a record that is half begun could not be ended
+            with signals.holding():  # a record that is half begun could not be ended
                 attempt.recorder = begin()
             stack.enter_context(signs_of_life(prepared.engine.ranks, attempt.recorder))
             stack.enter_context(guarding_exit(attempt.end_by_exit))
             state = _run_engine(prepared, attempt.recorder, launch)
         except BaseException as error:  # the result carries it, KeyboardInterrupt too
-            with signals.held():
+            with signals.holding():
                 result = attempt.fail(error)
         else:
             result = attempt.finish(state, stop, signals)
@@ -115,7 +115,7 @@ class _Attempt:
         reached = self.prepared.engine.bounds.reached(state)
         ways = [note, stop.reason or reached, state.describe_left_out()]
         reason = "; ".join(filter(None, ways))
-        with signals.held():
+        with signals.holding():
             scope.tell_ending()
             result = end_record(
                 self.recorder, self.config, status, reason, state.metrics, step=state.step

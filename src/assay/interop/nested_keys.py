@@ -9,7 +9,7 @@ MAX_DEPTH = 20
 """Names of more parts than this are no tables inside of each other."""
 
 
-def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Return `{"model.width": 16}` as `{"model": {"width": 16}}`; clashing names stay whole.
 
     >>> nested({"a.b": 1, "a.c": 2, "lr": 3, "lr.x": 4, "..": 5})

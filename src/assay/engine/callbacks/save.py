@@ -34,7 +34,7 @@ from assay.engine.loop.state import State
 from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.sparse import entries
-from assay.formats.manifest import Kind, Manifest, folder_of_step, pointed
+from assay.formats.manifest import Kind, Manifest, folder_of_step, pointed_name
 
 Mode = Literal["min", "max"]
 _LAST = 1000
@@ -103,7 +103,9 @@ class Save:
 
     def why_unsaved(self, step: int) -> str:
         """Return why the due final checkpoint of this step is missing; "" if it is not."""
-        if self.every == "never" or pointed(self.saver.folder, "final") == folder_of_step(step):
+        if self.every == "never" or pointed_name(self.saver.folder, "final") == folder_of_step(
+            step
+        ):
             return ""
         return cause_of(self.failure) if self.failure is not None else "nothing was written"
 

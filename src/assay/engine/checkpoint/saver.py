@@ -236,7 +236,7 @@ class Saver:
                 each.path.rename(place)
                 moved.append(place.name)
         for pointer in manifests.POINTERS:
-            name = manifests.pointed(self.folder, pointer)
+            name = manifests.pointed_name(self.folder, pointer)
             if name and not (self.folder / name).is_dir():
                 (self.folder / f"{pointer}.json").unlink(missing_ok=True)
         return moved
@@ -245,7 +245,7 @@ class Saver:
 
     def best(self) -> str | None:
         """Return the name of the best checkpoint, or None."""
-        return manifests.pointed(self.folder, "best") or None
+        return manifests.pointed_name(self.folder, "best") or None
 
     def complete(self) -> tuple[list[Manifest], list[Skipped]]:
         """Return the complete checkpoints, oldest first, and the unusable folders."""
@@ -323,7 +323,7 @@ class Saver:
         if path is not None:
             return path, manifests.read(path)
         text = str(name)
-        found = manifests.named(self._complete(), text, self.folder)
+        found = manifests.find_named(self._complete(), text, self.folder)
         if found is None or found.manifest is None:
             raise self._not_found(text)
         return found.path, found.manifest
@@ -483,7 +483,7 @@ class Saver:
 
     def _rotate(self, spare: str = "") -> None:
         """Delete checkpoints beyond `keep`; `spare` was just written, and may become the best."""
-        final = manifests.pointed(self.folder, "final")
+        final = manifests.pointed_name(self.folder, "final")
         best = self.best() or ""
         found = [each.manifest for each in self._complete() if each.manifest is not None]
         counted = [each.name for each in found if each.kind == "checkpoint" and each.name != final]

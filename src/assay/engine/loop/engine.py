@@ -17,7 +17,7 @@ from assay.core.errors import InputError
 from assay.core.events import ALWAYS, Event, Every, Handler
 from assay.core.facts import Warned
 from assay.core.ports import Bind, NullRecorder, Recorder
-from assay.core.signals import NO_SIGNALS, Signals, obeyed, stopping
+from assay.core.signals import NO_SIGNALS, Signals, exception_for, stopping
 from assay.core.stop import Stop
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.data.adopt import as_source
@@ -142,7 +142,7 @@ class Engine(TrainLoop):
             for window in self.windows():
                 self.train_step(window)
         if signals.heard:
-            raise obeyed(signals.heard[0])
+            raise exception_for(signals.heard[0])
         return self.state
 
     @contextmanager
@@ -195,7 +195,7 @@ class Engine(TrainLoop):
         with self._signals() as signals:
             is_left = yield from self._run_by_hand()
         if signals.heard and not is_left:
-            raise obeyed(signals.heard[0])
+            raise exception_for(signals.heard[0])
 
     def _run_by_hand(self) -> Generator[Any, None, bool]:
         """Yield the batches, without answering signals; return whether the loop was left."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assay.core.errors import PeerError, RankError
-from assay.core.signals import Obeyed, is_crash, obeyed
+from assay.core.signals import Obeyed, exception_for, is_crash
 from assay.engine.parallel.watchdog import WatchedRank, offer_stack
 from assay.formats.json_codec import from_plain, parse_json, write_json
 from assay.formats.lease import process_start
@@ -297,7 +297,7 @@ def cause_of(error: BaseException, ranks: RankFolder | None) -> BaseException:
         if cause := ranks.error():
             return RankError(cause)
         if number := ranks.signal():
-            return obeyed(number)
+            return exception_for(number)
         time.sleep(0.02)
     return RankError(cause) if (cause := ranks.ended_by()) else error
 
