@@ -245,7 +245,7 @@ def _fact(name: str, text: str, columns: int, *, column: int = _NAME) -> Iterato
 def _scale(count: float) -> str:
     """Return a count with three digits and the prefix of its magnitude.
 
-    >>> _scaled(1.5e12), _scaled(960)
+    >>> _scale(1.5e12), _scale(960)
     ('1.5 T', '960')
     """
     units = ["", "K", "M", "G", "T", "P"]

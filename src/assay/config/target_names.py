@@ -49,16 +49,14 @@ def target_problems(
             continue
         leaf = node.items["type"]
         here = (*path, "type")
-        if not isinstance(leaf, Leaf) or not isinstance(leaf.value, str) or holds_secret(leaf):
-            yield problem_at(
-                "wrong-type",
-                f"`{dotted(here)}` must be a target, not {show(leaf)}",
-                leaf,
-                here,
-                FORM,
-            )
-        elif not is_unresolved(leaf):
-            yield from _target(leaf, leaf.value, here, modules, trusted)
+        target = leaf.value if isinstance(leaf, Leaf) else None
+        problems: list[Problem] = []
+        if isinstance(leaf, Leaf) and isinstance(target, str) and not is_unresolved(leaf):
+            problems += _target(leaf, target, here, modules, trusted)
+        if not isinstance(target, str) or (problems and holds_secret(leaf)):
+            message = f"`{dotted(here)}` must be a target, not {show(leaf)}"
+            problems = [problem_at("wrong-type", message, leaf, here, FORM)]
+        yield from problems
         args = node.items.get("args")
         if args is not None and not isinstance(args, List):
             yield wrong_type(args, (*path, "args"), "a list of positional arguments")

@@ -171,7 +171,7 @@ def choose(word: str, choices: Iterable[str], there: str = "there are", *, n: in
 def suggestion(names: Sequence[str]) -> str:
     """Return the question that offers `names`, or "" without any.
 
-    >>> suggested(["a", "b", "c"])
+    >>> suggestion(["a", "b", "c"])
     'did you mean `a`, `b` or `c`?'
     """
     quoted = [f"`{name}`" for name in names]

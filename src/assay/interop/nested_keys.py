@@ -12,7 +12,7 @@ MAX_DEPTH = 20
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Return `{"model.width": 16}` as `{"model": {"width": 16}}`; clashing names stay whole.
 
-    >>> nested({"a.b": 1, "a.c": 2, "lr": 3, "lr.x": 4, "..": 5})
+    >>> nest({"a.b": 1, "a.c": 2, "lr": 3, "lr.x": 4, "..": 5})
     {'a': {'b': 1, 'c': 2}, 'lr': 3, 'lr.x': 4, '..': 5}
     """
     root: dict[str, Any] = {}
