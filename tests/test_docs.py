@@ -67,6 +67,7 @@ BLOCK = re.compile(r"^```\S.*?^```$", re.MULTILINE | re.DOTALL)
 LONG = {
     "a-night-of-experiments.md",
     "early-stopping.md",
+    "exporting.md",
     "golden-runs.md",
     "hyperparameter-search.md",
     "keras.md",

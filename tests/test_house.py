@@ -73,7 +73,7 @@ FOLDERS = {
     "src/assay/config": "defaults older_systems params sources",
     "src/assay/core": "secrets",
     "src/assay/engine": (
-        "callbacks checkpoint data loop metrics model numerics optim parallel rehearse trace"
+        "callbacks checkpoint data export loop metrics model numerics optim parallel rehearse trace"
     ),
     "src/assay/jobs": "backends",
     "src/assay/web": "login routes",

@@ -24,7 +24,7 @@ from flow.conftest import SRC, Assay
 pytestmark = pytest.mark.slow
 
 MARK = "import pathlib\npathlib.Path({mark!r}).touch()\n"
-COMMANDS = (("resume",), ("rerun",), ("test",), ("replay",))
+COMMANDS = (("resume",), ("rerun",), ("test",), ("replay",), ("export",))
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ REASONS = {
     "ranks": "about what the other ranks have, and a check is alone",
     "program": "raised by an object that a person calls in Python; no config leads to it",
     "later": "about values or calls after the first batches, which only the run sees",
+    "export": "about a recorded run that is exported, which no training does",
     "device": "about kernels of a device, which fake tensors do not call",
 }
 """Why no check can find an error, by the section of the table."""
@@ -93,7 +94,7 @@ engine/data/streams/stream.py: at_least_one
 engine/data/streams/stream.py: as_stream*2
 engine/data/worker_shares.py: _refuse
 engine/loop/bounds.py: Bounds.__post_init__ Bounds.refuse_uncounted
-engine/loop/epoch.py: no_batch
+engine/loop/epoch_windows.py: no_batch
 engine/loop/process.py: Process._forward Process._hooked Supervised.__init__ Supervised._no_tensor*2
     Supervised.forward_step _check_kinds*3 _not_taken
 engine/loop/run_length.py: larger
@@ -134,7 +135,7 @@ engine/rehearse/fake.py: Fakes.__init__
 engine/rehearse/imagined_ranks.py: imagined_mesh
 
 [check --rehearse --layout]
-engine/loop/failed_step.py: explain_failure
+engine/loop/failed_step.py: FailedStep.explain
 engine/parallel/data.py: _checked*4
 engine/metrics/outputs.py: check_mergeable*2
 engine/parallel/layout.py: Layout._check_stages*3 Layout.check_micro_batches*2
@@ -199,6 +200,14 @@ engine/data/source.py: Replayed._begun
 engine/data/streams/items.py: _LengthCursor.__next__*2
 engine/metrics/classes.py: Confusion.matrix
 engine/metrics/outputs.py: as_plain
+
+[export]
+compose/exporting.py: _Exporting.__init__ _Exporting.write_model _evaluated_split _part_of
+    _refuse_taken export
+engine/export/interface.py: find_interface*2
+engine/export/parity.py: _check*2
+engine/export/program.py: _lacking*2 _untraceable*3 require_onnx
+engine/export/runners.py: run_onnx
 
 [device]
 engine/numerics/precision.py: deterministic

@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from assay.cli.terminal import echo, paint, use_color
-from assay.core.errors import AssayError, ConfigError, InputError, did_you_mean, suggestion
+from assay.core.errors import AssayError, ConfigError, InputError, did_you_mean, suggested
 from assay.core.version import version
 
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
@@ -68,6 +68,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "config": ("assay.cli.config", "Read and change settings; explain a value."),
     },
     "Share": {
+        "export": ("assay.cli.export", "Export the model of a run to ONNX or torch.export."),
         "pack": ("assay.cli.pack", "Put a run into one file."),
         "unpack": ("assay.cli.unpack", "Add a packed run to this project."),
         "restore": ("assay.cli.restore", "Restore the code and config of a run in a folder."),
@@ -90,7 +91,6 @@ ELSEWHERE = {
     **dict.fromkeys(("delete", "remove"), "rm"),
     **dict.fromkeys(("tune", "search"), "sweep"),
     "clean": "gc",
-    "export": "pack",
     "rehearse": "check --rehearse",
     "rename": "tag",
     "reproduce": "replay",
@@ -113,6 +113,7 @@ RUNS_CODE: dict[str, str] = {
     "resume": _FOREIGN,
     "rerun": _FOREIGN,
     "test": _FOREIGN,
+    "export": _FOREIGN,
     "bench": f"{_MODULES}.",
     "replay": "the config and the code that were kept with the run. It asks first if the run was"
     " not made here.",
@@ -166,7 +167,7 @@ class Commands(click.Group):
         name = args[0]
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
             here = ELSEWHERE.get(name)
-            near = suggestion([here]) if here else did_you_mean(name, COMMANDS)
+            near = suggested([here]) if here else did_you_mean(name, COMMANDS)
             fix = near or f"the commands are {', '.join(COMMANDS)}"
             raise InputError(f"There is no command `{name}`.", fix=fix)
         return super().resolve_command(ctx, args)

@@ -12,7 +12,7 @@ A run, in the order in which it happens:
 8. `loaders`     data; `prepared_run`  model, optimizer step, engine
 9. `callbacks`   evaluation, checkpoints, display, trace
 10. `run_attempt`  signals, `run_record`, the first step, and the end
-11. `testing`    the test that follows
+11. `testing`    the test that follows; `exporting`  the model that leaves the house
 
 `task_process` is the other side of a task: a rank, a job, a replay or a `rehearsal`. What is heavy
 (torch above all) is imported when it is used, so that a mistake in a config is told before.
@@ -23,6 +23,9 @@ from assay.compose.checks import check_calls as check_calls
 from assay.compose.checks import ensure_sound as ensure_sound
 from assay.compose.checks import missing_sections as missing_sections
 from assay.compose.checks import problems_of_shape as problems_of_shape
+from assay.compose.exporting import ExportRequest as ExportRequest
+from assay.compose.exporting import ExportResult as ExportResult
+from assay.compose.exporting import export as export
 from assay.compose.launch import Launch as Launch
 from assay.compose.launch import RunResult as RunResult
 from assay.compose.rehearsal import audit_data as audit_data

@@ -126,7 +126,7 @@ def test_config(
     with open_run_scope(config, launch) as scope:
         if infer:
             scope.root = _without_loss(scope.root)
-        _promise_no_engine(scope, splits_of(config.root))
+        promise_no_engine(scope, splits_of(config.root))
         process = make_process(scope, training=False)
         report = load_to_evaluate(process, weights.path, weights.options)
         loaders = {split: make_loader(scope, split) for split in wanted}
@@ -135,7 +135,7 @@ def test_config(
         how: dict[str, Any] = {"kind": "test", "parent": weights.parent, "device": scope.device}
         with obeying() as signals:
             try:
-                with signals.holding():
+                with signals.held():
                     recorder = new_record(config, launch, None, **how)
                 set_recorder(scope, recorder)
                 keep_meta(scope, recorder)
@@ -143,16 +143,16 @@ def test_config(
                 with under_way(recorder):
                     value = _evaluate(scope, process, loaders, evaluation)
             except BaseException as error:  # the result carries it, KeyboardInterrupt too
-                with signals.holding():
+                with signals.held():
                     return fail_record(recorder, config, error, step=0)
-            with signals.holding():
+            with signals.held():
                 result = end_record(recorder, config, "finished", "", value, step=weights.step)
     note = f"weights of {weights.parent}: {weights.why}" if weights.why else ""
     misfit = "" if report.fits else f"weights of {weights.path}: {report}"
     return replace(result, note="; ".join(filter(None, [note, misfit, result.note])))
 
 
-def _promise_no_engine(scope: RunScope, splits: Iterable[str]) -> None:
+def promise_no_engine(scope: RunScope, splits: Iterable[str]) -> None:
     """Promise errors in place of the engine and of the loaders that training has."""
     from assay.build import Promise
 

@@ -1,4 +1,7 @@
-"""Format of a verdict, version 1: equal bits, or the first difference. Kept with its runs."""
+"""Format of a verdict, version 1: equal bits, or the first difference. Kept with its runs.
+
+That of an export says whether the exported model was within its tolerance.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from assay.formats.trace_file import Phase
 
 FORMAT = 1
 
-Question = Literal["compare", "replay", "diverge", "verify-resume", "prove"]
+Question = Literal["compare", "replay", "diverge", "verify-resume", "prove", "export"]
 Cause = Literal[
     "data order",
     "randomness",
@@ -89,6 +92,9 @@ class Verdict:
         >>> Verdict(question="replay", runs=("a", "b"), equal=True, **steps).said
         'replay: equal, steps 1 to 32'
         """
+        if self.question == "export":
+            within = "within" if self.equal else "not within"
+            return f"export: {within} its tolerance, step {self.last_step}: {self.note}"
         stretch = f"steps {self.first_step} to {self.last_step}"
         if self.difference is None:
             return f"{self.question}: {'equal' if self.equal else 'not equal'}, {stretch}"

@@ -68,8 +68,7 @@ def find(root: Path) -> list[ForeignSource]:
         )
         runs.setdefault(belongs, []).append((path, log))
     return [
-        _source_of(sorted(parts, key=lambda part: part[1].start_ns), root)
-        for parts in runs.values()
+        _found(sorted(parts, key=lambda part: part[1].start_ns), root) for parts in runs.values()
     ]
 
 
@@ -85,7 +84,7 @@ def _beginning(path: Path) -> WandbLog:
     return log
 
 
-def _source_of(parts: list[tuple[Path, WandbLog]], root: Path) -> ForeignSource:
+def _found(parts: list[tuple[Path, WandbLog]], root: Path) -> ForeignSource:
     paths = [path for path, _ in parts]
     path, log = parts[0]
     run_id = path.stem.removeprefix("run-")

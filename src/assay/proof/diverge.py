@@ -16,11 +16,12 @@ from assay.formats.manifest import folder_of_step
 from assay.formats.verdict import Verdict
 from assay.proof.cause import cause_of, changed_inputs
 from assay.proof.differences import compare_checkpoints, first_in_records
-from assay.proof.replay import keep_verdict, permit_again, train_again
+from assay.proof.replay import permit_again, train_again
 from assay.proof.step_range import StepRange, step_range
 from assay.query.find import find_run
 from assay.query.run import RunView
 from assay.query.traces import Alignment
+from assay.record.edits import keep_verdict
 from assay.store.known_projects import forget
 
 
@@ -76,7 +77,7 @@ def diverge(
         notes.append("an input outside the record has changed, or something is not fixed")
     verdict = _verdict(a, b, alignment, changed, notes, repeats)
     for view in (a, b):
-        keep_verdict(view, verdict, tell)
+        keep_verdict(view.folder, verdict, tell)
     return DivergeResult(verdict=verdict, notes=tuple(notes))
 
 

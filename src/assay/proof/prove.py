@@ -43,11 +43,11 @@ from assay.formats.trace_file import PHASES, SAMPLE_INDICES, Digest, Phase
 from assay.formats.verdict import Difference, Verdict
 from assay.proof.cause import cause_of, changed_inputs, unlike_inputs
 from assay.proof.differences import first_in_records
-from assay.proof.replay import keep_verdict
 from assay.proof.scratch_project import find_only_run, train_in_scratch
 from assay.query.find import find_run
 from assay.query.run import RunView
 from assay.query.traces import ABSENT, Alignment, ranks_of, shown_digest, steps_of
+from assay.record.edits import keep_verdict
 from assay.store.known_projects import forget
 from assay.store.layout import make_project
 
@@ -320,7 +320,7 @@ def _prove_run(
             where=str(view.path),
         )
     verdict = _verdict(runs, alignment, changed, repeats)
-    keep_verdict(view, verdict, tell)
+    keep_verdict(view.folder, verdict, tell)
     return verdict
 
 

@@ -24,8 +24,6 @@ from assay.config.loading import Config
 from assay.config.settings import Settings
 from assay.core.errors import AssayError, InputError
 from assay.formats import run_file
-from assay.formats.event_log import Edit
-from assay.formats.json_codec import to_plain
 from assay.formats.run_file import Attempt
 from assay.formats.verdict import Verdict
 from assay.proof.cause import changed_outside, decisive_changes
@@ -35,7 +33,7 @@ from assay.proof.scratch_project import find_only_run, make_scratch_project, tra
 from assay.proof.step_range import StepRange, config_of, processes, step_range
 from assay.query.find import checkpoint_of, find
 from assay.query.run import RunView
-from assay.record.edits import append
+from assay.record.edits import keep_verdict
 from assay.record.environment import environment
 from assay.store.known_projects import forget
 from assay.store.layout import RunFolder
@@ -90,7 +88,7 @@ def replay(
 
         verdict, compared = compare_runs(view, again, span, changed, repeats=repeats, force=force)
         is_kept = not verdict.equal
-        keep_verdict(view, verdict, tell)
+        keep_verdict(view.folder, verdict, tell)
         kept = again.path if is_kept else None
         return ReplayResult(verdict=verdict, compared=compared, kept=kept)
     finally:
@@ -296,11 +294,3 @@ def _is_here(device: str) -> bool:
     except InputError:
         return False
     return True
-
-
-def keep_verdict(view: RunView, verdict: Verdict, tell: Callable[[str], None]) -> None:
-    """Append the verdict to the edits of a run; print a note for a read-only record."""
-    try:
-        append(view.folder, Edit(what="verdict", key=verdict.question, new=to_plain(verdict)))
-    except AssayError as error:  # a record that may only be read is proven all the same
-        tell(f"The verdict is not kept with the run: {error.what}")

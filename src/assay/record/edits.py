@@ -6,13 +6,16 @@ import errno
 import getpass
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from assay.core.directory import open_directory
-from assay.core.errors import InputError
+from assay.core.errors import AssayError, InputError
 from assay.core.secrets.replacement import Secrets
 from assay.formats.event_log import Edit, edit_line, labels_of, read_edits
+from assay.formats.json_codec import to_plain
+from assay.formats.verdict import Verdict
 from assay.record import readme
 from assay.store.layout import RunFolder, refusal
 
@@ -77,12 +80,20 @@ def correct(folder: RunFolder, name: str, value: Any, *, old: Any = None) -> Edi
     return append(folder, Edit(what="value", key=name, new=value, old=old))
 
 
+def keep_verdict(folder: RunFolder, verdict: Verdict, tell: Callable[[str], None]) -> None:
+    """Append the verdict to the edits of a run; print a note for a read-only record."""
+    try:
+        append(folder, Edit(what="verdict", key=verdict.question, new=to_plain(verdict)))
+    except AssayError as error:  # a record that may only be read is proven all the same
+        tell(f"The verdict is not kept with the run: {error.what}")
+
+
 def append(folder: RunFolder, edit: Edit) -> Edit:
     """Append an edit, with time and user where it has none, and return it as written.
 
     Secrets in it are replaced: what people say about a run is kept with it.
     """
-    cleaner = Secrets.among(os.environ)
+    cleaner = Secrets.known(os.environ)
     complete = Edit(
         what=edit.what,
         new=cleaner.tree(edit.new, edit.key),

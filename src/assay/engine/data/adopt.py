@@ -81,7 +81,7 @@ def gives_samples(data: object) -> bool:
     return loader_inside(data) is None
 
 
-def batch_stream(
+def batched(
     dataset: IterableDataset[Any],
     *,
     batch_size: int,

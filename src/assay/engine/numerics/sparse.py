@@ -45,7 +45,7 @@ def components(tensor: Tensor) -> list[Tensor]:
     return [tensor]
 
 
-def assemble_sparse(
+def assembled(
     layout: torch.layout, shape: torch.Size, parts: Sequence[Tensor], *, is_coalesced: bool = False
 ) -> Tensor:
     """Return the sparse tensor of `components`.

@@ -118,9 +118,7 @@ def plan_of(model: nn.Module, given: Mapping[str, Any] | None = None) -> Plan:
     with nothing but activations between them.
     """
     found = (
-        _resolve_plan(model, given, "", "[parallel.tensor_plan]")
-        if given
-        else dict(_find_plan(model, ""))
+        _resolved(model, given, "", "[parallel.tensor_plan]") if given else dict(_known(model, ""))
     )
     if not found:
         raise InputError(
@@ -218,15 +216,15 @@ def _heads(modules: Mapping[str, nn.Module], name: str) -> list[tuple[str, int]]
     return found
 
 
-def _find_plan(module: nn.Module, prefix: str) -> Iterable[tuple[str, Any]]:
+def _known(module: nn.Module, prefix: str) -> Iterable[tuple[str, Any]]:
     own = getattr(module, "tensor_plan", None)
     if callable(own):
         where = f"{type(module).__name__}.tensor_plan()"
-        yield from _resolve_plan(module, own(), prefix, where).items()
+        yield from _resolved(module, own(), prefix, where).items()
         return
-    carried = _plan_of_transformers(module)
+    carried = _carried(module)
     if carried:
-        yield from _resolve_plan(
+        yield from _resolved(
             module, carried, prefix, f"the plan of {type(module).__name__}"
         ).items()
         return
@@ -237,10 +235,10 @@ def _find_plan(module: nn.Module, prefix: str) -> Iterable[tuple[str, Any]]:
     if isinstance(module, nn.Sequential):
         yield from _pairs(module, prefix)
     for name, child in module.named_children():
-        yield from _find_plan(child, f"{prefix}{name}.")
+        yield from _known(child, f"{prefix}{name}.")
 
 
-def _plan_of_transformers(module: Any) -> Plan:
+def _carried(module: Any) -> Plan:
     """Return the plan of a transformers model, without experts and tied weights."""
     config = getattr(module, "config", None)
     inner = getattr(module, "base_model", None)
@@ -287,7 +285,7 @@ def _pairs(row: nn.Sequential, prefix: str) -> Iterable[tuple[str, str]]:
             first = ""
 
 
-def _resolve_plan(model: nn.Module, plan: object, prefix: str, where: str) -> Plan:
+def _resolved(model: nn.Module, plan: object, prefix: str, where: str) -> Plan:
     """Return a plan with module names in place of patterns, and known styles."""
     if not isinstance(plan, Mapping):
         raise InputError(

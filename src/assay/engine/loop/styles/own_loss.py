@@ -35,7 +35,8 @@ class OwnLoss(Process):
     In training every key with `loss` in it is a loss: they are added up, each is logged. Of an
     object with `.loss`, as the models of transformers return, that is the loss, and the others are
     logged. Of a tuple the loss is the single number in it, as of `(logits, loss)`; the first of the
-    others is the prediction. In evaluation there need be none.
+    others is the prediction. In evaluation there need be none. Inference leaves out targets that
+    are optional arguments of the model.
 
     Metrics find the model's `prediction_scores` or `logits` as `pred`, and the batch's `labels` as
     `target`; `pred` and `target` say other names. A batch that is a tuple goes to the model by
@@ -96,6 +97,25 @@ class OwnLoss(Process):
             if name not in output and found is not None:
                 output[name] = detached(given[found])
         return loss, output
+
+    def inference_step(self, batch: Any) -> Any:
+        """Return the model's output for a batch, without the targets that it can do without."""
+        by_position, fields = _fields(batch)
+        optional = {
+            name
+            for name, parameter in self._takes.parameters.items()
+            if name in self._target and parameter.default is None
+        }
+        fields = {name: value for name, value in fields.items() if name not in optional}
+        with torch.no_grad():
+            returned = self.model(*by_position, **fields)
+        output = {
+            name: each
+            for name, each in _items(returned, type(self.model).__name__).items()
+            if each is not None and "loss" not in name
+        }
+        found = next((name for name in self._pred if name in output), None)
+        return output if found is None else {**output, "pred": output[found]}
 
     def _split(self, returned: Any) -> tuple[dict[str, Any], dict[str, Tensor], Losses | None]:
         """Return outputs by name, the scalar losses to log, and the loss to train on, or None."""

@@ -1,0 +1,241 @@
+"""Interface of an exported model: its inputs and outputs, by name, found in a call of the model.
+
+A process says what of a batch goes into its model by calling it: the calls are watched.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from assay.core.errors import InputError
+from assay.engine.loop.process import Process
+from assay.engine.numerics.structures import mapped, tensors_by_path
+
+BATCH = "batch"
+"""Name of the axis of the samples."""
+
+PLAIN = (bool, int, float, str)
+
+Axes = Mapping[str, Mapping[int, str]]
+"""Dynamic axes of each tensor: its name, and the axis with the name of its length."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One call of a module, as arguments by name of parameter, and what it returned.
+
+    `keywords` names the parameter that takes all other keywords, "" for none.
+    """
+
+    arguments: Mapping[str, Any]
+    output: Any
+    keywords: str = ""
+
+    @classmethod
+    def of(
+        cls, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any
+    ) -> ModelCall:
+        signature = inspect.signature(module.forward)
+        rest = (p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD)
+        return cls(signature.bind(*args, **kwargs).arguments, output, next(rest, ""))
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """Tensors among the arguments."""
+        named = _by_name(self.arguments, "input")
+        return {name.removeprefix(f"{self.keywords}_"): each for name, each in named.items()}
+
+    @property
+    def outputs(self) -> dict[str, Tensor]:
+        """Tensors in what was returned."""
+        return _by_name(self.output, "output")
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """Plain values among the arguments: an export keeps them as they are."""
+        return {name: value for name, value in self.arguments.items() if type(value) in PLAIN}
+
+
+@contextmanager
+def calls_watched(module: nn.Module, at: Callable[[ModelCall], None]) -> Iterator[None]:
+    """Inside, `at` gets every call of the module, after it returned."""
+
+    def after(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        at(ModelCall.of(called, args, kwargs, out))
+
+    handle = module.register_forward_hook(after, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """Inputs and outputs of an exported model.
+
+    `call` is that of the first batch, on which the model is traced. `example` and `expected` are
+    its tensors: one real batch, and what the record's model gives for it. `axes` and `output_axes`
+    are those whose length may change.
+    """
+
+    call: tuple[tuple[Any, ...], Mapping[str, Any]]
+    example: Mapping[str, Tensor]
+    expected: Mapping[str, Tensor]
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    axes: Axes = field(default_factory=dict)
+    output_axes: Axes = field(default_factory=dict)
+
+    @property
+    def spelled_call(self) -> str:
+        """Arguments of the call in Python, of tensors in `batch`; "" for nested ones."""
+        names = list(self.example)
+        args, kwargs = self.call
+        spelled = [_spell(each, names) for each in args]
+        spelled += [
+            f"{name}={text}" for name, each in kwargs.items() if (text := _spell(each, names))
+        ]
+        return (
+            ", ".join(spelled) if all(spelled) and len(spelled) == len(args) + len(kwargs) else ""
+        )
+
+
+class FlatModel(nn.Module):
+    """Model that takes its tensors one after another, and returns them by name."""
+
+    def __init__(self, model: nn.Module, interface: Interface) -> None:
+        super().__init__()
+        self.model = model
+        self._call = interface.call
+        self._names = tuple(interface.expected)
+
+    def forward(self, *tensors: Tensor) -> dict[str, Tensor]:
+        args, kwargs = mapped(self._call, lambda slot: tensors[slot.place], InputSlot)
+        found = _by_name(self.model(*args, **kwargs), "output")
+        return {name: found[name] for name in self._names}
+
+
+@dataclass(frozen=True, slots=True)
+class InputSlot:
+    """Place of a tensor among the inputs, in the arguments of a call."""
+
+    place: int
+
+
+def find_interface(process: Process, module: nn.Module, batch: Any) -> Interface:
+    """Return the interface that the process uses for a batch, without dynamic axes.
+
+    Inference comes first: it leaves out what only a loss needs. InputError when the module is not
+    called, or is given no tensor.
+    """
+    seen: list[ModelCall] = []
+
+    def see(call: ModelCall) -> None:
+        if not seen:  # as it is now: a step may change tensors in place
+            arguments, output = mapped((dict(call.arguments), call.output), _copied)
+            seen.append(replace(call, arguments=arguments, output=output))
+
+    with calls_watched(module, see):
+        try:
+            if hasattr(process, "inference_step"):
+                process.inference_step(batch)
+        except (InputError, NotImplementedError):  # it is not written, or takes another batch
+            seen.clear()
+        if not seen:
+            process.validation_step(batch)
+    if not seen:
+        raise InputError(
+            f"The process does not call {type(module).__name__} as a whole.",
+            fix="Name the part that it calls with --module; or let inference_step call self.model.",
+        )
+    call = seen[0]
+    if not call.inputs or not call.outputs:
+        what = "is given" if not call.inputs else "returns"
+        raise InputError(
+            f"{type(module).__name__} {what} no tensor that could be found.",
+            fix="An export takes tensors in mappings, lists, tuples and dataclasses.",
+        )
+    return Interface(
+        call=_with_slots(module, call),
+        example=call.inputs,
+        expected=call.outputs,
+        constants=call.constants,
+    )
+
+
+class ShapeSurvey:
+    """Shapes of inputs and outputs in many calls: the axes that change, and those of the batch."""
+
+    def __init__(self) -> None:
+        self._inputs: dict[str, list[torch.Size]] = {}
+        self._outputs: dict[str, list[torch.Size]] = {}
+        self._samples: list[int] = []
+
+    def see(self, call: ModelCall, samples: int) -> None:
+        """Note the shapes of a call for a batch of that many samples."""
+        self._samples.append(samples)
+        for seen, tensors in ((self._inputs, call.inputs), (self._outputs, call.outputs)):
+            for name, tensor in tensors.items():
+                seen.setdefault(name, []).append(tensor.shape)
+
+    def complete(self, interface: Interface) -> Interface:
+        """Return the interface with its dynamic axes; those that change alike have one name."""
+        names: dict[tuple[int, ...], str] = {}
+        axes = {name: self._axes(name, self._inputs, names) for name in interface.example}
+        of_outputs = {name: self._axes(name, self._outputs, names) for name in interface.expected}
+        return replace(interface, axes=axes, output_axes=of_outputs)
+
+    def _axes(
+        self, name: str, seen: Mapping[str, list[torch.Size]], names: dict[tuple[int, ...], str]
+    ) -> dict[int, str]:
+        shapes = seen.get(name, [])
+        samples = tuple(self._samples)
+        if len(shapes) != len(samples) or len({len(shape) for shape in shapes}) != 1:
+            return {}
+        found: dict[int, str] = {}
+        for axis in range(len(shapes[0])):
+            lengths = tuple(shape[axis] for shape in shapes)
+            does_change = len(set(lengths)) > 1
+            if lengths == samples and (does_change or BATCH not in found.values()):
+                found[axis] = BATCH
+            elif does_change:
+                found[axis] = names.setdefault(lengths, f"{name}_{axis}")
+        return found
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
+
+
+def _spell(argument: Any, names: Sequence[str]) -> str:
+    if isinstance(argument, InputSlot):
+        return f'batch["input.{names[argument.place]}"]'
+    return repr(argument) if argument is None or type(argument) in PLAIN else ""
+
+
+def _by_name(found: Any, alone: str) -> dict[str, Tensor]:
+    """Return the tensors in a structure by the path to them; `alone` is the name of a lone one."""
+    named: dict[str, Tensor] = {}
+    for path, tensor in tensors_by_path(found):
+        parts = [alone] if not path or isinstance(path[0], int) else []
+        name = "_".join([*parts, *(str(part) for part in path)]).replace(".", "_")
+        while name in named:
+            name += "_"
+        named[name] = tensor
+    return named
+
+
+def _with_slots(module: nn.Module, call: ModelCall) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Return the arguments of a call with a slot in the place of each tensor."""
+    places = count()
+    bound = inspect.signature(module.forward).bind_partial()
+    bound.arguments.update(mapped(dict(call.arguments), lambda _: InputSlot(next(places))))
+    return bound.args, bound.kwargs

@@ -1,0 +1,220 @@
+"""Export of a model by torch's own exporters, with errors that name module and line."""
+
+from __future__ import annotations
+
+import io
+import linecache
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from importlib import import_module
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from assay.core.code_places import is_of_user
+from assay.core.errors import InputError, MissingExtraError
+from assay.engine.export.interface import FlatModel, Interface
+from assay.engine.export.runners import load_onnxruntime
+
+T = TypeVar("T")
+
+ONE_FILE_BYTES = 3 << 29
+"""Size of the weights up to which an ONNX model is one file: protobuf ends at 2 GiB."""
+
+_PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+
+def require_onnx() -> None:
+    """Raise MissingExtraError unless ONNX models can be written and run here."""
+    try:
+        for name in ("onnx", "onnxscript"):  # an extra, which need not be there
+            import_module(name)
+        load_onnxruntime()
+    except ImportError:
+        raise MissingExtraError("An export to ONNX", extra="export") from None
+
+
+def trace_program(model: nn.Module, interface: Interface) -> torch.export.ExportedProgram:
+    """Return the model as a graph of torch; it is to be in eval mode.
+
+    InputError for what no graph can hold, with module and line.
+    """
+    flat = FlatModel(model, interface).eval()
+    tensors = tuple(_wide(tensor, interface, name) for name, tensor in interface.example.items())
+    lengths = {
+        name: torch.export.Dim(name, min=1)
+        for axes in interface.axes.values()
+        for name in axes.values()
+    }
+    shapes = tuple(
+        {axis: lengths[length] for axis, length in interface.axes.get(name, {}).items()}
+        for name in interface.example
+    )
+    try:
+        with torch.no_grad(), _quiet():
+            return torch.export.export(flat, tensors, dynamic_shapes=(shapes,), strict=False)
+    except Exception as error:  # of any kind: torch runs the code of the model on stand-ins
+        raise _untraceable(error, model, interface) from error
+
+
+def write_onnx(
+    program: torch.export.ExportedProgram, interface: Interface, folder: Path
+) -> list[Path]:
+    """Write a graph as `model.onnx`, its weights beside it where they are large.
+
+    InputError for an operation that ONNX lacks, with module and line.
+    """
+    path = folder / "model.onnx"
+    weights = {id(each): each for each in program.state_dict.values()}.values()
+    is_large = sum(each.numel() * each.element_size() for each in weights) > ONE_FILE_BYTES
+    shapes = tuple(dict(interface.axes.get(name, {})) for name in interface.example)
+    try:
+        with torch.no_grad(), _quiet():
+            written = torch.onnx.export(
+                program,
+                dynamo=True,
+                input_names=list(interface.example),
+                output_names=list(interface.expected),
+                dynamic_shapes=(shapes,),
+                verbose=False,
+            )
+    except torch.onnx.OnnxExporterError as error:
+        raise _lacking(error) from error
+    assert written is not None
+    written.save(path, external_data=is_large)
+    return sorted(folder.glob("model.onnx*"))
+
+
+def write_program(program: torch.export.ExportedProgram, folder: Path) -> list[Path]:
+    """Write a graph as `model.pt2`."""
+    path = folder / "model.pt2"
+    content = io.BytesIO()  # torch's own writer says nothing of a full disk
+    with _quiet():
+        torch.export.save(program, content)
+    path.write_bytes(content.getbuffer())
+    return [path]
+
+
+def write_weights(model: nn.Module, folder: Path) -> list[Path]:
+    """Write the weights alone as `model.safetensors`; what several modules share, for each."""
+    from safetensors.torch import save
+
+    path = folder / "model.safetensors"
+    state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    path.write_bytes(save({name: tensor.contiguous() for name, tensor in state.items()}))
+    return [path]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch's notes on its own exporters from the screen."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    unread = io.StringIO()
+    try:
+        with warnings.catch_warnings(), redirect_stdout(unread), redirect_stderr(unread):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _wide(tensor: Tensor, interface: Interface, name: str) -> Tensor:
+    """Return a tensor to trace with: an axis that may change must not be of length 1."""
+    for axis in interface.axes.get(name, {}):
+        if tensor.shape[axis] == 1:
+            tensor = torch.cat([tensor, tensor], dim=axis)
+    return tensor
+
+
+def _untraceable(error: Exception, model: nn.Module, interface: Interface) -> InputError:
+    """Return the error for a model of which torch can make no graph."""
+    kind = type(model).__name__
+    where, code = _place_of(error, model)
+    if type(error).__name__ == "GuardOnDataDependentSymNode":
+        return InputError(
+            f"{kind} decides by the values of a tensor, which no export follows: `{code}`.",
+            where=where,
+            fix="Compute both and choose with torch.where; or write it with torch.cond.",
+        )
+    text = str(error)
+    if "Constraints violated" in text or "ConstraintViolation" in type(error).__name__:
+        fixed = "; ".join(re.findall(r"^  (\w+ = \d+)$", text, re.MULTILINE))
+        return InputError(
+            f"{kind} works for one size only{f': {fixed}' if fixed else ''}.",
+            where=where,
+            fix="Let it take sizes from its input, as in `x.reshape(x.shape[0], -1)`; or"
+            " --static exports it for that size.",
+        )
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return InputError(
+        f"torch.export cannot follow {kind}: {type(error).__name__}: {first}",
+        where=where,
+        fix="Write it with operations of torch; or --to safetensors keeps the weights alone.",
+    )
+
+
+def _place_of(error: BaseException, model: nn.Module) -> tuple[str, str]:
+    """Return `file:line, in module` of the user's line that failed, and its code."""
+    names = {id(module): name for name, module in model.named_modules()}
+    place, code, module = "", "", ""
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        file = frame.f_code.co_filename
+        if is_of_user(file):
+            place = f"{file}:{trace.tb_lineno}"
+            code = linecache.getline(file, trace.tb_lineno).strip()
+            own = frame.f_locals.get("self")
+            if id(own) in names:
+                module = _spell_module(names[id(own)], type(own).__name__)
+        trace = trace.tb_next
+    return ", in ".join(filter(None, [place, module])), code
+
+
+def _lacking(error: Exception) -> InputError:
+    """Return the error for an operation that ONNX has no word for."""
+    nodes = [node for node in _values_in_frames(error, torch.fx.Node) if node.op == "call_function"]
+    if not nodes:
+        first = str(error).strip().partition("\n")[0]
+        return InputError(f"torch.onnx cannot write this model: {first}", fix=_NO_ONNX)
+    node = nodes[-1]
+    return InputError(
+        f"ONNX has no operation for `{node.target}`.", where=_place_of_node(node), fix=_NO_ONNX
+    )
+
+
+_NO_ONNX = "Write it with other operations; or --to torch-export, which has all of torch's."
+
+
+def _values_in_frames(error: BaseException | None, kind: type[T]) -> Iterator[T]:
+    """Yield the local variables of a kind in the frames of an error, and of its causes.
+
+    torch's exporter names the operation that failed only as one of them.
+    """
+    while error is not None:
+        trace = error.__traceback__
+        while trace is not None:
+            yield from (value for value in trace.tb_frame.f_locals.values() if type(value) is kind)
+            trace = trace.tb_next
+        error = error.__cause__ or error.__context__
+
+
+def _place_of_node(node: torch.fx.Node) -> str:
+    """Return file, line and module of a node of a graph, as far as it knows them."""
+    places = _PLACE.finditer(node.meta.get("stack_trace") or "")
+    lines = [f"{m['file']}:{m['line']}" for m in places if is_of_user(m["file"])]
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path, kind = stack[-1] if stack else ("", "")
+    name = kind if isinstance(kind, str) else kind.__name__
+    module = _spell_module(path.removeprefix("model").lstrip("."), name.rpartition(".")[2])
+    return ", in ".join([*lines[-1:], module])
+
+
+def _spell_module(path: str, kind: str) -> str:
+    return f"model.{path} ({kind})" if path else f"model ({kind})"

@@ -1,0 +1,97 @@
+"""Formats of the folder of an exported model, version 1.
+
+`schema.json` names its inputs and outputs, and `certificate.json` says how far it differs from the
+model of the record. Beside them lie the files of the model, `example.safetensors` (one real batch:
+`input.NAME`, and what the record's model gives: `output.NAME`), `config.toml`, `README.md` and
+`run_model.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from assay.core.formatting import number
+
+FORMAT = 1
+
+Target = Literal["onnx", "torch-export", "safetensors"]
+"""What a model is exported to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSchema:
+    """One input or output. A word in the shape names an axis whose length may change."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+    @property
+    def text(self) -> str:
+        """Dtype and shape: `float32 (batch, 1, 28, 28)`."""
+        return f"{self.dtype} ({', '.join(map(str, self.shape))})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportSchema:
+    """Format of `schema.json`, version 1: the inputs and outputs of an exported model, in order."""
+
+    format: int = FORMAT
+    model: str
+    inputs: tuple[TensorSchema, ...]
+    outputs: tuple[TensorSchema, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputDifference:
+    """Largest difference of one output, as the tolerance counts it, and absolute."""
+
+    absolute: float
+    relative: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportCertificate:
+    """Format of `certificate.json`, version 1: an exported model beside that of the record.
+
+    `files` are the sha256 of the files of the model. `samples` of `split` went through both.
+    `relative` is decisive: it is of each value, or of the median of its output where that is
+    larger. `recorded` and `exported` are the metrics of both models; one that cannot be computed
+    from the outputs alone is missing in `exported`.
+    """
+
+    format: int = FORMAT
+    run: str
+    checkpoint: str
+    weights: str
+    target: Target
+    files: Mapping[str, str]
+    split: str
+    samples: int
+    is_whole: bool
+    tolerance: float
+    is_within: bool
+    absolute: float
+    relative: float
+    outputs: Mapping[str, OutputDifference]
+    recorded: Mapping[str, float]
+    exported: Mapping[str, float]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    at_ns: int = 0
+
+    @property
+    def text(self) -> str:
+        """The certificate as one line."""
+        part = "" if self.is_whole else "the first "
+        return (
+            f"{self.target}, largest difference {self.relative:.2g} (absolute"
+            f" {self.absolute:.2g}) over {part}{self.samples:,} samples of {self.split}, tolerance"
+            f" {number(self.tolerance)}"
+        )
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of the file of the model; of the first one where there are several."""
+        return next(iter(self.files.values()), "")
